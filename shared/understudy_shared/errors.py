@@ -1,0 +1,49 @@
+"""Errors by what the reader of the message should do next: what was wrong, where, and what to do.
+
+Every error of the project is an `UnderstudyError`; foreign exceptions are translated where they enter. The HTTP face of
+an error (status, problem type) is `problems.py`'s business, not this module's.
+"""
+
+from __future__ import annotations
+
+
+class UnderstudyError(Exception):
+    """`what` went wrong, `where` (a path, a column, a store), and what to `fix`."""
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.fix = fix
+        super().__init__(what, where, fix)
+
+    def __str__(self) -> str:
+        text = f"{self.what} ({self.where})" if self.where else self.what
+        return f"{text}. {self.fix}" if self.fix else text
+
+
+class CheckpointError(UnderstudyError):
+    """Something about a checkpoint, as a whole or one of its files."""
+
+
+class NotACheckpointError(CheckpointError):
+    """The path does not exist, is empty, or is not a streaming query's checkpoint."""
+
+
+class UnsupportedError(CheckpointError):
+    """An operator, provider, encoding, codec or version this release does not read; `fix` says what to change."""
+
+
+class CorruptFileError(CheckpointError):
+    """A file that is truncated, fails its checksum, or does not parse. Nothing of it was applied."""
+
+
+class VanishedError(CheckpointError):
+    """A file disappeared between being chosen and being read (Spark's clean-up): choose again."""
+
+
+class BadKeyError(UnderstudyError):
+    """A key that does not fit its store's key schema; `where` names the column and its type."""
+
+
+class UnknownStoreError(UnderstudyError):
+    """No store of that name; `fix` lists the names there are."""

@@ -1,0 +1,79 @@
+"""The words of the project as frozen types (docs/glossary.md defines each).
+
+Versions are KIP-535's offsets: version N+1 is what micro-batch N left behind. Unknown lag is `None`, never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+ApplicationId = NewType("ApplicationId", str)
+"""Names one streaming query and its checkpoint location in every message, key and token."""
+
+Lineage = NewType("Lineage", str)
+"""One life of an application: the id in its checkpoint's `metadata` file."""
+
+StoreName = NewType("StoreName", str)
+"""A queryable view of an operator's state: `op{N}`, `op{N}.{store}`, or an alias."""
+
+
+class Role(StrEnum):
+    """What a replica is for its task."""
+
+    ACTIVE = "active"
+    STANDBY = "standby"
+
+
+class ReplicaState(StrEnum):
+    """Life of a replica. RESTORING is open and serving, but far behind."""
+
+    CREATED = "CREATED"
+    RESTORING = "RESTORING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    CLOSED = "CLOSED"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """The unit of assignment, replica, version, restore and gossip: all stores of one operator's partition."""
+
+    application_id: ApplicationId
+    operator_id: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.application_id}/{self.operator_id}_{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostInfo:
+    """Where a node listens (Kafka Streams' `HostInfo`)."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class LagInfo:
+    """How far a store partition's replica is behind (KIP-535's `LagInfo`, plus time).
+
+    `offset_lag` counts versions, >= 0. Both lags and the end are `None` while unknown: an end that is not
+    confirmed is not an end. `time_lag_ms` never compares clocks of two machines.
+    """
+
+    current_offset_position: int
+    end_offset_position: int | None
+    offset_lag: int | None
+    time_lag_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQueryMetadata:
+    """Who holds a key (KIP-535): the active host, the standbys, and the key's partition."""
+
+    active_host: HostInfo | None
+    standby_hosts: tuple[HostInfo, ...]
+    partition: int
