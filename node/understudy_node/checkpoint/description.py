@@ -1,0 +1,213 @@
+"""Says what a checkpoint holds: its query, its last commit, its operators and stores with their schemas.
+
+Rule: what cannot be served is named with the reason and what to do; an unsupported operator does not stop the others.
+This reads files through `CheckpointFiles` and leaves every judgement of bytes to the pure modules beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from understudy_node.checkpoint.documents import parse_object
+from understudy_node.checkpoint.files import CheckpointFiles
+from understudy_node.checkpoint.logs import (
+    Commit,
+    OffsetEntry,
+    StateProperties,
+    batch_ids,
+    parse_commit,
+    parse_offsets,
+    parse_query_id,
+)
+from understudy_node.checkpoint.operators import (
+    DEFAULT_STORE,
+    OperatorMetadata,
+    StoreMetadata,
+    choose_metadata_batch,
+    parse_operator_metadata,
+)
+from understudy_node.checkpoint.recognition import require_checkpoint
+from understudy_node.checkpoint.schemas import ColumnFamilySchema, parse_schema_file
+from understudy_node.checkpoint.snapshots import parse_state_files
+from understudy_node.checkpoint.support import refuse_codec, refuse_encoding, why_unsupported
+from understudy_shared.errors import CorruptFileError, UnsupportedError, VanishedError
+from understudy_shared.words import Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDescription:
+    """One store. `index` is its place in the commit log's unique ids."""
+
+    operator_id: int
+    name: str
+    index: int
+    num_cols_prefix_key: int
+    column_families: tuple[ColumnFamilySchema, ...]
+
+    def directory(self, partition: int) -> str:
+        """Where a partition's files are, relative to the checkpoint."""
+        return store_directory(self.operator_id, partition, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDescription:
+    """One stateful operator; with an `unsupported` reason it has no stores here and is not served."""
+
+    operator_id: int
+    operator_name: str
+    partitions: int
+    stores: tuple[StoreDescription, ...]
+    unsupported: UnsupportedError | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDescription:
+    """A checkpoint at its last commit.
+
+    Before the first commit `last_commit`, `format_version` and `retained_versions` are `None`, and `operators` may be
+    empty. `changelogs` is whether RocksDB wrote changelogs lately (`None`: not RocksDB, or no files yet).
+    `retained_versions` are the versions whose commits are still there, first and last.
+    """
+
+    url: str
+    query_id: Lineage
+    last_commit: Commit | None
+    offsets: OffsetEntry | None
+    operators: tuple[OperatorDescription, ...]
+    format_version: Literal[1, 2] | None
+    changelogs: bool | None
+    retained_versions: tuple[int, int] | None
+
+    @property
+    def properties(self) -> StateProperties | None:
+        """Provider, codec, row checksums, ... of the last batch."""
+        return None if self.offsets is None else self.offsets.properties
+
+
+def store_directory(operator_id: int, partition: int, store_name: str) -> str:
+    """Where a store partition's files are, relative to the checkpoint."""
+    base = f"state/{operator_id}/{partition}"
+    return base if store_name == DEFAULT_STORE else f"{base}/{store_name}"
+
+
+def describe(files: CheckpointFiles) -> CheckpointDescription:
+    """Reads what there is; raises `NotACheckpointError`, or `UnsupportedError` when nothing of it can be served."""
+    require_checkpoint(files)
+    query_id = parse_query_id(files.read("metadata"))
+    commits = batch_ids(files.list("commits") or [])
+    last_commit = parse_commit(files.read(f"commits/{commits[-1]}"), commits[-1]) if commits else None
+    offsets = _read_offsets(files, last_commit)
+    operators = _describe_operators(files, offsets) if offsets is not None else ()
+    if last_commit is not None and not operators:
+        raise UnsupportedError(
+            "The query keeps no state",
+            where=files.url,
+            fix="Only stateful queries can be looked up: add an aggregation, or query the sink instead",
+        )
+    if operators and all(operator.unsupported is not None for operator in operators):
+        raise _refusal_of_all(operators, files.url)
+    changelogs = _writes_changelogs(files, offsets, operators)
+    if offsets is not None and (offsets.properties.provider == "hdfs" or changelogs):
+        refuse_codec(offsets.properties.codec, where=files.url)
+    return CheckpointDescription(
+        url=files.url,
+        query_id=query_id,
+        last_commit=last_commit,
+        offsets=offsets,
+        operators=operators,
+        format_version=None if last_commit is None else (1 if last_commit.unique_ids is None else 2),
+        changelogs=changelogs,
+        retained_versions=(commits[0] + 1, commits[-1] + 1) if commits else None,
+    )
+
+
+def _read_offsets(files: CheckpointFiles, last_commit: Commit | None) -> OffsetEntry | None:
+    """The committed batch's offsets; before the first commit those of the batch that is running."""
+    if last_commit is not None:
+        return parse_offsets(files.read(f"offsets/{last_commit.batch_id}"), last_commit.batch_id)
+    started = batch_ids(files.list("offsets") or [])
+    return parse_offsets(files.read(f"offsets/{started[-1]}"), started[-1]) if started else None
+
+
+def _describe_operators(files: CheckpointFiles, offsets: OffsetEntry) -> tuple[OperatorDescription, ...]:
+    refuse_encoding(offsets.properties.encoding_format, where=files.url)
+    return tuple(
+        _describe_operator(files, operator_id, offsets) for operator_id in batch_ids(files.list("state") or [])
+    )
+
+
+def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: OffsetEntry) -> OperatorDescription:
+    where = f"{files.url}/state/{operator_id}"
+    try:
+        metadata = _read_metadata(files, operator_id, offsets.batch_id)
+    except UnsupportedError as error:
+        return OperatorDescription(operator_id, "unknown", offsets.properties.shuffle_partitions, (), error)
+    unsupported = why_unsupported(operator_id, metadata.operator_name, conf=offsets.conf, where=where)
+    stores = (
+        tuple(_describe_store(files, operator_id, index, store) for index, store in enumerate(metadata.stores))
+        if unsupported is None
+        else ()
+    )
+    # Without key columns everything is in partition 0, whatever the number of shuffle partitions.
+    keyless = bool(stores) and not any(_has_key(family) for store in stores for family in store.column_families)
+    return OperatorDescription(
+        operator_id=operator_id,
+        operator_name=metadata.operator_name,
+        partitions=1 if keyless else offsets.properties.shuffle_partitions,
+        stores=stores,
+        unsupported=unsupported,
+    )
+
+
+def _read_metadata(files: CheckpointFiles, operator_id: int, batch_id: int) -> OperatorMetadata:
+    base = f"state/{operator_id}/_metadata"
+    batch = choose_metadata_batch(files.list(f"{base}/v2") or [], at_most_batch_id=batch_id)
+    path = f"{base}/metadata" if batch is None else f"{base}/v2/{batch}"
+    try:
+        data = files.read(path)
+    except VanishedError as error:
+        raise UnsupportedError(
+            f"Operator {operator_id} has no metadata: Spark 3.5 and older do not write any",
+            where=f"{files.url}/{path}",
+            fix="Restart the query on Spark 4.0 or later: its first batch on this checkpoint writes the metadata",
+        ) from error
+    metadata = parse_operator_metadata(data, name=path)
+    if metadata.operator_id != operator_id:
+        raise CorruptFileError(f"The metadata is of operator {metadata.operator_id}", where=f"{files.url}/{path}")
+    return metadata
+
+
+def _describe_store(files: CheckpointFiles, operator_id: int, index: int, store: StoreMetadata) -> StoreDescription:
+    if store.schema_file_names:
+        path = f"state/{operator_id}/_stateSchema/{store.name}/{store.schema_file_names[-1]}"
+    else:
+        path = f"{store_directory(operator_id, 0, store.name)}/_metadata/schema"
+    families = parse_schema_file(files.read(path), name=path)
+    return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families)
+
+
+def _has_key(family: ColumnFamilySchema) -> bool:
+    return bool(parse_object(family.key_schema.encode(), name=f"key schema of {family.name}").get("fields"))
+
+
+def _writes_changelogs(
+    files: CheckpointFiles, offsets: OffsetEntry | None, operators: tuple[OperatorDescription, ...]
+) -> bool | None:
+    """By the newest file of the first store: the setting itself is not recorded."""
+    if offsets is None or offsets.properties.provider != "rocksdb":
+        return None
+    for operator in operators:
+        for store in operator.stores:
+            found = parse_state_files(files.list(store.directory(0)) or [])
+            if found:
+                return any(file.kind == "changelog" for file in found if file.version == found[-1].version)
+    return None
+
+
+def _refusal_of_all(operators: tuple[OperatorDescription, ...], url: str) -> UnsupportedError:
+    reasons = [operator.unsupported for operator in operators if operator.unsupported is not None]
+    if len(reasons) == 1:
+        return reasons[0]
+    fixes = dict.fromkeys(reason.fix for reason in reasons)
+    return UnsupportedError("; ".join(reason.what for reason in reasons), where=url, fix=". ".join(fixes))

@@ -1,0 +1,107 @@
+"""Which attempt's file makes up each version of a store partition.
+
+In format v2 the commit log names the winning attempt of every version it still holds; older ones are named by the
+lineage inside a committed changelog. In format v1 there are no attempts: the name is the version. Rule: a file is part
+of a version only if a commit, or the lineage of a committed file, names it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from understudy_node.checkpoint.changelog import LineageItem
+from understudy_node.checkpoint.logs import Commit
+from understudy_node.checkpoint.snapshots import StateFile
+from understudy_shared.errors import CorruptFileError
+
+UniqueIdsByVersion = Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """From `base` (`None`: empty, at version 0) apply `changes` in order; impossible while versions are `missing`."""
+
+    base: StateFile | None
+    changes: tuple[StateFile, ...]
+    missing: tuple[int, ...]
+
+
+def committed_unique_ids(
+    commits: Iterable[Commit], *, operator_id: int, partition: int, store_index: int
+) -> dict[int, str] | None:
+    """The committed attempt per version; `None` when no commit has unique ids (format v1)."""
+    found: dict[int, str] | None = None
+    for commit in commits:
+        if commit.unique_ids is None:
+            continue
+        found = {} if found is None else found
+        partitions = commit.unique_ids.get(operator_id, ())
+        if partition < len(partitions) and store_index < len(partitions[partition]):
+            found[commit.batch_id + 1] = partitions[partition][store_index]
+    return found
+
+
+def extend_by_lineage(known: UniqueIdsByVersion, lineage: Sequence[LineageItem], *, name: str) -> dict[int, str]:
+    """`known` plus the versions that the lineage of a *committed* changelog names; a contradiction is corruption."""
+    extended = dict(known)
+    for item in lineage:
+        if extended.setdefault(item.version, item.unique_id) != item.unique_id:
+            raise CorruptFileError(
+                f"Its lineage has {item.unique_id} as version {item.version}, the commits {extended[item.version]}",
+                where=name,
+                fix="The file is of an attempt that was not committed, or the checkpoint was rewound: restore again",
+            )
+    return extended
+
+
+def why_not_next(version: int, lineage: Sequence[LineageItem] | None, applied: UniqueIdsByVersion) -> str | None:
+    """`None` when the changelog of `version` continues what was applied, else what speaks against it.
+
+    `applied` holds the unique ids of the base snapshot and of every version applied after it. A changelog's lineage
+    always reaches up to the version before it, so that one must be there and must match, and no other may differ.
+    """
+    if lineage is None:
+        return f"the changelog of version {version} has no lineage" if applied else None
+    named = {item.version: item.unique_id for item in lineage}
+    previous = version - 1
+    if previous in applied and previous not in named:
+        return f"the lineage of version {version} does not name version {previous}"
+    for known_version, unique_id in sorted(applied.items()):
+        if named.get(known_version, unique_id) != unique_id:
+            other = named[known_version]
+            return f"version {version} builds on {other} as version {known_version}, but {unique_id} was applied"
+    return None
+
+
+def file_of_version(
+    files: Iterable[StateFile], version: int, *, wanted_unique_ids: UniqueIdsByVersion | None, snapshot: bool
+) -> StateFile | None:
+    """The changelog or delta (or with `snapshot`, the snapshot) that makes up a version."""
+    for file in files:
+        if file.version != version or file.is_snapshot != snapshot:
+            continue
+        if wanted_unique_ids is None or wanted_unique_ids.get(version) == file.unique_id:
+            return file
+    return None
+
+
+def plan_restore(
+    files: Iterable[StateFile], *, base: StateFile | None, to_version: int, wanted_unique_ids: UniqueIdsByVersion | None
+) -> RestorePlan:
+    """The changes between `base` and `to_version`.
+
+    Versions without a change file are `missing`: purged, not written yet, or written as a snapshot only (RocksDB
+    without changelogs; an offline repartition).
+    """
+    known = [file for file in files if not file.is_snapshot]
+    start = 0 if base is None else base.version
+    changes: list[StateFile] = []
+    missing: list[int] = []
+    for version in range(start + 1, to_version + 1):
+        file = file_of_version(known, version, wanted_unique_ids=wanted_unique_ids, snapshot=False)
+        if file is None:
+            missing.append(version)
+        else:
+            changes.append(file)
+    return RestorePlan(base, tuple(changes), tuple(missing))

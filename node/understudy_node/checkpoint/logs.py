@@ -1,0 +1,168 @@
+"""Parses the checkpoint's own logs: `metadata`, `commits/<batch>`, `offsets/<batch>`.
+
+The commit log is the authority on what is final: batch N's commit makes state version N+1. The offset log carries the
+settings under which that batch ran, so both are read per batch: a restart may change any of them. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal, cast
+
+from understudy_node.checkpoint.documents import Json, checked, field, parse_document, parse_object
+from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.words import Lineage
+
+Provider = Literal["hdfs", "rocksdb"]
+VersionTag = Literal["v1", "v2", "v3"]
+UniqueIds = Mapping[int, tuple[tuple[str, ...], ...]]
+
+PROVIDERS: Final[Mapping[str, Provider]] = MappingProxyType(
+    {
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider": "hdfs",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider": "rocksdb",
+    }
+)
+
+_CODEC_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "org.apache.spark.io.LZ4CompressionCodec": "lz4",
+        "org.apache.spark.io.ZStdCompressionCodec": "zstd",
+        "org.apache.spark.io.SnappyCompressionCodec": "snappy",
+        "org.apache.spark.io.LZFCompressionCodec": "lzf",
+    }
+)
+_STORE = "spark.sql.streaming.stateStore."
+_BATCH_ID = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One entry of the commit log. `unique_ids[operator][partition][store index]`: format v2 only, else `None`."""
+
+    batch_id: int
+    version_tag: VersionTag
+    next_watermark_ms: int
+    unique_ids: UniqueIds | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateProperties:
+    """Under which settings a batch wrote its state."""
+
+    provider: Provider
+    codec: str
+    encoding_format: str
+    row_checksum: bool
+    merge_operator_version: int
+    shuffle_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetEntry:
+    """One entry of the offset log; `watermark_ms` is the watermark that the batch ran with."""
+
+    batch_id: int
+    watermark_ms: int
+    timestamp_ms: int
+    conf: Mapping[str, str]
+    properties: StateProperties
+
+
+def batch_ids(names: Iterable[str]) -> list[int]:
+    """The batches in a listing of `commits`, `offsets` or operator metadata, ascending.
+
+    Temporary files, checksums and compacted entries are not batches.
+    """
+    return sorted(int(name) for name in names if _BATCH_ID.fullmatch(name))
+
+
+def parse_query_id(data: bytes, *, name: str = "metadata") -> Lineage:
+    """The id of the query: it changes when the checkpoint is created anew."""
+    query_id = field(parse_object(data, name=name), "id", str, name=name)
+    if not query_id:
+        raise CorruptFileError("The query's id is empty", where=name)
+    return Lineage(query_id)
+
+
+def parse_commit(data: bytes, batch_id: int) -> Commit:
+    """`commits/<batch_id>`."""
+    name = f"commits/{batch_id}"
+    document = parse_document(data, name=name, tags=("v1", "v2", "v3"))
+    return Commit(
+        batch_id=batch_id,
+        version_tag=cast("VersionTag", document.tag),
+        next_watermark_ms=field(document.body, "nextBatchWatermarkMs", int, name=name),
+        unique_ids=_unique_ids(document.body, name=name),
+    )
+
+
+def _unique_ids(body: Json, *, name: str) -> UniqueIds | None:
+    if body.get("stateUniqueIds") is None:
+        return None
+    operators: dict[int, tuple[tuple[str, ...], ...]] = {}
+    for operator, partitions in field(body, "stateUniqueIds", dict, name=name).items():
+        if not _BATCH_ID.fullmatch(operator):
+            raise CorruptFileError(f"Operator id {operator!r} in stateUniqueIds is no number", where=name)
+        operators[int(operator)] = tuple(
+            tuple(
+                checked(unique_id, str, "an id in stateUniqueIds", name=name)
+                for unique_id in checked(stores, list, "a partition in stateUniqueIds", name=name)
+            )
+            for stores in checked(partitions, list, "an operator in stateUniqueIds", name=name)
+        )
+    return MappingProxyType(operators)
+
+
+def parse_offsets(data: bytes, batch_id: int) -> OffsetEntry:
+    """`offsets/<batch_id>`; the sources' own offsets are of no interest here."""
+    name = f"offsets/{batch_id}"
+    body = parse_document(data, name=name, tags=("v1", "v2")).body
+    conf = {
+        key: checked(value, str, repr(key), name=name) for key, value in field(body, "conf", dict, name=name).items()
+    }
+    return OffsetEntry(
+        batch_id=batch_id,
+        watermark_ms=field(body, "batchWatermarkMs", int, name=name),
+        timestamp_ms=field(body, "batchTimestampMs", int, name=name),
+        conf=MappingProxyType(conf),
+        properties=_state_properties(conf, name=name),
+    )
+
+
+def _state_properties(conf: Mapping[str, str], *, name: str) -> StateProperties:
+    """Settings missing from the log have the value that Spark gave them before it recorded them."""
+    provider_class = conf.get(_STORE + "providerClass", next(iter(PROVIDERS)))
+    if provider_class not in PROVIDERS:
+        raise UnsupportedError(
+            f"State store provider {provider_class} is not supported",
+            where=name,
+            fix=f"Supported: {', '.join(PROVIDERS)}. The provider is fixed when a checkpoint is created: start the "
+            "query with one of these on a new checkpoint",
+        )
+    codec = conf.get(_STORE + "compression.codec", "lz4")
+    return StateProperties(
+        provider=PROVIDERS[provider_class],
+        codec=_CODEC_CLASSES.get(codec, codec.lower()),
+        encoding_format=conf.get(_STORE + "encodingFormat", "unsaferow").lower(),
+        row_checksum=_boolean(conf, _STORE + "rowChecksum.enabled", name=name),
+        merge_operator_version=_integer(conf, _STORE + "rocksdb.mergeOperatorVersion", "1", name=name),
+        shuffle_partitions=_integer(conf, "spark.sql.shuffle.partitions", None, name=name),
+    )
+
+
+def _integer(conf: Mapping[str, str], key: str, default: str | None, *, name: str) -> int:
+    text = conf.get(key, default)
+    if text is None or not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
+        raise CorruptFileError(f"{key} should be a positive number, but is {text!r}", where=name)
+    return int(text)
+
+
+def _boolean(conf: Mapping[str, str], key: str, *, name: str) -> bool:
+    text = conf.get(key, "false").lower()
+    if text not in {"true", "false"}:
+        raise CorruptFileError(f"{key} should be true or false, but is {text!r}", where=name)
+    return text == "true"

@@ -1,0 +1,177 @@
+"""A checkpoint behind an fsspec URL: S3, HDFS, GCS, ABFS, memory, ...
+
+Rule: what `files.CheckpointFiles` says, for every backend; listings are never cached, credentials never printed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from understudy_node.checkpoint.files import (
+    DEFAULT_MAX_READ_BYTES,
+    DISK_FULL,
+    FetchMethod,
+    FileStat,
+    arriving_file,
+    refuse_escape,
+    storage_error,
+    too_large_to_read,
+    vanished,
+)
+from understudy_shared.errors import CheckpointError, UnderstudyError
+
+# In this order: what backends call the time of the last write.
+_TIME_FIELDS = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+_TAG_FIELDS = ("ETag", "etag", "generation", "md5Hash", "ino")
+
+
+class FsspecFiles:
+    """A checkpoint on any file system that fsspec knows. `options` go to the backend (endpoint, credentials, ...)."""
+
+    def __init__(self, url: str, **options: object) -> None:
+        self._url = re.sub(r"//[^/@]*:[^/@]*@", "//***@", url.rstrip("/"))
+        try:
+            filesystem, root = fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **options})
+        except ImportError as error:
+            raise CheckpointError(
+                f"The library for this storage is not installed: {error}",
+                where=self._url,
+                fix="Install it beside Understudy (s3fs for s3, gcsfs for gs, adlfs for abfs, pyarrow for hdfs)",
+            ) from error
+        except Exception as error:  # backends raise classes of their own
+            raise storage_error("Cannot open the checkpoint's storage", self._url, error) from error
+        self._filesystem: Any = filesystem
+        self._root: str = root.rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"FsspecFiles({self._url!r})"
+
+    @property
+    def url(self) -> str:
+        """The URL without user and password."""
+        return self._url
+
+    def stat(self, path: str) -> FileStat | None:
+        """See `CheckpointFiles.stat`."""
+        full = self._full(path)
+        with _translated("Cannot stat", self._where(path)):
+            try:
+                info: Mapping[str, Any] = self._filesystem.info(full)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return FileStat(_mtime_ns(info), int(info.get("size") or 0), _content_tag(info))
+
+    def list(self, path: str) -> list[str] | None:
+        """See `CheckpointFiles.list`."""
+        full = self._full(path).rstrip("/")
+        with _translated("Cannot list", self._where(path)):
+            try:
+                entries: list[Mapping[str, Any]] = self._filesystem.ls(full, detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        names = [str(entry["name"]).rstrip("/") for entry in entries]
+        if (
+            len(names) == 1
+            and _same_path(names[0], full)
+            and entries[0].get("type") == "file"
+            and entries[0].get("size")
+        ):
+            return None  # a file, not a directory
+        # Object stores may list the directory's own marker object too.
+        return [name.rpartition("/")[2] for name in names if not _same_path(name, full)]
+
+    def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
+        """See `CheckpointFiles.read`: one request, of at most one byte more than allowed."""
+        full = self._full(path)
+        with _translated("Cannot read", self._where(path)):
+            try:
+                data = bytes(self._filesystem.cat_file(full, start=0, end=max_bytes + 1))
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise vanished(self._where(path)) from error
+            except Exception:
+                found = self.stat(path)
+                if found is None or found.size:
+                    raise
+                data = b""  # S3 refuses a range of an empty object
+        if len(data) > max_bytes:
+            raise too_large_to_read(self._where(path), len(data), max_bytes)
+        return data
+
+    def fetch(self, path: str, destination: Path) -> FetchMethod:
+        """See `CheckpointFiles.fetch`: a download, checked against the size that the storage reports."""
+        full = self._full(path)
+        found = self.stat(path)
+        if found is None:
+            raise vanished(self._where(path))
+        with arriving_file(destination) as arriving:
+            try:
+                self._filesystem.get_file(full, str(arriving))
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno in DISK_FULL:
+                    raise
+                if self.stat(path) is None:
+                    raise vanished(self._where(path)) from error
+                raise storage_error("Cannot download", self._where(path), error) from error
+            received = arriving.stat().st_size
+            if received != found.size:
+                raise CheckpointError(
+                    f"The download ended after {received} of {found.size} bytes",
+                    where=self._where(path),
+                    fix="Try again; if it persists, check the connection to the storage",
+                )
+        return "download"
+
+    def _full(self, path: str) -> str:
+        refuse_escape(path)
+        full = f"{self._root}/{path}" if path else self._root
+        self._filesystem.invalidate_cache(full)
+        return full
+
+    def _where(self, path: str) -> str:
+        return f"{self._url}/{path}"
+
+
+@contextmanager
+def _translated(what: str, where: str) -> Iterator[None]:
+    """Backends raise their own classes: all of them become a `CheckpointError`."""
+    try:
+        yield
+    except UnderstudyError:
+        raise
+    except Exception as error:
+        raise storage_error(what, where, error) from error
+
+
+def _same_path(first: str, second: str) -> bool:
+    return first.strip("/") == second.strip("/")
+
+
+def _mtime_ns(info: Mapping[str, Any]) -> int:
+    for field in _TIME_FIELDS:
+        value = info.get(field)
+        if isinstance(value, str):
+            try:
+                value = datetime.fromisoformat(value)
+            except ValueError:
+                continue
+        if isinstance(value, datetime):
+            aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+            return round(aware.timestamp() * 1_000_000) * 1_000
+        if isinstance(value, (int, float)):
+            return round(value * 1_000_000) * 1_000
+    return int(info.get("modificationTime") or 0) * 1_000_000  # WebHDFS, in milliseconds
+
+
+def _content_tag(info: Mapping[str, Any]) -> int:
+    for field in _TAG_FIELDS:
+        if value := info.get(field):
+            return int.from_bytes(blake2b(str(value).encode(), digest_size=7).digest(), "big")
+    return 0

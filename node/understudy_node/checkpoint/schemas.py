@@ -1,0 +1,128 @@
+"""Parses Spark's state schema files down to the JSON texts of key and value schema.
+
+v1 and v2 hold one schema pair; v3 holds one per column family, with ids and the key encoder. Strings are Java
+"modified UTF-8", in chunks that may cut a surrogate pair in two. Turning the JSON into types is not this module's
+business. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from understudy_node.checkpoint.documents import parse_object
+from understudy_shared.errors import CorruptFileError, UnsupportedError
+
+DEFAULT_COLUMN_FAMILY = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFamilySchema:
+    """Schemas as JSON texts. `key_encoder` and `user_key_schema` are `None` where the file has none."""
+
+    name: str
+    key_schema_id: int
+    key_schema: str
+    value_schema_id: int
+    value_schema: str
+    key_encoder: str | None = None
+    user_key_schema: str | None = None
+
+
+def parse_schema_file(data: bytes, *, name: str) -> tuple[ColumnFamilySchema, ...]:
+    """All column families of a schema file; v1 and v2 have one, named `default`."""
+    reader = _Reader(data, name)
+    tag = reader.utf()
+    families: tuple[ColumnFamilySchema, ...]
+    if tag == "v1":
+        families = (ColumnFamilySchema(DEFAULT_COLUMN_FAMILY, 0, reader.utf(), 0, reader.utf()),)
+    elif tag == "v2":
+        families = (ColumnFamilySchema(DEFAULT_COLUMN_FAMILY, 0, reader.chunked(), 0, reader.chunked()),)
+    elif tag == "v3":
+        families = tuple(_column_family(reader) for _ in range(reader.count()))
+    else:
+        raise UnsupportedError(
+            f"Version {tag!r} of the state schema is not supported",
+            where=name,
+            fix="Supported: v1, v2, v3. A newer Spark wrote it: use a newer Understudy",
+        )
+    reader.end()
+    return families
+
+
+def _column_family(reader: _Reader) -> ColumnFamilySchema:
+    family = ColumnFamilySchema(
+        name=reader.utf(),
+        key_schema_id=reader.short(),
+        key_schema=reader.chunked(),
+        value_schema_id=reader.short(),
+        value_schema=reader.chunked(),
+        key_encoder=reader.chunked(),
+        user_key_schema=reader.chunked(),
+    )
+    if parse_object((family.user_key_schema or "").encode(), name=reader.name):
+        return family
+    # Spark writes an empty object for "none".
+    return ColumnFamilySchema(
+        family.name,
+        family.key_schema_id,
+        family.key_schema,
+        family.value_schema_id,
+        family.value_schema,
+        family.key_encoder,
+    )
+
+
+class _Reader:
+    """Walks the bytes of a `DataInputStream`."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self.name = name
+        self._data = data
+        self._position = 0
+
+    def _take(self, length: int) -> bytes:
+        taken = self._data[self._position : self._position + length]
+        if len(taken) < length:
+            raise CorruptFileError("The schema file is truncated", where=f"{self.name}, byte {len(self._data)}")
+        self._position += length
+        return taken
+
+    def short(self) -> int:
+        return int(struct.unpack(">h", self._take(2))[0])
+
+    def count(self) -> int:
+        """A number of things that take at least one byte each."""
+        value = int(struct.unpack(">i", self._take(4))[0])
+        if not 0 <= value <= len(self._data):
+            raise CorruptFileError(f"Impossible count {value}", where=f"{self.name}, byte {self._position - 4}")
+        return value
+
+    def utf(self) -> str:
+        return self._text(self._utf_units())
+
+    def chunked(self) -> str:
+        return self._text("".join(self._utf_units() for _ in range(self.count())))
+
+    def end(self) -> None:
+        if self._position != len(self._data):
+            raise CorruptFileError("Bytes after the end of the schema", where=f"{self.name}, byte {self._position}")
+
+    def _utf_units(self) -> str:
+        """One modified UTF-8 string; characters outside the BMP are still two surrogates."""
+        start = self._position
+        (length,) = struct.unpack(">H", self._take(2))
+        try:
+            return self._take(length).replace(b"\xc0\x80", b"\x00").decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise CorruptFileError(
+                "Not modified UTF-8", where=f"{self.name}, byte {start + 2 + error.start}"
+            ) from error
+
+    def _text(self, units: str) -> str:
+        try:
+            return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError as error:
+            raise CorruptFileError(
+                "A lone surrogate in a string", where=f"{self.name}, byte {self._position}"
+            ) from error

@@ -1,0 +1,234 @@
+"""State files by name, the choice of a snapshot, and what a snapshot holds.
+
+Rule: a snapshot is used only if the commit log vouches for it: not above the last committed version; in format v2 the
+very attempt that was committed; for the HDFS-backed provider not older than the delta of its version, because a re-run
+batch rewrites the delta but leaves the failed attempt's snapshot. Every file left out has its reason. Pure.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal, TypeVar, cast
+
+from understudy_node.checkpoint.changelog import decode_changelog
+from understudy_node.checkpoint.documents import Json, checked, field, parse_document
+from understudy_shared.errors import CorruptFileError
+
+T = TypeVar("T")
+FileKind = Literal["delta", "changelog", "snapshot", "zip"]
+LeftOutReason = Literal["above-last-commit", "not-the-committed-attempt", "attempt-unknown", "stale-snapshot", "older"]
+
+_NAME = re.compile(
+    r"(0|[1-9]\d{0,17})(?:_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))?\.(delta|snapshot|changelog|zip)", re.ASCII
+)
+_MERGE_OPERATOR = re.compile(rb"^(\s*merge_operator=)[^\r\n]*StringAppend[^\r\n]*", re.MULTILINE)
+_COMMA_OPERATOR: Final = rb"\g<1>{id=StringAppendOperator;delimiter=,;}"
+_EMPTY_OPERATOR: Final = rb"\g<1>{id=StringAppendOperator;delimiter=}"
+DEFAULT_MAX_ZIP_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StateFile:
+    """A state file as its name tells; `unique_id` is the writing attempt's (format v2 only)."""
+
+    version: int
+    unique_id: str | None
+    kind: FileKind
+    name: str
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it holds a whole version, not what one version changed."""
+        return self.kind in {"snapshot", "zip"}
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A snapshot that was not chosen, and why."""
+
+    file: StateFile
+    reason: LeftOutReason
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChoice:
+    """The snapshot to start from (`None`: start empty, at version 0) and every one that was not chosen."""
+
+    chosen: StateFile | None
+    left_out: tuple[LeftOut, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SstFile:
+    """A table file: `dfs_name` in the partition's `SSTs/`, `local_name` beside the manifest."""
+
+    local_name: str
+    dfs_name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotManifest:
+    """What a RocksDB `.zip` says. `members` are the small files to write out, OPTIONS already patched.
+
+    `num_keys` and `num_internal_keys` are -1 when Spark did not count; Spark 3.5 has no column family fields.
+    """
+
+    members: Mapping[str, bytes]
+    sst_files: tuple[SstFile, ...]
+    num_keys: int
+    num_internal_keys: int
+    column_families: Mapping[str, int]
+    internal_column_families: frozenset[str]
+
+    @property
+    def total_keys(self) -> int | None:
+        """How many keys an iteration must find; `None` when Spark did not count them."""
+        return None if self.num_keys < 0 else self.num_keys + max(self.num_internal_keys, 0)
+
+
+def parse_state_file_name(name: str) -> StateFile | None:
+    """`None` for everything that is no state file: checksums, temporary files, directories."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    return StateFile(int(match[1]), match[2], cast("FileKind", match[3]), name)
+
+
+def parse_state_files(names: Iterable[str]) -> list[StateFile]:
+    """The state files of a listing, by version."""
+    return sorted(
+        (file for name in names if (file := parse_state_file_name(name)) is not None),
+        key=lambda file: (file.version, file.name),
+    )
+
+
+def choose_snapshot(
+    files: Iterable[StateFile],
+    *,
+    at_most_version: int,
+    wanted_unique_ids: Mapping[int, str] | None = None,
+    mtimes_ns: Mapping[str, int] | None = None,
+) -> SnapshotChoice:
+    """The newest usable snapshot not above `at_most_version`, the last committed version or a pinned one.
+
+    `wanted_unique_ids`: the committed attempt per version (format v2), `None` in format v1. `mtimes_ns`: by file name,
+    for the stale-snapshot rule; without the times of both files that rule is not applied.
+    """
+    left_out: list[LeftOut] = []
+    chosen: StateFile | None = None
+    known = sorted(set(files), key=lambda file: (file.version, file.name), reverse=True)
+    for file in known:
+        if not file.is_snapshot:
+            continue
+        reason = _reason_against(file, at_most_version, wanted_unique_ids, mtimes_ns or {})
+        if reason is None and chosen is None:
+            chosen = file
+        else:
+            left_out.append(LeftOut(file, reason or "older"))
+    return SnapshotChoice(chosen, tuple(left_out))
+
+
+def _reason_against(
+    file: StateFile, at_most_version: int, wanted_unique_ids: Mapping[int, str] | None, mtimes_ns: Mapping[str, int]
+) -> LeftOutReason | None:
+    if file.version > at_most_version:
+        return "above-last-commit"
+    if wanted_unique_ids is not None and file.unique_id is not None:
+        wanted = wanted_unique_ids.get(file.version)
+        if wanted != file.unique_id:
+            return "attempt-unknown" if wanted is None else "not-the-committed-attempt"
+    elif wanted_unique_ids is not None and file.version in wanted_unique_ids:
+        return "not-the-committed-attempt"
+    if file.kind == "snapshot":
+        own, delta = mtimes_ns.get(file.name), mtimes_ns.get(f"{file.version}.delta")
+        if own is not None and delta is not None and own < delta:
+            return "stale-snapshot"
+    return None
+
+
+def decode_snapshot(raw: bytes, *, name: str, row_checksum: bool = False) -> dict[bytes, bytes]:
+    """An HDFS `.snapshot`, decompressed: the framing of a delta, with puts only."""
+    changes = decode_changelog(raw, name=name, form="delta", row_checksum=row_checksum).changes
+    if None in changes.values():
+        raise CorruptFileError("A snapshot holds a deleted key", where=name)
+    return cast("dict[bytes, bytes]", changes)
+
+
+def parse_snapshot_zip(
+    data: bytes, *, name: str, merge_operator_version: int, max_bytes: int = DEFAULT_MAX_ZIP_BYTES
+) -> SnapshotManifest:
+    """A RocksDB `.zip`, with the merge operator's line in OPTIONS patched for other builds of RocksDB."""
+    members = _members(data, name=name, max_bytes=max_bytes)
+    if "metadata" not in members or "CURRENT" not in members:
+        raise CorruptFileError("The zip lacks 'metadata' or 'CURRENT'", where=name)
+    inside = f"{name}!metadata"
+    body = parse_document(members.pop("metadata"), name=inside, tags=("v1",)).body
+    return SnapshotManifest(
+        members=MappingProxyType(
+            {
+                member: patch_merge_operator(content, merge_operator_version)
+                if member.startswith("OPTIONS")
+                else content
+                for member, content in members.items()
+            }
+        ),
+        sst_files=tuple(_sst_file(item, name=inside) for item in field(body, "sstFiles", list, name=inside)),
+        num_keys=field(body, "numKeys", int, name=inside),
+        num_internal_keys=checked(body.get("numInternalKeys", 0), int, "'numInternalKeys'", name=inside),
+        column_families=MappingProxyType(_optional_mapping(body, "columnFamilyMapping", int, name=inside)),
+        internal_column_families=frozenset(
+            family
+            for family, internal in _optional_mapping(body, "columnFamilyTypeMap", bool, name=inside).items()
+            if internal
+        ),
+    )
+
+
+def patch_merge_operator(options: bytes, merge_operator_version: int) -> bytes:
+    """Spells the delimiter out: the bare name that Spark 4.2+ writes for an empty one means "," to every other RocksDB.
+
+    A store without merge operator (Spark 3.5: `nullptr`) stays as it is.
+    """
+    return _MERGE_OPERATOR.sub(_COMMA_OPERATOR if merge_operator_version == 1 else _EMPTY_OPERATOR, options)
+
+
+def _members(data: bytes, *, name: str, max_bytes: int) -> dict[str, bytes]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries: Sequence[zipfile.ZipInfo] = archive.infolist()
+            if sum(entry.file_size for entry in entries) > max_bytes:
+                raise CorruptFileError(f"The zip unpacks to more than the {max_bytes} bytes allowed", where=name)
+            for entry in entries:
+                if not _is_plain(entry.filename):
+                    raise CorruptFileError(f"The zip holds {entry.filename!r}, no plain file name", where=name)
+            return {entry.filename: archive.read(entry) for entry in entries}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        raise CorruptFileError(f"Not a whole zip file: {error}", where=f"{name}, {len(data)} bytes") from error
+
+
+def _sst_file(item: object, *, name: str) -> SstFile:
+    body = checked(item, dict, "an entry of sstFiles", name=name)
+    found = SstFile(
+        local_name=field(body, "localFileName", str, name=name),
+        dfs_name=field(body, "dfsSstFileName", str, name=name),
+        size_bytes=field(body, "sizeBytes", int, name=name),
+    )
+    if not _is_plain(found.local_name) or not _is_plain(found.dfs_name):
+        raise CorruptFileError(f"{found.local_name!r} or {found.dfs_name!r} is no plain file name", where=name)
+    return found
+
+
+def _is_plain(name: str) -> bool:
+    return bool(name) and "/" not in name and "\\" not in name and name not in {".", ".."}
+
+
+def _optional_mapping(body: Json, key: str, kind: type[T], *, name: str) -> dict[str, T]:
+    values = checked(body.get(key) or {}, dict, repr(key), name=name)
+    return {str(item): checked(value, kind, f"{item!r} in {key}", name=name) for item, value in values.items()}

@@ -1,0 +1,145 @@
+"""A snapshot of the HDFS-backed provider as a base: its decompressed records, mapped from local disk, under an index.
+
+The rule: keys and values stay where the snapshot put them. A lookup hashes the key, reads its bucket's offsets and
+compares the one or two records there; nothing is decoded, and a restart maps the same files again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import weakref
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Final
+
+import mmh3
+import numpy as np
+
+from understudy_node.engine.arena_build import build_arena
+from understudy_node.engine.arena_format import (
+    HEADER_BYTES,
+    Header,
+    boot_id,
+    decode_header,
+    index_path,
+    records_path,
+)
+from understudy_node.engine.arena_order import sorted_offsets
+from understudy_shared.errors import CorruptFileError
+
+_PAGE_RECORDS: Final = 1_024
+
+
+class ArenaBase:
+    """Dropping the last reference unmaps the files; readers in flight keep them mapped."""
+
+    def __init__(self, directory: Path, records: mmap, index: mmap, header: Header) -> None:
+        self.directory = directory
+        self._records = records
+        self._header = header
+        self._seed = header.seed
+        self._shift = 32 - header.bucket_bits
+        self._index_bytes = len(index)
+        whole = memoryview(index)
+        table_end = HEADER_BYTES + header.starts_bytes
+        self._starts = whole[HEADER_BYTES:table_end].cast("I")
+        self._offsets = whole[table_end:].cast("I" if header.offset_bytes == 4 else "Q")
+        self._ordered: memoryview | None = None
+        self._ordering = threading.Lock()
+
+    @classmethod
+    def open(cls, directory: Path) -> ArenaBase:
+        """Map a finished arena; refuses one that is not, or that a reboot may have damaged: build it again."""
+        try:
+            with index_path(directory).open("rb") as index_file, records_path(directory).open("rb") as records_file:
+                header = decode_header(index_file.read(HEADER_BYTES))
+                index = mmap(index_file.fileno(), 0, access=ACCESS_READ)
+                records = mmap(records_file.fileno(), 0, access=ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise _unfinished(directory, str(error)) from error
+        if header is None or header.boot != boot_id():
+            raise _unfinished(directory, "its index is not one of this boot")
+        if (len(index), len(records)) != (header.index_bytes, header.records_bytes):
+            raise _unfinished(directory, f"{len(records)} and {len(index)} bytes do not fit its header")
+        return cls(directory, records, index, header)
+
+    @classmethod
+    def build(cls, directory: Path, chunks: Iterable[bytes]) -> ArenaBase:
+        """`build_arena` in one go, then `open`: for callers that need not share their thread."""
+        for _ in build_arena(directory, chunks):
+            pass
+        return cls.open(directory)
+
+    def __repr__(self) -> str:
+        return f"ArenaBase({self.directory}, {self.count()} keys, {self.resident_bytes} bytes)"
+
+    def get(self, key: bytes) -> bytes | None:
+        bucket = mmh3.hash(key, self._seed, False) >> self._shift
+        first, last = self._starts[bucket], self._starts[bucket + 1]
+        if first == last:
+            return None
+        records = self._records
+        sought = len(key).to_bytes(4, "big") + key
+        for at in range(first, last):
+            start = self._offsets[at]
+            end = start + len(sought)
+            if records[start:end] == sought:
+                return records[end + 4 : end + 4 + int.from_bytes(records[end : end + 4], "big")]
+        return None
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """The first scan sorts all keys (`prepare_scan`)."""
+        ordered = self.prepare_scan()
+        first = 0 if start is None else bisect_left(ordered, start, key=self._key_at)
+        last = len(ordered) if end is None else bisect_left(ordered, end, key=self._key_at)
+        for page in range(first, last, _PAGE_RECORDS):
+            for offset in ordered[page : min(page + _PAGE_RECORDS, last)]:
+                yield self._record_at(offset)
+
+    def prepare_scan(self) -> memoryview:
+        """Sort the keys, once: about a second per million, mostly without the GIL, so best in a worker thread."""
+        with self._ordering:
+            if self._ordered is None:
+                data = np.frombuffer(self._records, np.uint8)
+                self._ordered = sorted_offsets(data, np.asarray(self._offsets)).data
+            return self._ordered
+
+    def count(self) -> int:
+        return self._header.keys
+
+    @property
+    def resident_bytes(self) -> int:
+        """Both files as if wholly in memory (the system may drop their pages), and the key order if there is one."""
+        ordered = self._ordered
+        return len(self._records) + self._index_bytes + (ordered.nbytes if ordered is not None else 0)
+
+    def remove_when_unused(self) -> None:
+        """Delete the directory once the last view and reader of this base is gone."""
+        weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
+
+    def close(self) -> None:
+        self._starts.release()
+        self._offsets.release()
+        self._records.close()
+
+    def _key_at(self, offset: int) -> bytes:
+        records = self._records
+        return records[offset + 4 : offset + 4 + int.from_bytes(records[offset : offset + 4], "big")]
+
+    def _record_at(self, offset: int) -> tuple[bytes, bytes]:
+        records = self._records
+        key_end = offset + 4 + int.from_bytes(records[offset : offset + 4], "big")
+        value_end = key_end + 4 + int.from_bytes(records[key_end : key_end + 4], "big")
+        return records[offset + 4 : key_end], records[key_end + 4 : value_end]
+
+
+def _unfinished(directory: Path, reason: str) -> CorruptFileError:
+    return CorruptFileError(
+        f"not a finished arena: {reason}", where=str(directory), fix="Build it again from the snapshot"
+    )

@@ -1,0 +1,56 @@
+"""What every layer of a view can do, and the base of a store that has no snapshot yet.
+
+The rule: a base is immutable. Whoever holds one may read it from any thread, for as long as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+
+class Base(Protocol):
+    """An ordered map of raw keys to raw values at one version. Keys order as bytes; `end` is exclusive."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]: ...
+
+    def count(self) -> int:
+        """How many keys there are; an estimate where counting would mean reading them all."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of its own, without what it shares (the block cache)."""
+
+    def close(self) -> None:
+        """Let go of files and memory. Only for the end of a process: views in flight may still read."""
+
+    def remove_when_unused(self) -> None:
+        """Delete its local files once the last view and reader of this base is gone."""
+
+
+class EmptyBase:
+    """Version 0: what a store holds before its first batch."""
+
+    resident_bytes = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        return None
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None] * len(keys)
+
+    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        return iter(())
+
+    def count(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def remove_when_unused(self) -> None:
+        """It has no files."""

@@ -1,0 +1,58 @@
+"""A base whose stored values carry Spark's row checksums: each value is verified when it is read, and stripped.
+
+The rule: a row that fails its checksum is an error, never an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from understudy_node.checkpoint.row_checksum import ChecksumError
+from understudy_node.engine.base import Base
+from understudy_shared.errors import CorruptFileError
+
+
+class ChecksumBase:
+    """`base` as if it had no checksums. `verified(key, stored)` gives the value, or raises ChecksumError."""
+
+    def __init__(self, base: Base, verified: Callable[[bytes, bytes], bytes]) -> None:
+        self._base = base
+        self._verified = verified
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._strip(key, self._base.get(key))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._strip(key, stored) for key, stored in zip(keys, self._base.get_many(keys), strict=True)]
+
+    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        for key, stored in self._base.scan(start, end):
+            value = self._strip(key, stored)
+            if value is not None:
+                yield key, value
+
+    def count(self) -> int:
+        return self._base.count()
+
+    @property
+    def resident_bytes(self) -> int:
+        return self._base.resident_bytes
+
+    def close(self) -> None:
+        self._base.close()
+
+    def remove_when_unused(self) -> None:
+        """Delete the files of the base below once its last reader is gone."""
+        self._base.remove_when_unused()
+
+    def _strip(self, key: bytes, stored: bytes | None) -> bytes | None:
+        if stored is None:
+            return None
+        try:
+            return self._verified(key, stored)
+        except ChecksumError as error:
+            raise CorruptFileError(
+                f"a row of the snapshot is damaged: {error}",
+                where=f"{self._base!r}, key {key[:32].hex()}",
+                fix="Check the storage; restore this partition again from the checkpoint",
+            ) from None

@@ -1,0 +1,61 @@
+"""A version's operations resolved into plain changes: merges and range deletes become puts and deletes.
+
+The rule: operations apply in order, each seeing what the ones before it left. Pure but for reading the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, Protocol
+
+from understudy_node.engine.view import View
+
+
+class Operation(Protocol):
+    """One record of a changelog. A range delete's `key` is its begin and its `value` the end, exclusive."""
+
+    @property
+    def kind(self) -> Literal["put", "delete", "merge", "delete-range"]: ...
+
+    @property
+    def key(self) -> bytes: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+
+def resolve_operations(
+    view: View,
+    operations: Iterable[Operation],
+    delimiter: bytes,
+    changes: dict[bytes, bytes | None] | None = None,
+) -> dict[bytes, bytes | None]:
+    """What `view.with_changes` takes. `delimiter` is what the store's merge operator puts between list elements.
+
+    `changes` is what the same version changed before these operations; it is updated and returned. A range delete reads
+    the range, so its cost is that of a scan over it.
+    """
+    if changes is None:
+        changes = {}
+    for operation in operations:
+        kind, key = operation.kind, operation.key
+        if kind == "put":
+            assert operation.value is not None, "a put has a value"
+            changes[key] = operation.value
+        elif kind == "delete":
+            changes[key] = None
+        elif kind == "merge":
+            assert operation.value is not None, "a merge has a value"
+            before = changes[key] if key in changes else view.get(key)
+            changes[key] = operation.value if before is None else before + delimiter + operation.value
+        else:
+            _delete_range(view, changes, key, operation.value)
+    return changes
+
+
+def _delete_range(view: View, changes: dict[bytes, bytes | None], begin: bytes, end: bytes | None) -> None:
+    for key in changes:
+        if begin <= key and (end is None or key < end):
+            changes[key] = None
+    for key, _ in view.scan(begin, end):
+        changes[key] = None

@@ -1,0 +1,220 @@
+"""A read-only RocksDB snapshot as a base, opened in place: no key is read to open it.
+
+The rule: whatever RocksDB could leave out silently is an error here. The merge operator is checked before opening, the
+number of records against the expected keys at opening, and every scan asks its iterator why it ended.
+
+Options given beside an existing database are ignored in read-only mode, so the cache goes in through the loaded
+options. RocksDB writes its LOG and LOCK beside the data: `directory` is private to this process, never the checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from rocksdict import AccessType, Cache, Env, Options, Rdict, ReadOptions
+
+from understudy_shared.errors import CorruptFileError, UnsupportedError
+
+DEFAULT_CACHE_BYTES: Final = 10 * 1024 * 1024
+"""KIP-770's statestore.cache.max.bytes."""
+
+_VERIFY_STEP_KEYS: Final = 20_000
+_OPTION_LINE: Final = re.compile(r"^\s*(merge_operator|comparator)\s*=\s*(.*?)\s*$", re.MULTILINE)
+_MERGE_OPERATORS: Final = re.compile(r"nullptr|\{id=StringAppendOperator;delimiter=.?;?\}")
+_COMPARATOR: Final = "leveldb.BytewiseComparator"
+
+
+class BlockCache:
+    """The block cache that all RocksDB bases of a process share: least recently used goes first; 0 disables it."""
+
+    def __init__(self, capacity_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.shared = Cache(capacity_bytes)
+
+    @property
+    def used_bytes(self) -> int:
+        return self.shared.get_usage()
+
+
+class RocksBase:
+    """Spark's own files, opened. Dropping the last reference closes it; readers in flight keep it open."""
+
+    def __init__(self, database: Rdict, directory: Path, expected_keys: int | None) -> None:
+        self.directory = directory
+        self._database = database
+        self._expected_keys = expected_keys
+        # A handle with its column family resolved answers 20 % sooner than one that looks it up for every get.
+        self._column_family = database.get_column_family("default")
+        self._get = self._column_family.get
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        cache: BlockCache,
+        expected_keys: int | None,
+        max_open_files: int = -1,
+    ) -> RocksBase:
+        """Open the database whose CURRENT, MANIFEST, OPTIONS and tables are in `directory`.
+
+        `expected_keys` is the number of all keys, internal ones too, when the snapshot says it. `max_open_files` bounds
+        file descriptors; -1 keeps every table open (`open_files` tells how many), so that none can vanish later.
+        """
+        _check_options(directory)
+        try:
+            options, families = Options.load_latest(str(directory), Env(), True, cache.shared)
+            for each in (options, *families.values()):
+                # The writer's log directory and descriptor limit are not ours.
+                each.set_db_log_dir(str(directory))
+                each.set_wal_dir(str(directory))
+                each.set_max_open_files(max_open_files)
+                each.set_keep_log_file_num(1)
+            database = Rdict(str(directory), options, families, AccessType.read_only(False))
+            base = cls(database, directory, expected_keys)
+            base._check_record_count()
+        except CorruptFileError:
+            raise
+        except Exception as error:  # rocksdict raises bare Exception for everything
+            raise CorruptFileError(f"RocksDB cannot open it: {error}", where=str(directory), fix=_RESTORE) from error
+        return base
+
+    def __repr__(self) -> str:
+        return f"RocksBase({self.directory}, {self.count()} keys)"
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            return self._get(key)
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """One batched read. Unlike `get` it lets other threads run, so it is also the one for cold files."""
+        try:
+            return self._get(list(keys))  # type: ignore[return-value]  # a list for a list
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        bounds = ReadOptions()
+        if end is not None:
+            bounds.set_iterate_upper_bound(end)
+        last: bytes | None = None
+        for record in self._items(start, bounds):
+            last = record[0]
+            yield record
+        self._check_end(last, start, bounds)
+
+    def count(self) -> int:
+        """Exact when the snapshot said so; otherwise an estimate that counts overwritten records again."""
+        if self._expected_keys is not None:
+            return self._expected_keys
+        return self._database.property_int_value("rocksdb.estimate-num-keys") or 0
+
+    def verify(self) -> Iterator[int]:
+        """Count every key in bounded steps, yielding the count so far; refuse a count other than the expected one.
+
+        Reads the whole base (2 M keys/s), past the cache: for the background, not for serving.
+        """
+        past_cache = ReadOptions()
+        past_cache.fill_cache(False)  # type: ignore[call-arg]  # its stub forgot the argument
+        counted, last = 0, None
+        for last in self._keys(past_cache):  # noqa: B007 (the last one is what the end check asks from)
+            counted += 1
+            if counted % _VERIFY_STEP_KEYS == 0:
+                yield counted
+        self._check_end(last, None, past_cache)
+        if self._expected_keys is not None and counted != self._expected_keys:
+            raise CorruptFileError(
+                f"{counted} keys where {self._expected_keys} were expected", where=str(self.directory), fix=_RESTORE
+            )
+        yield counted
+
+    @property
+    def resident_bytes(self) -> int:
+        """Indexes and filters of the open tables, which RocksDB keeps outside the cache."""
+        return self._database.property_int_value("rocksdb.estimate-table-readers-mem") or 0
+
+    @property
+    def open_files(self) -> int:
+        return len(self._database.live_files())
+
+    def remove_when_unused(self) -> None:
+        """Delete the directory once the last view and reader of this base is gone."""
+        weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
+
+    def close(self) -> None:
+        self._column_family.close()
+        self._database.close()
+
+    def _keys(self, bounds: ReadOptions) -> Iterator[bytes]:
+        return self._column_family.keys(read_opt=bounds)  # type: ignore[return-value]  # raw mode: bytes
+
+    def _items(self, start: bytes | None, bounds: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
+        return self._column_family.items(from_key=start, read_opt=bounds)  # type: ignore[return-value]
+
+    def _check_end(self, last: bytes | None, start: bytes | None, bounds: ReadOptions) -> None:
+        """Iteration ends the same way at the end and at an error: only an iterator on the spot says which it was."""
+        probe = self._column_family.iter(bounds)
+        if last is not None:
+            probe.seek(last)
+            if probe.valid():
+                probe.next()
+        elif start is not None:
+            probe.seek(start)
+        else:
+            probe.seek_to_first()
+        try:
+            probe.status()
+        except Exception as error:
+            raise self._unreadable(error) from error
+        if probe.valid():
+            raise self._unreadable(f"iteration stopped after {last!r}, which is not the last key")
+
+    def _check_record_count(self) -> None:
+        """Every key needs a record that is not a deletion: fewer of those than keys means that tables are missing."""
+        if self._expected_keys is None:
+            return
+        records = sum(table["num_entries"] - table["num_deletions"] for table in self._database.live_files())
+        if records < self._expected_keys:
+            raise CorruptFileError(
+                f"its tables hold {records} records for {self._expected_keys} keys",
+                where=str(self.directory),
+                fix=_RESTORE,
+            )
+
+    def _unreadable(self, reason: object) -> CorruptFileError:
+        return CorruptFileError(f"RocksDB cannot read its base: {reason}", where=str(self.directory), fix=_RESTORE)
+
+
+_RESTORE: Final = "Restore this partition again from the checkpoint"
+
+
+def _check_options(directory: Path) -> None:
+    """Refuse, before opening, what would be opened wrongly: no database, or a merge operator that loses keys."""
+    if not (directory / "CURRENT").is_file():
+        # RocksDB and its binding would create the directory and find nothing in it.
+        raise CorruptFileError("there is no RocksDB here: CURRENT is missing", where=str(directory), fix=_RESTORE)
+    # As RocksDB does: the options file with the highest number counts.
+    files = sorted(directory.glob("OPTIONS-*[0-9]"), key=lambda path: int(path.name.rpartition("-")[2]))
+    if not files:
+        raise CorruptFileError(
+            "OPTIONS is missing, and without its merge operator RocksDB leaves keys out",
+            where=str(directory),
+            fix=_RESTORE,
+        )
+    options = dict(_OPTION_LINE.findall(files[-1].read_text("utf-8", errors="replace")))
+    operator, comparator = options.get("merge_operator", ""), options.get("comparator", _COMPARATOR)
+    if not _MERGE_OPERATORS.fullmatch(operator):
+        raise UnsupportedError(
+            f"merge operator {operator!r} without its delimiter, or not Spark's",
+            where=str(files[-1]),
+            fix="Write the delimiter of the query's mergeOperatorVersion into OPTIONS before opening",
+        )
+    if comparator != _COMPARATOR:
+        raise UnsupportedError(f"key order {comparator!r}", where=str(files[-1]), fix=f"Only {_COMPARATOR} is read")

@@ -1,0 +1,53 @@
+"""How often a query commits, and whether it still does (no I/O; time is passed in).
+
+Files cannot tell a stopped query from one without input; both are called idle once nothing was committed for a minute
+and for ten times the usual interval.
+"""
+
+from __future__ import annotations
+
+from understudy_node.follow.end import End
+
+IDLE_AFTER_MS = 60_000.0
+IDLE_INTERVALS = 10
+
+
+class Cadence:
+    """Fed with every poll; remembers the last move of the end and the last interval between moves."""
+
+    def __init__(self) -> None:
+        self._moved_ms: float | None = None
+        self._interval_ms = 0.0
+        self._idle = False
+        self._since_ms: float | None = None
+
+    def saw(self, end: End, *, now_ms: float) -> bool:
+        """Fold a poll in; True when an idle query committed again."""
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        if end.moved_ms is None or end.moved_ms == self._moved_ms:
+            return False
+        if self._moved_ms is not None:
+            self._interval_ms = end.moved_ms - self._moved_ms
+        self._moved_ms = end.moved_ms
+        resumed, self._idle = self._idle, False
+        return resumed
+
+    def since_commit_ms(self, now_ms: float) -> float | None:
+        """Time since a commit was seen to arrive; None when none was, since this process started."""
+        return None if self._moved_ms is None else now_ms - self._moved_ms
+
+    def turned_idle(self, now_ms: float) -> bool:
+        """True once, when the query becomes idle."""
+        was, self._idle = self._idle, self._is_idle(now_ms)
+        return self._idle and not was
+
+    def state(self, now_ms: float, *, confirmed: bool) -> str:
+        """`committing`, `idle`, or `unknown` while the end is not confirmed."""
+        if not confirmed:
+            return "unknown"
+        return "idle" if self._is_idle(now_ms) else "committing"
+
+    def _is_idle(self, now_ms: float) -> bool:
+        start_ms = self._moved_ms if self._moved_ms is not None else self._since_ms
+        return start_ms is not None and now_ms - start_ms > max(IDLE_AFTER_MS, IDLE_INTERVALS * self._interval_ms)

@@ -1,0 +1,106 @@
+"""Where the committed history ends, and whether that is confirmed (pure: no I/O, no clock).
+
+The commit log is the authority: `commits/<last+1>` is known by name before it exists. The end is confirmed only if that
+file is absent, `commits/<last>` is still the file that was read, and the checkpoint is still the same one. Anything
+else makes the end unknown until a listing settles it: after a long pause the next commit may already be purged, and a
+rewound or re-created checkpoint must never look like one that stands still.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from understudy_node.checkpoint.files import FileStat
+
+
+class Next(StrEnum):
+    """What a probe asks the poller to do."""
+
+    WAIT = "wait"
+    """The end is confirmed: nothing to do before the next poll."""
+    READ = "read"
+    """The next commit exists: read it and probe again at once."""
+    LIST = "list"
+    """The end is in doubt: list the commit log and settle it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What one poll saw. `started_ms` is the monotonic time before its first look."""
+
+    started_ms: float
+    next_commit: FileStat | None
+    last_commit: FileStat | None
+    query_id: FileStat | None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last committed version as far as is known.
+
+    `version` is 0 before the first commit. `confirmed_ms` is the start of the newest poll that confirmed it, None
+    while it is in doubt. `last_commit` and `query_id` are the files as they were when the end was read.
+    """
+
+    version: int
+    last_commit: FileStat | None
+    query_id: FileStat
+    confirmed_ms: float | None = None
+    moved_ms: float | None = None
+
+
+def observe(end: End, probe: Probe) -> tuple[End, Next]:
+    """Fold one probe into the end."""
+    if probe.query_id != end.query_id or probe.last_commit != end.last_commit:
+        return replace(end, confirmed_ms=None), Next.LIST
+    if probe.next_commit is not None:
+        return end, Next.READ
+    return replace(end, confirmed_ms=probe.started_ms), Next.WAIT
+
+
+def advance(end: End, commit: FileStat, *, now_ms: float) -> End:
+    """The next commit was read: the end moved by one, and a later probe has to confirm it."""
+    return replace(end, version=end.version + 1, last_commit=commit, confirmed_ms=None, moved_ms=now_ms)
+
+
+class Verdict(StrEnum):
+    """What a listing says about a history in doubt."""
+
+    SAME = "same"
+    """The end stands where it stood (a passing failure of the storage)."""
+    AHEAD = "ahead"
+    """The history went on and the commits in between were purged: replicas re-bootstrap where they must."""
+    REWOUND = "rewound"
+    """The history was cut back, or its last batch was committed anew: what was read after it no longer holds."""
+    RECREATED = "re-created"
+    """Another query id: another lineage. Nothing that is held is worth anything."""
+    GONE = "gone"
+    """There is no checkpoint at the path now."""
+
+
+def settle(end: End, *, same_query: bool | None, batch_ids: list[int] | None, last_commit: FileStat | None) -> Verdict:
+    """Judge a listing of the commit log against the end that was in doubt.
+
+    `same_query` is None when the checkpoint's `metadata` is gone; `last_commit` is `commits/<last>` as it is now.
+    """
+    if same_query is None or batch_ids is None:
+        return Verdict.GONE
+    if not same_query:
+        return Verdict.RECREATED
+    newest = max(batch_ids, default=-1) + 1
+    if newest < end.version:
+        return Verdict.REWOUND
+    if last_commit is not None and end.last_commit is not None and last_commit != end.last_commit:
+        return Verdict.REWOUND
+    return Verdict.AHEAD if newest > end.version else Verdict.SAME
+
+
+def next_poll_ms(*, since_commit_ms: float | None, lag_refresh_ms: int, floor_ms: int) -> float:
+    """How long to wait before the next poll: short while commits arrive, `lag_refresh_ms` when nothing happens.
+
+    A hundredth of the time since the last commit keeps the added delay near 1 % of the query's own cadence.
+    """
+    if since_commit_ms is None:
+        return float(lag_refresh_ms)
+    return min(float(lag_refresh_ms), max(float(floor_ms), since_commit_ms / 100))

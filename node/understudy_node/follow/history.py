@@ -1,0 +1,93 @@
+"""The committed history: what the commit log and the offset log say of each version.
+
+Records are read when asked for and kept in a bounded cache; a purged commit file is remembered as such only by its
+absence. Everything here was read after its commit file existed, so it never changes again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+
+from understudy_node.checkpoint.files import CheckpointFiles
+from understudy_node.checkpoint.logs import Commit, OffsetEntry, batch_ids, parse_commit, parse_offsets
+from understudy_shared.errors import VanishedError
+
+MAX_RECORDS = 4096
+"""Cached versions. Spark retains 100 commits by default; a record is about 1 KiB plus its unique ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """One committed version: its commit file, when that was written, and the offsets its batch ran with."""
+
+    version: int
+    commit: Commit
+    offsets: OffsetEntry
+    committed_at_ns: int
+
+    @property
+    def committed_at_us(self) -> int:
+        return self.committed_at_ns // 1000
+
+    def unique_id(self, operator_id: int, partition: int, store_index: int) -> str | None:
+        """Format v2: the id of the attempt that won this version; None in format v1."""
+        ids = self.commit.unique_ids
+        if ids is None:
+            return None
+        partitions = ids.get(operator_id, ())
+        return partitions[partition][store_index] if partition < len(partitions) else None
+
+
+class History:
+    """`record(v)` is what made version v, or None when Spark purged it."""
+
+    def __init__(self, files: CheckpointFiles) -> None:
+        self._files = files
+        self._records: OrderedDict[int, CommitRecord] = OrderedDict()
+        self._lock = Lock()
+
+    def record(self, version: int) -> CommitRecord | None:
+        """The record of a committed version. Raises CorruptFileError when its files do not parse."""
+        with self._lock:
+            known = self._records.get(version)
+        if known is not None or version < 1:
+            return known
+        read = self._read(version)
+        if read is not None:
+            with self._lock:
+                self._records[version] = read
+                while len(self._records) > MAX_RECORDS:
+                    self._records.popitem(last=False)
+        return read
+
+    def nearest(self, version: int) -> CommitRecord:
+        """The record of `version`, or of the oldest version after it that is not purged."""
+        for candidate in (version, *self._versions_after(version)):
+            record = self.record(candidate)
+            if record is not None:
+                return record
+        raise VanishedError(
+            "the commit log is empty", where=f"{self._files.url}/commits", fix="Wait for the first commit"
+        )
+
+    def _versions_after(self, version: int) -> list[int]:
+        ids = batch_ids(self._files.list("commits") or [])
+        return [batch + 1 for batch in ids if batch + 1 > version]
+
+    def commit_time_ns(self, version: int) -> int | None:
+        """c(v): the modification time of the commit file that made `version`, None when purged."""
+        record = self.record(version)
+        return None if record is None else record.committed_at_ns
+
+    def _read(self, version: int) -> CommitRecord | None:
+        batch = version - 1
+        path = f"commits/{batch}"
+        try:
+            commit = parse_commit(self._files.read(path), batch)
+            offsets = parse_offsets(self._files.read(f"offsets/{batch}"), batch)
+        except VanishedError:
+            return None
+        stat = self._files.stat(path)
+        return None if stat is None else CommitRecord(version, commit, offsets, stat.mtime_ns)

@@ -1,0 +1,33 @@
+"""Lag in versions and in time, exactly as defined (pure).
+
+With c(v) = modification time of the commit file that made version v (one clock, the storage's):
+
+- at the end: monotonic time since the start of the poll that confirmed the end;
+- behind: max(0, c(end) - c(version + 1)) plus that same monotonic time;
+- unknown when the end is not confirmed, when its confirmation is too old, or when c(version + 1) was purged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from understudy_node.follow.end import End
+from understudy_shared.words import LagInfo
+
+CommitTime = Callable[[int], int | None]
+"""c(v) in nanoseconds, None when that commit file was purged."""
+
+
+def lag_of(version: int, end: End, commit_time_ns: CommitTime, *, now_ms: float, expiry_ms: float) -> LagInfo:
+    """The lag of a replica at `version`. `expiry_ms` is how long a confirmation counts."""
+    if end.confirmed_ms is None or now_ms - end.confirmed_ms > expiry_ms or version > end.version:
+        return LagInfo(version, None, None, None)
+    since_confirmed_ms = max(0.0, now_ms - end.confirmed_ms)
+    offset_lag = end.version - version
+    if offset_lag == 0:
+        return LagInfo(version, end.version, 0, round(since_confirmed_ms))
+    missed_ns, newest_ns = commit_time_ns(version + 1), commit_time_ns(end.version)
+    if missed_ns is None or newest_ns is None:
+        return LagInfo(version, end.version, offset_lag, None)
+    behind_ms = max(0, newest_ns - missed_ns) / 1e6
+    return LagInfo(version, end.version, offset_lag, round(behind_ms + since_confirmed_ms))

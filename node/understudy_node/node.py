@@ -1,0 +1,288 @@
+"""A node that follows one checkpoint: polls its end, keeps its replicas moving, and says how it is.
+
+One thread polls, a few workers do bounded steps, and readers see only immutable views. When the history is rewound or
+re-created, everything that was held is dropped: an answer from another history would be a lie.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from understudy_node.checkpoint.description import describe
+from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
+from understudy_node.engine.rocksdb_base import BlockCache
+from understudy_node.follow.cadence import Cadence
+from understudy_node.follow.end import End, Verdict, next_poll_ms
+from understudy_node.follow.history import History
+from understudy_node.follow.poller import Poll, Poller
+from understudy_node.generation import Generation, Layout, build_generation, layout_of
+from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.store_replica import Surroundings
+from understudy_node.replica.workers import Workers
+from understudy_node.serving.stores import read_aliases, served_stores
+from understudy_node.settings import NodeSettings
+from understudy_shared.clock import Clock
+from understudy_shared.errors import NotACheckpointError, UnderstudyError, UnsupportedError
+from understudy_shared.times import utc_text
+from understudy_shared.words import HostInfo, Lineage
+
+log = logging.getLogger(__name__)
+
+POLL_FLOOR_LOCAL_MS = 5
+"""A stat costs 2 us on a local disk: looking every 5 ms costs a node 0.1 % of a core."""
+
+POLL_FLOOR_REMOTE_MS = 100
+"""Each look at an object store is three paid requests."""
+
+PREFETCH_FLOOR_MS = 25.0
+PREFETCH_MS_PER_TASK = 2.0
+"""Looking for the next version's file costs a stat or a listing per task; this bounds it to a few percent of a core."""
+
+MAX_EVENTS = 256
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something an operator wants to know of later."""
+
+    at_us: int
+    what: str
+    detail: str
+
+    def as_dict(self) -> dict[str, object]:
+        return {"at": utc_text(self.at_us), "event": self.what, "detail": self.detail}
+
+
+class Node:
+    """Follows `files`. `generation` is what readers are answered from; None until the first commit was seen."""
+
+    def __init__(self, settings: NodeSettings, files: CheckpointFiles, *, host: HostInfo, clock: Clock) -> None:
+        """Raises what makes the checkpoint unusable, before anything is started."""
+        self.settings = settings
+        self.host = host
+        self.generation: Generation | None = None
+        self.pending: Generation | None = None
+        self.error: UnderstudyError | None = None
+        self.failure: BaseException | None = None
+        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self.batch_in_progress = False
+        self.on_published: Callable[[], None] = _nobody
+        self._files = files
+        self._clock = clock
+        self._aliases = {} if settings.aliases is None else read_aliases(settings.aliases)
+        served_stores(describe(files), self._aliases)
+        self._poller = Poller(files, clock)
+        self._disk = LocalBases(settings.data_directory)
+        self.cache = BlockCache(settings.statestore_cache_max_bytes)
+        self._around = self._new_surroundings()
+        self._workers = Workers(count=settings.workers)
+        self._stopping = threading.Event()
+        self._cadence = Cadence()
+        self._next_prefetch_ms = 0.0
+        self._next_retry_ms = 0.0
+        self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+
+    @property
+    def end(self) -> End:
+        """Where the committed history ends, as of the last poll."""
+        return self._poller.end
+
+    @property
+    def lineage(self) -> Lineage:
+        return self._poller.lineage
+
+    @property
+    def history(self) -> History:
+        return self._around.history
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._workers.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop following, after the steps in flight; what is on disk stays for the next start."""
+        self._stopping.set()
+        self._thread.join(STOP_TIMEOUT_S)
+        for generation in (self.generation, self.pending):
+            if generation is not None:
+                generation.close()
+        self._workers.stop(timeout_s=STOP_TIMEOUT_S)
+        self._disk.release()
+
+    def not_ready(self) -> list[str]:
+        """Why this node should not be sent readers; empty when it should. Lag alone never makes it unready."""
+        reasons = []
+        if self.failure is not None or self._workers.failure is not None:
+            reasons.append(f"a background task died: {self.failure or self._workers.failure!r}")
+        generation = self.generation
+        if generation is None:
+            reasons.append(str(self.error) if self.error else "no batch has been committed yet")
+        else:
+            reasons += [
+                f"{replica.task} is {replica.state}" + (f": {replica.error}" if replica.error else "")
+                for replica in generation.replicas
+                if replica.view is None
+            ]
+        return reasons
+
+    def query_status(self) -> dict[str, object]:
+        """What the files tell about the query itself: it cannot be asked."""
+        since_ms = self._cadence.since_commit_ms(self._clock.monotonic_ms())
+        record = self.history.record(self.end.version) if self.end.version else None
+        return {
+            "state": self._cadence.state(self._clock.monotonic_ms(), confirmed=self.end.confirmed_ms is not None),
+            "last_batch": self.end.version - 1 if self.end.version else None,
+            "last_commit_at": utc_text(record.committed_at_us) if record else None,
+            "last_commit_seen_ms_ago": None if since_ms is None else round(since_ms),
+            "batch_in_progress": self.batch_in_progress,
+        }
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._turn()
+        except BaseException as error:
+            self.failure = error
+            log.exception("following stopped", extra={"action": "follow-failed"})
+
+    def _turn(self) -> None:
+        """One poll, what follows from it, and the wait until the next."""
+        try:
+            poll = self._poller.poll()
+            self._handle(poll)
+            if self.error is not None and not isinstance(self.error, UnsupportedError):
+                self.error = None
+        except UnderstudyError as error:  # the storage failed: the end is not confirmed by this poll
+            self._note_error(error)
+        now_ms = self._clock.monotonic_ms()
+        self._hand_out_work(now_ms)
+        if self._cadence.turned_idle(now_ms):
+            self._event("idle", "no commit for a while: the query is stopped, or has no input")
+        wait_ms = next_poll_ms(
+            since_commit_ms=self._cadence.since_commit_ms(now_ms),
+            lag_refresh_ms=self.settings.lag_refresh_ms,
+            floor_ms=POLL_FLOOR_LOCAL_MS if isinstance(self._files, LocalFiles) else POLL_FLOOR_REMOTE_MS,
+        )
+        self._stopping.wait(wait_ms / 1000)
+
+    def _handle(self, poll: Poll) -> None:
+        self.batch_in_progress = poll.batch_in_progress
+        if self._cadence.saw(poll.end, now_ms=self._clock.monotonic_ms()):
+            self._event("resumed", f"batch {poll.end.version - 1} was committed")
+        match poll.verdict:
+            case Verdict.RECREATED:
+                self._begin_again("re-created", "the checkpoint has another query id: it was deleted and made anew")
+            case Verdict.REWOUND:
+                self._begin_again(
+                    "rewound", f"the commit log was cut back or rewritten below batch {poll.end.version - 1}"
+                )
+            case Verdict.GONE:
+                raise NotACheckpointError(
+                    "the checkpoint is gone",
+                    where=self._files.url,
+                    fix="Answers go on, with unknown lag; bring it back",
+                )
+            case _:
+                self._follow_layout(poll.end)
+
+    def _follow_layout(self, end: End) -> None:
+        """Make sure there is a generation for the layout of the newest version."""
+        if self.pending is not None and self.pending.ready:
+            replaced, self.generation, self.pending = self.generation, self.pending, None
+            self._event("layout", f"serving {self.generation.layout.partitions} partitions") if replaced else None
+            if replaced is not None:
+                self._retire(replaced)
+        record = self.history.record(end.version) if end.version else None
+        if record is None:
+            return
+        layout = layout_of(record)
+        newest = self.pending or self.generation
+        if newest is not None and newest.layout == layout:
+            return
+        if self.pending is not None:
+            self._retire(self.pending)
+        generation = self._build(layout)
+        if self.generation is None:
+            self.generation = generation
+        else:
+            self.pending = generation
+            self._event("layout", f"the query now has {layout}: restoring, the old layout is served meanwhile")
+
+    def _build(self, layout: Layout) -> Generation:
+        return build_generation(
+            describe(self._files),
+            layout,
+            settings=self.settings,
+            aliases=self._aliases,
+            around=self._around,
+            host=self.host,
+            end=lambda: self.end,
+            clock=self._clock,
+            published=self._published,
+        )
+
+    def _begin_again(self, what: str, detail: str) -> None:
+        """Drop everything that was held: none of it is part of the history any more."""
+        self._event(what, detail)
+        for generation in (self.generation, self.pending):
+            if generation is not None:
+                self._retire(generation)
+        self.generation = self.pending = None
+        self._poller = Poller(self._files, self._clock)
+        self._around = self._new_surroundings()
+        self.on_published()
+
+    def _retire(self, generation: Generation) -> None:
+        generation.close()
+        for replica in generation.replicas:
+            self._workers.discard(replica)
+
+    def _published(self) -> None:
+        self.on_published()
+
+    def _new_surroundings(self) -> Surroundings:
+        return Surroundings(
+            files=self._files,
+            history=History(self._files),
+            disk=self._disk,
+            cache=self.cache,
+            overlay_max_bytes=self.settings.overlay_max_bytes,
+        )
+
+    def _hand_out_work(self, now_ms: float) -> None:
+        """Ask the workers for a step of everything that is behind, and now and then for a look ahead."""
+        retry, prefetch = now_ms >= self._next_retry_ms, self.batch_in_progress and now_ms >= self._next_prefetch_ms
+        replicas = [
+            replica for generation in (self.generation, self.pending) if generation for replica in generation.replicas
+        ]
+        for replica in replicas:
+            if replica.behind:
+                if replica.error is None or retry:
+                    self._workers.submit(replica)
+            elif prefetch:
+                replica.want_prefetch()
+                self._workers.submit(replica)
+        if retry:
+            self._next_retry_ms = now_ms + self.settings.lag_refresh_ms
+        if prefetch:
+            self._next_prefetch_ms = now_ms + max(PREFETCH_FLOOR_MS, PREFETCH_MS_PER_TASK * len(replicas))
+
+    def _note_error(self, error: UnderstudyError) -> None:
+        if self.error is None or self.error.args != error.args:
+            log.error("%s", error, extra={"action": "poll-failed"})
+            self._event("error", str(error))
+        self.error = error
+
+    def _event(self, what: str, detail: str) -> None:
+        self.events.append(Event(self._clock.wall_us(), what, detail))
+        log.warning("%s: %s", what, detail, extra={"action": what})
+
+
+def _nobody() -> None:
+    """Who is told of a published version while nobody listens."""

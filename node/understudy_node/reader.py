@@ -1,0 +1,97 @@
+"""Reads a checkpoint as of one committed version, in the calling thread: the library under tests, tools and scripts.
+
+It goes the same way as a replica does (same restore, same changelogs), only once and up to a version of choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from understudy_node.checkpoint.description import CheckpointDescription, describe
+from understudy_node.checkpoint.files import CheckpointFiles, open_checkpoint_files
+from understudy_node.checkpoint.logs import batch_ids
+from understudy_node.engine.rocksdb_base import BlockCache
+from understudy_node.engine.view import View
+from understudy_node.follow.history import CommitRecord, History
+from understudy_node.generation import ROW_PREFIX, Layout, layout_of
+from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.store_replica import StorePlace, StoreReplica, Surroundings
+from understudy_node.serving.stores import ServedStore, served_stores
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.words import ApplicationId, TaskId
+
+
+class Row(NamedTuple):
+    """A key and its value as UnsafeRow bytes, without what the provider puts before them."""
+
+    partition: int
+    key: bytes
+    value: bytes
+
+
+class CheckpointReader:
+    """Opens a checkpoint for reading versions of its stores. `directory` takes the local copies; one reader each."""
+
+    def __init__(self, checkpoint: str | Path, directory: Path) -> None:
+        self._files: CheckpointFiles = open_checkpoint_files(checkpoint)
+        self.description: CheckpointDescription = describe(self._files)
+        self.stores = served_stores(self.description, {})
+        self._history = History(self._files)
+        self._disk = LocalBases(directory)
+
+    def close(self) -> None:
+        """Give the directory back."""
+        self._disk.release()
+
+    def versions(self) -> list[int]:
+        """The committed versions that the commit log still has, oldest first."""
+        return [batch + 1 for batch in batch_ids(self._files.list("commits") or [])]
+
+    def record(self, version: int) -> CommitRecord:
+        """What committed `version`."""
+        record = self._history.record(version)
+        if record is None:
+            known = self.versions()
+            raise UnderstudyError(
+                f"version {version} is not in the commit log",
+                where=self._files.url,
+                fix=f"Versions {known[0]} to {known[-1]} are there" if known else "Nothing was committed yet",
+            )
+        return record
+
+    def rows(self, store: ServedStore, version: int) -> Iterator[Row]:
+        """Every row of a store at a version, partition by partition, in key order."""
+        layout = layout_of(self.record(version))
+        prefix = len(ROW_PREFIX[layout.provider])
+        for partition in range(self._partitions(store, layout)):
+            for key, value in self.view(store, partition, version).scan():
+                yield Row(partition, key[prefix:], value[prefix:])
+
+    def view(self, store: ServedStore, partition: int, version: int) -> View:
+        """One partition of a store at exactly `version`."""
+        (place,) = (
+            StorePlace(found.name, found.directory(partition), found.index)
+            for operator in self.description.operators
+            for found in operator.stores
+            if operator.operator_id == store.operator_id and found.name == store.store_name
+        )
+        task = TaskId(ApplicationId("reader"), store.operator_id, partition)
+        around = Surroundings(
+            files=self._files, history=self._history, disk=self._disk, cache=BlockCache(), overlay_max_bytes=1 << 40
+        )
+        replica = StoreReplica(task, self.description.query_id, place, around)
+        _run(replica.restore(version))
+        while replica.version < version:
+            _run(replica.advance(version))
+        assert replica.view is not None, "restore opened it"
+        return replica.view
+
+    def _partitions(self, store: ServedStore, layout: Layout) -> int:
+        return layout.partitions if store.has_keys else 1
+
+
+def _run(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass

@@ -1,0 +1,134 @@
+"""Bases on the node's own disk: where they are, which are whole, and which may be used again after a restart.
+
+The rule: `base.json` is written last, so a directory with one is whole. A base is used again only if the version it was
+made from is still the committed one: same commit time, and the same source file where that still exists.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from understudy_node.checkpoint.files import FileStat
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.words import Lineage, TaskId
+
+RECORD = "base.json"
+
+REOPEN_VERSIONS = 50
+"""A newer snapshot replaces a local base that is this many versions older: beyond, replaying costs more than opening."""
+
+
+class BaseRecord(BaseModel):
+    """What a local base was made from."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    kind: Literal["zip", "snapshot"]
+    version: int
+    unique_id: str | None
+    committed_at_ns: int | None
+    source: tuple[int, int, int]
+    total_keys: int | None
+    row_checksum: bool
+    merge_operator_version: int
+
+    def is_of(self, stat: FileStat) -> bool:
+        """Whether the source file is still the one this base was made from."""
+        return self.source == (stat.mtime_ns, stat.size, stat.inode)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBase:
+    """A whole base on local disk."""
+
+    directory: Path
+    record: BaseRecord
+
+
+def usable_again(base: BaseRecord, *, target: int, committed_at_ns: int | None, source: FileStat | None) -> bool:
+    """Whether `base` still is what it was made from. A purged commit cannot vouch for it."""
+    if base.version > target or committed_at_ns is None or committed_at_ns != base.committed_at_ns:
+        return False
+    return source is None or base.is_of(source)
+
+
+class LocalBases:
+    """`<root>/<application>/<lineage>/<operator>_<partition>/<store>/`, owned by one process."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._serial = 0
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise UnderstudyError(
+                f"the data directory cannot be used: {error.strerror}",
+                where=str(root),
+                fix="Give another with --data-dir",
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise UnderstudyError(
+                "the data directory is in use by another node", where=str(root), fix="Give another with --data-dir"
+            ) from None
+
+    def release(self) -> None:
+        """Let another process have the directory."""
+        os.close(self._lock)
+
+    def store_directory(self, task: TaskId, lineage: Lineage, store_name: str) -> Path:
+        return (
+            self.root
+            / _plain(task.application_id)
+            / _plain(lineage)
+            / f"{task.operator_id}_{task.partition}"
+            / store_name
+        )
+
+    def new_directory(self, store: Path, version: int) -> Path:
+        """A fresh, empty directory for a base at `version`."""
+        self._serial += 1
+        directory = store / f"{version}-{os.getpid()}-{self._serial}"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        return directory
+
+    def finish(self, directory: Path, record: BaseRecord) -> LocalBase:
+        """Declare a base whole."""
+        unfinished = directory / f".{RECORD}"
+        unfinished.write_text(record.model_dump_json())
+        unfinished.replace(directory / RECORD)
+        return LocalBase(directory, record)
+
+    def whole(self, store: Path) -> Iterator[LocalBase]:
+        """The whole bases of a store, newest first."""
+        found = []
+        for directory in store.iterdir() if store.is_dir() else ():
+            try:
+                record = BaseRecord.model_validate_json((directory / RECORD).read_bytes())
+            except (OSError, ValidationError):
+                continue
+            found.append(LocalBase(directory, record))
+        yield from sorted(found, key=lambda base: base.record.version, reverse=True)
+
+    def remove_others(self, store: Path, keep: Path | None) -> None:
+        """Remove everything of a store but one base: left-overs of earlier processes."""
+        for directory in store.iterdir() if store.is_dir() else ():
+            if directory != keep:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _plain(name: str) -> str:
+    """A name fit for a directory, whatever is in it."""
+    return "".join(char if char.isalnum() or char in "-_." else f"%{ord(char):x}" for char in name).strip(".") or "_"

@@ -1,0 +1,144 @@
+"""From a snapshot in the checkpoint to an open base on local disk, in bounded steps.
+
+RocksDB snapshots are Spark's own files, linked or downloaded and opened in place; those of the HDFS-backed provider are
+decompressed once into an arena. A generator yields between steps and returns the base.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from understudy_node.checkpoint.compression import decompress
+from understudy_node.checkpoint.files import DISK_FULL, CheckpointFiles, FileStat
+from understudy_node.checkpoint.row_checksum import strip_hdfs_value, strip_rocksdb_value
+from understudy_node.checkpoint.snapshots import SnapshotManifest, StateFile, parse_snapshot_zip
+from understudy_node.engine.arena_base import ArenaBase
+from understudy_node.engine.arena_build import build_arena
+from understudy_node.engine.base import Base
+from understudy_node.engine.checksum_base import ChecksumBase
+from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
+from understudy_node.replica.local_bases import BaseRecord, LocalBase, LocalBases
+from understudy_shared.errors import CorruptFileError, UnderstudyError, VanishedError
+
+log = logging.getLogger(__name__)
+
+MAX_SNAPSHOT_BYTES = 64 << 30
+"""Cap of one decompressed HDFS-backed snapshot: above it, a store partition does not belong on one node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A chosen snapshot with what the log says of its version."""
+
+    file: StateFile
+    directory: str
+    committed_at_ns: int | None
+    row_checksum: bool
+    merge_operator_version: int
+
+    @property
+    def path(self) -> str:
+        return f"{self.directory}/{self.file.name}"
+
+    def record(self, source: FileStat, total_keys: int | None) -> BaseRecord:
+        return BaseRecord(
+            kind="zip" if self.file.kind == "zip" else "snapshot",
+            version=self.file.version,
+            unique_id=self.file.unique_id,
+            committed_at_ns=self.committed_at_ns,
+            source=(source.mtime_ns, source.size, source.inode),
+            total_keys=total_keys,
+            row_checksum=self.row_checksum,
+            merge_operator_version=self.merge_operator_version,
+        )
+
+
+Restoring = Generator[None, None, tuple[Base, Path]]
+
+
+def restore(snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, store: Path, cache: BlockCache) -> Restoring:
+    """Bring a snapshot to local disk and open it. VanishedError: choose again. Nothing is left behind on failure."""
+    directory = disk.new_directory(store, snapshot.file.version)
+    with _removed_on_failure(directory):
+        source = files.stat(snapshot.path)
+        if source is None:
+            raise VanishedError("the snapshot is gone", where=snapshot.path)
+        data = files.read(snapshot.path)
+        if snapshot.file.kind == "zip":
+            total_keys = yield from _fetch_rocksdb(snapshot, data, files, directory)
+        else:
+            total_keys = None
+            raw = decompress(data, name=snapshot.path, max_bytes=MAX_SNAPSHOT_BYTES)
+            del data
+            yield
+            for _ in build_arena(directory, [raw]):
+                yield
+        if files.stat(snapshot.path) not in (source, None):
+            raise VanishedError("the snapshot was rewritten while it was read", where=snapshot.path)
+        base = disk.finish(directory, snapshot.record(source, total_keys))
+        yield
+        return open_base(base, cache), directory
+
+
+def open_base(local: LocalBase, cache: BlockCache) -> Base:
+    """Open a whole base from local disk."""
+    record = local.record
+    if record.kind == "snapshot":
+        arena = ArenaBase.open(local.directory)
+        return ChecksumBase(arena, strip_hdfs_value) if record.row_checksum else arena
+    database = RocksBase.open(local.directory, cache=cache, expected_keys=record.total_keys)
+    if not record.row_checksum:
+        return database
+    delimiter = b"," if record.merge_operator_version == 1 else b""
+    return ChecksumBase(database, partial(strip_rocksdb_value, delimiter=delimiter))
+
+
+def _fetch_rocksdb(
+    snapshot: Snapshot, data: bytes, files: CheckpointFiles, directory: Path
+) -> Generator[None, None, int | None]:
+    manifest = parse_snapshot_zip(data, name=snapshot.path, merge_operator_version=snapshot.merge_operator_version)
+    _write_members(manifest, directory)
+    ways: dict[str, int] = {}
+    for table in manifest.sst_files:
+        destination = directory / table.local_name
+        way = files.fetch(f"{snapshot.directory}/SSTs/{table.dfs_name}", destination)
+        ways[way] = ways.get(way, 0) + 1
+        size_bytes = destination.stat().st_size
+        if size_bytes != table.size_bytes:
+            raise CorruptFileError(
+                f"the table has {size_bytes} bytes where the snapshot says {table.size_bytes}",
+                where=f"{snapshot.directory}/SSTs/{table.dfs_name}",
+                fix="The replica restores from another snapshot when there is one; check the storage",
+            )
+        yield
+    log.debug(
+        "fetched the tables of a snapshot",
+        extra={"action": "restore-fetched", "snapshot": snapshot.path, "tables_by_way": ways},
+    )
+    return manifest.total_keys
+
+
+def _write_members(manifest: SnapshotManifest, directory: Path) -> None:
+    for name, content in manifest.members.items():
+        (directory / name).write_bytes(content)
+
+
+@contextmanager
+def _removed_on_failure(directory: Path) -> Generator[None, None, None]:
+    try:
+        yield
+    except BaseException as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            raise UnderstudyError(
+                "The disk is full",
+                where=str(directory.parent),
+                fix="Free space there, or give the node another data directory; the replica is restored again by itself",
+            ) from error
+        raise

@@ -1,0 +1,235 @@
+"""A replica of one task: all stores of one operator's partition, always shown at one version.
+
+Readers see `view` and nothing else; one worker at a time runs `step`. What goes wrong with a file is kept in `error`
+while the last good version stays on show, and the next poll tries again: no partial state is ever served.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Sequence
+
+import orjson
+
+from understudy_node.follow.end import End
+from understudy_node.follow.history import CommitRecord
+from understudy_node.follow.lag import lag_of
+from understudy_node.replica.store_replica import RewrittenError, StorePlace, StoreReplica, Surroundings
+from understudy_node.replica.task_view import Mark, TaskView, task_view
+from understudy_shared.clock import Clock
+from understudy_shared.errors import UnderstudyError, VanishedError
+from understudy_shared.words import HostInfo, LagInfo, Lineage, ReplicaState, Role, TaskId
+
+log = logging.getLogger(__name__)
+
+MAX_VANISHED = 5
+"""Times in a row that a chosen file may vanish before it counts as an error: Spark's clean-up is not that fast."""
+
+
+class TaskReplica:
+    """Follows the committed versions of a task. `end` tells the newest; only versions that `fits` accepts are shown."""
+
+    def __init__(
+        self,
+        task: TaskId,
+        lineage: Lineage,
+        places: Sequence[StorePlace],
+        around: Surroundings,
+        *,
+        fits: Callable[[CommitRecord], bool],
+        end: Callable[[], End],
+        clock: Clock,
+        host: HostInfo,
+        role: Role,
+        acceptable_recovery_lag: int,
+        end_expiry_ms: float,
+        published: Callable[[], None],
+    ) -> None:
+        self.task = task
+        self.lineage = lineage
+        self.role = role
+        self.view: TaskView | None = None
+        self.error: UnderstudyError | None = None
+        self._places = tuple(places)
+        self._around = around
+        self._fits = fits
+        self._end = end
+        self._clock = clock
+        self._host = host
+        self._acceptable_recovery_lag = acceptable_recovery_lag
+        self._end_expiry_ms = end_expiry_ms
+        self._published = published
+        self._closed = False
+        self._vanished = 0
+        self._wants_prefetch = False
+        self._marks: frozenset[Mark] = frozenset()
+        self._stores = self._new_stores()
+        self._job: Generator[None, None, None] | None = None
+        self._state = ReplicaState.CREATED
+        self.served_by_json = self._served_by()
+
+    def __repr__(self) -> str:
+        version = None if self.view is None else self.view.version
+        return f"<TaskReplica {self.task} {self.role} {self._state} version={version} error={self.error}>"
+
+    @property
+    def state(self) -> ReplicaState:
+        return self._state
+
+    @property
+    def target(self) -> int:
+        """The newest version it may show."""
+        return self._end().version
+
+    @property
+    def restoring(self) -> bool:
+        """Whether its next step belongs to a restore and not to tailing."""
+        return self._state in (ReplicaState.CREATED, ReplicaState.RESTORING)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of its own, over all stores."""
+        view = self.view
+        return 0 if view is None else sum(store.resident_bytes for store in view.stores.values())
+
+    @property
+    def overlay_bytes(self) -> int:
+        view = self.view
+        return 0 if view is None else sum(store.overlay_bytes for store in view.stores.values())
+
+    def lag_of(self, view: TaskView) -> LagInfo:
+        """The lag of a view of this task, now."""
+        return lag_of(
+            view.version,
+            self._end(),
+            self._around.history.commit_time_ns,
+            now_ms=self._clock.monotonic_ms(),
+            expiry_ms=self._end_expiry_ms,
+        )
+
+    def as_candidate(self, lag: LagInfo | None, reason: str) -> dict[str, object]:
+        """This replica in a refusal: who it is, how far it is, and why it may not answer."""
+        candidate: dict[str, object] = {**orjson.loads(self.served_by_json), "reason": str(reason)}
+        if lag is not None:
+            candidate |= {"version": lag.current_offset_position, "offset_lag": lag.offset_lag}
+            candidate["time_lag_ms"] = lag.time_lag_ms
+        return candidate
+
+    def step(self) -> bool:
+        """One bounded piece of work; True when there is more to do right now."""
+        if self._closed:
+            return False
+        try:
+            return self._step()
+        except VanishedError as error:
+            self._vanished += 1
+            return self._failed(error) if self._vanished > MAX_VANISHED else self._again()
+        except RewrittenError as error:
+            log.warning("%s", error, extra={"action": "replica-rebuilt", "task": str(self.task)})
+            self._rebuild()
+            return True
+        except UnderstudyError as error:
+            return self._failed(error)
+
+    def want_prefetch(self) -> None:
+        """Ask for one look at what the next commit will probably name; taken when there is nothing better to do."""
+        self._wants_prefetch = True
+
+    @property
+    def behind(self) -> bool:
+        """Whether a step would bring it forward."""
+        target = self.target
+        return target > 0 and any(store.version < target or store.over_budget for store in self._stores)
+
+    def close(self) -> None:
+        """Take no further step. Views in flight stay readable."""
+        self._closed = True
+        self._enter(ReplicaState.CLOSED)
+
+    def _step(self) -> bool:
+        if self._job is None:
+            self._job = self._next_job()
+            if self._job is None:
+                return False
+        try:
+            next(self._job)
+        except StopIteration:
+            self._job = None
+            self._vanished = 0
+            self._publish()
+            return self.behind
+        return True
+
+    def _next_job(self) -> Generator[None, None, None] | None:
+        target = self.target
+        if target < 1:
+            return None
+        last = min(self._stores, key=lambda store: store.version)
+        if last.view is None:
+            self._enter(ReplicaState.RESTORING)
+            return last.restore(target)
+        if last.version < target:
+            return last.advance(target)
+        for store in self._stores:
+            if store.over_budget:
+                return store.shrink()
+        if self._wants_prefetch:
+            self._wants_prefetch = False
+            return self._prefetch(target + 1)
+        return None
+
+    def _prefetch(self, version: int) -> Generator[None, None, None]:
+        for store in self._stores:
+            yield from store.prefetch(version)
+
+    def _publish(self) -> None:
+        """Show the stores' version when they stand at one, and never an older one than is on show."""
+        self.error = None
+        version = self._stores[0].version
+        stores = {store.place.name: store.view for store in self._stores if store.view is not None}
+        shown = self.view
+        if version < (1 if shown is None else shown.version) or any(store.version != version for store in self._stores):
+            return
+        self._marks = self._marks.union(*(store.marks for store in self._stores))
+        if shown is not None and shown.version == version and shown.marks == self._marks and shown.stores == stores:
+            return
+        record = self._around.history.record(version)
+        self.view = task_view(self.task, self.lineage, version=version, stores=stores, record=record, marks=self._marks)
+        if self.restoring and self.target - version <= self._acceptable_recovery_lag:
+            self._enter(ReplicaState.RUNNING)
+        self._published()
+
+    def _rebuild(self) -> None:
+        """Begin again from what the checkpoint holds now; what is on show stays, marked, until there is better."""
+        self._marks = self._marks.union(*(store.marks for store in self._stores))
+        self._job = None
+        self._stores = self._new_stores()
+        self._enter(ReplicaState.RESTORING)
+        if self.view is not None:
+            shown = self.view
+            record = self._around.history.record(shown.version)
+            self.view = task_view(
+                self.task, self.lineage, version=shown.version, stores=shown.stores, record=record, marks=self._marks
+            )
+
+    def _new_stores(self) -> list[StoreReplica]:
+        return [StoreReplica(self.task, self.lineage, place, self._around) for place in self._places]
+
+    def _again(self) -> bool:
+        self._job = None
+        return True
+
+    def _failed(self, error: UnderstudyError) -> bool:
+        if self.error is None or self.error.args != error.args:
+            log.error("%s", error, extra={"action": "replica-failed", "task": str(self.task)})
+        self.error = error
+        self._job = None
+        return False
+
+    def _enter(self, state: ReplicaState) -> None:
+        self._state = state
+        self.served_by_json = self._served_by()
+
+    def _served_by(self) -> bytes:
+        host = self._host
+        return orjson.dumps({"host": host.host, "port": host.port, "role": self.role, "state": self._state})

@@ -1,0 +1,76 @@
+"""One committed version of a task, as readers see it: immutable, swapped by one assignment.
+
+Whoever holds a `TaskView` holds its version for as long as it likes; value, version, commit time and watermark come out
+of the same object, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import orjson
+
+from understudy_node.engine.view import View
+from understudy_node.follow.history import CommitRecord
+from understudy_shared.position import Position
+from understudy_shared.times import utc_text
+from understudy_shared.words import Lineage, TaskId
+
+
+class Mark(StrEnum):
+    """What format v1 cannot rule out, seen to have happened (health and answers carry it)."""
+
+    UNVERIFIABLE_V1 = "unverifiable-v1"
+    """A committed version's file was rewritten after the commit: another attempt's content may be in it."""
+    STALE_SNAPSHOT = "stale-snapshot"
+    """A snapshot older than the delta of its version: it holds a dead attempt, and Spark itself may load it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """All stores of a task at `version`. Times are None when Spark already purged the version's commit file.
+
+    `stamp` and `seal` are the parts of every answer's JSON that are the same for the whole version.
+    """
+
+    version: int
+    stores: Mapping[str, View]
+    committed_at_us: int | None
+    watermark_ms: int | None
+    marks: frozenset[Mark]
+    stamp: bytes
+    seal: bytes
+
+
+def task_view(
+    task: TaskId,
+    lineage: Lineage,
+    *,
+    version: int,
+    stores: Mapping[str, View],
+    record: CommitRecord | None,
+    marks: frozenset[Mark],
+) -> TaskView:
+    """The view of `version`; `record` is what committed it, None when that was purged."""
+    committed_at_us = None if record is None else record.committed_at_us
+    # Spark starts a watermark at 0 and keeps it there for queries that have none.
+    watermark_ms = None if record is None or record.offsets.watermark_ms <= 0 else record.offsets.watermark_ms
+    stamp = {
+        "partition": task.partition,
+        "version": version,
+        "committed_at": utc_text(committed_at_us),
+        "watermark": utc_text(None if watermark_ms is None else watermark_ms * 1000),
+    }
+    seal: dict[str, object] = {"marks": sorted(marks)} if marks else {}
+    seal["position"] = Position(task.application_id, lineage, version, committed_at_us).encode()
+    return TaskView(
+        version=version,
+        stores=stores,
+        committed_at_us=committed_at_us,
+        watermark_ms=watermark_ms,
+        marks=marks,
+        stamp=orjson.dumps(stamp)[1:-1],
+        seal=orjson.dumps(seal)[1:-1],
+    )

@@ -1,0 +1,87 @@
+"""The threads that run steps: a fixed number of workers over one fair queue.
+
+A step that raises what is not ours to expect is a bug: it is kept in `failure`, the workers stop, and the node turns
+unready instead of limping on with replicas that silently stand still.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable
+from typing import Protocol
+
+from understudy_node.replica.fair_queue import FairQueue
+
+log = logging.getLogger(__name__)
+
+
+class Steps(Hashable, Protocol):
+    """A task that can be advanced by one bounded step."""
+
+    @property
+    def restoring(self) -> bool: ...
+
+    def step(self) -> bool:
+        """Do one bounded piece of work; True when there is more to do right now."""
+
+
+class Workers:
+    """`count` daemon threads; `submit` never blocks."""
+
+    def __init__(self, *, count: int) -> None:
+        self._queue: FairQueue[Steps] = FairQueue(workers=count)
+        self._changed = threading.Condition()
+        self._stopping = False
+        self.failure: BaseException | None = None
+        self._threads = [threading.Thread(target=self._run, name=f"worker-{n}", daemon=True) for n in range(count)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, task: Steps) -> None:
+        """Ask for a step of `task` soon."""
+        with self._changed:
+            self._queue.put(task, restoring=task.restoring)
+            self._changed.notify()
+
+    def discard(self, task: Steps) -> None:
+        """Run no further step of `task`; one in flight still ends."""
+        with self._changed:
+            self._queue.discard(task)
+
+    def stop(self, *, timeout_s: float) -> None:
+        """End the threads after the steps in flight."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (task := self._next()) is not None:
+            more = False
+            try:
+                more = task.step()
+            except BaseException as error:
+                log.exception("a step failed unexpectedly", extra={"action": "worker-failed"})
+                with self._changed:
+                    self.failure = error
+                    self._stopping = True
+                    self._changed.notify_all()
+                return
+            finally:
+                with self._changed:
+                    self._queue.done(task, more=more, restoring=task.restoring)
+                    self._changed.notify()
+
+    def _next(self) -> Steps | None:
+        with self._changed:
+            while not self._stopping:
+                task = self._queue.take()
+                if task is not None:
+                    return task
+                self._changed.wait()
+            return None

@@ -1,0 +1,67 @@
+"""`understudy serve CHECKPOINT`: one process that follows a checkpoint and answers over HTTP.
+
+The command line starts this by its entry point. Everything that can be refused is refused before the port opens.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from collections.abc import Callable
+
+import uvicorn
+
+from understudy_node.app import create_app
+from understudy_node.checkpoint.files import open_checkpoint_files
+from understudy_node.node import Node
+from understudy_node.settings import NodeSettings
+from understudy_shared.clock import SystemClock
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.words import HostInfo
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a worker thread may keep the interpreter from the event loop (5 ms by default): lookups come first."""
+
+GRACEFUL_SHUTDOWN_S = 10
+
+
+def main(settings: dict[str, object], started: Callable[[Node], None] | None = None) -> None:
+    """Serve until interrupted. `started` is told of the node before the first request, for a progress display.
+
+    Raises UnderstudyError for what the caller can fix: the checkpoint, the settings, the port.
+    """
+    node_settings = NodeSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
+    listener = _listen(node_settings.host, node_settings.port)
+    host, port = node_settings.host, listener.getsockname()[1]
+    try:
+        files = open_checkpoint_files(node_settings.checkpoint)
+        node = Node(node_settings, files, host=HostInfo(host, port), clock=SystemClock())
+    except BaseException:
+        listener.close()
+        raise
+    if started is not None:
+        started(node)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    config = uvicorn.Config(
+        create_app(node),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=2048)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UnderstudyError(
+                "the port is in use", where=f"{host}:{port}", fix="Stop what listens there, or give another with --port"
+            ) from None
+        raise UnderstudyError(
+            f"cannot listen: {error.strerror or error}", where=f"{host}:{port}", fix="Check --host and --port"
+        ) from None

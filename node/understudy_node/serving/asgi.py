@@ -1,0 +1,174 @@
+"""The hot path: lookups as plain ASGI in front of the FastAPI application, which serves everything else.
+
+A framework's routing and validation cost four times what a lookup does. Nothing here decides anything: `Reads` parses
+and answers, this sends. Single lookups run to their end without giving up the loop; batches give it up between slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from understudy_node.replica.task import TaskReplica
+from understudy_node.serving.lookup import Answer
+from understudy_node.serving.reads import MAX_BODY_BYTES, Reads, Request, batch_slices, parse_batch
+from understudy_node.serving.visibility import Visibility
+from understudy_shared.bounds import Bound, Refusal
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.http_target import split_path
+from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+JSON_TYPE = b"application/json"
+_PREFIX = b"/v1/stores/"
+
+
+class LookupsFirst:
+    """ASGI application. `requests` counts by (operation, outcome) for the metrics."""
+
+    def __init__(self, app: App, reads: Reads, *, max_in_flight: int) -> None:
+        self._app = app
+        self._reads = reads
+        self._max_in_flight = max_in_flight
+        self._in_flight = 0
+        self.visibility: Visibility | None = None
+        self.requests: Counter[tuple[str, str]] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        raw_path: bytes = scope["raw_path"]
+        if not raw_path.startswith(_PREFIX):
+            return await self._app(scope, receive, send)
+        if scope["method"] == "GET" and (b"/keys/" in raw_path or raw_path.endswith((b"/lookup", b"/keys"))):
+            return await self._lookup(raw_path, scope["query_string"], send)
+        if scope["method"] == "POST" and raw_path.endswith(b"/lookup"):
+            return await self._batch(raw_path, receive, send)
+        return await self._app(scope, receive, send)
+
+    async def _lookup(self, raw_path: bytes, query: bytes, send: Send) -> None:
+        try:
+            request = self._reads.parse(raw_path, query)
+            outcome = request.holding.look_up(request.key, request.bound)
+            if isinstance(outcome, Problem) and request.bound.wait_ms and _may_pass(outcome):
+                outcome = await self._wait(request, outcome)
+        except UnderstudyError as error:
+            outcome = problem_of(error)
+        except Exception as error:
+            outcome = _bug(error)
+        await self._reply("lookup", outcome, send)
+
+    async def _wait(self, request: Request, refused: Answer | Problem) -> Answer | Problem:
+        """Ask again after every published version until the answer is inside the bound or the wait is over."""
+        if self._in_flight >= self._max_in_flight or self.visibility is None:
+            return Problem(ProblemType.OVERLOADED, f"{self._in_flight} lookups are waiting", fix="Retry after a second")
+        deadline_s = time.monotonic() + request.bound.wait_ms / 1000
+        self._in_flight += 1
+        try:
+            while (left_s := deadline_s - time.monotonic()) > 0 and isinstance(refused, Problem) and _may_pass(refused):
+                await self.visibility.wait(left_s)
+                refused = request.holding.look_up(request.key, request.bound)
+            return refused
+        finally:
+            self._in_flight -= 1
+
+    async def _batch(self, raw_path: bytes, receive: Receive, send: Send) -> None:
+        try:
+            if self._in_flight >= self._max_in_flight:
+                raise ProblemError(
+                    Problem(
+                        ProblemType.OVERLOADED, f"{self._in_flight} requests are in flight", fix="Retry after a second"
+                    )
+                )
+            self._in_flight += 1
+            try:
+                await self._answer_batch(raw_path, receive, send)
+            finally:
+                self._in_flight -= 1
+        except UnderstudyError as error:
+            await self._reply("batch", problem_of(error), send)
+        except Exception as error:
+            await self._reply("batch", _bug(error), send)
+
+    async def _answer_batch(self, raw_path: bytes, receive: Receive, send: Send) -> None:
+        match split_path(raw_path):
+            case ["v1", "stores", name, "lookup"]:
+                holding = self._reads.holding(name)
+            case _:
+                raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "batches go to /v1/stores/{store}/lookup"))
+        keys, bound = parse_batch(await _body(receive))
+        if bound.wait_ms and bound.min_position is not None:
+            await self._wait_for_all(holding.replicas.values(), bound)
+        results: list[bytes] = []
+        for part in batch_slices(holding, keys, bound):
+            results += part
+            await asyncio.sleep(0)
+        self.requests["batch", "answered"] += 1
+        await _send(send, 200, b'{"results":[' + b",".join(results) + b"]}\n", JSON_TYPE)
+
+    async def _wait_for_all(self, replicas: Iterable[TaskReplica], bound: Bound) -> None:
+        """Give every partition the chance to reach the batch's position; who does not is refused key by key."""
+        if self.visibility is None or bound.min_position is None:
+            return
+        deadline_s = time.monotonic() + bound.wait_ms / 1000
+        wanted = bound.min_position.version
+        while any(replica.view is None or replica.view.version < wanted for replica in replicas):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return
+            await self.visibility.wait(left_s)
+
+    async def _reply(self, operation: str, outcome: Answer | Problem, send: Send) -> None:
+        if isinstance(outcome, Answer):
+            self.requests[operation, "found" if outcome.status == 200 else "absent"] += 1
+            await _send(send, outcome.status, outcome.body, JSON_TYPE)
+        else:
+            self.requests[operation, outcome.type.slug] += 1
+            await _send(send, outcome.status, outcome.body(), CONTENT_TYPE)
+
+
+def _may_pass(problem: Problem) -> bool:
+    """Whether waiting can cure a refusal: versions only go up."""
+    return problem.refusal is Refusal.BELOW_MIN_POSITION
+
+
+async def _body(receive: Receive) -> bytes:
+    """The whole body; a too-large problem before it takes more memory than allowed."""
+    parts: list[bytes] = []
+    size_bytes = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ProblemError(Problem(ProblemType.BAD_REQUEST, "the client left before its body was whole"))
+        part = message.get("body", b"")
+        size_bytes += len(part)
+        if size_bytes > MAX_BODY_BYTES:
+            raise ProblemError(
+                Problem(ProblemType.TOO_LARGE, f"the body is above {MAX_BODY_BYTES} bytes", fix="Send several batches")
+            )
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _send(send: Send, status: int, body: bytes, content_type: bytes) -> None:
+    headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+    if status in (429, 503):
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _bug(error: Exception) -> Problem:
+    log.error("a lookup failed unexpectedly", exc_info=error, extra={"action": "lookup-bug"})
+    return Problem(ProblemType.INTERNAL, f"{type(error).__name__}: {error}", fix="Report it, with the node's log")

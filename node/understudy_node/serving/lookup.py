@@ -1,0 +1,170 @@
+"""One key's answer: the value and its age, read together, or a typed refusal.
+
+The bound is measured here, at serving time, with the same view that gives the value. An answer is assembled from bytes:
+what is constant for a version was encoded when the version was published, not for each lookup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import orjson
+
+from understudy_node.replica.task import TaskReplica
+from understudy_node.replica.task_view import TaskView
+from understudy_node.serving.stores import ServedStore
+from understudy_shared.bounds import NO_BOUND, Bound, Refusal, refusal
+from understudy_shared.problems import Problem, ProblemError, ProblemType, refused
+from understudy_shared.words import ApplicationId, LagInfo, Lineage
+
+MAX_KEY_BYTES = 4096
+"""Longest encoded key that is looked up; longer ones are a mistake or an attack."""
+
+
+class Answer(NamedTuple):
+    """A lookup that was answered: 200 with a value, or 404 with `found: false`; only that body means absent."""
+
+    status: int
+    body: bytes
+
+
+class Key(NamedTuple):
+    """A key, resolved: its partition, its bytes as the store keeps them, and its JSON for the answer."""
+
+    partition: int
+    stored: bytes
+    json: bytes
+
+
+class Reading(NamedTuple):
+    """What one answer is read from: all three belong together."""
+
+    replica: TaskReplica
+    view: TaskView
+    lag: LagInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What this node holds of one store, and how to ask it.
+
+    `row_prefix` is what the provider puts before a row: RocksDB a version byte, the HDFS-backed provider nothing.
+    """
+
+    store: ServedStore
+    application_id: ApplicationId
+    lineage: Lineage
+    partitions: int
+    replicas: Mapping[int, TaskReplica]
+    row_prefix: bytes
+    json_name: bytes
+
+    def resolve(self, row: tuple[object, ...]) -> Key:
+        """The key of a parsed row; hashing says the partition, as it did for Spark."""
+        codec = self.store.codec
+        encoded = codec.encode(row)
+        if len(encoded) > MAX_KEY_BYTES:
+            detail = f"the key takes {len(encoded)} bytes, above {MAX_KEY_BYTES}"
+            raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="key", fix="Ask for a shorter key"))
+        partition = codec.partition(row, self.partitions)
+        return Key(partition, self.row_prefix + encoded, orjson.dumps(codec.to_json(encoded)))
+
+    def look_up(self, key: Key, bound: Bound) -> Answer | Problem:
+        """Answer one key inside `bound`."""
+        reading = self.read_from(key.partition, bound)
+        if isinstance(reading, Problem):
+            return reading
+        return self.answer(key, reading.view.stores[self.store.store_name].get(key.stored), reading)
+
+    def look_up_many(
+        self, keys: Sequence[Key], bound: Bound, pinned: dict[int, Reading | Problem]
+    ) -> list[Answer | Problem]:
+        """Answer several keys in the order of `keys`, each partition in one read.
+
+        `pinned` keeps the version first read of each partition, for a caller that comes back with more keys.
+        """
+        answers: dict[int, Answer | Problem] = {}
+        by_partition: dict[int, list[int]] = {}
+        for index, key in enumerate(keys):
+            by_partition.setdefault(key.partition, []).append(index)
+        for partition, indexes in by_partition.items():
+            reading = pinned.get(partition)
+            if reading is None:
+                reading = pinned[partition] = self.read_from(partition, bound)
+            if isinstance(reading, Problem):
+                answers.update(dict.fromkeys(indexes, reading))
+                continue
+            values = reading.view.stores[self.store.store_name].get_many([keys[index].stored for index in indexes])
+            for index, value in zip(indexes, values, strict=True):
+                answers[index] = self.answer(keys[index], value, reading)
+        return [answers[index] for index in range(len(keys))]
+
+    def read_from(self, partition: int, bound: Bound) -> Reading | Problem:
+        """The version to answer from, with its lag, or why this node may not answer."""
+        replica = self.replicas.get(partition)
+        if replica is None:
+            return self._not_owner(partition)
+        view = replica.view
+        if view is None:
+            return self._not_initialised(replica)
+        lag = replica.lag_of(view)
+        if bound is not NO_BOUND:
+            reason = self._refusal(bound, replica, view, lag)
+            if reason is not None:
+                return refused(reason, candidates=[replica.as_candidate(lag, reason)])
+        return Reading(replica, view, lag)
+
+    def answer(self, key: Key, stored: bytes | None, reading: Reading) -> Answer:
+        """The body of a lookup, found or not."""
+        if stored is None:
+            status, outcome = 404, b'"found":false'
+        else:
+            value = self.store.print_value(stored[len(self.row_prefix) :])
+            status, outcome = 200, b'"found":true,"value":' + orjson.dumps(value)
+        replica, view, lag = reading
+        end, offset_lag, time_lag_ms = lag.end_offset_position, lag.offset_lag, lag.time_lag_ms
+        body = (
+            b'{"store":%b,"key":%b,%b,%b,"lag":{"current_offset_position":%d,"end_offset_position":%b,'
+            b'"offset_lag":%b,"time_lag_ms":%b},"served_by":%b,%b}\n'
+        ) % (
+            self.json_name,
+            key.json,
+            outcome,
+            view.stamp,
+            view.version,
+            b"null" if end is None else b"%d" % end,
+            b"null" if offset_lag is None else b"%d" % offset_lag,
+            b"null" if time_lag_ms is None else b"%d" % time_lag_ms,
+            replica.served_by_json,
+            view.seal,
+        )
+        return Answer(status, body)
+
+    def _refusal(self, bound: Bound, replica: TaskReplica, view: TaskView, lag: LagInfo) -> Refusal | None:
+        position = bound.min_position
+        if position is not None and (position.application_id, position.lineage) != (self.application_id, self.lineage):
+            return Refusal.LINEAGE_CHANGED
+        return refusal(bound, lag=lag, role=replica.role, version=view.version, committed_at_us=view.committed_at_us)
+
+    def _not_owner(self, partition: int) -> Problem:
+        held = ", ".join(map(str, sorted(self.replicas))) or "none"
+        return Problem(
+            ProblemType.NOT_OWNER,
+            f"the key belongs to partition {partition} of {self.store.name}, which this node does not hold",
+            where=f"partitions held: {held}",
+            fix="Ask a router, or the host that its metadata call names",
+        )
+
+    def _not_initialised(self, replica: TaskReplica) -> Problem:
+        error = replica.error
+        if error is not None:
+            return Problem(ProblemType.STORE_ERROR, error.what, error.where, error.fix)
+        return Problem(
+            ProblemType.NOT_INITIALISED,
+            f"partition {replica.task.partition} of {self.store.name} is being restored",
+            where=str(replica.task),
+            fix="Retry when /readyz says so",
+            extra={"candidates": [replica.as_candidate(None, "not-initialised")]},
+        )

@@ -1,0 +1,145 @@
+"""The queryable stores of an application: names, schemas and codecs, from the checkpoint and an alias file.
+
+Spark's own column names are generated and repeat (`sum`, `sum`); they are made unique by suffix, and an alias file
+gives the names that users think of:
+
+    [op0]
+    name = "aircraft"
+    key = ["tailnum"]
+    value = ["flights", "last_seen"]
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription, StoreDescription
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.spark.json_values import compile_json_printer
+from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.spark.names import unique_names
+from understudy_shared.spark.types import StructType, parse_schema
+from understudy_shared.words import StoreName
+
+
+class AliasError(UnderstudyError):
+    """An alias file that does not parse, or that names what the checkpoint does not have."""
+
+
+class StoreAlias(BaseModel):
+    """Names for one store; what is left out keeps Spark's names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str | None = None
+    key: tuple[str, ...] | None = None
+    value: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStore:
+    """One store as readers see it. `codec` turns a key into row bytes; `print_value` a value's bytes into JSON."""
+
+    name: StoreName
+    operator_id: int
+    operator_name: str
+    store_name: str
+    codec: KeyCodec
+    key_schema: StructType
+    value_schema: StructType
+    value_names: tuple[str, ...]
+    print_value: Callable[[bytes], dict[str, object]]
+    has_keys: bool
+
+    def described(self) -> dict[str, object]:
+        """The store's schema for `GET /v1/stores`."""
+        return {
+            "store": self.name,
+            "operator_id": self.operator_id,
+            "operator": self.operator_name,
+            "key": self.codec.columns,
+            "value": [
+                {"name": name, "type": field.type.name, "nullable": field.nullable}
+                for name, field in zip(self.value_names, self.value_schema.fields, strict=True)
+            ],
+        }
+
+
+def read_aliases(path: Path) -> dict[str, StoreAlias]:
+    """Aliases by default store name, from a TOML file."""
+    try:
+        tables = tomllib.loads(path.read_text())
+        return {name: StoreAlias.model_validate(table) for name, table in tables.items()}
+    except FileNotFoundError:
+        raise AliasError("there is no alias file", where=str(path), fix="Check the path of --aliases") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise AliasError(f"the alias file is not TOML ({error})", where=str(path)) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = f"{path}: {'.'.join(str(part) for part in first['loc'])}"
+        raise AliasError(
+            f"the alias file is wrong: {first['msg']}", where=where, fix="Known are name, key, value"
+        ) from None
+
+
+def served_stores(
+    description: CheckpointDescription, aliases: Mapping[str, StoreAlias]
+) -> dict[StoreName, ServedStore]:
+    """Every store that can be served, by name. Raises AliasError for aliases that fit nothing."""
+    stores: dict[StoreName, ServedStore] = {}
+    defaults = set()
+    for operator in description.operators:
+        for store in operator.stores:
+            default = default_name(operator, store)
+            defaults.add(default)
+            served = _serve(operator, store, default, aliases.get(default, StoreAlias()))
+            if served.name in stores:
+                raise AliasError(f"two stores are named {served.name!r}", fix="Give each store a name of its own")
+            stores[served.name] = served
+    unknown = sorted(set(aliases) - defaults)
+    if unknown:
+        known = ", ".join(sorted(defaults)) or "none"
+        raise AliasError(f"there is no store {unknown[0]!r} to give an alias to", fix=f"The checkpoint has: {known}")
+    return stores
+
+
+def default_name(operator: OperatorDescription, store: StoreDescription) -> str:
+    """`op{N}`, or `op{N}.{store}` for an operator of several stores."""
+    return f"op{operator.operator_id}" if len(operator.stores) == 1 else f"op{operator.operator_id}.{store.name}"
+
+
+def _serve(operator: OperatorDescription, store: StoreDescription, default: str, alias: StoreAlias) -> ServedStore:
+    (family,) = store.column_families
+    key_schema, value_schema = parse_schema(family.key_schema), parse_schema(family.value_schema)
+    key_names = _names(default, "key", key_schema, alias.key)
+    value_names = _names(default, "value", value_schema, alias.value)
+    return ServedStore(
+        name=StoreName(alias.name or default),
+        operator_id=operator.operator_id,
+        operator_name=operator.operator_name,
+        store_name=store.name,
+        codec=KeyCodec(key_schema, names=key_names),
+        key_schema=key_schema,
+        value_schema=value_schema,
+        value_names=value_names,
+        print_value=compile_json_printer(value_schema, value_names),
+        has_keys=bool(key_schema.fields),
+    )
+
+
+def _names(store: str, part: str, schema: StructType, alias: tuple[str, ...] | None) -> tuple[str, ...]:
+    if alias is None:
+        return unique_names([field.name for field in schema.fields])
+    if len(alias) != len(schema.fields) or len(set(alias)) != len(alias):
+        columns = ", ".join(f"{field.name} {field.type.name}" for field in schema.fields) or "none"
+        raise AliasError(
+            f"{len(alias)} {part} names ({', '.join(alias)}) for {len(schema.fields)} columns",
+            where=f"alias of {store}",
+            fix=f"Give one distinct name per column; the columns are: {columns}",
+        )
+    return alias

@@ -1,0 +1,120 @@
+"""A node's settings: one frozen model, unknown keys refused, a reason above each default.
+
+From flags, `UNDERSTUDY_*` variables, or a TOML file, in this order of precedence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from understudy_node.engine.rocksdb_base import DEFAULT_CACHE_BYTES
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class NodeSettings(BaseSettings):
+    """What `understudy serve` is told."""
+
+    model_config = SettingsConfigDict(env_prefix="UNDERSTUDY_", extra="forbid", frozen=True)
+
+    checkpoint: str
+    """The query's checkpoint location: a path, or any URL that fsspec knows."""
+
+    application_id: str = ""
+    """Names the query in answers and tokens; by default the last part of the checkpoint's path."""
+
+    host: str = "127.0.0.1"
+    """Loopback unless told otherwise: there is no authentication yet."""
+
+    port: Port = 8080
+    """0 takes any free port and logs it."""
+
+    data_dir: Path | None = None
+    """Local copies of the state; by default a folder per checkpoint under the user's cache directory."""
+
+    aliases: Path | None = None
+    """TOML with names for stores and columns."""
+
+    lag_refresh_ms: int = Field(1000, ge=1)
+    """Longest time between two looks at the commit log (KIP-535 drafted 3,000); shorter while commits arrive."""
+
+    end_expiry_ms: int = Field(10_000, ge=1)
+    """A confirmation of the end older than this counts no more: lag is unknown. Ten looks may fail."""
+
+    acceptable_recovery_lag: int = Field(10, ge=0)
+    """Versions behind up to which a replica counts as caught up (KIP-441 has 10,000 records; ours are batches)."""
+
+    statestore_cache_max_bytes: int = Field(DEFAULT_CACHE_BYTES, ge=0)
+    """One block cache for all stores of the process (KIP-770's default, 10 MiB); 0 disables it."""
+
+    cache_max_bytes_buffering: int | None = Field(None, ge=0)
+    """The name that KIP-770 deprecated; used when the new one is not given."""
+
+    overlay_max_bytes: int = Field(64 * 1024 * 1024, ge=0)
+    """Changes since the snapshot that a store partition keeps in memory before they move to a newer base or to disk."""
+
+    workers: int = Field(3, ge=2, le=64)
+    """Threads that restore and follow; one of them is always kept free for following."""
+
+    max_in_flight: int = Field(1024, ge=1)
+    """Requests answered at once; one more gets 429."""
+
+    @model_validator(mode="after")
+    def _new_cache_name_wins(self) -> NodeSettings:
+        if self.cache_max_bytes_buffering is None:
+            return self
+        if "statestore_cache_max_bytes" in self.model_fields_set:
+            if self.cache_max_bytes_buffering != self.statestore_cache_max_bytes:
+                warnings.warn(
+                    "statestore_cache_max_bytes and the deprecated cache_max_bytes_buffering are both set and differ; "
+                    "statestore_cache_max_bytes is used",
+                    DeprecationWarning,
+                    stacklevel=2,
+                )
+            return self
+        warnings.warn(
+            "cache_max_bytes_buffering is deprecated: use statestore_cache_max_bytes", DeprecationWarning, stacklevel=2
+        )
+        object.__setattr__(self, "statestore_cache_max_bytes", self.cache_max_bytes_buffering)
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then variables, then the file that UNDERSTUDY_CONFIG names."""
+        path = os.environ.get("UNDERSTUDY_CONFIG")
+        file = (TomlConfigSettingsSource(settings_cls, Path(path)),) if path else ()
+        return (init_settings, env_settings, *file)
+
+    @property
+    def application(self) -> str:
+        """The application id, given or derived."""
+        return self.application_id or self.checkpoint.rstrip("/").rpartition("/")[2] or "application"
+
+    @property
+    def data_directory(self) -> Path:
+        """Where local copies go: as told, else `~/.cache/understudy/<name>-<hash of the checkpoint's location>`."""
+        if self.data_dir is not None:
+            return self.data_dir.absolute()
+        location = self.checkpoint if "://" in self.checkpoint else str(Path(self.checkpoint).absolute())
+        digest = hashlib.sha256(location.encode()).hexdigest()[:12]
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return cache / "understudy" / f"{self.application}-{digest}"

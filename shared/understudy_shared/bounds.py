@@ -1,0 +1,160 @@
+"""What a reader accepts: how old, from whom, and what to do about unknown lag (pure).
+
+The default bound is none at all: every replica may answer, and the answer says its age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.position import Position, decode_position
+from understudy_shared.words import LagInfo, Role
+
+WAIT_WITH_POSITION_MS = 200
+"""Default patience of a reader that named a position: a commit normally becomes visible well within it."""
+
+MAX_WAIT_MS = 30_000
+"""Longest time a lookup may wait for a position; longer belongs to the watch call."""
+
+
+class BadBoundError(UnderstudyError):
+    """A bound that is unknown, mistyped or out of range."""
+
+
+class UnknownLag(StrEnum):
+    """What to do with a replica whose lag is unknown."""
+
+    SERVE = "serve"
+    REFUSE = "refuse"
+
+
+class Refusal(StrEnum):
+    """Why a replica may not answer under a bound; routers fall back by these."""
+
+    LAG_EXCEEDED = "lag-exceeded"
+    LAG_UNKNOWN = "lag-unknown"
+    BELOW_MIN_POSITION = "below-min-position"
+    NOT_ACTIVE = "not-active"
+    LINEAGE_CHANGED = "lineage-changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`max_lag` in versions (inclusive), `max_staleness_ms`, `min_position`, `require_active`.
+
+    `unknown_lag=None` means: serve unknown lag when no lag bound was given, refuse it when one was.
+    """
+
+    max_lag: int | None = None
+    max_staleness_ms: int | None = None
+    min_position: Position | None = None
+    require_active: bool = False
+    unknown_lag: UnknownLag | None = None
+    wait_ms: int = 0
+
+    @property
+    def limits_lag(self) -> bool:
+        return self.max_lag is not None or self.max_staleness_ms is not None
+
+    @property
+    def serves_unknown_lag(self) -> bool:
+        if self.unknown_lag is not None:
+            return self.unknown_lag is UnknownLag.SERVE
+        return not self.limits_lag
+
+
+NO_BOUND = Bound()
+
+
+def refusal(bound: Bound, *, lag: LagInfo, role: Role, version: int, committed_at_us: int | None) -> Refusal | None:
+    """Why a replica at `version` may not answer, or None when it may. Lineage was checked before."""
+    if bound.require_active and role is not Role.ACTIVE:
+        return Refusal.NOT_ACTIVE
+    position = bound.min_position
+    if position is not None:
+        if version < position.version:
+            return Refusal.BELOW_MIN_POSITION
+        if version == position.version and _differs(committed_at_us, position.committed_at_us):
+            return Refusal.LINEAGE_CHANGED  # the history was rewound: same number, another batch
+    if lag.offset_lag is None or (bound.max_staleness_ms is not None and lag.time_lag_ms is None):
+        return None if bound.serves_unknown_lag else Refusal.LAG_UNKNOWN
+    if bound.max_lag is not None and lag.offset_lag > bound.max_lag:
+        return Refusal.LAG_EXCEEDED
+    if bound.max_staleness_ms is not None and (lag.time_lag_ms or 0) > bound.max_staleness_ms:
+        return Refusal.LAG_EXCEEDED
+    return None
+
+
+def _differs(a: int | None, b: int | None) -> bool:
+    return a is not None and b is not None and a != b
+
+
+def parse_bound(parameters: Mapping[str, object]) -> Bound:
+    """The bound in query parameters (texts) or a JSON object (numbers, booleans).
+
+    Raises BadBoundError naming the parameter, what it was and what is accepted.
+    """
+    unknown = sorted(set(parameters) - _PARAMETERS)
+    if unknown:
+        raise BadBoundError(
+            f"unknown bound {unknown[0]!r}", where="bounds", fix=f"Known are: {', '.join(sorted(_PARAMETERS))}"
+        )
+    token = parameters.get("min_position")
+    if token is not None and not isinstance(token, str):
+        raise BadBoundError("min_position must be a text", where="min_position", fix="Send the `position` of an answer")
+    position = None if token is None else decode_position(token)
+    return Bound(
+        max_lag=_whole(parameters, "max_lag", unit="versions"),
+        max_staleness_ms=_whole(parameters, "max_staleness_ms", unit="milliseconds"),
+        min_position=position,
+        require_active=_flag(parameters, "require_active"),
+        unknown_lag=_unknown_lag(parameters.get("unknown_lag")),
+        wait_ms=_wait_ms(parameters, position is not None),
+    )
+
+
+_PARAMETERS = {"max_lag", "max_staleness_ms", "min_position", "require_active", "unknown_lag", "wait_ms"}
+
+
+def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | None:
+    value = parameters.get(name)
+    if value is None:
+        return None
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise BadBoundError(
+        f"{name}={value!r} is not a whole number of {unit} >= 0", where=name, fix=f"Send for example {name}=5"
+    )
+
+
+def _flag(parameters: Mapping[str, object], name: str) -> bool:
+    value = parameters.get(name, False)
+    if value in (True, "true", "1"):
+        return True
+    if value in (False, "false", "0"):
+        return False
+    raise BadBoundError(f"{name}={value!r} is not a boolean", where=name, fix="Send true or false")
+
+
+def _unknown_lag(value: object) -> UnknownLag | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value in set(UnknownLag):
+        return UnknownLag(value)
+    raise BadBoundError(f"unknown_lag={value!r} is not a choice", where="unknown_lag", fix="Send serve or refuse")
+
+
+def _wait_ms(parameters: Mapping[str, object], has_position: bool) -> int:
+    wait_ms = _whole(parameters, "wait_ms", unit="milliseconds")
+    if wait_ms is None:
+        return WAIT_WITH_POSITION_MS if has_position else 0
+    if wait_ms > MAX_WAIT_MS:
+        raise BadBoundError(
+            f"wait_ms={wait_ms} is above {MAX_WAIT_MS}", where="wait_ms", fix=f"Wait at most {MAX_WAIT_MS} ms"
+        )
+    return wait_ms

@@ -1,0 +1,52 @@
+"""A request's target: path segments split *before* percent-decoding, query parameters without repeats (pure).
+
+Splitting first is what lets a key contain a slash.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import unquote_to_bytes
+
+from understudy_shared.problems import Problem, ProblemError, ProblemType
+
+MAX_TARGET_BYTES = 16 * 1024
+"""Longest path plus query that is parsed: a key is at most 4 KiB, three times that when percent-encoded."""
+
+
+def split_path(raw_path: bytes) -> list[str]:
+    """`b"/v1/stores/a%2Fb"` -> `["v1", "stores", "a/b"]`. Raises a bad-request problem when not UTF-8."""
+    if len(raw_path) > MAX_TARGET_BYTES:
+        raise ProblemError(
+            Problem(ProblemType.TOO_LARGE, f"the path has {len(raw_path)} bytes, above {MAX_TARGET_BYTES}")
+        )
+    return [_decode(segment, where="path") for segment in raw_path.lstrip(b"/").split(b"/")]
+
+
+def parse_query(query: bytes) -> dict[str, str]:
+    """Query parameters by name; a repeated name is refused, because guessing which one counts would be a lie."""
+    if len(query) > MAX_TARGET_BYTES:
+        raise ProblemError(
+            Problem(ProblemType.TOO_LARGE, f"the query has {len(query)} bytes, above {MAX_TARGET_BYTES}")
+        )
+    parameters: dict[str, str] = {}
+    for part in query.split(b"&"):
+        if not part:
+            continue
+        raw_name, _, raw_value = part.replace(b"+", b" ").partition(b"=")
+        name = _decode(raw_name, where="query")
+        if name in parameters:
+            raise ProblemError(
+                Problem(ProblemType.BAD_REQUEST, f"{name!r} is given twice", where="query", fix="Send it once")
+            )
+        parameters[name] = _decode(raw_value, where=f"query parameter {name!r}")
+    return parameters
+
+
+def _decode(raw: bytes, *, where: str) -> str:
+    try:
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError as error:
+        detail = f"{raw[:40]!r} is not percent-encoded UTF-8 ({error.reason})"
+        raise ProblemError(
+            Problem(ProblemType.BAD_REQUEST, detail, where=where, fix="Percent-encode the UTF-8 bytes of the text")
+        ) from None

@@ -1,0 +1,127 @@
+"""The HTTP face of everything that fails: `application/problem+json` (RFC 9457) with a stable `type`.
+
+A problem says what was wrong (`detail`), `where`, and what to do (`fix`). One table maps our errors to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import orjson
+
+from understudy_shared.bounds import BadBoundError, Refusal
+from understudy_shared.errors import BadKeyError, CheckpointError, UnderstudyError, UnknownStoreError
+from understudy_shared.position import BadPositionError, LineageChangedError
+
+CONTENT_TYPE = b"application/problem+json"
+
+
+class ProblemType(Enum):
+    """Stable names, with status and title."""
+
+    BAD_KEY = ("bad-key", 400, "The key does not fit the store's key columns")
+    BAD_BOUND = ("bad-bound", 400, "A bound is unknown, mistyped or out of range")
+    BAD_REQUEST = ("bad-request", 400, "The request does not parse")
+    UNKNOWN_STORE = ("unknown-store", 404, "There is no such store")
+    UNKNOWN_PATH = ("unknown-path", 404, "There is nothing at this path")
+    METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "This path does not take this method")
+    LINEAGE_CHANGED = ("lineage-changed", 409, "The history that the position refers to is gone")
+    TOO_LARGE = ("too-large", 413, "The request is larger than the limit")
+    NOT_OWNER = ("not-owner", 421, "This host does not hold the key's partition")
+    OVERLOADED = ("overloaded", 429, "Too many requests are waiting")
+    INTERNAL = ("internal", 500, "A bug: please report it with the log")
+    STORE_ERROR = ("store-error", 502, "The state could not be read")
+    NOT_INITIALISED = ("not-initialised", 503, "Not ready yet: retry")
+    NO_ACCEPTABLE_REPLICA = ("no-acceptable-replica", 503, "No replica may answer inside the bound")
+    DEADLINE = ("deadline", 504, "The deadline passed")
+
+    def __init__(self, slug: str, status: int, title: str) -> None:
+        self.slug = slug
+        self.status = status
+        self.title = title
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One refusal. `extra` holds further members, such as the candidates and their reasons.
+
+    `refusal` is the bound that could not be kept, when that is what the problem is about.
+    """
+
+    type: ProblemType
+    detail: str
+    where: str = ""
+    fix: str = ""
+    extra: dict[str, object] = field(default_factory=dict)
+    refusal: Refusal | None = None
+
+    @property
+    def status(self) -> int:
+        return self.type.status
+
+    def as_dict(self) -> dict[str, object]:
+        """The members of the JSON object, empty ones left out."""
+        members = {
+            "type": self.type.slug,
+            "title": self.type.title,
+            "status": self.type.status,
+            "detail": self.detail,
+            "where": self.where,
+            "fix": self.fix,
+            **self.extra,
+        }
+        return {name: value for name, value in members.items() if value != ""}
+
+    def body(self) -> bytes:
+        return orjson.dumps(self.as_dict(), option=orjson.OPT_APPEND_NEWLINE)
+
+
+class ProblemError(UnderstudyError):
+    """A problem raised from below the HTTP edge."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail, where=problem.where, fix=problem.fix)
+        self.problem = problem
+
+
+_BY_ERROR: tuple[tuple[type[UnderstudyError], ProblemType], ...] = (
+    (BadKeyError, ProblemType.BAD_KEY),
+    (BadBoundError, ProblemType.BAD_BOUND),
+    (BadPositionError, ProblemType.BAD_BOUND),
+    (LineageChangedError, ProblemType.LINEAGE_CHANGED),
+    (UnknownStoreError, ProblemType.UNKNOWN_STORE),
+    (CheckpointError, ProblemType.STORE_ERROR),
+)
+
+
+def problem_of(error: UnderstudyError) -> Problem:
+    """The problem an error stands for; what has no entry is a bug of ours."""
+    if isinstance(error, ProblemError):
+        return error.problem
+    for kind, problem_type in _BY_ERROR:
+        if isinstance(error, kind):
+            return Problem(problem_type, error.what, error.where, error.fix)
+    return Problem(ProblemType.INTERNAL, error.what, error.where, error.fix)
+
+
+_REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
+    Refusal.LAG_EXCEEDED: (ProblemType.NO_ACCEPTABLE_REPLICA, "Retry, or accept a larger max_lag or max_staleness_ms"),
+    Refusal.LAG_UNKNOWN: (ProblemType.NO_ACCEPTABLE_REPLICA, "Retry, or accept it with unknown_lag=serve"),
+    Refusal.BELOW_MIN_POSITION: (ProblemType.NO_ACCEPTABLE_REPLICA, "Retry, or wait longer with wait_ms"),
+    Refusal.NOT_ACTIVE: (ProblemType.NO_ACCEPTABLE_REPLICA, "Retry, or leave out require_active"),
+    Refusal.LINEAGE_CHANGED: (ProblemType.LINEAGE_CHANGED, "Drop the position: the history it comes from was rewound"),
+}
+
+
+def refused(reason: Refusal, *, candidates: list[dict[str, object]]) -> Problem:
+    """A bound nobody could keep, with each candidate and its reason."""
+    problem_type, fix = _REFUSALS[reason]
+    return Problem(
+        problem_type,
+        f"no replica may answer: {reason}",
+        where="bounds",
+        fix=fix,
+        extra={"candidates": candidates},
+        refusal=reason,
+    )

@@ -1,0 +1,122 @@
+"""A store's keys: from what a reader sends to the bytes that Spark stored, and to the partition that holds them.
+
+Pure; built once per key schema, used for every lookup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from understudy_shared.errors import BadKeyError, UnsupportedError
+from understudy_shared.spark.json_values import (
+    compile_json_parser,
+    compile_json_printer,
+    example_of,
+    parse_segment,
+    refuse_whole_key,
+)
+from understudy_shared.spark.murmur3 import compile_row_hash, partition_of
+from understudy_shared.spark.names import unique_names
+from understudy_shared.spark.normalise import compile_normaliser
+from understudy_shared.spark.scalar_parser import is_scalar
+from understudy_shared.spark.types import (
+    Field,
+    SparkType,
+    StructType,
+    TimestampNtzType,
+    TimestampType,
+    VoidType,
+    collated_columns,
+)
+from understudy_shared.spark.unsafe_row import compile_row_encoder
+
+Row = tuple[object, ...]
+
+
+class KeyCodec:
+    """Parse, encode, place and print the keys of one store.
+
+    `names` are the columns' names for people, in schema order (Spark's own, made unique, when there are none).
+    `num_hash_columns` says how many leading columns decide the partition: None for all of them, 0 for operators whose
+    keys all live in partition 0 (a global limit keys by one void column). `is_normalised` is whether Spark normalised
+    floats and sorted maps before it stored the keys, so that a key sent as -0.0 must find 0.0: it does for aggregations,
+    deduplication and joins.
+    """
+
+    def __init__(
+        self,
+        key: StructType,
+        *,
+        names: Sequence[str] | None = None,
+        num_hash_columns: int | None = None,
+        is_normalised: bool = True,
+    ) -> None:
+        collated = collated_columns(key)
+        if collated:
+            raise UnsupportedError(
+                f"key columns with a collation are not supported: {', '.join(collated)}",
+                where=key.name,
+                fix="Group by the column with collation UTF8_BINARY; Spark's state store refuses other collations too",
+            )
+        self.key = key
+        self.names = unique_names(field.name for field in key.fields) if names is None else tuple(names)
+        self.num_hash_columns = len(key.fields) if num_hash_columns is None else num_hash_columns
+        self.columns: tuple[dict[str, object], ...] = tuple(
+            {"name": name, "type": field.type.name, "example": example_of(field.type)}
+            for name, field in zip(self.names, key.fields, strict=True)
+        )
+        self._parse = compile_json_parser(key, self.names)
+        self._normalise = compile_normaliser(key) if is_normalised else None
+        self._hash = compile_row_hash(StructType(key.fields[: self.num_hash_columns]))
+        self.encode = compile_row_encoder(key)
+        """Row to UnsafeRow bytes. An attribute, not a method: a call less on the hot path."""
+        self.to_json = compile_json_printer(key, self.names)
+        """UnsafeRow bytes to an object by column name."""
+        self._num_segments = sum(2 if _is_window(field.type) else 1 for field in key.fields)
+
+    def __repr__(self) -> str:
+        return f"KeyCodec({self.key.name}, num_hash_columns={self.num_hash_columns})"
+
+    def parse_json(self, key: object) -> Row:
+        """A JSON array in schema order, or an object by column name, as `orjson.loads` gives it."""
+        row = self._parse(key)
+        return row if self._normalise is None else self._normalise(row)
+
+    def parse_segments(self, segments: Sequence[str]) -> Row:
+        """The friendly path form: a percent-decoded segment per column, and two (start, end) for a window."""
+        unfit = [name for name, field in zip(self.names, self.key.fields, strict=True) if not _has_segments(field.type)]
+        if unfit:
+            raise self._refuse(segments, f"a path cannot hold {', '.join(unfit)}: use lookup?key= with a JSON key")
+        if len(segments) != self._num_segments:
+            raise self._refuse(segments, f"it has {len(segments)} path segments, the key takes {self._num_segments}")
+        remaining = iter(segments)
+        row: Row = tuple(
+            _parse_field(name, field, remaining) for name, field in zip(self.names, self.key.fields, strict=True)
+        )
+        return row if self._normalise is None else self._normalise(row)
+
+    def partition(self, row: Row, partitions: int) -> int:
+        """The store partition of a key; 0 when no column decides it."""
+        return partition_of(self._hash(row), partitions) if self.num_hash_columns else 0
+
+    def _refuse(self, value: object, reason: str) -> BadKeyError:
+        return refuse_whole_key(self.key, self.names, value, reason)
+
+
+def _parse_field(name: str, field: Field, segments: Iterator[str]) -> object:
+    if isinstance(field.type, StructType):
+        return tuple(parse_segment(part.type, next(segments), f"{name}.{part.name}") for part in field.type.fields)
+    return parse_segment(field.type, next(segments), name)
+
+
+def _has_segments(spark_type: SparkType) -> bool:
+    return _is_window(spark_type) or (is_scalar(spark_type) and not isinstance(spark_type, VoidType))
+
+
+def _is_window(spark_type: SparkType) -> bool:
+    """What `window(...)` and `session_window(...)` group by: struct<start, end> of timestamps."""
+    return (
+        isinstance(spark_type, StructType)
+        and [part.name for part in spark_type.fields] == ["start", "end"]
+        and all(isinstance(part.type, TimestampType | TimestampNtzType) for part in spark_type.fields)
+    )

@@ -1,0 +1,184 @@
+"""Where Spark puts a key: Murmur3 (x86, 32 bits) over its columns, from seed 42, then the positive remainder.
+
+Pure. Each column's hash is the next column's seed and a null leaves the seed as it is. Spark differs from everybody's
+Murmur3 in the tail: each byte after the last whole word goes through a full mix round as a signed integer. The C
+library computes that too, when those bytes are widened to words; only its finaliser, which knows the length, is undone
+and redone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import cast
+
+import mmh3
+
+from understudy_shared.spark.layout import Source, fixed_code, signed_big_endian, unscaled_of
+from understudy_shared.spark.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    CalendarIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    MapType,
+    SparkType,
+    StringType,
+    StructType,
+    VoidType,
+)
+
+RowHash = Callable[[Sequence[object]], int]
+Fold = Callable[..., int]
+"""(value, unsigned seed) -> unsigned hash, for a value that is not null."""
+
+SEED = 42
+_WORD = 0xFFFFFFFF
+_SIGNED_WORDS = tuple(struct.pack("<i", byte - 256 if byte > 127 else byte) for byte in range(256))
+_UNMIX_1 = pow(0x85EBCA6B, -1, 1 << 32)
+_UNMIX_2 = pow(0xC2B2AE35, -1, 1 << 32)
+_pack_int = struct.Struct("<i").pack
+_pack_long = struct.Struct("<q").pack
+_murmur3 = mmh3.mmh3_32_uintdigest
+
+
+def compile_row_hash(struct_type: StructType) -> RowHash:
+    """A function from a row to Spark's `hash(column, ...)`, a signed int32; columns after the struct's are ignored."""
+    source = Source("row_hash(row)")
+    source.add(f"h = {SEED}")
+    for index, field in enumerate(struct_type.fields):
+        if isinstance(field.type, VoidType):
+            continue
+        source.add(f"c = row[{index}]")
+        source.add("if c is not None:")
+        _add_fold(source, field.type)
+    source.add("return h - 0x100000000 if h & 0x80000000 else h")
+    return cast(RowHash, source.compile())
+
+
+def partition_of(row_hash: int, partitions: int) -> int:
+    """Spark's `pmod`: Python's remainder has the divisor's sign already."""
+    return row_hash % partitions
+
+
+def hash_bytes(data: bytes, seed: int) -> int:
+    """Spark's `hashUnsafeBytes`, unsigned."""
+    size = len(data)
+    if not size & 3:
+        return _murmur3(data, seed)
+    whole = size & ~3
+    widened = data[:whole] + b"".join([_SIGNED_WORDS[byte] for byte in data[whole:]])
+    h = _murmur3(widened, seed)
+    h ^= h >> 16
+    h = h * _UNMIX_2 & _WORD
+    h ^= h >> 13 ^ h >> 26
+    h = h * _UNMIX_1 & _WORD
+    # The digest of nothing is the finaliser alone, applied to the seed.
+    return _murmur3(b"", h ^ h >> 16 ^ len(widened) ^ size)
+
+
+def _add_fold(source: Source, spark_type: SparkType) -> None:
+    """The common types inline: a call less per column."""
+    murmur3 = source.bind(_murmur3)
+    code = fixed_code(spark_type)
+    if isinstance(spark_type, StringType | BinaryType):
+        data = "c"
+        if isinstance(spark_type, StringType):
+            source.add("b = c.encode('utf-8', 'surrogateescape')", 2)
+            data = "b"
+        source.add(f"h = {source.bind(hash_bytes)}({data}, h) if len({data}) & 3 else {murmur3}({data}, h)", 2)
+    elif code is not None and code in "bhiq" and not isinstance(spark_type, DecimalType):
+        pack = source.bind(_pack_long if code == "q" else _pack_int)
+        source.add(f"h = {murmur3}({pack}(c), h)", 2)
+    else:
+        source.add(f"h = {source.bind(_fold_of(spark_type))}(c, h)", 2)
+
+
+def _fold_of(spark_type: SparkType) -> Fold:
+    match spark_type:
+        case StructType(fields):
+            return _sequence_fold([_fold_of(field.type) for field in fields])
+        case ArrayType(element):
+            return _array_fold(_fold_of(element))
+        case MapType(key, value):
+            return _map_fold(_fold_of(key), _fold_of(value))
+        case DecimalType():
+            return _decimal_fold(spark_type)
+        case _:
+            special = _FOLDS.get(type(spark_type))
+            pack = _pack_long if fixed_code(spark_type) == "q" else _pack_int
+            return special or (lambda number, seed: _murmur3(pack(number), seed))
+
+
+def _float_fold(code: str) -> Fold:
+    """Both zeros hash as 0.0, every NaN as the canonical one."""
+    pack = struct.Struct(code).pack
+    nan = pack(float("nan"))
+
+    def fold(value: float, seed: int) -> int:
+        return _murmur3(pack(value + 0.0) if value == value else nan, seed)  # noqa: PLR0124
+
+    return fold
+
+
+def _decimal_fold(spark_type: DecimalType) -> Fold:
+    unscaled = unscaled_of(spark_type)
+
+    def fold_narrow(value: Decimal, seed: int) -> int:
+        return _murmur3(_pack_long(unscaled(value)), seed)
+
+    def fold_wide(value: Decimal, seed: int) -> int:
+        return hash_bytes(signed_big_endian(unscaled(value)), seed)
+
+    return fold_wide if spark_type.is_wide else fold_narrow
+
+
+def _fold_calendar_interval(parts: tuple[int, int, int], seed: int) -> int:
+    months, days, micros = parts
+    return _murmur3(_pack_int(months), _murmur3(_pack_int(days), _murmur3(_pack_long(micros), seed)))
+
+
+def _sequence_fold(folds: Sequence[Fold]) -> Fold:
+    def fold(values: Sequence[object], seed: int) -> int:
+        for value, fold_value in zip(values, folds, strict=True):
+            if value is not None:
+                seed = fold_value(value, seed)
+        return seed
+
+    return fold
+
+
+def _array_fold(fold_element: Fold) -> Fold:
+    def fold(values: Sequence[object], seed: int) -> int:
+        for value in values:
+            if value is not None:
+                seed = fold_element(value, seed)
+        return seed
+
+    return fold
+
+
+def _map_fold(fold_key: Fold, fold_value: Fold) -> Fold:
+    def fold(pairs: Sequence[tuple[object, object]], seed: int) -> int:
+        for key, value in pairs:
+            if key is not None:
+                seed = fold_key(key, seed)
+            if value is not None:
+                seed = fold_value(value, seed)
+        return seed
+
+    return fold
+
+
+_FOLDS: dict[type[SparkType], Fold] = {
+    VoidType: lambda _, seed: seed,
+    BooleanType: lambda flag, seed: _murmur3(_pack_int(1 if flag else 0), seed),
+    StringType: lambda text, seed: hash_bytes(text.encode("utf-8", "surrogateescape"), seed),
+    BinaryType: hash_bytes,
+    FloatType: _float_fold("<f"),
+    DoubleType: _float_fold("<d"),
+    CalendarIntervalType: _fold_calendar_interval,
+}

@@ -1,0 +1,199 @@
+"""UnsafeRow bytes to values, for any target: a `Flavour` says what becomes of each leaf, struct and map.
+
+Pure. Every offset and size is checked: bytes that are not a row of the schema raise `CorruptFileError`, nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, cast
+
+from understudy_shared.errors import CorruptFileError
+from understudy_shared.spark.layout import Source, bitmap_words, fixed_bytes, fixed_code
+from understudy_shared.spark.types import ArrayType, MapType, SparkType, StructType, VoidType
+
+Reader = Callable[[bytes], object]
+
+
+class Leaf(NamedTuple):
+    """How a raw scalar (number, bool, or the bytes of its variable part) becomes a value.
+
+    `inline` is an expression over `{x}`, the raw value, and `{f}`, the function; bytes may stand in it only once.
+    """
+
+    function: Callable[..., object]
+    inline: str = "{f}({x})"
+
+
+class Flavour(Protocol):
+    """What a reader makes of the values it finds."""
+
+    def leaf(self, spark_type: SparkType) -> Leaf | None:
+        """None when the raw value is the value."""
+
+    def struct_literal(self, struct_type: StructType, variables: Sequence[str]) -> str:
+        """The Python expression that builds a row from its variables."""
+
+    def map_builder(self, map_type: MapType) -> Callable[[list[object], list[object]], object]:
+        """From equally long keys and values."""
+
+
+def compile_reader(struct_type: StructType, flavour: Flavour) -> Reader:
+    """A function from a row's bytes to what the flavour makes of them."""
+    source = Source("read(buf)")
+    count = len(struct_type.fields)
+    words, fixed = bitmap_words(count), fixed_bytes(struct_type)
+    codes, targets = ["<", "Q" * words], [f"m{word}" for word in range(words)]
+    for index, field in enumerate(struct_type.fields):
+        code = fixed_code(field.type)
+        if isinstance(field.type, VoidType):
+            codes.append("8x")
+        elif code is not None:
+            codes.append(f"{code}{8 - struct.calcsize(code)}x")
+            targets.append(f"c{index}")
+        else:
+            codes.append("II")
+            targets += [f"n{index}", f"o{index}"]
+    has_variable = "II" in codes
+    layout = struct.Struct("".join(codes))
+    refuse = source.bind(_refuse_row(struct_type))
+    source.add("size = len(buf)")
+    source.add(f"if size < {fixed} or size & 7:" if has_variable else f"if size != {fixed}:")
+    source.add(f"raise {refuse}(size)", 2)
+    if targets:
+        source.add(f"{', '.join(targets)}, = {source.bind(layout.unpack_from)}(buf)")
+    if count % 64:
+        source.add(f"if m{words - 1} >> {count % 64}:")
+        source.add(f"raise {refuse}(size)", 2)
+    for index, field in enumerate(struct_type.fields):
+        if isinstance(field.type, VoidType):
+            source.add(f"c{index} = None")
+            continue
+        source.add(f"if m{index // 64} & {1 << index % 64}:")
+        source.add(f"c{index} = None", 2)
+        if fixed_code(field.type) is not None:
+            _add_fixed(source, index, flavour.leaf(field.type))
+            continue
+        source.add("else:")
+        source.add(f"e = o{index} + n{index}", 2)
+        source.add(f"if o{index} < {fixed} or e > size:", 2)
+        source.add(f"raise {refuse}(size, {index})", 3)
+        source.add(f"c{index} = {_expression(source, _variable_leaf(field.type, flavour), f'buf[o{index}:e]')}", 2)
+    source.add(f"return {flavour.struct_literal(struct_type, [f'c{index}' for index in range(count)])}")
+    return cast(Reader, source.compile())
+
+
+def _add_fixed(source: Source, index: int, leaf: Leaf | None) -> None:
+    if leaf is not None:
+        source.add("else:")
+        source.add(f"c{index} = {_expression(source, leaf, f'c{index}')}", 2)
+
+
+def _expression(source: Source, leaf: Leaf | None, raw: str) -> str:
+    return raw if leaf is None else leaf.inline.format(f=source.bind(leaf.function), x=raw)
+
+
+def _variable_leaf(spark_type: SparkType, flavour: Flavour) -> Leaf | None:
+    match spark_type:
+        case StructType():
+            return Leaf(compile_reader(spark_type, flavour))
+        case ArrayType(element):
+            return Leaf(_array_reader(element, flavour))
+        case MapType():
+            return Leaf(_map_reader(spark_type, flavour))
+        case _:
+            return flavour.leaf(spark_type)
+
+
+def _leaf_function(leaf: Leaf | None) -> Callable[..., object] | None:
+    """The leaf as a plain function, for elements of arrays."""
+    if leaf is None or leaf.inline == Leaf(_outside).inline:
+        return leaf and leaf.function
+    source = Source("convert(x)")
+    source.add(f"return {leaf.inline.format(f=source.bind(leaf.function), x='x')}")
+    return source.compile()
+
+
+def _array_reader(element: SparkType, flavour: Flavour) -> Callable[[bytes], list[object]]:
+    code = fixed_code(element)
+    is_void = isinstance(element, VoidType)
+    width = 8 if code is None else struct.calcsize(code)
+    convert = _leaf_function(
+        _variable_leaf(element, flavour) if code is None and not is_void else flavour.leaf(element)
+    )
+    where = f"array<{element.name}>"
+
+    def read(buf: bytes) -> list[object]:
+        count, head = _array_bounds(buf, width, where)
+        nulls = int.from_bytes(buf[8:head], "little")
+        if nulls >> count:
+            raise _outside(where, len(buf))
+        if is_void:
+            return [None] * count
+        values: Sequence[object]
+        values = _slices(buf, count, head, where) if code is None else struct.unpack_from(f"<{count}{code}", buf, head)
+        if not nulls:
+            return list(values) if convert is None else [convert(value) for value in values]
+        return [
+            None if nulls >> index & 1 else (value if convert is None else convert(value))
+            for index, value in enumerate(values)
+        ]
+
+    return read
+
+
+def _array_bounds(buf: bytes, width: int, where: str) -> tuple[int, int]:
+    """The element count and where the elements start; refuses a count that the bytes cannot hold."""
+    size = len(buf)
+    count = int.from_bytes(buf[:8], "little", signed=True)
+    head = 8 + 8 * bitmap_words(count)
+    if size < 8 or count < 0 or head + count * width > size:
+        raise _outside(where, size)
+    return count, head
+
+
+def _slices(buf: bytes, count: int, head: int, where: str) -> list[bytes]:
+    """The bytes behind each slot; a null element has an empty slot."""
+    slots = struct.unpack_from(f"<{2 * count}I", buf, head)
+    first, size = head + 8 * count, len(buf)
+    slices: list[bytes] = []
+    for length, offset in zip(slots[::2], slots[1::2], strict=True):
+        end = offset + length
+        if end > size or (offset < first and end):
+            raise _outside(where, size)
+        slices.append(buf[offset:end])
+    return slices
+
+
+def _map_reader(map_type: MapType, flavour: Flavour) -> Callable[[bytes], object]:
+    read_keys = _array_reader(map_type.key, flavour)
+    read_values = _array_reader(map_type.value, flavour)
+    build = flavour.map_builder(map_type)
+    where = map_type.name
+
+    def read(buf: bytes) -> object:
+        end = 8 + int.from_bytes(buf[:8], "little", signed=True)
+        if not 8 <= end <= len(buf):
+            raise _outside(where, len(buf))
+        keys, values = read_keys(buf[8:end]), read_values(buf[end:])
+        if len(keys) != len(values):
+            raise _outside(where, len(buf))
+        return build(keys, values)
+
+    return read
+
+
+def _refuse_row(struct_type: StructType) -> Callable[..., CorruptFileError]:
+    def refuse(size: int, column: int | None = None) -> CorruptFileError:
+        return _outside(struct_type.name if column is None else f"column {struct_type.fields[column].name}", size)
+
+    return refuse
+
+
+def _outside(where: str, size: int) -> CorruptFileError:
+    return CorruptFileError(
+        f"{size} bytes are not a row of this schema",
+        where=where,
+        fix="The file is damaged, or the schema belongs to another version of the query",
+    )

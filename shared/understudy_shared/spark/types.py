@@ -1,0 +1,323 @@
+"""Spark SQL types as frozen values, read from the schema JSON that Spark writes.
+
+Pure. A type this release cannot read is refused by name when the schema is parsed, never half-read.
+`name` is the type as a person writes it; two types are equal when their bytes mean the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from understudy_shared.errors import CorruptFileError, UnsupportedError
+
+BINARY_COLLATION = "UTF8_BINARY"
+MAX_LONG_DIGITS = 18
+"""Decimals up to this precision are one unscaled int64 in their slot; wider ones are bytes."""
+
+
+@dataclass(frozen=True)
+class SparkType:
+    """A Spark SQL type. Types without parameters get their name from `NAME`."""
+
+    NAME: ClassVar[str] = ""
+
+    @property
+    def name(self) -> str:
+        return self.NAME
+
+
+@dataclass(frozen=True)
+class VoidType(SparkType):
+    NAME = "void"
+
+
+@dataclass(frozen=True)
+class BooleanType(SparkType):
+    NAME = "boolean"
+
+
+@dataclass(frozen=True)
+class IntegralType(SparkType):
+    """A signed integer; `BITS` bounds it."""
+
+    BITS: ClassVar[int] = 0
+
+
+@dataclass(frozen=True)
+class ByteType(IntegralType):
+    NAME = "byte"
+    BITS = 8
+
+
+@dataclass(frozen=True)
+class ShortType(IntegralType):
+    NAME = "short"
+    BITS = 16
+
+
+@dataclass(frozen=True)
+class IntType(IntegralType):
+    NAME = "int"
+    BITS = 32
+
+
+@dataclass(frozen=True)
+class LongType(IntegralType):
+    NAME = "long"
+    BITS = 64
+
+
+@dataclass(frozen=True)
+class FloatType(SparkType):
+    NAME = "float"
+
+
+@dataclass(frozen=True)
+class DoubleType(SparkType):
+    NAME = "double"
+
+
+@dataclass(frozen=True)
+class DecimalType(SparkType):
+    precision: int
+    scale: int
+
+    @property
+    def name(self) -> str:
+        return f"decimal({self.precision},{self.scale})"
+
+    @property
+    def is_wide(self) -> bool:
+        return self.precision > MAX_LONG_DIGITS
+
+
+@dataclass(frozen=True)
+class StringType(SparkType):
+    """Strings, char and varchar. The collation decides equality, so it matters for keys; the bytes are UTF-8 always."""
+
+    collation: str = BINARY_COLLATION
+
+    @property
+    def name(self) -> str:
+        return "string" if self.collation == BINARY_COLLATION else f"string collate {self.collation}"
+
+
+@dataclass(frozen=True)
+class BinaryType(SparkType):
+    NAME = "binary"
+
+
+@dataclass(frozen=True)
+class DateType(SparkType):
+    NAME = "date"
+
+
+@dataclass(frozen=True)
+class TimestampType(SparkType):
+    NAME = "timestamp"
+
+
+@dataclass(frozen=True)
+class TimestampNtzType(SparkType):
+    NAME = "timestamp_ntz"
+
+
+@dataclass(frozen=True)
+class TimeType(SparkType):
+    precision: int = 6
+
+    @property
+    def name(self) -> str:
+        return f"time({self.precision})"
+
+
+@dataclass(frozen=True)
+class YearMonthIntervalType(SparkType):
+    fields: str = "year to month"
+
+    @property
+    def name(self) -> str:
+        return f"interval {self.fields}"
+
+
+@dataclass(frozen=True)
+class DayTimeIntervalType(SparkType):
+    fields: str = "day to second"
+
+    @property
+    def name(self) -> str:
+        return f"interval {self.fields}"
+
+
+@dataclass(frozen=True)
+class CalendarIntervalType(SparkType):
+    NAME = "interval"
+
+
+@dataclass(frozen=True)
+class Field:
+    name: str
+    type: SparkType
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class StructType(SparkType):
+    fields: tuple[Field, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"struct<{','.join(f'{field.name}:{field.type.name}' for field in self.fields)}>"
+
+
+@dataclass(frozen=True)
+class ArrayType(SparkType):
+    element: SparkType
+
+    @property
+    def name(self) -> str:
+        return f"array<{self.element.name}>"
+
+
+@dataclass(frozen=True)
+class MapType(SparkType):
+    key: SparkType
+    value: SparkType
+
+    @property
+    def name(self) -> str:
+        return f"map<{self.key.name},{self.value.name}>"
+
+
+def parse_schema(json_text: str) -> StructType:
+    """The struct in Spark's schema JSON, as found in a state schema file or printed by `df.schema.json()`."""
+    try:
+        parsed = _parse_type(json.loads(json_text), {}, "")
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFileError(f"not a Spark schema: {error!r}", where=_clip(json_text)) from error
+    if not isinstance(parsed, StructType):
+        raise CorruptFileError(f"a schema is a struct, this is {parsed.name}", where=_clip(json_text))
+    return parsed
+
+
+def collated_columns(struct: StructType) -> tuple[str, ...]:
+    """Columns that hold, at any depth, strings compared by something else than their bytes: these cannot be keys."""
+    return tuple(field.name for field in struct.fields if _is_collated(field.type))
+
+
+_ATOMS: dict[str, SparkType] = {
+    atom.name: atom
+    for atom in (
+        VoidType(),
+        BooleanType(),
+        ByteType(),
+        ShortType(),
+        IntType(),
+        LongType(),
+        FloatType(),
+        DoubleType(),
+        StringType(),
+        BinaryType(),
+        DateType(),
+        TimestampType(),
+        TimestampNtzType(),
+        CalendarIntervalType(),
+    )
+} | {
+    "null": VoidType(),
+    "integer": IntType(),
+    "tinyint": ByteType(),
+    "smallint": ShortType(),
+    "bigint": LongType(),
+    "calendarinterval": CalendarIntervalType(),
+    "decimal": DecimalType(10, 0),
+    "time": TimeType(),
+}
+
+_PARAMETRISED: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], SparkType]], ...] = (
+    (re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"), lambda m: DecimalType(int(m[1]), int(m[2]))),
+    (re.compile(r"(?:var)?char\(\s*\d+\s*\)"), lambda _: StringType()),
+    (re.compile(r"time\(\s*(\d+)\s*\)"), lambda m: TimeType(int(m[1]))),
+    (re.compile(r"interval ((?:year|month)(?: to month)?)"), lambda m: YearMonthIntervalType(m[1])),
+    (
+        re.compile(r"interval ((?:day|hour|minute|second)(?: to (?:hour|minute|second))?)"),
+        lambda m: DayTimeIntervalType(m[1]),
+    ),
+)
+_COLLATED = re.compile(r"(?:string|(?:var)?char\(\s*\d+\s*\)) collate (?:[A-Za-z]+\.)?(\w+)", re.IGNORECASE)
+
+
+def _parse_type(node: object, collations: Mapping[str, str], path: str) -> SparkType:
+    """`collations` is what the enclosing field's metadata says: Spark writes collated strings as plain "string"."""
+    if isinstance(node, str):
+        parsed = _parse_name(node, path)
+        collation = collations.get(path, "")
+        return StringType(collation.rpartition(".")[2]) if collation and isinstance(parsed, StringType) else parsed
+    if not isinstance(node, dict):
+        raise TypeError(f"{node!r} is not a type")
+    match node["type"]:
+        case "struct":
+            return StructType(tuple(_parse_field(field) for field in node["fields"]))
+        case "array":
+            return ArrayType(_parse_type(node["elementType"], collations, f"{path}.element"))
+        case "map":
+            key = _parse_type(node["keyType"], collations, f"{path}.key")
+            return MapType(key, _parse_type(node["valueType"], collations, f"{path}.value"))
+        case "udt":
+            return _parse_type(node["sqlType"], collations, path)
+        case other:
+            raise _unsupported(str(other), path)
+
+
+def _parse_field(node: Mapping[str, object]) -> Field:
+    name = node["name"]
+    metadata = node.get("metadata")
+    collations = metadata.get("__COLLATIONS", {}) if isinstance(metadata, dict) else {}
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r} is not a field name")
+    return Field(name, _parse_type(node["type"], collations, name), bool(node.get("nullable", True)))
+
+
+def _parse_name(text: str, path: str) -> SparkType:
+    lowered = text.strip().lower()
+    atom = _ATOMS.get(lowered)
+    if atom is not None:
+        return atom
+    for pattern, build in _PARAMETRISED:
+        found = pattern.fullmatch(lowered)
+        if found:
+            return build(found)
+    collated = _COLLATED.fullmatch(text.strip())
+    if collated:
+        return StringType(collated[1].upper())
+    raise _unsupported(text, path)
+
+
+def _unsupported(type_name: str, path: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"type {type_name} is not supported",
+        where=f"column {path}" if path else "the schema",
+        fix="Cast the column to a supported type (for variant: to string, with to_json) before the stateful operator",
+    )
+
+
+def _is_collated(spark_type: SparkType) -> bool:
+    match spark_type:
+        case StringType(collation):
+            return collation != BINARY_COLLATION
+        case StructType(fields):
+            return any(_is_collated(field.type) for field in fields)
+        case ArrayType(element):
+            return _is_collated(element)
+        case MapType(key, value):
+            return _is_collated(key) or _is_collated(value)
+        case _:
+            return False
+
+
+def _clip(text: str, limit: int = 80) -> str:
+    return text if len(text) <= limit else text[:limit] + "..."

@@ -1,0 +1,16 @@
+"""Fixtures that every test may ask for. Spark starts only when a test asks for it, once for the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.spark_session import spark_session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A real Spark session (tests/support/spark_session.py says how it differs from a user's)."""
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session

@@ -1,0 +1,196 @@
+"""A view is a dict that keeps its old versions: checked against plain dicts, whatever is swapped beneath it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+
+from understudy_node.engine import tier as tier_module
+from understudy_node.engine.base import EmptyBase
+from understudy_node.engine.operations import resolve_operations
+from understudy_node.engine.rocksdb_base import BlockCache
+from understudy_node.engine.spill import Spill, write_spill
+from understudy_node.engine.view import View
+
+KEYS = st.binary(max_size=2).map(lambda raw: bytes(byte & 3 for byte in raw))
+VALUES = st.binary(max_size=3)
+CHANGES = st.dictionaries(KEYS, st.none() | VALUES, max_size=8)
+
+
+class Op(NamedTuple):
+    kind: Literal["put", "delete", "merge", "delete-range"]
+    key: bytes
+    value: bytes | None = None
+
+
+class DictBase(EmptyBase):
+    """A base that is a dict."""
+
+    def __init__(self, records: dict[bytes, bytes]) -> None:
+        self._records = dict(sorted(records.items()))
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._records.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._records.get(key) for key in keys]
+
+    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        return (
+            record
+            for record in self._records.items()
+            if (start is None or record[0] >= start) and (end is None or record[0] < end)
+        )
+
+
+class Pinned(NamedTuple):
+    """What a slow reader holds: its view, what it should see, and a scan it has begun."""
+
+    view: View
+    model: dict[bytes, bytes]
+    begun: list[tuple[bytes, bytes]]
+    scan: Iterator[tuple[bytes, bytes]]
+
+
+def assert_same(view: View, model: dict[bytes, bytes]) -> None:
+    every_key = [bytes([a, b]) for a in range(4) for b in range(4)] + [bytes([a]) for a in range(4)] + [b""]
+    assert {key: view.get(key) for key in every_key} == {key: model.get(key) for key in every_key}
+    assert view.get_many(every_key) == [model.get(key) for key in every_key]
+    assert list(view.scan()) == sorted(model.items())
+
+
+class ViewAgainstDicts(RuleBasedStateMachine):
+    pinned = Bundle("pinned")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.cache = BlockCache()
+        self.view = View.of(EmptyBase(), 0)
+        self.models: list[dict[bytes, bytes]] = [{}]
+        self.spills = 0
+        self.unpublished: Spill | None = None
+
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+    @rule(changes=CHANGES)
+    def apply(self, changes: dict[bytes, bytes | None]) -> None:
+        after = {**self.models[-1], **changes}
+        self.models.append({key: value for key, value in after.items() if value is not None})
+        self.view = self.view.with_changes(dict(changes), self.view.version + 1)
+
+    @rule(begin=KEYS, end=KEYS, put=KEYS, appended=KEYS)
+    def apply_operations(self, begin: bytes, end: bytes, put: bytes, appended: bytes) -> None:
+        model = dict(self.models[-1])
+        model[put] = b"put"
+        model = {key: value for key, value in model.items() if not begin <= key < end}
+        model[appended] = model[appended] + b",more" if appended in model else b"more"
+        self.models.append(model)
+        operations = [
+            Op("put", put, b"put"),
+            Op("delete-range", begin, end),
+            Op("merge", appended, b"more"),
+        ]
+        changes = resolve_operations(self.view, operations, b",")
+        self.view = self.view.with_changes(changes, self.view.version + 1)
+
+    @rule(target=pinned)
+    def pin(self) -> Pinned:
+        scan = self.view.scan()
+        return Pinned(self.view, self.models[-1], list(islice(scan, 2)), scan)
+
+    @rule(held=pinned)
+    def read_a_pinned_version(self, held: Pinned) -> None:
+        assert_same(held.view, held.model)
+
+    @rule(held=consumes(pinned))
+    def finish_a_scan_begun_earlier(self, held: Pinned) -> None:
+        assert [*held.begun, *held.scan] == sorted(held.model.items())
+
+    @rule(data=st.data())
+    def swap_base(self, data: st.DataObject) -> None:
+        version = data.draw(st.integers(self.view.base_version, self.view.version))
+        self.view = self.view.with_base(DictBase(self.models[version]), version)
+
+    @precondition(lambda self: self.view.tiers and self.unpublished is None)
+    @rule()
+    def write_a_spill(self) -> None:
+        self.spills += 1
+        directory = Path(self.folder.name) / str(self.spills)
+        for _ in write_spill(self.view.tiers, directory, below=self.view.spill):
+            pass
+        self.unpublished = Spill.open(directory, cache=self.cache)
+
+    @precondition(lambda self: self.unpublished is not None)
+    @rule()
+    def publish_the_spill(self) -> None:
+        assert self.unpublished is not None
+        self.view = self.view.with_spill(self.unpublished)
+        self.unpublished = None
+
+    @rule(start=st.none() | KEYS, end=st.none() | KEYS)
+    def scan_a_range(self, start: bytes | None, end: bytes | None) -> None:
+        expected = [
+            (key, value)
+            for key, value in sorted(self.models[-1].items())
+            if (start is None or key >= start) and (end is None or key < end)
+        ]
+        assert list(self.view.scan(start, end)) == expected
+
+    @invariant()
+    def the_view_is_the_model(self) -> None:
+        assert self.view.version == len(self.models) - 1
+        assert_same(self.view, self.models[-1])
+
+
+TestViewAgainstDicts = ViewAgainstDicts.TestCase
+
+
+@pytest.fixture(autouse=True)
+def small_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a few changes make several tiers."""
+    monkeypatch.setattr(tier_module, "TIER_ENTRIES_MAX", 12)
+
+
+def test_a_scan_in_flight_is_not_touched_by_new_versions_or_a_swapped_base() -> None:
+    before = {b"a": b"1", b"c": b"3", b"e": b"5"}
+    view = View.of(DictBase(before), 1).with_changes({b"b": b"2", b"e": None}, 2)
+    scan = view.scan()
+    assert next(scan) == (b"a", b"1")
+    later = view.with_changes({b"b": None, b"c": b"new", b"d": b"4"}, 3)
+    later = later.with_base(DictBase({b"a": b"1", b"c": b"new", b"d": b"4"}), 3)
+    assert list(scan) == [(b"b", b"2"), (b"c", b"3")]
+    assert list(later.scan()) == [(b"a", b"1"), (b"c", b"new"), (b"d", b"4")]
+
+
+def test_a_new_base_frees_exactly_the_changes_that_it_contains() -> None:
+    view = View.of(EmptyBase(), 0)
+    for version in range(1, 6):
+        view = view.with_changes({b"%d.%d" % (version, number): b"" for number in range(10)}, version)
+    assert view.overlay_entries == 50
+    swapped = view.with_base(DictBase({}), 3)
+    assert {tier.first_version for tier in swapped.tiers} == {4, 5}
+    assert swapped.with_base(DictBase({}), 5).overlay_bytes == 0
+
+
+def test_a_base_ahead_of_the_view_or_behind_the_present_base_is_a_bug() -> None:
+    view = View.of(EmptyBase(), 5)
+    with pytest.raises(AssertionError, match="does not fit"):
+        view.with_base(EmptyBase(), 6)
+    with pytest.raises(AssertionError, match="does not fit"):
+        view.with_base(EmptyBase(), 4)
+    with pytest.raises(AssertionError, match="not newer"):
+        view.with_changes({}, 5)
+
+
+def test_a_version_without_changes_moves_the_version_and_adds_no_tier() -> None:
+    view = View.of(EmptyBase(), 1).with_changes({}, 2)
+    assert (view.version, view.tiers) == (2, ())

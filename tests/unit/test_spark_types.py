@@ -1,0 +1,125 @@
+"""Schemas: what Spark writes is understood, what cannot be read is refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.spark.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CalendarIntervalType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    Field,
+    FloatType,
+    IntType,
+    LongType,
+    MapType,
+    ShortType,
+    SparkType,
+    StringType,
+    StructType,
+    TimestampNtzType,
+    TimestampType,
+    TimeType,
+    VoidType,
+    YearMonthIntervalType,
+    collated_columns,
+    parse_schema,
+)
+
+
+def schema_json(type_node: object, metadata: object = None) -> str:
+    field = {"name": "k", "type": type_node, "nullable": True, "metadata": metadata or {}}
+    return json.dumps({"type": "struct", "fields": [field]})
+
+
+def parsed(type_node: object, metadata: object = None) -> SparkType:
+    return parse_schema(schema_json(type_node, metadata)).fields[0].type
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "name"),
+    [
+        ("void", VoidType(), "void"),
+        ("null", VoidType(), "void"),
+        ("boolean", BooleanType(), "boolean"),
+        ("byte", ByteType(), "byte"),
+        ("short", ShortType(), "short"),
+        ("integer", IntType(), "int"),
+        ("long", LongType(), "long"),
+        ("float", FloatType(), "float"),
+        ("double", DoubleType(), "double"),
+        ("decimal(10,2)", DecimalType(10, 2), "decimal(10,2)"),
+        ("decimal(38,18)", DecimalType(38, 18), "decimal(38,18)"),
+        ("string", StringType(), "string"),
+        ("char(3)", StringType(), "string"),
+        ("varchar(12)", StringType(), "string"),
+        ("string collate UNICODE_CI", StringType("UNICODE_CI"), "string collate UNICODE_CI"),
+        ("binary", BinaryType(), "binary"),
+        ("date", DateType(), "date"),
+        ("timestamp", TimestampType(), "timestamp"),
+        ("timestamp_ntz", TimestampNtzType(), "timestamp_ntz"),
+        ("time(6)", TimeType(6), "time(6)"),
+        ("interval", CalendarIntervalType(), "interval"),
+        ("interval year", YearMonthIntervalType("year"), "interval year"),
+        ("interval year to month", YearMonthIntervalType(), "interval year to month"),
+        ("interval day to second", DayTimeIntervalType(), "interval day to second"),
+        ("interval minute", DayTimeIntervalType("minute"), "interval minute"),
+    ],
+)
+def test_every_type_name_that_spark_writes_is_read_and_printed(text: str, expected: SparkType, name: str) -> None:
+    assert parsed(text) == expected
+    assert parsed(text).name == name
+
+
+def test_nested_types_are_read_to_the_bottom() -> None:
+    window = {
+        "type": "struct",
+        "fields": [
+            {"name": "start", "type": "timestamp", "nullable": False, "metadata": {}},
+            {"name": "end", "type": "timestamp"},
+        ],
+    }
+    array = {"type": "array", "elementType": window, "containsNull": True}
+    found = parsed({"type": "map", "keyType": "string", "valueType": array, "valueContainsNull": True})
+    start, end = Field("start", TimestampType(), nullable=False), Field("end", TimestampType())
+    assert found == MapType(StringType(), ArrayType(StructType((start, end))))
+    assert found.name == "map<string,array<struct<start:timestamp,end:timestamp>>>"
+
+
+def test_a_user_defined_type_is_its_sql_type() -> None:
+    assert parsed({"type": "udt", "class": "org.example.Point", "pyClass": None, "sqlType": "double"}) == DoubleType()
+
+
+@pytest.mark.parametrize("type_name", ["variant", "geometry(4326)", "object"])
+def test_an_unreadable_type_is_refused_by_name_and_column(type_name: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"type .* not supported \(column k\)") as caught:
+        parsed(type_name)
+    assert type_name in str(caught.value)
+
+
+def test_a_collation_is_found_in_the_metadata_where_spark_writes_it() -> None:
+    array = {"type": "array", "elementType": "string", "containsNull": False}
+    schema = parse_schema(schema_json(array, {"__COLLATIONS": {"k.element": "spark.UTF8_LCASE"}}))
+    assert schema.fields[0].type == ArrayType(StringType("UTF8_LCASE"))
+    assert collated_columns(schema) == ("k",)
+
+
+def test_plain_strings_have_no_collation() -> None:
+    assert collated_columns(parse_schema(schema_json("string", {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}))) == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "7", '"string"', '{"type":"struct"}', '{"type":"struct","fields":[{}]}', "{"]
+)
+def test_what_is_not_a_schema_is_refused(text: str) -> None:
+    with pytest.raises(CorruptFileError, match="schema"):
+        parse_schema(text)
