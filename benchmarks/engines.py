@@ -42,6 +42,7 @@ VALUE_BYTES = 56
 READS = 20_000
 SMALL_VERSIONS = 50
 SMALL_CHANGES = 1_000
+LISTS = 10_000
 VERSION_KEY = b"\xff\xffversion"
 
 
@@ -272,6 +273,9 @@ def measure(name: str, base: Path, work: Path, sizes: tuple[int, int], results: 
         engine.free_memory()
     row["changes out of memory: spill, flush (ms)"], row["  held, spill (ms)"] = held.took_ms, held.longest_ms
     row["get with them on disk (us)"] = read_us(engine, known)
+    began = time.perf_counter()
+    engine.apply({key: (engine.get(key) or b"") + b",appended" for key in known[:LISTS]})
+    row[f"append to {LISTS} lists, read and write (ms)"] = (time.perf_counter() - began) * 1e3
     first, last = sorted(known)[READS // 2 : READS // 2 + READS // 20 : READS // 20 - 1]
     pinned = engine.pin()
     expected = sum(1 for _ in pinned())
@@ -282,7 +286,10 @@ def measure(name: str, base: Path, work: Path, sizes: tuple[int, int], results: 
     seen = sum(1 for _ in pinned())
     row["scan (million records/s)"] = seen / (time.perf_counter() - began) / 1e6
     row["records a scan of the pinned version lost"] = expected - seen
-    results.put((name, row, engine.recovered_version()))
+    content = hashlib.blake2b(digest_size=16)
+    for key, value in engine.pin()():
+        content.update(key + value)
+    results.put((row, engine.recovered_version(), content.digest()))
     results.close()
     results.join_thread()
     os.kill(os.getpid(), 9)
@@ -299,11 +306,13 @@ def compare(keys: int, changes: int, root: Path) -> dict[str, dict[str, float]]:
     base = root / "base"
     build_base(base, keys)
     start, table = multiprocessing.get_context("spawn"), {}
+    contents = set()
     for name in ENGINES:
         results = start.Queue()
         child = start.Process(target=measure, args=(name, base, root / f"engine-{name}", (keys, changes), results))
         child.start()
-        _, row, version = results.get(timeout=600)
+        row, version, content = results.get(timeout=600)
+        contents.add(content)
         child.join()
         again = start.Process(target=measure_restart, args=(name, root / f"engine-{name}", results))
         again.start()
@@ -311,6 +320,7 @@ def compare(keys: int, changes: int, root: Path) -> dict[str, dict[str, float]]:
         again.join()
         row["versions to read again after it"] = version - recovered
         table[name] = row
+    assert len(contents) == 1, "the engines do not hold the same state"
     return table
 
 

@@ -15,7 +15,7 @@ from understudy_node.checkpoint.description import CheckpointDescription, Operat
 from understudy_node.checkpoint.logs import Provider
 from understudy_node.follow.end import End
 from understudy_node.follow.history import CommitRecord
-from understudy_node.replica.store_replica import StorePlace, Surroundings
+from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task import TaskReplica
 from understudy_node.serving.lookup import Holding
 from understudy_node.serving.stores import StoreAlias, served_stores
@@ -84,9 +84,7 @@ def build_generation(
     for operator in description.operators:
         by_operator[operator.operator_id] = {
             partition: TaskReplica(
-                TaskId(application_id, operator.operator_id, partition),
-                description.query_id,
-                _places(operator, partition),
+                _places(operator, TaskId(application_id, operator.operator_id, partition), description.query_id),
                 around,
                 fits=layout.fits,
                 end=end,
@@ -116,5 +114,7 @@ def build_generation(
     return Generation(description.query_id, layout, description, holdings, replicas)
 
 
-def _places(operator: OperatorDescription, partition: int) -> list[StorePlace]:
-    return [StorePlace(store.name, store.directory(partition), store.index) for store in operator.stores]
+def _places(operator: OperatorDescription, task: TaskId, lineage: Lineage) -> list[StorePlace]:
+    return [
+        StorePlace(task, lineage, store.name, store.directory(task.partition), store.index) for store in operator.stores
+    ]

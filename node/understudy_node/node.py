@@ -21,7 +21,7 @@ from understudy_node.follow.history import History
 from understudy_node.follow.poller import Poll, Poller
 from understudy_node.generation import Generation, Layout, build_generation, layout_of
 from understudy_node.replica.local_bases import LocalBases
-from understudy_node.replica.store_replica import Surroundings
+from understudy_node.replica.surroundings import Surroundings
 from understudy_node.replica.workers import Workers
 from understudy_node.serving.stores import read_aliases, served_stores
 from understudy_node.settings import NodeSettings
@@ -115,11 +115,15 @@ class Node:
         self._workers.stop(timeout_s=STOP_TIMEOUT_S)
         self._disk.release()
 
+    @property
+    def dead(self) -> str | None:
+        """Why this process cannot go on, None while it can: a background thread met a bug of ours."""
+        failure = self.failure or self._workers.failure
+        return None if failure is None else f"a background task died: {failure!r}"
+
     def not_ready(self) -> list[str]:
         """Why this node should not be sent readers; empty when it should. Lag alone never makes it unready."""
-        reasons = []
-        if self.failure is not None or self._workers.failure is not None:
-            reasons.append(f"a background task died: {self.failure or self._workers.failure!r}")
+        reasons = [self.dead] if self.dead else []
         generation = self.generation
         if generation is None:
             reasons.append(str(self.error) if self.error else "no batch has been committed yet")

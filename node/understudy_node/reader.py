@@ -17,7 +17,8 @@ from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitRecord, History
 from understudy_node.generation import ROW_PREFIX, Layout, layout_of
 from understudy_node.replica.local_bases import LocalBases
-from understudy_node.replica.store_replica import StorePlace, StoreReplica, Surroundings
+from understudy_node.replica.store_replica import StoreReplica
+from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.serving.stores import ServedStore, served_stores
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.words import ApplicationId, TaskId
@@ -71,17 +72,17 @@ class CheckpointReader:
 
     def view(self, store: ServedStore, partition: int, version: int) -> View:
         """One partition of a store at exactly `version`."""
+        task = TaskId(ApplicationId("reader"), store.operator_id, partition)
         (place,) = (
-            StorePlace(found.name, found.directory(partition), found.index)
+            StorePlace(task, self.description.query_id, found.name, found.directory(partition), found.index)
             for operator in self.description.operators
             for found in operator.stores
             if operator.operator_id == store.operator_id and found.name == store.store_name
         )
-        task = TaskId(ApplicationId("reader"), store.operator_id, partition)
         around = Surroundings(
             files=self._files, history=self._history, disk=self._disk, cache=BlockCache(), overlay_max_bytes=1 << 40
         )
-        replica = StoreReplica(task, self.description.query_id, place, around)
+        replica = StoreReplica(place, around)
         _run(replica.restore(version))
         while replica.version < version:
             _run(replica.advance(version))

@@ -79,13 +79,16 @@ def refusal(bound: Bound, *, lag: LagInfo, role: Role, version: int, committed_a
             return Refusal.BELOW_MIN_POSITION
         if version == position.version and _differs(committed_at_us, position.committed_at_us):
             return Refusal.LINEAGE_CHANGED  # the history was rewound: same number, another batch
+    # What is known to be exceeded is refused first: `unknown_lag=serve` excuses only what is unknown.
+    if _exceeds(lag.offset_lag, bound.max_lag) or _exceeds(lag.time_lag_ms, bound.max_staleness_ms):
+        return Refusal.LAG_EXCEEDED
     if lag.offset_lag is None or (bound.max_staleness_ms is not None and lag.time_lag_ms is None):
         return None if bound.serves_unknown_lag else Refusal.LAG_UNKNOWN
-    if bound.max_lag is not None and lag.offset_lag > bound.max_lag:
-        return Refusal.LAG_EXCEEDED
-    if bound.max_staleness_ms is not None and (lag.time_lag_ms or 0) > bound.max_staleness_ms:
-        return Refusal.LAG_EXCEEDED
     return None
+
+
+def _exceeds(lag: int | None, limit: int | None) -> bool:
+    return lag is not None and limit is not None and lag > limit
 
 
 def _differs(a: int | None, b: int | None) -> bool:
@@ -133,10 +136,10 @@ def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | N
 
 
 def _flag(parameters: Mapping[str, object], name: str) -> bool:
-    value = parameters.get(name, False)
-    if value in (True, "true", "1"):
+    value = parameters.get(name)
+    if value is True or value in ("true", "1"):
         return True
-    if value in (False, "false", "0"):
+    if value is None or value is False or value in ("false", "0"):
         return False
     raise BadBoundError(f"{name}={value!r} is not a boolean", where=name, fix="Send true or false")
 

@@ -44,5 +44,7 @@ class ManualClock:
 
     def advance(self, ms: float) -> None:
         """Move both clocks forward by `ms` milliseconds."""
+        if ms < 0:
+            raise ValueError("a monotonic clock does not go back")
         self._monotonic_ms += ms
         self._wall_us += int(ms * 1000)

@@ -47,3 +47,7 @@ class BadKeyError(UnderstudyError):
 
 class UnknownStoreError(UnderstudyError):
     """No store of that name; `fix` lists the names there are."""
+
+
+class SettingsError(UnderstudyError):
+    """A setting, or a file that a setting names, that is wrong: the caller's to correct before anything is served."""

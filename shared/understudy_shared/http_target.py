@@ -10,24 +10,18 @@ from urllib.parse import unquote_to_bytes
 from understudy_shared.problems import Problem, ProblemError, ProblemType
 
 MAX_TARGET_BYTES = 16 * 1024
-"""Longest path plus query that is parsed: a key is at most 4 KiB, three times that when percent-encoded."""
+"""Longest path, and longest query, that is parsed: a key is at most 4 KiB, three times that when percent-encoded."""
 
 
 def split_path(raw_path: bytes) -> list[str]:
     """`b"/v1/stores/a%2Fb"` -> `["v1", "stores", "a/b"]`. Raises a bad-request problem when not UTF-8."""
-    if len(raw_path) > MAX_TARGET_BYTES:
-        raise ProblemError(
-            Problem(ProblemType.TOO_LARGE, f"the path has {len(raw_path)} bytes, above {MAX_TARGET_BYTES}")
-        )
+    _refuse_too_long(raw_path, where="path")
     return [_decode(segment, where="path") for segment in raw_path.lstrip(b"/").split(b"/")]
 
 
 def parse_query(query: bytes) -> dict[str, str]:
     """Query parameters by name; a repeated name is refused, because guessing which one counts would be a lie."""
-    if len(query) > MAX_TARGET_BYTES:
-        raise ProblemError(
-            Problem(ProblemType.TOO_LARGE, f"the query has {len(query)} bytes, above {MAX_TARGET_BYTES}")
-        )
+    _refuse_too_long(query, where="query")
     parameters: dict[str, str] = {}
     for part in query.split(b"&"):
         if not part:
@@ -40,6 +34,14 @@ def parse_query(query: bytes) -> dict[str, str]:
             )
         parameters[name] = _decode(raw_value, where=f"query parameter {name!r}")
     return parameters
+
+
+def _refuse_too_long(raw: bytes, *, where: str) -> None:
+    if len(raw) > MAX_TARGET_BYTES:
+        detail = f"the {where} has {len(raw)} bytes, above {MAX_TARGET_BYTES}"
+        raise ProblemError(
+            Problem(ProblemType.TOO_LARGE, detail, where=where, fix="Send keys in the body of a batch lookup")
+        )
 
 
 def _decode(raw: bytes, *, where: str) -> str:

@@ -2,13 +2,12 @@
 
 One version and its commit time stand for a whole application, because every batch advances every task. Tokens merge by
 maximum; tokens of two lineages do not merge. The commit time catches a rewound history: the same version, committed at
-another time, is not what the reader saw.
+another time, is not what the reader saw, and does not merge either.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from dataclasses import dataclass
 
@@ -50,7 +49,16 @@ class Position:
                 f"positions of lineage {self.lineage} and {other.lineage} cannot be merged",
                 fix="Drop the older token: the checkpoint was re-created",
             )
-        return self if self.version >= other.version else other
+        if self.version != other.version:
+            return max(self, other, key=lambda position: position.version)
+        if self.committed_at_us is None or other.committed_at_us is None:
+            return self if other.committed_at_us is None else other  # the one that says more
+        if self.committed_at_us != other.committed_at_us:
+            raise LineageChangedError(
+                f"version {self.version} was committed twice: the positions are of two histories",
+                fix="Drop the older token: the checkpoint was rewound",
+            )
+        return self
 
 
 def decode_position(token: str) -> Position:
@@ -60,12 +68,14 @@ def decode_position(token: str) -> Position:
     body = token[len(PREFIX) :]
     try:
         fields = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
-    except (binascii.Error, UnicodeDecodeError, json.JSONDecodeError) as error:
+        match fields:
+            case [str(application), str(lineage), int(version), int() | None as committed_at_us] if version >= 0:
+                position = Position(ApplicationId(application), Lineage(lineage), version, committed_at_us)
+                if position.encode() == token and bool not in (type(version), type(committed_at_us)):
+                    return position
+    except (ValueError, RecursionError) as error:  # bad base64, UTF-8 or JSON are all ValueErrors
         raise _bad(token, f"its body does not decode ({error})") from None
-    match fields:
-        case [str(application), str(lineage), int(version), int() | None as committed_at_us] if version >= 0:
-            return Position(ApplicationId(application), Lineage(lineage), version, committed_at_us)
-    raise _bad(token, "its fields are not (application, lineage, version, commit time)")
+    raise _bad(token, "its fields are not (application, lineage, version, commit time) as they were issued")
 
 
 def _bad(token: str, why: str) -> BadPositionError:

@@ -1,14 +1,10 @@
-"""How moments are printed: ISO-8601 in UTC with microseconds and `Z`."""
+"""How moments are printed: ISO-8601 in UTC with microseconds and `Z`, in every year that Spark can name."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from understudy_shared.spark.temporal import timestamp_text
 
 
 def utc_text(moment_us: int | None) -> str | None:
     """Microseconds since the epoch as text, None as None."""
-    if moment_us is None:
-        return None
-    return (_EPOCH + timedelta(microseconds=moment_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return None if moment_us is None else timestamp_text(moment_us)

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import fsspec
 import pytest
@@ -184,6 +185,45 @@ def test_a_full_disk_is_named_with_the_directory_and_what_to_do(
     assert refusal.value.where == str(tmp_path)
     assert "Free space" in refusal.value.fix
     assert not list(tmp_path.glob("*x*"))
+
+
+def test_a_download_that_breaks_off_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(f"memory://{uuid.uuid4().hex}/ckpt")
+    place.write("8.sst", b"the whole table")
+    (tmp_path / "8.local").write_bytes(b"old")
+
+    def half(_self: object, _source: str, target: str) -> None:
+        Path(target).write_bytes(b"the wh")
+
+    monkeypatch.setattr(fsspec.AbstractFileSystem, "get_file", half)
+    with pytest.raises(CheckpointError, match="after 6 of 15 bytes"):
+        FsspecFiles(place.url).fetch("8.sst", tmp_path / "8.local")
+    assert (tmp_path / "8.local").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["8.local"]
+
+
+class _KeepsListings(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Like the object stores' backends: a listing is kept until it is invalidated."""
+
+    protocol = "keepslistings"
+    names: ClassVar[set[str]] = {"bucket/ckpt/commits/3"}
+
+    def ls(self, path: str, detail: bool = True, **_kwargs: object) -> list[dict[str, object]]:
+        found = self.__dict__.setdefault("kept", {}).setdefault(path.rstrip("/"), sorted(self.names))
+        return [{"name": name, "size": 1, "type": "file"} for name in found if name.startswith(path)]
+
+    def invalidate_cache(self, _path: str | None = None) -> None:
+        self.__dict__.pop("kept", None)
+
+
+def test_a_backend_that_keeps_listings_does_not_hide_a_new_commit() -> None:
+    fsspec.register_implementation("keepslistings", _KeepsListings, clobber=True)
+    files = open_checkpoint_files("keepslistings://bucket/ckpt")
+    assert files.list("commits") == ["3"]
+    assert files.stat("commits/4") is None
+    _KeepsListings.names.add("bucket/ckpt/commits/4")
+    assert files.stat("commits/4") is not None
+    assert files.list("commits") == ["3", "4"]
 
 
 def test_where_hard_links_are_refused_the_file_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

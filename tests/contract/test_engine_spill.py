@@ -86,6 +86,16 @@ def test_a_base_that_overtook_the_spill_wins(view: View, tmp_path: Path, cache: 
     assert view.with_base(newer, 12).with_spill(spill).spill is None
 
 
+def test_a_spill_that_spans_the_new_bases_version_stays_on_top_of_it(
+    view: View, tmp_path: Path, cache: BlockCache
+) -> None:
+    view = view.with_changes({b"a": b"11"}, 11).with_changes({b"b": b"12"}, 12)
+    view = view.with_spill(_spilled(view, tmp_path / "1", cache))
+    newer = RocksBase.open(write_rocksdb(tmp_path / "newer", {**BASE, b"a": b"11"}), cache=cache, expected_keys=3)
+    swapped = view.with_base(newer, 11)
+    assert dict(swapped.scan()) == {b"a": b"11", b"b": b"12", b"c": b"base"}
+
+
 def test_a_spill_killed_while_it_was_written_is_refused_and_a_finished_one_opens_after_a_restart(
     view: View, tmp_path: Path, cache: BlockCache
 ) -> None:

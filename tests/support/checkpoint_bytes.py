@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import cramjam
 import google_crc32c
+import xxhash
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
@@ -69,13 +70,15 @@ def rocksdb_checked(key: bytes, value: bytes | None) -> Record:
 
 
 def lz4(raw: bytes, *, block_bytes: int = 1 << 15, stored: bool = False) -> bytes:
-    """An LZ4Block stream with its end block; the checksums are zero."""
+    """An LZ4Block stream with its end block, each block with its xxhash32."""
     out = b""
     for start in range(0, len(raw), block_bytes):
         block = raw[start : start + block_bytes]
         packed = block if stored else bytes(cramjam.lz4.compress_block(block, store_size=False))
         token = (0x10 if stored else 0x20) | (block_bytes.bit_length() - 11)
-        out += b"LZ4Block" + struct.pack("<Biii", token, len(packed), len(block), 0) + packed
+        checksum = xxhash.xxh32_intdigest(block, 0x9747B28C) & 0x0FFFFFFF
+        out += b"LZ4Block" + struct.pack("<Biii", token, len(packed), len(block), checksum)
+        out += packed
     return out + b"LZ4Block" + struct.pack("<Biii", 0x10 | (block_bytes.bit_length() - 11), 0, 0, 0)
 
 

@@ -114,6 +114,16 @@ def test_bytes_after_the_end_mark_are_refused(version: str, written: list[spark.
         )
 
 
+@pytest.mark.parametrize("odd", [(b"k", b"v"), (b"kk", b"vv"), (b"kk", None), (b"k", b"vv")])
+@pytest.mark.parametrize("before", [0, 7, 8, 9, 10, 40, 41, 42, 330])
+def test_a_run_of_equal_sizes_ends_exactly_where_a_size_changes(before: int, odd: spark.Record) -> None:
+    def run(first: int, count: int) -> list[spark.Record]:
+        return [(number.to_bytes(2, "big"), b"v") for number in range(first, first + count)]
+
+    written = [*run(0, before), odd, *run(1000, 50), odd]
+    assert decode_changelog(spark.plain(written), name="7.delta", form="delta").changes == dict(written)
+
+
 def test_a_truncated_file_is_refused_before_its_first_slice_is_handed_out() -> None:
     raw = spark.plain([(b"k%d" % i, b"v") for i in range(100)])
     with pytest.raises(CorruptFileError, match="truncated"):

@@ -87,3 +87,11 @@ def test_other_codecs_are_refused_by_name_with_what_to_set(data: bytes, what: st
     with pytest.raises(UnsupportedError, match=what) as refusal:
         decompress(data, name="1.delta")
     assert "compression.codec" in refusal.value.fix
+
+
+def test_a_flipped_bit_that_still_decompresses_is_refused_by_its_checksum() -> None:
+    packed = bytearray(spark.lz4(b"a value that must not be served changed", stored=True))
+    at = packed.index(b"value")
+    packed[at] ^= 1
+    with pytest.raises(CorruptFileError, match="checksum"):
+        decompress(bytes(packed), name="1.delta")

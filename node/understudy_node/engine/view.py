@@ -112,7 +112,7 @@ class View:
         assert self.base_version <= base_version <= self.version, (
             f"a base at {base_version} does not fit between {self.base_version} and {self.version}"
         )
-        spill = self.spill if self.spill is not None and self.spill.first_version > base_version else None
+        spill = self.spill if self.spill is not None and self.spill.last_version > base_version else None
         tiers = without_settled(self.tiers, base_version)
         return View(base, version=self.version, base_version=base_version, tiers=tiers, spill=spill)
 

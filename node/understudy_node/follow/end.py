@@ -52,7 +52,8 @@ class End:
 
 def observe(end: End, probe: Probe) -> tuple[End, Next]:
     """Fold one probe into the end."""
-    if probe.query_id != end.query_id or probe.last_commit != end.last_commit:
+    last_gone = end.version > 0 and probe.last_commit is None
+    if probe.query_id != end.query_id or probe.last_commit != end.last_commit or last_gone:
         return replace(end, confirmed_ms=None), Next.LIST
     if probe.next_commit is not None:
         return end, Next.READ
@@ -83,12 +84,15 @@ def settle(end: End, *, same_query: bool | None, batch_ids: list[int] | None, la
     """Judge a listing of the commit log against the end that was in doubt.
 
     `same_query` is None when the checkpoint's `metadata` is gone; `last_commit` is `commits/<last>` as it is now.
+    `batch_ids` is None when there is no commit log, as before the first commit on storage without empty directories.
     """
-    if same_query is None or batch_ids is None:
+    if same_query is None:
         return Verdict.GONE
     if not same_query:
         return Verdict.RECREATED
-    newest = max(batch_ids, default=-1) + 1
+    if batch_ids is None and end.version > 0:
+        return Verdict.GONE
+    newest = max(batch_ids or (), default=-1) + 1
     if newest < end.version:
         return Verdict.REWOUND
     if last_commit is not None and end.last_commit is not None and last_commit != end.last_commit:

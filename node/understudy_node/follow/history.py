@@ -12,7 +12,7 @@ from threading import Lock
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import Commit, OffsetEntry, batch_ids, parse_commit, parse_offsets
-from understudy_shared.errors import VanishedError
+from understudy_shared.errors import CorruptFileError, VanishedError
 
 MAX_RECORDS = 4096
 """Cached versions. Spark retains 100 commits by default; a record is about 1 KiB plus its unique ids."""
@@ -37,7 +37,17 @@ class CommitRecord:
         if ids is None:
             return None
         partitions = ids.get(operator_id, ())
-        return partitions[partition][store_index] if partition < len(partitions) else None
+        if partition >= len(partitions):
+            return None
+        stores = partitions[partition]
+        if store_index >= len(stores):
+            raise CorruptFileError(
+                f"partition {partition} of operator {operator_id} has ids of {len(stores)} stores, not of "
+                f"{store_index + 1}",
+                where=f"commits/{self.commit.batch_id}",
+                fix="The operator's metadata and the commit log disagree: report it with both files",
+            )
+        return stores[store_index]
 
 
 class History:

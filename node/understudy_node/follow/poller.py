@@ -1,7 +1,8 @@
 """Polls the commit log and keeps the end: the thin shell around `end.py`.
 
-One poll is three stats, whatever the number of tasks. A poll that finds the end in doubt lists the commit log once and
-reports the verdict; what to do about a rewound or re-created checkpoint is the node's business.
+A poll is four stats, whatever the number of tasks: three confirm the end, one sees a batch in progress. A poll that
+finds the end in doubt lists the commit log once and reports the verdict; what to do about a rewound or re-created
+checkpoint is the node's business.
 """
 
 from __future__ import annotations
@@ -40,47 +41,54 @@ class Poller:
         self.end = End(version, self._stat_commit(version), query_id)
 
     def poll(self) -> Poll:
-        """Look once. Storage errors propagate as OSError: the end stays unconfirmed by this poll."""
-        verdict = Verdict.SAME
+        """Look once. Errors of the storage propagate: what was confirmed before only grows older.
+
+        Readers see the end move when the new one is confirmed, and see doubt at once; they never see the instant
+        between a commit that was just found and the look for the one after it.
+        """
+        end, verdict, listed = self.end, Verdict.SAME, False
         for _ in range(MAX_ADVANCE):
-            probe = self._probe()
-            self.end, what = observe(self.end, probe)
-            if what is Next.WAIT:
-                break
+            probe = self._probe(end)
+            end, what = observe(end, probe)
             if what is Next.READ and probe.next_commit is not None:
-                self.end = advance(self.end, probe.next_commit, now_ms=self._clock.monotonic_ms())
+                end = advance(end, probe.next_commit, now_ms=self._clock.monotonic_ms())
                 continue
-            verdict = self._settle()
+            if what is Next.WAIT or listed:
+                break
+            self.end, listed = end, True
+            end, verdict = self._settle(end)
             if verdict not in (Verdict.SAME, Verdict.AHEAD):
                 break
-        in_progress = self._files.stat(f"offsets/{self.end.version}") is not None
-        return Poll(self.end, verdict, in_progress)
+        self.end = end
+        in_progress = self._files.stat(f"offsets/{end.version}") is not None
+        return Poll(end, verdict, in_progress)
 
-    def _probe(self) -> Probe:
+    def _probe(self, end: End) -> Probe:
         started_ms = self._clock.monotonic_ms()
         return Probe(
             started_ms=started_ms,
-            next_commit=self._stat_commit(self.end.version + 1),
-            last_commit=self._stat_commit(self.end.version),
+            next_commit=self._stat_commit(end.version + 1),
+            last_commit=self._stat_commit(end.version),
             query_id=self._files.stat("metadata"),
         )
 
-    def _settle(self) -> Verdict:
+    def _settle(self, end: End) -> tuple[End, Verdict]:
         try:
             lineage, query_id = _read_query_id(self._files)
         except (NotACheckpointError, CorruptFileError):
-            return settle(self.end, same_query=None, batch_ids=None, last_commit=None)
+            return end, settle(end, same_query=None, batch_ids=None, last_commit=None)
         names = self._files.list("commits")
         ids = None if names is None else batch_ids(names)
-        last_commit = self._stat_commit(self.end.version)
-        verdict = settle(self.end, same_query=lineage == self.lineage, batch_ids=ids, last_commit=last_commit)
-        if verdict in (Verdict.SAME, Verdict.AHEAD):
-            version = max(ids or [], default=-1) + 1
-            moved_ms = self._clock.monotonic_ms() if verdict is Verdict.AHEAD else self.end.moved_ms
-            self.end = replace(
-                self.end, version=version, last_commit=self._stat_commit(version), query_id=query_id, moved_ms=moved_ms
-            )
-        return verdict
+        last_commit = self._stat_commit(end.version)
+        verdict = settle(end, same_query=lineage == self.lineage, batch_ids=ids, last_commit=last_commit)
+        if verdict is Verdict.SAME:
+            # A last commit that cannot be seen just now is kept, so that another one in its place is noticed.
+            return replace(end, last_commit=last_commit or end.last_commit, query_id=query_id), verdict
+        if verdict is Verdict.AHEAD:
+            version, moved_ms = max(ids or [], default=-1) + 1, self._clock.monotonic_ms()
+            newest = self._stat_commit(version)
+            return replace(end, version=version, last_commit=newest, query_id=query_id, moved_ms=moved_ms), verdict
+        return end, verdict
 
     def _stat_commit(self, version: int) -> FileStat | None:
         """The commit file that makes `version`; None before the first version."""

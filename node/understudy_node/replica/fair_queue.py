@@ -1,7 +1,8 @@
 """Bounded steps over all tasks, fairly: who may work next (pure state, one door).
 
 Every task has at most one step in flight and at most one place in the queue. Tailing comes before restoring, and
-restores never take the last worker: a task that restores for minutes holds up nobody who only has to follow.
+restores never take the last worker: a task that restores for minutes holds up nobody who only has to follow. Nor do
+tailing tasks that never catch up keep a restore from going on: it gets one turn in `TAILING_TURNS` + 1.
 Size: at most one entry per task, so the queue is bounded by what the node holds.
 """
 
@@ -13,6 +14,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
+TAILING_TURNS = 8
+"""Tailing steps in a row while a restore waits: it delays following by an eighth, and never stands still."""
+
 
 class FairQueue(Generic[T]):
     """A round-robin of tasks in two classes, tailing and restoring."""
@@ -23,9 +27,11 @@ class FairQueue(Generic[T]):
         self._restore_limit = workers - 1
         self._tailing: deque[T] = deque()
         self._restoring: deque[T] = deque()
-        self._queued: set[T] = set()
+        self._queued: dict[T, bool] = {}
         self._running: dict[T, bool] = {}
         self._again: set[T] = set()
+        self._discarded: set[T] = set()
+        self._tailed_in_a_row = 0
 
     def __repr__(self) -> str:
         running = sum(self._running.values())
@@ -38,38 +44,50 @@ class FairQueue(Generic[T]):
         return len(self._queued) + len(self._running)
 
     def put(self, task: T, *, restoring: bool) -> None:
-        """Ask for a step. Asking while one runs means one more afterwards; asking twice is asking once."""
+        """Ask for a step. Asking while one runs means one more afterwards; asking twice is asking once.
+
+        A task that changed its class while it was queued goes to the end of the other line.
+        """
         if task in self._running:
+            self._discarded.discard(task)
             self._again.add(task)
-        elif task not in self._queued:
-            self._queued.add(task)
-            (self._restoring if restoring else self._tailing).append(task)
+        elif self._queued.get(task) is not restoring:
+            self._leave_line(task)
+            self._queued[task] = restoring
+            self._line(restoring).append(task)
 
     def take(self) -> T | None:
         """The task whose step is to run now, or None when nothing may run."""
-        if self._tailing:
-            task, restoring = self._tailing.popleft(), False
-        elif self._restoring and sum(self._running.values()) < self._restore_limit:
-            task, restoring = self._restoring.popleft(), True
-        else:
+        may_restore = bool(self._restoring) and sum(self._running.values()) < self._restore_limit
+        if not self._tailing and not may_restore:
             return None
-        self._queued.discard(task)
+        restoring = may_restore and (not self._tailing or self._tailed_in_a_row >= TAILING_TURNS)
+        self._tailed_in_a_row = 0 if restoring or not self._restoring else self._tailed_in_a_row + 1
+        task = self._line(restoring).popleft()
+        del self._queued[task]
         self._running[task] = restoring
         return task
 
     def done(self, task: T, *, more: bool, restoring: bool) -> None:
         """A step ended; `more` work puts the task at the end of the round."""
         del self._running[task]
-        wanted = task in self._again
+        wanted = task in self._again or (more and task not in self._discarded)
         self._again.discard(task)
-        if more or wanted:
+        self._discarded.discard(task)
+        if wanted:
             self.put(task, restoring=restoring)
 
     def discard(self, task: T) -> None:
         """Forget a task that left: a step in flight ends, and no other follows."""
         self._again.discard(task)
-        if task in self._queued:
-            self._queued.discard(task)
-            for line in (self._tailing, self._restoring):
-                if task in line:
-                    line.remove(task)
+        self._leave_line(task)
+        if task in self._running:
+            self._discarded.add(task)
+
+    def _leave_line(self, task: T) -> None:
+        restoring = self._queued.pop(task, None)
+        if restoring is not None:
+            self._line(restoring).remove(task)
+
+    def _line(self, restoring: bool) -> deque[T]:
+        return self._restoring if restoring else self._tailing

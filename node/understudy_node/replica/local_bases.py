@@ -23,7 +23,7 @@ from understudy_shared.words import Lineage, TaskId
 RECORD = "base.json"
 
 REOPEN_VERSIONS = 50
-"""A newer snapshot replaces a local base that is this many versions older: beyond, replaying costs more than opening."""
+"""A snapshot this many versions newer than a local base replaces it: replaying would cost more than opening."""
 
 
 class BaseRecord(BaseModel):

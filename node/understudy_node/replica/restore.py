@@ -59,7 +59,7 @@ class Snapshot:
         )
 
 
-Restoring = Generator[None, None, tuple[Base, Path]]
+Restoring = Generator[None, None, Base]
 
 
 def restore(snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, store: Path, cache: BlockCache) -> Restoring:
@@ -83,7 +83,7 @@ def restore(snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, store:
             raise VanishedError("the snapshot was rewritten while it was read", where=snapshot.path)
         base = disk.finish(directory, snapshot.record(source, total_keys))
         yield
-        return open_base(base, cache), directory
+        return open_base(base, cache)
 
 
 def open_base(local: LocalBase, cache: BlockCache) -> Base:
@@ -139,6 +139,6 @@ def _removed_on_failure(directory: Path) -> Generator[None, None, None]:
             raise UnderstudyError(
                 "The disk is full",
                 where=str(directory.parent),
-                fix="Free space there, or give the node another data directory; the replica is restored again by itself",
+                fix="Free space there, or give the node another --data-dir; the replica is restored again by itself",
             ) from error
         raise

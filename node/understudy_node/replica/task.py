@@ -14,11 +14,13 @@ import orjson
 from understudy_node.follow.end import End
 from understudy_node.follow.history import CommitRecord
 from understudy_node.follow.lag import lag_of
-from understudy_node.replica.store_replica import RewrittenError, StorePlace, StoreReplica, Surroundings
+from understudy_node.replica.changelog_reader import RewrittenError
+from understudy_node.replica.store_replica import StoreReplica
+from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark, TaskView, task_view
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError, VanishedError
-from understudy_shared.words import HostInfo, LagInfo, Lineage, ReplicaState, Role, TaskId
+from understudy_shared.words import HostInfo, LagInfo, ReplicaState, Role
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +33,6 @@ class TaskReplica:
 
     def __init__(
         self,
-        task: TaskId,
-        lineage: Lineage,
         places: Sequence[StorePlace],
         around: Surroundings,
         *,
@@ -45,8 +45,8 @@ class TaskReplica:
         end_expiry_ms: float,
         published: Callable[[], None],
     ) -> None:
-        self.task = task
-        self.lineage = lineage
+        self.task = places[0].task
+        self.lineage = places[0].lineage
         self.role = role
         self.view: TaskView | None = None
         self.error: UnderstudyError | None = None
@@ -175,12 +175,12 @@ class TaskReplica:
                 return store.shrink()
         if self._wants_prefetch:
             self._wants_prefetch = False
-            return self._prefetch(target + 1)
+            return self._prefetch()
         return None
 
-    def _prefetch(self, version: int) -> Generator[None, None, None]:
+    def _prefetch(self) -> Generator[None, None, None]:
         for store in self._stores:
-            yield from store.prefetch(version)
+            yield from store.prefetch()
 
     def _publish(self) -> None:
         """Show the stores' version when they stand at one, and never an older one than is on show."""
@@ -213,7 +213,7 @@ class TaskReplica:
             )
 
     def _new_stores(self) -> list[StoreReplica]:
-        return [StoreReplica(self.task, self.lineage, place, self._around) for place in self._places]
+        return [StoreReplica(place, self._around) for place in self._places]
 
     def _again(self) -> bool:
         self._job = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Hashable
 from typing import Protocol
 
@@ -52,30 +53,29 @@ class Workers:
             self._queue.discard(task)
 
     def stop(self, *, timeout_s: float) -> None:
-        """End the threads after the steps in flight."""
+        """End the threads after the steps in flight, waiting `timeout_s` for all of them together."""
+        deadline_s = time.monotonic() + timeout_s
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         for thread in self._threads:
             if thread.is_alive():
-                thread.join(timeout_s)
+                thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _run(self) -> None:
         while (task := self._next()) is not None:
-            more = False
             try:
-                more = task.step()
+                more, restoring = task.step(), task.restoring
             except BaseException as error:
                 log.exception("a step failed unexpectedly", extra={"action": "worker-failed"})
                 with self._changed:
-                    self.failure = error
+                    self.failure = self.failure or error
                     self._stopping = True
                     self._changed.notify_all()
                 return
-            finally:
-                with self._changed:
-                    self._queue.done(task, more=more, restoring=task.restoring)
-                    self._changed.notify()
+            with self._changed:
+                self._queue.done(task, more=more, restoring=restoring)
+                self._changed.notify()
 
     def _next(self) -> Steps | None:
         with self._changed:

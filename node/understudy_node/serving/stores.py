@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription, StoreDescription
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.errors import SettingsError
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.names import unique_names
@@ -27,7 +27,7 @@ from understudy_shared.spark.types import StructType, parse_schema
 from understudy_shared.words import StoreName
 
 
-class AliasError(UnderstudyError):
+class AliasError(SettingsError):
     """An alias file that does not parse, or that names what the checkpoint does not have."""
 
 

@@ -39,8 +39,8 @@ class KeyCodec:
     `names` are the columns' names for people, in schema order (Spark's own, made unique, when there are none).
     `num_hash_columns` says how many leading columns decide the partition: None for all of them, 0 for operators whose
     keys all live in partition 0 (a global limit keys by one void column). `is_normalised` is whether Spark normalised
-    floats and sorted maps before it stored the keys, so that a key sent as -0.0 must find 0.0: it does for aggregations,
-    deduplication and joins.
+    floats and sorted maps before it stored the keys, so that a key sent as -0.0 must find 0.0: it does so for
+    aggregations, deduplication and joins.
     """
 
     def __init__(

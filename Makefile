@@ -1,0 +1,36 @@
+# Everything a developer or a CI runs. Needs make and a Python; the rest is put into .venv.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test verify bench clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+
+setup: ## make .venv with everything in it; quick and without network when nothing has changed
+	@$(PYTHON) tools/setup_environment.py
+
+check: setup ## lint, format, types, and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## rewrite the code as `make check` wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: setup ## the tests, one case for each claim
+	$(BIN)/pytest -m "not full" $(PYTEST_ARGS)
+
+verify: check ## everything: the checks, and the tests with their full matrices
+	$(BIN)/pytest -m "full or not full" $(PYTEST_ARGS)
+
+bench: setup ## the benchmarks: ratios taken in one run on this machine
+	$(BIN)/python -m benchmarks
+
+clean: ## remove the environment and every cache
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

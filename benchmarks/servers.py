@@ -1,0 +1,115 @@
+"""Servers to measure, each a process of its own, on a core of its own where the machine has two."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_LIMIT_S = 600.0
+SERVER_CORE, LOAD_CORE = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server."""
+
+    port: int
+    pid: int
+
+    def cpu_s(self) -> float:
+        """User and system time used so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        """Resident memory now, and how much of it is files (the kernel may drop those pages)."""
+        return self._status("VmRSS:")
+
+    def file_bytes(self) -> int:
+        return self._status("RssFile:")
+
+    def _status(self, field: str) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(field):
+                return int(line.split()[1]) * 1024
+        return 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def pin_load() -> None:
+    """Keep this process off the server's core."""
+    if len(os.sched_getaffinity(0)) > 1:
+        os.sched_setaffinity(0, {LOAD_CORE})
+
+
+@contextmanager
+def server(code: str, *arguments: str, ready_path: str, env: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Run Python `code` with a port as its first argument until the block ends; waits until `ready_path` answers 200."""
+    port = free_port()
+    command: Sequence[str] = [sys.executable, "-c", code, str(port), *arguments]
+    process = subprocess.Popen(command, env={**os.environ, **(env or {})})
+    try:
+        if len(os.sched_getaffinity(0)) > 1 or os.cpu_count() != 1:
+            os.sched_setaffinity(process.pid, {SERVER_CORE})
+        wait_ready(port, ready_path, process)
+        yield Server(port, process.pid)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def wait_ready(port: int, path: str, process: subprocess.Popen[bytes]) -> None:
+    """Return when `path` answers 200; fail when the server ends or the limit passes."""
+    limit_s = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < limit_s:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with {process.returncode}")
+        try:
+            if fetch(port, path)[0] == 200:
+                return
+        except OSError:
+            pass
+        time.sleep(0.005)
+    raise RuntimeError(f"{path} did not answer 200 in {START_LIMIT_S} s")
+
+
+def fetch(port: int, path: str) -> tuple[int, bytes]:
+    """One GET."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+CONSTANT_APP = """
+import sys, uvicorn
+BODY = b"x" * 512
+HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"512")]
+async def app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+    await send({"type": "http.response.body", "body": BODY})
+uvicorn.run(app, port=int(sys.argv[1]), lifespan="off", log_config=None, access_log=False, server_header=False,
+            date_header=False)
+"""
+
+NODE = """
+import sys
+from understudy_node.serve import main
+main({"port": int(sys.argv[1]), "checkpoint": sys.argv[2], "data_dir": sys.argv[3]})
+"""

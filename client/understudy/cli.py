@@ -1,0 +1,14 @@
+"""The `understudy` command: what the console script calls. The commands are in `commands.py`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line. Without the packages it needs, say which extra brings them."""
+    try:
+        from understudy.commands import cli  # noqa: PLC0415  # the one import that may fail, and must say why
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: the command line needs {error.name}\n  fix: pip install 'understudy[client]'")
+    cli(prog_name="understudy")

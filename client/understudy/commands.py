@@ -1,0 +1,71 @@
+"""The `understudy` command group. Command modules are imported when their command runs: `--help` stays quick."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from understudy.exits import EXIT_CODES_HELP, INTERRUPTED, exit_code_of, say_error
+from understudy_shared.errors import UnderstudyError
+
+_COMMANDS = {
+    "serve": ("understudy.serving", "Follow a checkpoint and answer lookups over HTTP."),
+    "get": ("understudy.reading", "Look one key up, a word per key column."),
+    "lookup": ("understudy.reading", "Look keys up, each written as JSON; many at once with --stdin."),
+    "stores": ("understudy.inspecting", "Show what can be asked: stores, key columns, value columns."),
+    "lag": ("understudy.inspecting", "Show how far each store partition is behind the query."),
+}
+"""Command to module and short help, in the order of the help. A module holds its command under the command's name."""
+
+
+class Commands(click.Group):
+    """Loads commands when they are needed, and turns our errors into lines and exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, short_help) for name, (_, short_help) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except UnderstudyError as error:
+            say_error(error)
+            ctx.exit(exit_code_of(error))
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=EXIT_CODES_HELP,
+)
+@click.version_option(package_name="understudy")
+def cli() -> None:
+    """Ask a running Spark Structured Streaming query for its state.
+
+    Understudy follows the query's checkpoint without a JVM, keeps every state store ready to be asked, and answers
+    key lookups over HTTP. A lookup never waits for Spark, and every answer says how old it is.
+
+    \b
+    Examples:
+      understudy serve /data/checkpoints/flights
+          follow a checkpoint; prints the stores and a curl for each
+      understudy get aircraft N14228
+          one key, with the value's fields and its age
+      understudy lookup aircraft '["N14228"]' '{"tailnum": "N24211"}' --json
+          several keys in one request, an answer per line
+
+    Each command has more: understudy COMMAND --help.
+    """

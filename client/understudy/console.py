@@ -1,0 +1,75 @@
+"""What commands print: JSON bytes as they came, or tables. No value is taken for markup.
+
+Into a pipe or a file, lines are as long as they need to be; a terminal folds them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+import orjson
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from understudy.values import answer_rows, batch_row, plain
+
+_PIPE_WIDTH = 100_000
+
+
+def print_json(document: bytes) -> None:
+    """A server's JSON document, exactly, as one line."""
+    click.echo(document.rstrip(b"\n"))
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Text as it is, folded by nobody."""
+    for line in lines:
+        click.echo(line)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
+    """A table with a heading; each cell's end is folded, never cut."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title or None, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    _print(table)
+
+
+def print_fields(rows: Iterable[Sequence[str]]) -> None:
+    """Aligned fields: names in the first columns; a row's text begins where its last name ends."""
+    listed = [list(row) for row in rows]
+    first = max(len(row[0]) for row in listed)
+    second = max((len(row[1]) for row in listed if row[2]), default=0)
+    for section, field, text in listed:
+        line = f"  {section:{first}}  {field:{second}}  {text}" if text else f"  {section:{first}}  {field}"
+        click.echo(line.rstrip())
+
+
+def print_answer(body: bytes) -> None:
+    """One lookup, found or absent."""
+    answer = orjson.loads(body)
+    click.echo(f"{plain(answer['store'])}: {'found' if answer['found'] else 'absent'}")
+    print_fields(answer_rows(answer))
+
+
+def print_batch(keys: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> None:
+    """A table of a batch's outcomes, in the order of `keys`."""
+    rows = []
+    for asked, answer in zip(keys, answers, strict=True):
+        key, outcome, value, age = batch_row(answer)
+        rows.append((key or plain(asked), outcome, value, age))
+    print_table(("key", "outcome", "value", "age"), rows)
+
+
+def _print(table: Table) -> None:
+    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False, width=_PIPE_WIDTH)
+    console.print(table)

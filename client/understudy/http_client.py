@@ -1,0 +1,143 @@
+"""One HTTP call to a node or router, and what its reply means. Every call has a timeout.
+
+Rule: only a JSON body that says `found: false` means that a key is absent; any other 404 is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+import orjson
+
+from understudy.exits import CommandError, ExitCode
+
+PROBLEM_TYPE = "application/problem+json"
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_NOT_THE_CALLERS_FAULT = {409, 421, 429}
+"""Statuses below 500 that the server means: another request, or none, would do better later or elsewhere."""
+
+
+class ServerProblemError(CommandError):
+    """A problem that the server sent; `body` is its JSON as it came."""
+
+    def __init__(self, problem: Mapping[str, Any], body: bytes) -> None:
+        super().__init__(
+            str(problem.get("detail") or problem.get("title") or "the server refused"),
+            where=str(problem.get("where", "")),
+            fix=str(problem.get("fix", "")),
+            exit_code=problem_exit_code(problem),
+            notes=[candidate_line(candidate) for candidate in problem.get("candidates", [])],
+        )
+        self.body = body
+
+
+class Server:
+    """A node or router at `url`. Used as a context manager, so that connections are closed."""
+
+    def __init__(self, url: str, *, timeout_s: float) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise CommandError(
+                f"{url!r} is not a server's URL",
+                where="--url",
+                fix="Write it whole, for example http://127.0.0.1:8080",
+                exit_code=ExitCode.USAGE,
+            )
+        self._url = url.rstrip("/")
+        self._timeout_s = timeout_s
+        # A proxy that is set for the outside world cannot reach this machine's loopback.
+        self._client = httpx.Client(timeout=timeout_s, trust_env=parts.hostname not in _LOOPBACK)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def get(self, path: str, parameters: Mapping[str, str] | None = None, *, wait_ms: int = 0) -> bytes:
+        """The JSON of a reply. `wait_ms` is what the server was asked to wait: the timeout comes on top of it."""
+        return self._call("GET", path, parameters=parameters, content=None, wait_ms=wait_ms)
+
+    def post(self, path: str, content: bytes, *, wait_ms: int = 0) -> bytes:
+        """The JSON of a reply to a JSON body."""
+        return self._call("POST", path, parameters=None, content=content, wait_ms=wait_ms)
+
+    def _call(
+        self, method: str, path: str, *, parameters: Mapping[str, str] | None, content: bytes | None, wait_ms: int
+    ) -> bytes:
+        timeout_s = self._timeout_s + wait_ms / 1000
+        headers = {} if content is None else {"content-type": "application/json"}
+        try:
+            response = self._client.request(
+                method, self._url + path, params=parameters, content=content, headers=headers, timeout=timeout_s
+            )
+        except httpx.TimeoutException:
+            raise self._unreachable(
+                f"no answer within {timeout_s:g} s", "Try again, or wait longer with --timeout-s"
+            ) from None
+        except (httpx.RequestError, httpx.InvalidURL) as error:
+            raise self._unreachable(
+                f"cannot reach the server: {error}",
+                "Start one with: understudy serve CHECKPOINT; or name another with --url or UNDERSTUDY_URL",
+            ) from None
+        return reply_of(response.status_code, response.headers.get("content-type", ""), response.content)
+
+    def _unreachable(self, what: str, fix: str) -> CommandError:
+        return CommandError(what, where=self._url, fix=fix, exit_code=ExitCode.UNREACHABLE)
+
+
+def reply_of(status: int, content_type: str, body: bytes) -> bytes:
+    """The body of an answer. Raises ServerProblemError for a problem, CommandError for what is no answer of ours."""
+    kind = content_type.partition(";")[0].strip().lower()
+    document = _json(body)
+    if kind == PROBLEM_TYPE and isinstance(document, dict):
+        raise ServerProblemError(document, body)
+    is_absent_key = status == 404 and isinstance(document, dict) and document.get("found") is False
+    if kind == "application/json" and isinstance(document, dict) and (status < 300 or is_absent_key):
+        return body
+    raise CommandError(
+        f"the reply is not one of an Understudy server: status {status}, {kind or 'no content type'}",
+        fix="Check --url: it names a node's or router's address without a path",
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def problem_exit_code(problem: Mapping[str, Any]) -> ExitCode:
+    """2 when the request was wrong, 3 when it was right and is not answered."""
+    status = problem.get("status")
+    is_callers_fault = isinstance(status, int) and 400 <= status < 500 and status not in _NOT_THE_CALLERS_FAULT
+    return ExitCode.USAGE if is_callers_fault else ExitCode.REFUSED
+
+
+def candidate_line(candidate: Mapping[str, Any]) -> str:
+    """A replica that may not answer, and why."""
+    host, port = candidate.get("host", "?"), candidate.get("port", "?")
+    facts = [str(candidate[name]) for name in ("role", "state") if candidate.get(name)]
+    facts += [
+        f"{label} {'unknown' if candidate[name] is None else candidate[name]}{unit}"
+        for name, label, unit in (
+            ("version", "version", ""),
+            ("offset_lag", "versions behind", ""),
+            ("time_lag_ms", "time lag", " ms"),
+        )
+        if name in candidate
+    ]
+    return f"{host}:{port}: {candidate.get('reason', 'no reason given')} ({', '.join(facts)})"
+
+
+def path_segment(text: str) -> str:
+    """A path segment that arrives as `text`, whatever is in it: dots too, which clients would resolve as folders."""
+    return {".": "%2E", "..": "%2E%2E"}.get(text) or quote(text, safe="")
+
+
+def _json(body: bytes) -> object:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None

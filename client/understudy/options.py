@@ -1,0 +1,74 @@
+"""Options that several commands share: which server, how to print, and the bounds of a read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from understudy_shared.bounds import WAIT_WITH_POSITION_MS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+DEFAULT_TIMEOUT_S = 5.0
+
+
+def server_options(command: Command) -> Command:
+    """--url, --timeout-s and --json."""
+    options = (
+        click.option(
+            "--url", default=DEFAULT_URL, envvar="UNDERSTUDY_URL", show_default=True, show_envvar=True,
+            help="Address of a node or router.",
+        ),
+        click.option(
+            "--timeout-s", type=click.FloatRange(min=0, min_open=True), default=DEFAULT_TIMEOUT_S, show_default=True,
+            help="Seconds to wait for a reply, on top of --wait-ms.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print the server's JSON, one document per line."),
+    )  # fmt: skip
+    return _all(command, options)
+
+
+def bound_options(command: Command) -> Command:
+    """What the reader accepts. Without any, every replica may answer, and the answer says its age."""
+    options = (
+        click.option("--max-lag", type=click.IntRange(min=0), help="Most versions (batches) behind, inclusive."),
+        click.option("--max-staleness-ms", type=click.IntRange(min=0), help="Most milliseconds behind, inclusive."),
+        click.option("--min-position", help="At least as new as the answer that had this `position`."),
+        click.option("--require-active", is_flag=True, help="Only the active replica may answer."),
+        click.option(
+            "--unknown-lag", type=click.Choice(["serve", "refuse"]),
+            help="What to do while the lag is unknown.  [default: serve without a lag bound, refuse with one]",
+        ),
+        click.option(
+            "--wait-ms", type=click.IntRange(min=0),
+            help=f"Time to wait for --min-position, in ms.  [default: {WAIT_WITH_POSITION_MS} with a position, else 0]",
+        ),
+    )  # fmt: skip
+    return _all(command, options)
+
+
+def given_bounds(bounds: dict[str, Any]) -> dict[str, Any]:
+    """The bounds that were given, 0 among them: the server knows its own defaults."""
+    return {name: value for name, value in bounds.items() if value is not None and value is not False}
+
+
+def as_parameters(bounds: dict[str, Any]) -> dict[str, str]:
+    """Bounds as query parameters."""
+    return {name: "true" if value is True else str(value) for name, value in bounds.items()}
+
+
+def wait_ms_of(bounds: dict[str, Any]) -> int:
+    """How long the server will wait."""
+    wait_ms = bounds.get("wait_ms")
+    if wait_ms is None:
+        return WAIT_WITH_POSITION_MS if "min_position" in bounds else 0
+    return int(wait_ms)
+
+
+def _all(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -1,0 +1,198 @@
+"""How far a service is with its restore: what is read from it, what is shown, and the thread that watches.
+
+The service is known by the Protocols below, never by its package. On a terminal a bar, else a log line per change.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from understudy.values import plain
+from understudy_shared.words import HostInfo, ReplicaState, TaskId
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.1
+
+
+class ShownVersion(Protocol):
+    """What readers of a task see."""
+
+    @property
+    def version(self) -> int: ...
+
+
+class Replica(Protocol):
+    """A task's replica."""
+
+    @property
+    def task(self) -> TaskId: ...
+    @property
+    def state(self) -> ReplicaState: ...
+    @property
+    def view(self) -> ShownVersion | None: ...
+    @property
+    def target(self) -> int: ...
+
+
+class Generation(Protocol):
+    """The replicas of what is served."""
+
+    @property
+    def replicas(self) -> Sequence[Replica]: ...
+
+
+class RunningNode(Protocol):
+    """What a started service shows of itself."""
+
+    @property
+    def host(self) -> HostInfo: ...
+    @property
+    def generation(self) -> Generation | None: ...
+    def not_ready(self) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStanding:
+    """One task: `version` is None until it can be asked; `target` is the newest version there is."""
+
+    state: ReplicaState
+    version: int | None
+    target: int
+
+    @property
+    def versions_behind(self) -> int:
+        return max(0, self.target - (self.version or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All tasks at one moment, and why the service is not ready; no reasons: it is."""
+
+    tasks: Mapping[str, TaskStanding] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def restored(self) -> int:
+        return sum(task.version is not None for task in self.tasks.values())
+
+    @property
+    def versions_behind(self) -> int:
+        """Of the task that is furthest behind."""
+        return max((task.versions_behind for task in self.tasks.values()), default=0)
+
+
+def observe(node: RunningNode) -> Standing:
+    """Read the service once."""
+    reasons = tuple(node.not_ready())  # first: a task that is restored after it makes the next look ready
+    generation = node.generation
+    tasks = {}
+    for replica in generation.replicas if generation is not None else ():
+        view = replica.view
+        version = None if view is None else view.version
+        tasks[str(replica.task)] = TaskStanding(replica.state, version, replica.target)
+    return Standing(tasks, reasons)
+
+
+def changed_tasks(before: Standing, after: Standing) -> list[tuple[str, TaskStanding]]:
+    """Tasks that are in another state than before, or that can be asked now."""
+    return [
+        (name, task)
+        for name, task in after.tasks.items()
+        if (old := before.tasks.get(name)) is None
+        or (old.state, old.version is None) != (task.state, task.version is None)
+    ]
+
+
+class Display(Protocol):
+    """Shows standings while it is open."""
+
+    def __enter__(self) -> Display: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def show(self, standing: Standing) -> None: ...
+
+
+class LogDisplay:
+    """A log line for each change of a task's state, and for each new reason why there are no tasks yet."""
+
+    def __init__(self) -> None:
+        self._last = Standing()
+
+    def __enter__(self) -> LogDisplay:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is held."""
+
+    def show(self, standing: Standing) -> None:
+        for name, task in changed_tasks(self._last, standing):
+            log.info(
+                "%s is %s",
+                name,
+                task.state,
+                extra={"action": "task-state", "version": task.version, "versions_behind": task.versions_behind},
+            )
+        if not standing.tasks and standing.reasons != self._last.reasons:
+            log.info("waiting: %s", "; ".join(standing.reasons), extra={"action": "waiting"})
+        self._last = standing
+
+
+class BarDisplay:
+    """A bar on the terminal, gone when it is closed."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[figures]}", markup=False),
+            TimeElapsedColumn(),
+            console=console or Console(stderr=True),
+            transient=True,
+        )
+        self._bar = self._progress.add_task("starting", total=None, figures="")
+
+    def __enter__(self) -> BarDisplay:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, standing: Standing) -> None:
+        total = len(standing.tasks)
+        waiting = "; ".join(standing.reasons) if not total else ""
+        figures = f"{standing.restored}/{total} tasks, {standing.versions_behind} versions behind" if total else ""
+        self._progress.update(
+            self._bar,
+            description=f"waiting: {plain(waiting)}" if waiting else "restoring",
+            total=total or None,
+            completed=standing.restored,
+            figures=figures,
+        )
+
+
+def watch(node: RunningNode, display: Display, stopping: threading.Event) -> bool:
+    """Show standings until the service is ready (True) or `stopping` is set (False)."""
+    with display:
+        while True:
+            standing = observe(node)
+            display.show(standing)
+            if not standing.reasons:
+                return True
+            if stopping.wait(LOOK_EVERY_S):
+                return False

@@ -1,0 +1,64 @@
+"""What `understudy serve` says when it is ready: the URL, the stores, and a curl to try for each (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from understudy.http_client import path_segment
+from understudy.reports import not_served_lines
+from understudy.values import plain
+from understudy_shared.words import HostInfo
+
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # recognised, not listened on
+
+
+def url_of(host: HostInfo) -> str:
+    """Where this machine reaches a service; one that listens everywhere is reached at loopback."""
+    name = _WILDCARDS.get(host.host, host.host)
+    return f"http://[{name}]:{host.port}" if ":" in name else f"http://{name}:{host.port}"
+
+
+def welcome_lines(url: str, document: Mapping[str, Any]) -> list[str]:
+    """`document` is what `/v1/stores` answers."""
+    stores = document["stores"]
+    lines = [f"Serving at {url}", ""]
+    for store in stores:
+        columns = ", ".join(f"{plain(column['name'])} {column['type']}" for column in store["key"]) or "no columns"
+        lines += [
+            f"  {plain(store['store'])}  ({plain(store['operator'])}, {store['partitions']} partitions)",
+            f"    key: {columns}",
+            f"    curl '{url}{example_target(store)}'",
+        ]
+    if not stores:
+        lines.append("  There is no store to ask.")
+    lines += [f"  {line}" for line in not_served_lines(document["not_served"])]
+    return [*lines, "", f"Try: understudy stores --url {url}; understudy lag --url {url}. Ctrl-C stops."]
+
+
+def example_target(store: Mapping[str, Any]) -> str:
+    """A lookup of the store's example key: the friendly form where its columns allow it, else the exact form."""
+    path = f"/v1/stores/{path_segment(store['store'])}"
+    examples = [column["example"] for column in store["key"]]
+    segments = _segments(examples)
+    if segments:
+        return "/".join([path, "keys", *map(path_segment, segments)])
+    return f"{path}/lookup?key={quote(orjson.dumps(examples), safe='')}"
+
+
+def _segments(examples: list[Any]) -> list[str] | None:
+    """A word per column, two for a window; None when a column is none of these."""
+    segments: list[str] = []
+    for example in examples:
+        if isinstance(example, dict) and list(example) == ["start", "end"]:
+            segments += map(str, example.values())
+        elif isinstance(example, str) and example:
+            segments.append(example)
+        elif isinstance(example, int | float):
+            segments.append(orjson.dumps(example).decode())
+        else:
+            return None
+    return segments

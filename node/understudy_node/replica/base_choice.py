@@ -1,0 +1,106 @@
+"""Which snapshot or local base a store starts from.
+
+Only what the commit log vouches for is used; a snapshot that turned out damaged is not chosen again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from understudy_node.checkpoint.changelog import LineageItem, parse_header
+from understudy_node.checkpoint.compression import decompress
+from understudy_node.checkpoint.lineage import committed_unique_ids, extend_by_lineage
+from understudy_node.checkpoint.snapshots import StateFile, choose_snapshot, parse_state_files
+from understudy_node.follow.history import CommitRecord
+from understudy_node.replica.changelog_reader import MAX_CHANGELOG_BYTES
+from understudy_node.replica.local_bases import REOPEN_VERSIONS, LocalBase, usable_again
+from understudy_node.replica.surroundings import StorePlace, Surroundings, file_name
+from understudy_shared.errors import CorruptFileError, VanishedError
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSearch:
+    """What was found: the snapshot to use, if any, and whether a stale one was met on the way."""
+
+    chosen: StateFile | None
+    met_stale: bool
+
+
+@dataclass(slots=True)
+class BaseChoice:
+    """Of one store. `damage` is what was wrong with the last snapshot that was rejected."""
+
+    place: StorePlace
+    around: Surroundings
+    damage: CorruptFileError | None = None
+    _damaged: set[str] = field(default_factory=set)
+
+    @property
+    def local_directory(self) -> Path:
+        """Where the store's local bases are."""
+        return self.around.disk.store_directory(self.place.task, self.place.lineage, self.place.name)
+
+    def reject(self, file: StateFile, damage: CorruptFileError) -> None:
+        """Do not choose this snapshot again: it is damaged."""
+        self._damaged.add(file.name)
+        self.damage = damage
+
+    def snapshot(self, target: int, *, above: int) -> SnapshotSearch:
+        """The newest committed snapshot in (above, target], from a fresh listing."""
+        names = self.around.files.list(self.place.directory) or []
+        found = [file for file in parse_state_files(names) if file.version > above and file.name not in self._damaged]
+        choice = choose_snapshot(
+            found,
+            at_most_version=target,
+            wanted_unique_ids=self._committed_ids(found, target),
+            mtimes_ns=self._mtimes_ns(found),
+        )
+        return SnapshotSearch(choice.chosen, any(left.reason == "stale-snapshot" for left in choice.left_out))
+
+    def local(self, target: int, *, newest_snapshot: int) -> LocalBase | None:
+        """The newest local base that may be used again and is not far behind what the checkpoint offers."""
+        for base in self.around.disk.whole(self.local_directory):
+            record = base.record
+            if newest_snapshot - record.version > REOPEN_VERSIONS:
+                return None
+            name = file_name(record.version, record.unique_id, record.kind)
+            source = self.around.files.stat(f"{self.place.directory}/{name}")
+            committed_at_ns = self.around.history.commit_time_ns(record.version)
+            if usable_again(record, target=target, committed_at_ns=committed_at_ns, source=source):
+                return base
+        return None
+
+    def _committed_ids(self, found: list[StateFile], target: int) -> dict[int, str] | None:
+        """Format v2: the committed attempt per version with a snapshot; None when the checkpoint is v1 throughout."""
+        history = self.around.history
+        newest = history.record(target)
+        if all(file.unique_id is None for file in found) and (newest is None or newest.commit.unique_ids is None):
+            return None
+        versions = {file.version for file in found if file.is_snapshot and file.version <= target}
+        records = [record for version in versions if (record := history.record(version)) is not None]
+        task = self.place.task
+        known = committed_unique_ids(
+            (record.commit for record in records),
+            operator_id=task.operator_id,
+            partition=task.partition,
+            store_index=self.place.index,
+        )
+        # A snapshot may outlive its commit file: the newest changelog's lineage still names it.
+        return extend_by_lineage(known or {}, self._lineage(newest), name=self.place.directory)
+
+    def _lineage(self, record: CommitRecord | None) -> tuple[LineageItem, ...]:
+        if record is None or (unique_id := self.place.unique_id(record)) is None:
+            return ()
+        path = f"{self.place.directory}/{file_name(record.version, unique_id, 'changelog')}"
+        try:
+            raw = decompress(self.around.files.read(path), name=path, max_bytes=MAX_CHANGELOG_BYTES)
+            return parse_header(raw, name=path, form="changelog").lineage or ()
+        except (VanishedError, CorruptFileError):
+            return ()
+
+    def _mtimes_ns(self, found: list[StateFile]) -> dict[str, int]:
+        """Modification times of HDFS-backed snapshots and of their versions' deltas."""
+        names = [name for file in found if file.kind == "snapshot" for name in (file.name, f"{file.version}.delta")]
+        stats = {name: self.around.files.stat(f"{self.place.directory}/{name}") for name in names}
+        return {name: stat.mtime_ns for name, stat in stats.items() if stat is not None}

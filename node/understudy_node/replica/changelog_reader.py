@@ -1,0 +1,124 @@
+"""Reads the changelog that a commit names, ahead of the commit where it can.
+
+In format v2 the file is found by the unique id in the commit. In format v1 a file read before its commit is used only
+if it is still the very same file afterwards, and the last one applied is looked at again, so that a later rewrite is
+noticed: a re-run batch, a rewritten delta or a dead attempt never reaches a reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from understudy_node.checkpoint.changelog import Changelog, Form, LineageItem, Operation, iter_changelog_slices
+from understudy_node.checkpoint.compression import decompress
+from understudy_node.checkpoint.files import FileStat
+from understudy_node.checkpoint.snapshots import parse_state_files
+from understudy_node.follow.history import CommitRecord
+from understudy_node.replica.surroundings import StorePlace, Surroundings, file_name
+from understudy_shared.errors import CheckpointError, VanishedError
+
+MAX_CHANGELOG_BYTES = 4 << 30
+"""Cap of one decompressed changelog: what one micro-batch changed in one partition."""
+
+
+class RewrittenError(CheckpointError):
+    """A committed file changed after it was applied: the task is rebuilt from what is there now, and marked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChangelog:
+    """A changelog file, read and decoded, and what the file was like then."""
+
+    name: str
+    stat: FileStat
+    lineage: tuple[LineageItem, ...] | None
+    changes: dict[bytes, bytes | None]
+    operations: tuple[Operation, ...]
+
+
+class ChangelogReader:
+    """Of one store. Keeps at most one changelog read ahead, and the identity of the last one applied."""
+
+    def __init__(self, place: StorePlace, around: Surroundings) -> None:
+        self._place = place
+        self._around = around
+        self._ahead: ReadChangelog | None = None
+        self._applied: tuple[str, FileStat] | None = None
+
+    def read(self, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
+        """The changelog of a committed version; None when there is no such file."""
+        name = file_name(record.version, self._place.unique_id(record), _kind(record))
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.name == name and ahead.stat == self._stat(name):
+            return ahead
+        return (yield from self._decode(name, record))
+
+    def read_ahead(self, latest: CommitRecord) -> Generator[None, None, None]:
+        """Read what may become the version after `latest`, before its commit exists."""
+        if self._ahead is not None:
+            return
+        names = self._uncommitted_names(latest)
+        if len(names) != 1:  # not there yet, or several attempts: only the commit tells them apart
+            return
+        try:
+            self._ahead = yield from self._decode(names[0], latest)
+        except CheckpointError:
+            return  # not committed, so not ours to judge: it is read again when it is
+
+    def applied(self, read: ReadChangelog) -> None:
+        """Remember what became part of the view."""
+        self._applied = (read.name, read.stat)
+
+    def forget(self) -> None:
+        """The view was rebuilt on a snapshot."""
+        self._ahead = self._applied = None
+
+    def check_last_applied(self) -> None:
+        """Raises RewrittenError when the file applied last is not the same any more."""
+        if self._applied is None:
+            return
+        name, stat = self._applied
+        now = self._stat(name)
+        if now is not None and now != stat:
+            raise RewrittenError(
+                f"{name} was rewritten after its commit",
+                where=f"{self._around.files.url}/{self._place.directory}",
+                fix="Use checkpoint format v2: spark.sql.streaming.stateStore.checkpointFormatVersion=2 with RocksDB",
+            )
+
+    def _decode(self, name: str, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
+        path = f"{self._place.directory}/{name}"
+        stat = self._stat(name)
+        if stat is None:
+            return None
+        raw = decompress(self._around.files.read(path), name=path, max_bytes=MAX_CHANGELOG_BYTES)
+        form: Form = "delta" if name.endswith(".delta") else "changelog"
+        row_checksum = record.offsets.properties.row_checksum
+        slices: list[Changelog] = []
+        for part in iter_changelog_slices(raw, name=path, form=form, row_checksum=row_checksum):
+            if slices:
+                yield
+            slices.append(part)
+        if self._stat(name) != stat:
+            raise VanishedError("the changelog was rewritten while it was read", where=path)
+        changes = slices[0].changes
+        for part in slices[1:]:
+            changes.update(part.changes)
+        operations = tuple(operation for part in slices for operation in part.operations)
+        return ReadChangelog(name, stat, slices[0].lineage, changes, operations)
+
+    def _uncommitted_names(self, latest: CommitRecord) -> list[str]:
+        """What the next version's changelog may be called; in format v2 only a listing tells."""
+        version, kind = latest.version + 1, _kind(latest)
+        if self._place.unique_id(latest) is None:
+            return [file_name(version, None, kind)]
+        names = self._around.files.list(self._place.directory) or []
+        return [file.name for file in parse_state_files(names) if file.version == version and file.kind == kind]
+
+    def _stat(self, name: str) -> FileStat | None:
+        return self._around.files.stat(f"{self._place.directory}/{name}")
+
+
+def _kind(record: CommitRecord) -> str:
+    return "delta" if record.offsets.properties.provider == "hdfs" else "changelog"

@@ -1,0 +1,42 @@
+"""What all replicas of a node share, and where one store of a task lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from understudy_node.checkpoint.files import CheckpointFiles
+from understudy_node.engine.rocksdb_base import BlockCache
+from understudy_node.follow.history import CommitRecord, History
+from understudy_node.replica.local_bases import LocalBases
+from understudy_shared.words import Lineage, TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Shared by all replicas. `overlay_max_bytes`: changes a store partition keeps in memory above its base."""
+
+    files: CheckpointFiles
+    history: History
+    disk: LocalBases
+    cache: BlockCache
+    overlay_max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """One store of a task: its directory in the checkpoint, and its index in the commit's unique ids."""
+
+    task: TaskId
+    lineage: Lineage
+    name: str
+    directory: str
+    index: int
+
+    def unique_id(self, record: CommitRecord) -> str | None:
+        """Format v2: the attempt that won the version; None in format v1."""
+        return record.unique_id(self.task.operator_id, self.task.partition, self.index)
+
+
+def file_name(version: int, unique_id: str | None, kind: str) -> str:
+    """How Spark names a state file."""
+    return f"{version}.{kind}" if unique_id is None else f"{version}_{unique_id}.{kind}"

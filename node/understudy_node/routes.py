@@ -1,0 +1,85 @@
+"""What a node answers besides lookups: stores, lag, probes, metrics. FastAPI routes of a few lines each."""
+
+from __future__ import annotations
+
+import orjson
+from fastapi import APIRouter, Response
+
+from understudy_node.admin import lag_report
+from understudy_node.metrics import CONTENT_TYPE_LATEST, NodeMetrics
+from understudy_node.node import Node
+from understudy_node.serving.lookup import Holding
+from understudy_node.serving.reads import Reads
+
+
+def read_routes(node: Node, reads: Reads) -> APIRouter:
+    """`/v1/stores` and one store's schema."""
+    router = APIRouter()
+
+    @router.get("/v1/stores")
+    async def stores() -> Response:
+        """Every store served here, with its schema, and what of the checkpoint is not served."""
+        generation = reads.generation()
+        not_served = [
+            {
+                "operator_id": operator.operator_id,
+                "operator": operator.operator_name,
+                "reason": str(operator.unsupported),
+            }
+            for operator in generation.description.operators
+            if operator.unsupported is not None
+        ]
+        described = [_described(holding, node) for holding in generation.holdings.values()]
+        return json_response({"stores": described, "not_served": not_served})
+
+    @router.get("/v1/stores/{store}")
+    async def store_schema(store: str) -> Response:
+        """One store's schema."""
+        return json_response(_described(reads.holding(store), node))
+
+    return router
+
+
+def admin_routes(node: Node, reads: Reads, metrics: NodeMetrics) -> APIRouter:
+    """`/admin/v1/lag`, probes and metrics."""
+    router = APIRouter()
+
+    @router.get("/admin/v1/lag")
+    async def lag(store: str | None = None) -> Response:
+        """Lag of every store partition, and what is known of the query."""
+        return json_response(lag_report(node, None if store is None else reads.holding(store).store.name))
+
+    @router.get("/livez")
+    async def livez() -> Response:
+        """The event loop turns and no background task died."""
+        dead = node.dead
+        return json_response({"alive": dead is None, "reason": dead}, 200 if dead is None else 503)
+
+    @router.get("/readyz")
+    async def readyz() -> Response:
+        """Every task can be answered from; lag does not matter here."""
+        reasons = node.not_ready()
+        return json_response({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+
+    @router.get("/metrics")
+    async def prometheus() -> Response:
+        """Prometheus exposition."""
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def json_response(content: object, status: int = 200) -> Response:
+    """JSON as everywhere else: one line, ended."""
+    body = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+    return Response(body, status, media_type="application/json")
+
+
+def _described(holding: Holding, node: Node) -> dict[str, object]:
+    return {
+        **holding.store.described(),
+        "partitions": holding.partitions,
+        "end_offset_position": node.end.version,
+        "lineage": holding.lineage,
+        "application_id": holding.application_id,
+    }
