@@ -70,7 +70,9 @@ def get(path: str) -> bytes:
 
 def post(path: str, body: bytes) -> bytes:
     """The bytes of a POST request with a JSON body."""
-    head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 

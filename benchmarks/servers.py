@@ -57,7 +57,7 @@ def pin_load() -> None:
 
 @contextmanager
 def server(code: str, *arguments: str, ready_path: str, env: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """Run Python `code` with a port as its first argument until the block ends; waits until `ready_path` answers 200."""
+    """Run Python `code`, a port its first argument, until the block ends; waits until `ready_path` answers 200."""
     port = free_port()
     command: Sequence[str] = [sys.executable, "-c", code, str(port), *arguments]
     process = subprocess.Popen(command, env={**os.environ, **(env or {})})

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from understudy.values import answer_rows, batch_row, plain
+from understudy.values import answer_rows, batch_row
+from understudy_shared.printable import printable
 
 _PIPE_WIDTH = 100_000
 
@@ -55,7 +56,7 @@ def print_fields(rows: Iterable[Sequence[str]]) -> None:
 def print_answer(body: bytes) -> None:
     """One lookup, found or absent."""
     answer = orjson.loads(body)
-    click.echo(f"{plain(answer['store'])}: {'found' if answer['found'] else 'absent'}")
+    click.echo(f"{printable(answer['store'])}: {'found' if answer['found'] else 'absent'}")
     print_fields(answer_rows(answer))
 
 
@@ -64,12 +65,14 @@ def print_batch(keys: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> No
     rows = []
     for asked, answer in zip(keys, answers, strict=True):
         key, outcome, value, age = batch_row(answer)
-        rows.append((key or plain(asked), outcome, value, age))
+        rows.append((key or printable(asked), outcome, value, age))
     print_table(("key", "outcome", "value", "age"), rows)
 
 
 def _print(table: Table) -> None:
     console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
-        console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False, width=_PIPE_WIDTH)
-    console.print(table)
+        console.width = _PIPE_WIDTH
+    with console.capture() as capture:
+        console.print(table)
+    print_lines(line.rstrip() for line in capture.get().splitlines())

@@ -14,6 +14,7 @@ import httpx
 import orjson
 
 from understudy.exits import CommandError, ExitCode
+from understudy_shared.printable import printable
 
 PROBLEM_TYPE = "application/problem+json"
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
@@ -26,11 +27,11 @@ class ServerProblemError(CommandError):
 
     def __init__(self, problem: Mapping[str, Any], body: bytes) -> None:
         super().__init__(
-            str(problem.get("detail") or problem.get("title") or "the server refused"),
-            where=str(problem.get("where", "")),
-            fix=str(problem.get("fix", "")),
+            printable(str(problem.get("detail") or problem.get("title") or "the server refused")),
+            where=printable(str(problem.get("where", ""))),
+            fix=printable(str(problem.get("fix", ""))),
             exit_code=problem_exit_code(problem),
-            notes=[candidate_line(candidate) for candidate in problem.get("candidates", [])],
+            notes=[printable(candidate_line(candidate)) for candidate in problem.get("candidates", [])],
         )
         self.body = body
 
@@ -39,18 +40,11 @@ class Server:
     """A node or router at `url`. Used as a context manager, so that connections are closed."""
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CommandError(
-                f"{url!r} is not a server's URL",
-                where="--url",
-                fix="Write it whole, for example http://127.0.0.1:8080",
-                exit_code=ExitCode.USAGE,
-            )
+        host = host_of(url)
         self._url = url.rstrip("/")
         self._timeout_s = timeout_s
         # A proxy that is set for the outside world cannot reach this machine's loopback.
-        self._client = httpx.Client(timeout=timeout_s, trust_env=parts.hostname not in _LOOPBACK)
+        self._client = httpx.Client(timeout=timeout_s, trust_env=host not in _LOOPBACK)
 
     def __enter__(self) -> Server:
         return self
@@ -92,6 +86,23 @@ class Server:
         return CommandError(what, where=self._url, fix=fix, exit_code=ExitCode.UNREACHABLE)
 
 
+def host_of(url: str) -> str:
+    """The host that a server's URL names. Raises CommandError for what is no URL of a server."""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:  # brackets that do not match, a port that is no number
+        is_url = False
+    if not is_url or not parts.hostname:
+        raise CommandError(
+            f"{url!r} is not a server's URL",
+            where="--url",
+            fix="Write it whole, for example http://127.0.0.1:8080",
+            exit_code=ExitCode.USAGE,
+        )
+    return parts.hostname
+
+
 def reply_of(status: int, content_type: str, body: bytes) -> bytes:
     """The body of an answer. Raises ServerProblemError for a problem, CommandError for what is no answer of ours."""
     kind = content_type.partition(";")[0].strip().lower()
@@ -120,7 +131,7 @@ def candidate_line(candidate: Mapping[str, Any]) -> str:
     host, port = candidate.get("host", "?"), candidate.get("port", "?")
     facts = [str(candidate[name]) for name in ("role", "state") if candidate.get(name)]
     facts += [
-        f"{label} {'unknown' if candidate[name] is None else candidate[name]}{unit}"
+        f"{label} unknown" if candidate[name] is None else f"{label} {candidate[name]}{unit}"
         for name, label, unit in (
             ("version", "version", ""),
             ("offset_lag", "versions behind", ""),
@@ -133,7 +144,7 @@ def candidate_line(candidate: Mapping[str, Any]) -> str:
 
 def path_segment(text: str) -> str:
     """A path segment that arrives as `text`, whatever is in it: dots too, which clients would resolve as folders."""
-    return {".": "%2E", "..": "%2E%2E"}.get(text) or quote(text, safe="")
+    return {".": "%2E", "..": "%2E%2E"}.get(text) or quote(text, safe="", errors="surrogateescape")
 
 
 def _json(body: bytes) -> object:

@@ -15,7 +15,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from understudy.values import plain
+from understudy_shared.printable import printable
 from understudy_shared.words import HostInfo, ReplicaState, TaskId
 
 log = logging.getLogger(__name__)
@@ -179,11 +179,15 @@ class BarDisplay:
         figures = f"{standing.restored}/{total} tasks, {standing.versions_behind} versions behind" if total else ""
         self._progress.update(
             self._bar,
-            description=f"waiting: {plain(waiting)}" if waiting else "restoring",
+            description=f"waiting: {printable(waiting)}" if waiting else "restoring",
             total=total or None,
             completed=standing.restored,
             figures=figures,
         )
+
+    def refresh(self) -> None:
+        """Draw now; it draws by itself a few times a second."""
+        self._progress.refresh()
 
 
 def watch(node: RunningNode, display: Display, stopping: threading.Event) -> bool:

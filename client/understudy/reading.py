@@ -85,8 +85,7 @@ def lookup(
         raise click.UsageError("give JSON keys, or --stdin: one of the two")
     given = given_bounds(bounds)
     if from_stdin:
-        keys = _keys_of_lines(click.get_text_stream("stdin", encoding="utf-8", errors="strict"))
-        _look_up_many(store, keys, given, url=url, timeout_s=timeout_s, as_json=as_json)
+        _look_up_many(store, keys_of_lines(sys.stdin.buffer), given, url=url, timeout_s=timeout_s, as_json=as_json)
     elif len(key) == 1:
         text = checked_json(key[0], where="the key")
         path = f"/v1/stores/{path_segment(store)}/lookup"
@@ -123,7 +122,8 @@ def chunks(keys: Iterable[str], size: int) -> Iterator[tuple[list[str], CommandE
     while True:
         chunk: list[str] = []
         try:
-            chunk.extend(islice(source, size))
+            for key in islice(source, size):
+                chunk.append(key)  # noqa: PERF402  # those before an error must stay
         except CommandError as error:
             yield chunk, error
             return
@@ -132,16 +132,16 @@ def chunks(keys: Iterable[str], size: int) -> Iterator[tuple[list[str], CommandE
         yield chunk, None
 
 
-def _keys_of_lines(lines: Iterable[str]) -> Iterator[str]:
-    number = 0
-    try:
-        for number, line in enumerate(lines, 1):  # the error below counts from the last good line
-            if line.strip():
-                yield checked_json(line.strip(), where=f"line {number} of standard input")
-    except UnicodeDecodeError as error:
-        raise CommandError(
-            f"standard input is not UTF-8 ({error.reason})", where=f"after line {number}", exit_code=ExitCode.USAGE
-        ) from None
+def keys_of_lines(lines: Iterable[bytes]) -> Iterator[str]:
+    """A JSON key per line, empty lines left out. Raises CommandError naming the first line that is none."""
+    for number, line in enumerate(lines, 1):
+        where = f"line {number} of standard input"
+        try:
+            text = line.decode().strip()
+        except UnicodeDecodeError as error:
+            raise CommandError(f"not UTF-8 ({error.reason})", where=where, exit_code=ExitCode.USAGE) from None
+        if text:
+            yield checked_json(text, where=where)
 
 
 def _look_up_one(
@@ -179,11 +179,11 @@ def _ask(server: Server, path: str, chunk: Sequence[str], bounds: dict[str, Any]
 
 
 def _print_answers(chunk: Sequence[str], answers: Sequence[dict[str, Any]], *, as_json: bool) -> None:
-    if not as_json:
-        return print_batch(chunk, answers)
-    for answer in answers:
-        print_json(orjson.dumps(answer))
-    return None
+    if as_json:
+        for answer in answers:
+            print_json(orjson.dumps(answer))
+    else:
+        print_batch(chunk, answers)
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from understudy.values import duration_text, plain, quoted
+from understudy.values import duration_text, quoted
+from understudy_shared.printable import printable
 
 STORE_COLUMNS = ("store", "operator", "key", "value", "partitions", "version")
 LAG_COLUMNS = ("store", "part", "role", "state", "position", "lag", "time lag", "committed at", "marks")
@@ -14,8 +15,8 @@ LAG_COLUMNS = ("store", "part", "role", "state", "position", "lag", "time lag", 
 def store_row(store: Mapping[str, Any]) -> tuple[str, ...]:
     """A store in the list of stores."""
     return (
-        plain(store["store"]),
-        plain(store["operator"]),
+        printable(store["store"]),
+        printable(store["operator"]),
         _columns(store["key"]),
         _columns(store["value"]),
         str(store["partitions"]),
@@ -30,25 +31,28 @@ def store_fields(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         (column["name"], column["type"] + ("" if column["nullable"] else ", never null")) for column in store["value"]
     ]
     rows = [
-        ("store", plain(store["store"]), ""),
-        ("operator", f"{plain(store['operator'])} {store['operator_id']}", ""),
+        ("store", printable(store["store"]), ""),
+        ("operator", f"{printable(store['operator'])} {store['operator_id']}", ""),
     ]
     for section, columns in (("key", keys), ("value", values)):
         named = columns or [("(no columns)", "")]
-        rows += [(section if index == 0 else "", plain(name), plain(text)) for index, (name, text) in enumerate(named)]
+        rows += [
+            (section if index == 0 else "", printable(name), printable(text))
+            for index, (name, text) in enumerate(named)
+        ]
     return [
         *rows,
         ("partitions", str(store["partitions"]), ""),
         ("version", str(store["end_offset_position"]), ""),
-        ("application", plain(store["application_id"]), ""),
-        ("lineage", plain(store["lineage"]), ""),
+        ("application", printable(store["application_id"]), ""),
+        ("lineage", printable(store["lineage"]), ""),
     ]
 
 
 def not_served_lines(refused: Iterable[Mapping[str, Any]]) -> list[str]:
     """Operators of the query that cannot be asked, and why."""
     return [
-        f"not served: op{operator['operator_id']} ({plain(operator['operator'])}): {plain(operator['reason'])}"
+        f"not served: op{operator['operator_id']} ({printable(operator['operator'])}): {printable(operator['reason'])}"
         for operator in refused
     ]
 
@@ -65,7 +69,7 @@ def lag_header(report: Mapping[str, Any]) -> list[str]:
         committed = f"last batch {query['last_batch']}"
         if query["last_commit_at"] is not None:
             committed += f" committed at {query['last_commit_at']}"
-    lines = [f"{plain(report['application_id'])}: query {state}, end {end}, {committed}", ""]
+    lines = [f"{printable(report['application_id'])}: query {state}, end {end}, {committed}", ""]
     if report["restoring_layout"] is not None:
         lines.insert(1, f"the query now has {report['restoring_layout']} partitions: the new layout is being restored")
     return lines
@@ -74,19 +78,21 @@ def lag_header(report: Mapping[str, Any]) -> list[str]:
 def lag_rows(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """A row per store partition."""
     return [
-        _lag_row(plain(store["store"]), partition) for store in report["stores"] for partition in store["partitions"]
+        _lag_row(printable(store["store"]), partition)
+        for store in report["stores"]
+        for partition in store["partitions"]
     ]
 
 
 def lag_footer(report: Mapping[str, Any]) -> list[str]:
     """What went wrong with which partition, and what would make the checkpoint better to follow."""
     errors = [
-        f"error: {plain(store['store'])} partition {partition['partition']}: {plain(partition['error'])}"
+        f"error: {printable(store['store'])} partition {partition['partition']}: {printable(partition['error'])}"
         for store in report["stores"]
         for partition in store["partitions"]
         if partition["error"]
     ]
-    return errors + [f"hint: {plain(hint)}" for hint in report["hints"]]
+    return errors + [f"hint: {printable(hint)}" for hint in report["hints"]]
 
 
 def _lag_row(store: str, partition: Mapping[str, Any]) -> tuple[str, ...]:
@@ -106,4 +112,4 @@ def _lag_row(store: str, partition: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _columns(columns: Iterable[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{plain(column['name'])} {column['type']}" for column in columns) or "(no columns)"
+    return ", ".join(f"{printable(column['name'])} {column['type']}" for column in columns) or "(no columns)"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import click
 
+from understudy.exits import CommandError, ExitCode
 from understudy_shared.sizes import BadSizeError, parse_size, size_text
 
 MIB = 1024 * 1024
@@ -57,22 +58,10 @@ FLAGS = (
 )
 
 
-class Size(click.ParamType[int]):
-    """Bytes, with or without a unit."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_size(str(value))
-        except BadSizeError as error:
-            self.fail(str(error), param, ctx)
-
-
 _TYPES: Mapping[str, click.ParamType[Any]] = {
     "text": click.STRING,
     "number": click.INT,
-    "size": Size(),
+    "size": click.STRING,
     "path": click.Path(),
 }
 
@@ -81,17 +70,30 @@ def setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Every setting as an option; its value is None when the flag was not given."""
     for flag in reversed(FLAGS):
         text = f"{flag.help}  [default: {flag.default_text}]"
-        command = click.option(flag.option, flag.name, type=_TYPES[flag.kind], default=None, help=text)(command)
+        metavar = "SIZE" if flag.kind == "size" else None
+        option = click.option(flag.option, flag.name, type=_TYPES[flag.kind], metavar=metavar, default=None, help=text)
+        command = option(command)
     return command
 
 
 def given_settings(checkpoint: str | None, flags: Mapping[str, Any]) -> dict[str, object]:
     """What the service is told: the flags that were given, and nothing else."""
     settings: dict[str, object] = {} if checkpoint is None else {"checkpoint": checkpoint}
-    return settings | {name: value for name, value in flags.items() if value is not None}
+    for flag in FLAGS:
+        value = flags[flag.name]
+        if value is not None:
+            settings[flag.name] = _bytes(flag, value) if flag.kind == "size" else value
+    return settings
 
 
 def place_of(name: str) -> str:
     """Where a setting may come from."""
     source = "CHECKPOINT" if name == "checkpoint" else "--" + name.replace("_", "-")
     return f"{source}, UNDERSTUDY_{name.upper()}, or the file of --config"
+
+
+def _bytes(flag: Flag, text: str) -> int:
+    try:
+        return parse_size(text)
+    except BadSizeError as error:
+        raise CommandError(error.what, where=flag.option, fix=error.fix, exit_code=ExitCode.USAGE) from None

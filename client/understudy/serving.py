@@ -125,7 +125,8 @@ def run_service(service: Service, settings: dict[str, object], *, speaks: bool) 
             target=_welcome, args=(node, stopping), kwargs={"speaks": speaks}, name="progress", daemon=True
         ).start()
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stop in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background job begins with it ignored
+        signal.signal(stop, signal.default_int_handler)
     try:
         service(settings, started)
     except KeyboardInterrupt:

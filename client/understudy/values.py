@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from understudy_shared.printable import printable
+
 
 def shown(value: object) -> str:
     """One value in one line. A text that could be mistaken for something else, or that is not printable, is quoted."""
@@ -20,13 +22,7 @@ def shown(value: object) -> str:
 
 def quoted(value: object) -> str:
     """Compact JSON, unprintable characters escaped."""
-    text = orjson.dumps(value).decode()
-    return "".join(char if char.isprintable() else _escape(char) for char in text)
-
-
-def plain(text: str) -> str:
-    """A server's text in one line."""
-    return "".join(char if char.isprintable() else _escape(char) for char in text)
+    return printable(orjson.dumps(value).decode())
 
 
 def count_text(number: int | None, unit: str) -> str:
@@ -64,14 +60,14 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("served by", f"{by['host']}:{by['port']}, {by['role']}, {by['state']}, partition {answer['partition']}", ""),
     ]
     if answer.get("marks"):
-        rows.append(("marks", ", ".join(map(plain, answer["marks"])), ""))
+        rows.append(("marks", ", ".join(map(printable, answer["marks"])), ""))
     return [*rows, ("position", shown(answer["position"]), "")]
 
 
 def batch_row(answer: Mapping[str, Any]) -> tuple[str, str, str, str]:
     """One item of a batch as (key, outcome, value, age); `key` is empty for a problem, which does not repeat it."""
     if "found" not in answer:
-        return "", plain(str(answer.get("type"))), plain(str(answer.get("detail"))), ""
+        return "", printable(str(answer.get("type"))), printable(str(answer.get("detail"))), ""
     lag = answer["lag"]["offset_lag"]
     age = f"version {answer['version']}, {count_text(lag, 'behind')}"
     value = quoted(answer["value"]) if answer["found"] else ""
@@ -81,9 +77,4 @@ def batch_row(answer: Mapping[str, Any]) -> tuple[str, str, str, str]:
 def _section(name: str, fields: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if not fields:
         return [(name, "(no columns)", "")]
-    return [(name if index == 0 else "", plain(field), shown(fields[field])) for index, field in enumerate(fields)]
-
-
-def _escape(char: str) -> str:
-    number = ord(char)
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    return [(name if index == 0 else "", printable(field), shown(fields[field])) for index, field in enumerate(fields)]

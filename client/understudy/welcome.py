@@ -10,7 +10,7 @@ import orjson
 
 from understudy.http_client import path_segment
 from understudy.reports import not_served_lines
-from understudy.values import plain
+from understudy_shared.printable import printable
 from understudy_shared.words import HostInfo
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # recognised, not listened on
@@ -27,9 +27,9 @@ def welcome_lines(url: str, document: Mapping[str, Any]) -> list[str]:
     stores = document["stores"]
     lines = [f"Serving at {url}", ""]
     for store in stores:
-        columns = ", ".join(f"{plain(column['name'])} {column['type']}" for column in store["key"]) or "no columns"
+        columns = ", ".join(f"{printable(column['name'])} {column['type']}" for column in store["key"]) or "no columns"
         lines += [
-            f"  {plain(store['store'])}  ({plain(store['operator'])}, {store['partitions']} partitions)",
+            f"  {printable(store['store'])}  ({printable(store['operator'])}, {store['partitions']} partitions)",
             f"    key: {columns}",
             f"    curl '{url}{example_target(store)}'",
         ]

@@ -84,9 +84,8 @@ def build_generation(
     for operator in description.operators:
         by_operator[operator.operator_id] = {
             partition: TaskReplica(
-                _places(operator, TaskId(application_id, operator.operator_id, partition), description.query_id),
+                _places(operator, TaskId(application_id, operator.operator_id, partition), description.query_id, layout),
                 around,
-                fits=layout.fits,
                 end=end,
                 clock=clock,
                 host=host,
@@ -114,7 +113,8 @@ def build_generation(
     return Generation(description.query_id, layout, description, holdings, replicas)
 
 
-def _places(operator: OperatorDescription, task: TaskId, lineage: Lineage) -> list[StorePlace]:
+def _places(operator: OperatorDescription, task: TaskId, lineage: Lineage, layout: Layout) -> list[StorePlace]:
     return [
-        StorePlace(task, lineage, store.name, store.directory(task.partition), store.index) for store in operator.stores
+        StorePlace(task, lineage, store.name, store.directory(task.partition), store.index, layout.fits)
+        for store in operator.stores
     ]

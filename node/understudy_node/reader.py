@@ -73,8 +73,9 @@ class CheckpointReader:
     def view(self, store: ServedStore, partition: int, version: int) -> View:
         """One partition of a store at exactly `version`."""
         task = TaskId(ApplicationId("reader"), store.operator_id, partition)
+        fits = layout_of(self.record(version)).fits
         (place,) = (
-            StorePlace(task, self.description.query_id, found.name, found.directory(partition), found.index)
+            StorePlace(task, self.description.query_id, found.name, found.directory(partition), found.index, fits)
             for operator in self.description.operators
             for found in operator.stores
             if operator.operator_id == store.operator_id and found.name == store.store_name

@@ -13,6 +13,8 @@ import warnings
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
+from understudy_shared.printable import printable
+
 LogFormat = Literal["text", "json"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
@@ -38,9 +40,9 @@ class TextLines(logging.Formatter):
     """`2026-11-20T11:00:03.120Z WARNING idle: no commit for a while action=idle`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = f"{_moment(record)} {record.levelname} {_one_line(record.getMessage())}"
+        text = f"{_moment(record)} {record.levelname} {printable(record.getMessage())}"
         text += "".join(f" {name}={_field(value)}" for name, value in extra_fields(record).items())
-        return f"{text} exception={json.dumps(trace)}" if (trace := _trace(self, record)) else text
+        return f"{text} exception={_quoted(trace)}" if (trace := _trace(self, record)) else text
 
 
 class JsonLines(logging.Formatter):
@@ -80,13 +82,13 @@ def _moment(record: logging.LogRecord) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
-def _one_line(text: str) -> str:
-    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)[1:-1]
-
-
 def _field(value: object) -> str:
     text = str(value)
-    return text if text.isprintable() and " " not in text and text else json.dumps(text, ensure_ascii=False)
+    return text if text.isprintable() and " " not in text and text else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return printable(json.dumps(text, ensure_ascii=False))
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:

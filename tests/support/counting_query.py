@@ -19,6 +19,8 @@ from tests.support.spark_formats import StateFormat
 from tests.support.spark_oracle import read_state
 from tests.support.spark_queries import QueryOptions, StreamFeeder, committed_batches, run_query, stream_feeder
 
+from understudy_shared.position import decode_position
+
 SCHEMA = "word string, number long"
 WORDS = tuple(f"word-{n}" for n in range(40))
 
@@ -73,8 +75,11 @@ def run_counting(
     )
 
 
-def why_mixed(result: dict[str, object]) -> str | None:
-    """What is wrong with an answer of this query, by itself; None when it is of one version throughout."""
+def why_mixed(result: dict[str, object], *, inputless: frozenset[int] = frozenset()) -> str | None:
+    """What is wrong with an answer of this query, by itself; None when it is of one version throughout.
+
+    `inputless` are versions that counted nothing: an offline repartition's.
+    """
     if "type" in result:
         return None
     key, version, value = result["key"], result["version"], result.get("value")
@@ -82,9 +87,9 @@ def why_mixed(result: dict[str, object]) -> str | None:
     assert isinstance(version, int)
     assert value is None or isinstance(value, dict)
     born = int(key["word"].removeprefix("born-")) if key["word"].startswith("born-") else 0
-    expected = version - born
+    expected = max(0, version - sum(1 for other in inputless if other <= version) - born)
     counted = 0 if value is None else value["count"]
-    return None if counted == max(0, expected) else f"{result} should be counted {expected} times"
+    return None if counted == expected else f"{result} should be counted {expected} times"
 
 
 def assert_as_spark_reads(served: ServedNode, spark: SparkSession, checkpoint: Path) -> None:
@@ -111,8 +116,12 @@ def assert_as_spark_reads(served: ServedNode, spark: SparkSession, checkpoint: P
 class Watch:
     """Looks every word up, again and again, while something happens to the checkpoint."""
 
-    def __init__(self, served: ServedNode) -> None:
+    def __init__(self, served: ServedNode, *, inputless: frozenset[int], rewound: bool) -> None:
         self._served = served
+        self._inputless = inputless
+        self._rewound = rewound
+        self._seen: dict[tuple[str, str], int] = {}
+        self.lineages: list[str] = []
         self._ended = threading.Event()
         self._body = json.dumps({"keys": [[word] for word in (*WORDS, "born-2", "born-5")]}).encode()
         self.wrong: list[str] = []
@@ -141,17 +150,36 @@ class Watch:
         results = reply.body["results"]
         assert isinstance(results, list)
         self.answered += sum(1 for result in results if "type" not in result)
-        self.wrong += [why for result in results if (why := why_mixed(result)) is not None][:3]
+        wrong = (why_mixed(result, inputless=self._inputless) for result in results)
+        self.wrong += [why for why in wrong if why is not None][:3]
+        for result in results:
+            self._note_history(result)
+
+    def _note_history(self, result: dict[str, object]) -> None:
+        """In one history no partition may ever show an older version than it did."""
+        if "type" in result:
+            return
+        position = decode_position(str(result["position"]))
+        if position.lineage not in self.lineages:
+            self.lineages.append(position.lineage)
+        if position.lineage != self.lineages[-1]:
+            self.wrong.append(f"{result} is of a history that had ended")
+        partition = (position.lineage, str(result["partition"]))
+        if not self._rewound and position.version < self._seen.get(partition, 0):
+            self.wrong.append(f"{result} goes back from version {self._seen[partition]}")
+        self._seen[partition] = position.version
 
 
 @contextmanager
-def watched(served: ServedNode) -> Iterator[Watch]:
-    """No answer given while the block runs may be a mix of versions."""
-    watch = Watch(served)
+def watched(
+    served: ServedNode, *, inputless: frozenset[int] = frozenset(), rewound: bool = False
+) -> Iterator[Watch]:
+    """No answer given while the block runs may be a mix of versions, nor, unless `rewound`, older than one before."""
+    watch = Watch(served, inputless=inputless, rewound=rewound)
     try:
         yield watch
     finally:
         watch.end()
     assert watch.failure is None, repr(watch.failure)
-    assert watch.wrong == []
-    assert watch.answered > 0
+    assert watch.wrong == [], watch.wrong[:3]
+    assert watch.answered > 0, "nothing was answered meanwhile"

@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.spark_queries import wait_until
-from tests.support.spark_session import REPOSITORY, java_environment
+from tests.support.spark_session import REPOSITORY, SOCKET_NAME, java_environment
+
+from understudy_shared.sockets import private_socket_dir
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -56,21 +58,29 @@ def spark_job(script: str, arguments: Sequence[str], folder: Path) -> Iterator[S
     """Run `tests/support/jobs/<script>`; its output goes to `folder`. What still runs at the end is killed."""
     folder.mkdir(parents=True, exist_ok=True)
     output, errors = folder / "output.txt", folder / "errors.txt"
-    environment = {**os.environ, **java_environment(), "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
-    with output.open("wb") as out, errors.open("wb") as err:
-        process = subprocess.Popen(
-            [sys.executable, str(JOBS / script), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=environment,
-            start_new_session=True,
-        )
-    job = SparkJob(process, output, errors)
-    try:
-        yield job
-    finally:
-        job.kill()
+    # A killed job cannot remove its temporary files: they lie in a folder of ours, short enough for its sockets.
+    with private_socket_dir(f"us-{'0' * 8}/{SOCKET_NAME}") as temporary:
+        environment = {
+            **os.environ,
+            **java_environment(),
+            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONUNBUFFERED": "1",
+            "TMPDIR": str(temporary),
+        }
+        with output.open("wb") as out, errors.open("wb") as err:
+            process = subprocess.Popen(
+                [sys.executable, str(JOBS / script), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                start_new_session=True,
+            )
+        job = SparkJob(process, output, errors)
+        try:
+            yield job
+        finally:
+            job.kill()
 
 
 def _has_members(group: int) -> bool:

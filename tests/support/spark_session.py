@@ -19,7 +19,7 @@ from understudy_shared.sockets import private_socket_dir
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHECKPOINT_MANAGER_CONF = "spark.sql.streaming.checkpointFileManagerClass"
 QUICK_CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-_SOCKET_NAME = f".{'0' * 36}.sock"
+SOCKET_NAME = f".{'0' * 36}.sock"
 """As long as Spark's names: a dot, a uuid, and the ending."""
 
 _LOG4J = """
@@ -69,7 +69,7 @@ def spark_session(folder: Path, *, cores: int = 2, extra: Mapping[str, str] | No
     """A session whose files are all below `folder`; its JVM has ended when the block has."""
     os.environ.update(java_environment())
     folder.mkdir(parents=True, exist_ok=True)
-    with private_socket_dir(_SOCKET_NAME) as sockets:
+    with private_socket_dir(SOCKET_NAME) as sockets:
         conf = {**spark_conf(folder, sockets), **(extra or {})}
         builder = SparkSession.builder.appName("understudy-tests").master(f"local[{cores}]")
         for key, value in conf.items():

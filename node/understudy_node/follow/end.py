@@ -27,12 +27,17 @@ class Next(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What one poll saw. `started_ms` is the monotonic time before its first look."""
+    """What one poll saw. `started_ms` is the monotonic time before its first look.
+
+    Before the first commit nothing vouches for the absence of `commits/0`: it may have come and gone during a long
+    pause. `commits_without_first` says that a listing found commits although `commits/0` is absent.
+    """
 
     started_ms: float
     next_commit: FileStat | None
     last_commit: FileStat | None
     query_id: FileStat | None
+    commits_without_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,8 @@ class End:
 
 def observe(end: End, probe: Probe) -> tuple[End, Next]:
     """Fold one probe into the end."""
-    last_gone = end.version > 0 and probe.last_commit is None
-    if probe.query_id != end.query_id or probe.last_commit != end.last_commit or last_gone:
+    is_unvouched = probe.commits_without_first if end.version == 0 else probe.last_commit is None
+    if probe.query_id != end.query_id or probe.last_commit != end.last_commit or is_unvouched:
         return replace(end, confirmed_ms=None), Next.LIST
     if probe.next_commit is not None:
         return end, Next.READ

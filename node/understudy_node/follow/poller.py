@@ -1,8 +1,8 @@
 """Polls the commit log and keeps the end: the thin shell around `end.py`.
 
-A poll is four stats, whatever the number of tasks: three confirm the end, one sees a batch in progress. A poll that
-finds the end in doubt lists the commit log once and reports the verdict; what to do about a rewound or re-created
-checkpoint is the node's business.
+A poll is four stats, whatever the number of tasks: three confirm the end, one sees a batch in progress. A poll before
+the first commit also lists the commit log; one that finds the end in doubt lists it once and reports the verdict. What
+to do about a rewound or re-created checkpoint is the node's business.
 """
 
 from __future__ import annotations
@@ -65,11 +65,14 @@ class Poller:
 
     def _probe(self, end: End) -> Probe:
         started_ms = self._clock.monotonic_ms()
+        next_commit = self._stat_commit(end.version + 1)
+        is_first_absent = end.version == 0 and next_commit is None
         return Probe(
             started_ms=started_ms,
-            next_commit=self._stat_commit(end.version + 1),
+            next_commit=next_commit,
             last_commit=self._stat_commit(end.version),
             query_id=self._files.stat("metadata"),
+            commits_without_first=is_first_absent and bool(batch_ids(self._files.list("commits") or [])),
         )
 
     def _settle(self, end: End) -> tuple[End, Verdict]:

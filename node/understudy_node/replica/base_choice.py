@@ -56,7 +56,10 @@ class BaseChoice:
             wanted_unique_ids=self._committed_ids(found, target),
             mtimes_ns=self._mtimes_ns(found),
         )
-        return SnapshotSearch(choice.chosen, any(left.reason == "stale-snapshot" for left in choice.left_out))
+        chosen = choice.chosen
+        if chosen is not None and not self.place.fits(self.around.history.nearest(chosen.version)):
+            chosen = None  # older ones are no better: the layout changed between them and the target
+        return SnapshotSearch(chosen, any(left.reason == "stale-snapshot" for left in choice.left_out))
 
     def local(self, target: int, *, newest_snapshot: int) -> LocalBase | None:
         """The newest local base that may be used again and is not far behind what the checkpoint offers."""
@@ -66,8 +69,10 @@ class BaseChoice:
                 return None
             name = file_name(record.version, record.unique_id, record.kind)
             source = self.around.files.stat(f"{self.place.directory}/{name}")
-            committed_at_ns = self.around.history.commit_time_ns(record.version)
-            if usable_again(record, target=target, committed_at_ns=committed_at_ns, source=source):
+            commit = self.around.history.record(record.version)
+            if commit is None or not self.place.fits(commit):
+                continue
+            if usable_again(record, target=target, committed_at_ns=commit.committed_at_ns, source=source):
                 return base
         return None
 

@@ -6,13 +6,14 @@ version. Each method is a generator of bounded steps; the commit log alone decid
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from understudy_node.checkpoint.lineage import why_not_next
 from understudy_node.checkpoint.snapshots import StateFile
 from understudy_node.engine.base import Base, EmptyBase
 from understudy_node.engine.operations import resolve_operations
 from understudy_node.engine.spill import Spill, write_spill
+from understudy_node.engine.tier import Tier
 from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.base_choice import BaseChoice
@@ -32,6 +33,8 @@ class StoreReplica:
         self.place = place
         self.view: View | None = None
         self.marks: set[Mark] = set()
+        self.outgrown: list[Tier] = []
+        """Tiers that `shrink` replaced; whoever publishes the new view drops them in steps (`release_tiers`)."""
         self._around = around
         self._choice = BaseChoice(place, around)
         self._changelogs = ChangelogReader(place, around)
@@ -72,6 +75,8 @@ class StoreReplica:
         assert self.view is not None, "advance follows restore"
         version = self.view.version + 1
         record = self._around.history.record(version)
+        if record is not None and not self.place.fits(record):
+            record = None  # written in another layout: only a snapshot of this one helps
         try:
             read = None if record is None else (yield from self._continuation(record))
         except CorruptFileError as damage:
@@ -84,8 +89,7 @@ class StoreReplica:
         changes = read.changes
         if read.operations:
             delimiter = b"," if record.offsets.properties.merge_operator_version == 1 else b""
-            before = self.view.with_changes(changes, version)
-            changes = {**changes, **resolve_operations(before, read.operations, delimiter)}
+            changes = resolve_operations(self.view, read.operations, delimiter, changes)
         unique_id = self.place.unique_id(record)
         self.view = self.view.with_changes(changes, version)
         self._attempts = {version: unique_id} if unique_id else {}
@@ -181,10 +185,10 @@ class StoreReplica:
         self._changelogs.forget()
 
     def _replace(self, view: View) -> None:
-        """Go over to `view`; local files that it does not use go when their last reader is gone."""
+        """Go over to `view`; what it does not use goes: files when their last reader is gone, tiers in steps."""
         before, self.view = self.view, view
-        if before is None:
-            return
+        assert before is not None, "there was a view to replace"
+        self.outgrown = [tier for tier in before.tiers if tier not in view.tiers]
         if before.base is not view.base:
             before.base.remove_when_unused()
         if before.spill is not None and before.spill is not view.spill:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from understudy_node.checkpoint.files import CheckpointFiles
@@ -24,13 +25,18 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """One store of a task: its directory in the checkpoint, and its index in the commit's unique ids."""
+    """One store of a task: its directory in the checkpoint, and its index in the commit's unique ids.
+
+    `fits` says whether a version was written in the layout that the task belongs to. Files of another layout are never
+    read for it: in the same partition there are other keys.
+    """
 
     task: TaskId
     lineage: Lineage
     name: str
     directory: str
     index: int
+    fits: Callable[[CommitRecord], bool]
 
     def unique_id(self, record: CommitRecord) -> str | None:
         """Format v2: the attempt that won the version; None in format v1."""

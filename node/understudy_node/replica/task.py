@@ -7,10 +7,11 @@ while the last good version stays on show, and the next poll tries again: no par
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import orjson
 
+from understudy_node.engine.tier import release_tiers
 from understudy_node.follow.end import End
 from understudy_node.follow.history import CommitRecord
 from understudy_node.follow.lag import lag_of
@@ -29,14 +30,13 @@ MAX_VANISHED = 5
 
 
 class TaskReplica:
-    """Follows the committed versions of a task. `end` tells the newest; only versions that `fits` accepts are shown."""
+    """Follows the committed versions of a task. `end` tells the newest; only versions of its places' layout are shown."""
 
     def __init__(
         self,
         places: Sequence[StorePlace],
         around: Surroundings,
         *,
-        fits: Callable[[CommitRecord], bool],
         end: Callable[[], End],
         clock: Clock,
         host: HostInfo,
@@ -52,7 +52,6 @@ class TaskReplica:
         self.error: UnderstudyError | None = None
         self._places = tuple(places)
         self._around = around
-        self._fits = fits
         self._end = end
         self._clock = clock
         self._host = host
@@ -63,8 +62,10 @@ class TaskReplica:
         self._vanished = 0
         self._wants_prefetch = False
         self._marks: frozenset[Mark] = frozenset()
+        self._newest_fitting = 0
+        self._judged_end = 0
         self._stores = self._new_stores()
-        self._job: Generator[None, None, None] | None = None
+        self._job: Iterator[None] | None = None
         self._state = ReplicaState.CREATED
         self.served_by_json = self._served_by()
 
@@ -78,8 +79,18 @@ class TaskReplica:
 
     @property
     def target(self) -> int:
-        """The newest version it may show."""
-        return self._end().version
+        """The newest version it may show: the end, unless the query went on in another layout."""
+        end = self._end().version
+        if end == self._judged_end:
+            return self._newest_fitting
+        try:
+            record = self._around.history.record(end)
+        except UnderstudyError:
+            return end  # the step towards it will say what is wrong
+        if record is not None:
+            self._newest_fitting = end if self._places[0].fits(record) else self._newest_fitting
+            self._judged_end = end
+        return self._newest_fitting
 
     @property
     def restoring(self) -> bool:
@@ -139,7 +150,9 @@ class TaskReplica:
     def behind(self) -> bool:
         """Whether a step would bring it forward."""
         target = self.target
-        return target > 0 and any(store.version < target or store.over_budget for store in self._stores)
+        return target > 0 and any(
+            store.version < target or store.over_budget or store.outgrown for store in self._stores
+        )
 
     def close(self) -> None:
         """Take no further step. Views in flight stay readable."""
@@ -160,10 +173,13 @@ class TaskReplica:
             return self.behind
         return True
 
-    def _next_job(self) -> Generator[None, None, None] | None:
+    def _next_job(self) -> Iterator[None] | None:
         target = self.target
         if target < 1:
             return None
+        for store in self._stores:
+            if store.outgrown:
+                return release_tiers(store.outgrown)
         last = min(self._stores, key=lambda store: store.version)
         if last.view is None:
             self._enter(ReplicaState.RESTORING)
@@ -178,7 +194,7 @@ class TaskReplica:
             return self._prefetch()
         return None
 
-    def _prefetch(self) -> Generator[None, None, None]:
+    def _prefetch(self) -> Iterator[None]:
         for store in self._stores:
             yield from store.prefetch()
 

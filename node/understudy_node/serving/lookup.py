@@ -39,11 +39,10 @@ class Key(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What one answer is read from: all three belong together."""
+    """What answers are read from: a version, and the JSON of its age and origin, which ends each of them."""
 
-    replica: TaskReplica
     view: TaskView
-    lag: LagInfo
+    tail: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,33 +113,15 @@ class Holding:
             reason = self._refusal(bound, replica, view, lag)
             if reason is not None:
                 return refused(reason, candidates=[replica.as_candidate(lag, reason)])
-        return Reading(replica, view, lag)
+        return Reading(view, _tail(replica, view, lag))
 
     def answer(self, key: Key, stored: bytes | None, reading: Reading) -> Answer:
         """The body of a lookup, found or not."""
+        head = b'{"store":%b,"key":%b,' % (self.json_name, key.json)
         if stored is None:
-            status, outcome = 404, b'"found":false'
-        else:
-            value = self.store.print_value(stored[len(self.row_prefix) :])
-            status, outcome = 200, b'"found":true,"value":' + orjson.dumps(value)
-        replica, view, lag = reading
-        end, offset_lag, time_lag_ms = lag.end_offset_position, lag.offset_lag, lag.time_lag_ms
-        body = (
-            b'{"store":%b,"key":%b,%b,%b,"lag":{"current_offset_position":%d,"end_offset_position":%b,'
-            b'"offset_lag":%b,"time_lag_ms":%b},"served_by":%b,%b}\n'
-        ) % (
-            self.json_name,
-            key.json,
-            outcome,
-            view.stamp,
-            view.version,
-            b"null" if end is None else b"%d" % end,
-            b"null" if offset_lag is None else b"%d" % offset_lag,
-            b"null" if time_lag_ms is None else b"%d" % time_lag_ms,
-            replica.served_by_json,
-            view.seal,
-        )
-        return Answer(status, body)
+            return Answer(404, b'%b"found":false,%b' % (head, reading.tail))
+        value = orjson.dumps(self.store.print_value(stored[len(self.row_prefix) :]))
+        return Answer(200, b'%b"found":true,"value":%b,%b' % (head, value, reading.tail))
 
     def _refusal(self, bound: Bound, replica: TaskReplica, view: TaskView, lag: LagInfo) -> Refusal | None:
         position = bound.min_position
@@ -168,3 +149,19 @@ class Holding:
             fix="Retry when /readyz says so",
             extra={"candidates": [replica.as_candidate(None, "not-initialised")]},
         )
+
+
+def _tail(replica: TaskReplica, view: TaskView, lag: LagInfo) -> bytes:
+    end, offset_lag, time_lag_ms = lag.end_offset_position, lag.offset_lag, lag.time_lag_ms
+    return (
+        b'%b,"lag":{"current_offset_position":%d,"end_offset_position":%b,"offset_lag":%b,"time_lag_ms":%b},'
+        b'"served_by":%b,%b}\n'
+    ) % (
+        view.stamp,
+        view.version,
+        b"null" if end is None else b"%d" % end,
+        b"null" if offset_lag is None else b"%d" % offset_lag,
+        b"null" if time_lag_ms is None else b"%d" % time_lag_ms,
+        replica.served_by_json,
+        view.seal,
+    )

@@ -72,7 +72,7 @@ SERVE, REFUSE = UnknownLag.SERVE, UnknownLag.REFUSE
         pytest.param(Bound(max_staleness_ms=0, unknown_lag=SERVE), UNKNOWN, None, id="serve unknown under staleness"),
         pytest.param(Bound(max_staleness_ms=0, unknown_lag=SERVE), TIMELESS_LAG, None, id="serve unknown time"),
         pytest.param(
-            Bound(max_lag=0, unknown_lag=SERVE), lag(1), Refusal.LAG_EXCEEDED, id="serve excuses no known lag"
+            Bound(max_lag=0, unknown_lag=SERVE), lag(1), Refusal.LAG_EXCEEDED, id="serve excuses nothing known"
         ),
         pytest.param(
             Bound(max_lag=1, max_staleness_ms=50, unknown_lag=SERVE),

@@ -1,4 +1,4 @@
-"""A token says what a reader has seen: it survives the round trip, merges by maximum, and is refused when it is not ours."""
+"""A token says what a reader has seen: it survives the round trip, merges by maximum, and is refused when not ours."""
 
 from __future__ import annotations
 

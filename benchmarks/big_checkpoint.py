@@ -1,0 +1,100 @@
+"""A real checkpoint of many keys, written by Spark: one aggregation over a generated stream, a few batches.
+
+Keys are 16-character strings (32 B rows), values six buffers (56 B rows); in RocksDB one version byte more each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql.streaming.query import StreamingQuery
+
+STATE = "org.apache.spark.sql.execution.streaming.state"
+STORE = "spark.sql.streaming.stateStore"
+PARTITIONS = 4
+RAW_BYTES_PER_KEY = 88
+WRITE_LIMIT_S = 900
+
+
+@dataclass(frozen=True, slots=True)
+class BigCheckpoint:
+    """What was written. `application` is its name; `key(n)` is the n-th of its keys."""
+
+    path: Path
+    provider: str
+    keys: int
+
+    def key(self, number: int) -> str:
+        return f"{number:016x}"
+
+
+def session(directory: Path) -> SparkSession:
+    """A session with memory for ten million keys."""
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("benchmarks")
+        .config("spark.driver.memory", "8g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", PARTITIONS)
+        .config(f"{STORE}.maintenanceInterval", "1s")
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def write(spark: SparkSession, path: Path, *, provider: str, keys: int) -> BigCheckpoint:
+    """Write `keys` keys in two batches, wait for their snapshot, then change a thousandth of them in a third."""
+    conf = {
+        f"{STORE}.providerClass": f"{STATE}.{provider}StateStoreProvider",
+        f"{STORE}.rocksdb.changelogCheckpointing.enabled": "true",
+        f"{STORE}.checkpointFormatVersion": "1" if provider == "HDFSBacked" else "2",
+        f"{STORE}.minDeltasForSnapshot": "1",
+    }
+    for name, value in conf.items():
+        spark.conf.set(name, value)
+    for batch, rows in enumerate((keys // 2, keys // 2, max(keys // 1000, 1))):
+        query = _start(spark, path, rows, total=keys)
+        _wait(lambda batch=batch: (path / "commits" / str(batch)).exists(), query)  # type: ignore[misc]
+        if batch == 1:
+            _wait(lambda: all(_has_snapshot(path / f"state/0/{partition}") for partition in range(PARTITIONS)), query)
+        query.stop()
+    return BigCheckpoint(path, provider, keys)
+
+
+def _start(spark: SparkSession, path: Path, rows: int, *, total: int) -> StreamingQuery:
+    """The query for one batch of `rows`: the next would be an hour later."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
+    writer = aggregated(source, total).writeStream.format("noop").outputMode("update")
+    return writer.option("checkpointLocation", str(path)).trigger(processingTime="1 hour").start()
+
+
+def aggregated(source: DataFrame, total: int) -> DataFrame:
+    """One row per key; numbers wrap around at `total`, so a later batch changes keys that exist."""
+    value = F.col("value")
+    key = F.lpad(F.lower(F.hex(value % F.lit(total))), 16, "0").alias("key")
+    return (
+        source.select(key, value)
+        .groupBy("key")
+        .agg(F.count("*"), F.sum(value), F.avg(value), F.min(value), F.max(value))
+    )
+
+
+def _has_snapshot(directory: Path) -> bool:
+    return any(path.suffix in {".zip", ".snapshot"} and path.name.startswith("2") for path in directory.glob("2*"))
+
+
+def _wait(condition: Callable[[], bool], query: StreamingQuery) -> None:
+    limit_s = time.monotonic() + WRITE_LIMIT_S
+    while not condition():
+        if not query.isActive or time.monotonic() > limit_s:
+            raise RuntimeError(f"the query did not write what was waited for: {query.exception()}")
+        time.sleep(0.05)

@@ -1,0 +1,13 @@
+"""Texts that others wrote, made safe for a terminal and for a log: one line, no control sequences (pure)."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """`text` with everything that is not printable as `\\uXXXX`."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    number = ord(char)
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

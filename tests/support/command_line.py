@@ -1,0 +1,107 @@
+"""The real `understudy` command: as a process that serves, and as processes that ask it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.spark_queries import wait_until
+
+UNDERSTUDY = str(Path(sys.executable).with_name("understudy"))
+_LIMIT_S = 60
+
+
+def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's, without what it sets for Understudy, and with `variables`."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("UNDERSTUDY_")}
+    return {**own, **(variables or {})}
+
+
+def ask(
+    *arguments: str, stdin: str = "", variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. No command ever shows a traceback."""
+    done = subprocess.run(
+        [UNDERSTUDY, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+        env=environment(variables),
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+class Serving:
+    """A running `understudy serve`; what it says lies in files."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path, errors: Path) -> None:
+        self.process = process
+        self._output = output
+        self._errors = errors
+
+    @property
+    def output(self) -> str:
+        """Its standard output so far."""
+        return self._output.read_text()
+
+    @property
+    def errors(self) -> str:
+        """Its standard error so far."""
+        return self._errors.read_text()
+
+    @property
+    def url(self) -> str:
+        """Where it says that it answers."""
+        (line,) = [line for line in self.output.splitlines() if line.startswith("Serving at ")]
+        return line.removeprefix("Serving at ")
+
+    def ask(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command against it."""
+        return ask(*arguments, stdin=stdin, variables={"UNDERSTUDY_URL": self.url})
+
+    def wait_for(self, text: str) -> None:
+        """Return when it has said `text`; fail with all that it said when it ended without."""
+
+        def said() -> bool:
+            return text in self.output + self.errors
+
+        wait_until(lambda: said() or self.process.poll() is not None, what=f"{text!r} of serve", limit_s=_LIMIT_S)
+        assert said(), f"exit code {self.process.returncode}\n{self.output}\n{self.errors}"
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> int:
+        """Interrupt it; returns its exit code."""
+        self.process.send_signal(how)
+        return self.process.wait(_LIMIT_S)
+
+
+@contextmanager
+def serving(
+    arguments: Sequence[str], folder: Path, *, variables: Mapping[str, str] | None = None, ready: str = "Ctrl-C stops."
+) -> Iterator[Serving]:
+    """Run `understudy serve` with `arguments` and wait until it says `ready`; what still runs at the end is killed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    output, errors = folder / "output.txt", folder / "errors.txt"
+    with output.open("wb") as out, errors.open("wb") as err:
+        process = subprocess.Popen(
+            [UNDERSTUDY, "serve", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=environment(variables),
+        )
+    running = Serving(process, output, errors)
+    try:
+        running.wait_for(ready)
+        yield running
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(_LIMIT_S)

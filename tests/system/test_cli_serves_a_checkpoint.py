@@ -1,0 +1,223 @@
+"""`understudy serve` on a checkpoint that Spark wrote, and every reading command against it, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.command_line import Serving, ask, serving
+from tests.support.spark_formats import ROCKSDB_CHANGELOG_V2
+from tests.support.spark_queries import run_query
+from tests.support.spark_shapes import SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
+
+from understudy.reading import MAX_BATCH_KEYS
+from understudy_shared.position import Position
+from understudy_shared.words import ApplicationId, Lineage
+
+BRANCHES = ("text", "struct", "small", "window", "global")
+ROWS = shape_batches(batches=2, rows_per_batch=60)
+ALL_ROWS = [row for batch in ROWS for row in batch]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two batches of a query with stores of several kinds of key."""
+    folder = tmp_path_factory.mktemp("cli") / "shapes"
+    run_query(
+        spark,
+        name="shapes",
+        schema=SHAPES_SCHEMA,
+        batches=ROWS,
+        build=lambda source: build_shapes(source, BRANCHES),
+        checkpoint=folder,
+        state_format=ROCKSDB_CHANGELOG_V2,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def aliases(spark: SparkSession, checkpoint: Path) -> Path:
+    """Names for the stores: those of the query's branches."""
+    file = checkpoint.with_name("aliases.toml")
+    operators = operators_by_branch(spark, checkpoint)
+    file.write_text("".join(f'[op{operator}]\nname = "{branch}"\n' for branch, operator in operators.items()))
+    return file
+
+
+@pytest.fixture(scope="module")
+def served(checkpoint: Path, aliases: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """The checkpoint, served for the tests that only ask."""
+    folder = tmp_path_factory.mktemp("served")
+    arguments = [str(checkpoint), "--port", "0", "--aliases", str(aliases), "--data-dir", str(folder / "data")]
+    with serving([*arguments, "--statestore-cache-max-bytes", "4MiB"], folder) as running:
+        yield running
+
+
+def counted(text: str | None) -> int:
+    """What the query counts for a group of the branch `text`: count(i)."""
+    return sum(1 for row in ALL_ROWS if row["s"] == text and row["i"] is not None)
+
+
+def fetch_status(url: str) -> tuple[int, dict[str, object]]:
+    """Status and JSON of a GET."""
+    try:
+        with urllib.request.urlopen(url, timeout=30) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_the_welcome_has_a_curl_for_every_store_that_the_server_understands(served: Serving) -> None:
+    curls = [shlex.split(line)[1] for line in served.output.splitlines() if line.strip().startswith("curl ")]
+    replies = [fetch_status(url) for url in curls]
+    assert sorted(str(body["store"]) for _, body in replies) == sorted(BRANCHES)
+    assert all("found" in body for _, body in replies), replies
+    assert "is RUNNING action=task-state" in served.errors
+
+
+def test_a_key_of_the_query_is_found_with_what_spark_counted(served: Serving) -> None:
+    keys = {str(row["s"]) for row in ALL_ROWS if row["s"] and str(row["s"]).isprintable()}
+    for key in sorted(keys, key=lambda text: (text.isascii(), text))[:3]:
+        done = served.ask("get", "text", key, "--json")
+        answer = json.loads(done.stdout)
+        assert (done.returncode, answer["key"], answer["version"]) == (0, {"text_s": key}, 2), done
+        assert next(iter(answer["value"].values())) == counted(key)
+    people = served.ask("get", "text", key, "--max-lag", "0")
+    assert (people.returncode, people.stderr) == (0, "")
+    assert "2 of 2, 0 versions behind" in people.stdout
+
+
+def test_nulls_empty_texts_and_the_global_key_are_asked_as_json(served: Serving) -> None:
+    keys = ["[null]", '[""]', '{"text_s": "a"}']
+    done = served.ask("lookup", "text", *keys, "--json")
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, done
+    assert [next(iter(answer["value"].values())) for answer in answers] == [counted(None), counted(""), counted("a")]
+    total = served.ask("lookup", "global", "[]", "--json")
+    assert next(iter(json.loads(total.stdout)["value"].values())) == len(ALL_ROWS)
+
+
+def test_many_keys_come_from_standard_input_and_go_back_in_order(served: Serving) -> None:
+    keys = [[f"nobody-{number}"] for number in range(MAX_BATCH_KEYS)] + [["a"]]
+    done = served.ask("lookup", "text", "--stdin", "--json", stdin="".join(json.dumps(key) + "\n" for key in keys))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [[answer["key"]["text_s"]] for answer in answers] == keys
+    assert [answer["found"] for answer in answers] == [False] * MAX_BATCH_KEYS + [True]
+    assert done.returncode == 1
+
+
+def test_each_failure_has_its_exit_code_and_says_what_to_do(served: Serving, checkpoint: Path) -> None:
+    absent = served.ask("get", "text", "nobody")
+    assert (absent.returncode, "text: absent" in absent.stdout, absent.stderr) == (1, True, "")
+    bad_key = served.ask("get", "small", "true", "many", "1")
+    assert bad_key.returncode == 2
+    assert "many" in bad_key.stderr
+    unknown = served.ask("stores", "nobody")
+    assert unknown.returncode == 2
+    assert "Stores here: global" in unknown.stderr
+    lineage = json.loads(served.ask("stores", "text", "--json").stdout)["lineage"]
+    future = Position(ApplicationId(checkpoint.name), Lineage(lineage), 99, None).encode()
+    refused = served.ask("get", "text", "a", "--min-position", future, "--wait-ms", "1")
+    assert refused.returncode == 3
+    assert "below-min-position (active, RUNNING, version 2" in refused.stderr
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        free_port = listener.getsockname()[1]
+    assert ask("lag", "--url", f"http://127.0.0.1:{free_port}").returncode == 4
+
+
+def test_stores_and_lag_are_readable_and_json(served: Serving) -> None:
+    stores = served.ask("stores")
+    assert stores.returncode == 0
+    assert all(any(line.startswith(f"{branch} ") for line in stores.stdout.splitlines()) for branch in BRANCHES)
+    assert "text_s      string" in served.ask("stores", "text").stdout
+    lag = served.ask("lag")
+    assert lag.returncode == 0
+    assert "end 2, last batch 1 committed at " in lag.stdout.splitlines()[0]
+    assert sum("RUNNING   2/2" in line for line in lag.stdout.splitlines()) == 3 * 4 + 1
+    report = json.loads(served.ask("lag", "--store", "window", "--json").stdout)
+    assert [part["offset_lag"] for part in report["stores"][0]["partitions"]] == [0, 0, 0]
+    assert len(report["stores"]) == 1
+
+
+def test_a_port_or_a_data_directory_in_use_is_refused_by_name(served: Serving, checkpoint: Path) -> None:
+    port = served.url.rpartition(":")[2]
+    in_use = ask("serve", str(checkpoint), "--port", port)
+    assert in_use.returncode == 3
+    assert f"error: the port is in use (127.0.0.1:{port})" in in_use.stderr
+    data_dir = shlex.split(str(served.process.args[served.process.args.index("--data-dir") + 1]))[0]  # type: ignore[index, union-attr]
+    same = ask("serve", str(checkpoint), "--port", "0", "--data-dir", data_dir)
+    assert same.returncode == 3
+    assert f"error: the data directory is in use by another node ({data_dir})" in same.stderr
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_in_good_order_and_the_next_may_have_its_directory(
+    checkpoint: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    arguments = [str(checkpoint), "--port", "0", "--data-dir", str(tmp_path / "data")]
+    for life in ("first", "second"):
+        with serving(arguments, tmp_path / life) as running:
+            assert running.ask("lookup", "op0", "[]").returncode in {0, 2}
+            assert running.stop(how) == 0
+            assert running.errors.splitlines()[-1].endswith("INFO stopped action=stopped")
+            assert "Traceback" not in running.errors
+
+
+def test_json_logs_are_one_object_per_line_and_nothing_else_is_said(checkpoint: Path, tmp_path: Path) -> None:
+    variables = {"UNDERSTUDY_PORT": "0", "UNDERSTUDY_DATA_DIR": str(tmp_path / "data"), "UNDERSTUDY_LOG_FORMAT": "json"}
+    with serving([str(checkpoint)], tmp_path, variables=variables, ready='"action": "serving"') as running:
+        assert running.stop() == 0
+        records = [json.loads(line) for line in running.errors.splitlines()]
+        assert running.output == ""
+    assert [record["action"] for record in records[-2:]] == ["serving", "stopped"]
+    assert fetchable(records[-2]["url"])
+
+
+def fetchable(url: str) -> bool:
+    """Whether it is the URL of a port that was taken, and not of port 0."""
+    return url.startswith("http://127.0.0.1:") and not url.endswith(":0")
+
+
+def test_a_query_that_has_not_committed_yet_is_waited_for(checkpoint: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "checkpoint"
+    empty.mkdir()
+    (empty / "metadata").write_bytes((checkpoint / "metadata").read_bytes())
+    arguments = [str(empty), "--port", "0", "--data-dir", str(tmp_path / "data")]
+    with serving(arguments, tmp_path, ready="no batch has been committed yet") as running:
+        assert running.stop() == 0
+        assert running.output == ""
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda _: None, "does not exist"),
+        (Path.mkdir, "is empty"),
+        (lambda path: path.write_text(""), "not a directory"),
+    ],
+    ids=["absent", "empty", "file"],
+)
+def test_what_is_no_checkpoint_is_refused(make: object, told: str, tmp_path: Path) -> None:
+    assert callable(make)
+    make(tmp_path / "checkpoint")
+    done = ask("serve", str(tmp_path / "checkpoint"), "--port", "0", "--data-dir", str(tmp_path / "data"))
+    assert done.returncode == 3
+    assert told in done.stderr
+    assert "writeStream" in done.stderr
+
+
+def test_a_wrong_alias_file_is_a_wrong_setting(checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "aliases.toml"
+    file.write_text('[op99]\nname = "nobody"\n')
+    done = ask("serve", str(checkpoint), "--port", "0", "--aliases", str(file), "--data-dir", str(tmp_path / "data"))
+    assert done.returncode == 2
+    assert "there is no store 'op99'" in done.stderr

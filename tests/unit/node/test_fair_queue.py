@@ -1,0 +1,235 @@
+"""Who works next: one step per task at a time, nobody starves, and the last worker never restores."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from understudy_node.replica.fair_queue import TAILING_TURNS, FairQueue
+
+TASKS = "abcdefgh"
+
+
+def queue_of(*, workers: int = 2, tailing: str = "", restoring: str = "") -> FairQueue[str]:
+    queue: FairQueue[str] = FairQueue(workers=workers)
+    for task in restoring:
+        queue.put(task, restoring=True)
+    for task in tailing:
+        queue.put(task, restoring=False)
+    return queue
+
+
+def taken(queue: FairQueue[str], takes: int) -> list[str | None]:
+    return [queue.take() for _ in range(takes)]
+
+
+def test_one_worker_alone_cannot_be_fair() -> None:
+    with pytest.raises(ValueError, match="two workers"):
+        FairQueue(workers=1)
+
+
+def test_tailing_comes_before_restoring_and_each_in_the_order_of_asking() -> None:
+    queue = queue_of(workers=4, restoring="xy", tailing="abc")
+    assert taken(queue, 6) == ["a", "b", "c", "x", "y", None]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_restores_leave_one_worker(workers: int) -> None:
+    queue = queue_of(workers=workers, restoring="abcdefgh")
+    assert taken(queue, workers) == [*"abcdefgh"[: workers - 1], None]
+    queue.put("t", restoring=False)
+    assert queue.take() == "t"
+    queue.done("a", more=False, restoring=True)
+    assert queue.take() == "abcdefgh"[workers - 1]
+
+
+def test_a_task_with_more_to_do_waits_for_the_others_first() -> None:
+    queue = queue_of(tailing="abc")
+    order = []
+    for _ in range(7):
+        task = queue.take()
+        assert task is not None
+        order.append(task)
+        queue.done(task, more=True, restoring=False)
+    assert order == list("abcabca")
+
+
+def test_asking_twice_is_asking_once() -> None:
+    queue = queue_of(tailing="aa")
+    assert taken(queue, 2) == ["a", None]
+
+
+def test_asking_while_a_step_runs_means_exactly_one_more() -> None:
+    queue = queue_of(tailing="a")
+    assert queue.take() == "a"
+    queue.put("a", restoring=False)
+    queue.put("a", restoring=False)
+    assert queue.take() is None
+    queue.done("a", more=True, restoring=False)
+    assert taken(queue, 2) == ["a", None]
+    queue.done("a", more=False, restoring=False)
+    assert queue.take() is None
+    assert len(queue) == 0
+
+
+def test_a_queued_task_that_changes_its_class_changes_the_line() -> None:
+    queue = queue_of(workers=2, restoring="r", tailing="a")
+    queue.put("a", restoring=True)
+    assert taken(queue, 2) == ["r", None]
+    queue.put("a", restoring=False)
+    assert taken(queue, 2) == ["a", None]
+
+
+def test_a_running_task_that_changes_its_class_joins_the_other_line() -> None:
+    queue = queue_of(restoring="rs")
+    assert taken(queue, 2) == ["r", None]
+    queue.done("r", more=True, restoring=False)
+    assert taken(queue, 3) == ["r", "s", None]
+
+
+def test_a_discarded_task_gets_no_step() -> None:
+    queue = queue_of(tailing="ab", restoring="r")
+    queue.discard("a")
+    queue.discard("r")
+    queue.discard("unknown")
+    assert taken(queue, 2) == ["b", None]
+    assert len(queue) == 1
+
+
+@pytest.mark.parametrize("asked_meanwhile", [False, True])
+def test_a_task_discarded_in_flight_gets_no_other_step_even_with_more_to_do(asked_meanwhile: bool) -> None:
+    queue = queue_of(tailing="a")
+    assert queue.take() == "a"
+    if asked_meanwhile:
+        queue.put("a", restoring=False)
+    queue.discard("a")
+    queue.done("a", more=True, restoring=False)
+    assert queue.take() is None
+    assert len(queue) == 0
+
+
+def test_a_task_that_comes_back_while_its_last_step_runs_goes_on() -> None:
+    queue = queue_of(tailing="a")
+    queue.take()
+    queue.discard("a")
+    queue.put("a", restoring=True)
+    queue.done("a", more=False, restoring=True)
+    assert queue.take() == "a"
+
+
+def test_tailing_that_never_catches_up_does_not_stop_a_restore() -> None:
+    queue = queue_of(tailing="ab", restoring="r")
+    order = []
+    for _ in range(3 * (TAILING_TURNS + 1)):
+        task = queue.take()
+        assert task is not None
+        order.append(task)
+        queue.done(task, more=True, restoring=task == "r")
+    assert order.count("r") == 3
+    assert order.index("r") == TAILING_TURNS
+
+
+def test_it_shows_what_is_in_it() -> None:
+    queue = queue_of(tailing="ab", restoring="rs")
+    taken(queue, 3)
+    assert repr(queue) == "<FairQueue tailing=0 restoring=1 running=3 of which restoring=1>"
+
+
+class Workshop(RuleBasedStateMachine):
+    """Any order of asking, taking, ending and discarding, against sets that say what must hold."""
+
+    @initialize(workers=st.integers(2, 4))
+    def open(self, workers: int) -> None:
+        self.workers = workers
+        self.queue: FairQueue[str] = FairQueue(workers=workers)
+        self.waiting: dict[str, bool] = {}
+        self.patience: dict[str, int] = {}
+        self.running: dict[str, bool] = {}
+        self.again: set[str] = set()
+        self.left: set[str] = set()
+
+    @rule(task=st.sampled_from(TASKS), restoring=st.booleans())
+    def put(self, task: str, restoring: bool) -> None:
+        self.queue.put(task, restoring=restoring)
+        if task in self.running:
+            self.again.add(task)
+            self.left.discard(task)
+        else:
+            self._wait(task, restoring)
+
+    @precondition(lambda self: len(self.running) < self.workers)
+    @rule()
+    def take(self) -> None:
+        task = self.queue.take()
+        may_restore = sum(self.running.values()) < self.workers - 1
+        candidates = {name for name, restoring in self.waiting.items() if may_restore or not restoring}
+        if task is None:
+            assert not candidates
+            return
+        assert task in candidates
+        assert task not in self.running
+        self.running[task] = self.waiting.pop(task)
+        del self.patience[task]
+        for other in candidates - {task}:
+            # Each turn that passes a task by although it might run brings it nearer.
+            self.patience[other] += 1
+            assert self.patience[other] <= (TAILING_TURNS + 1) * len(TASKS)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), more=st.booleans(), restoring=st.booleans())
+    def done(self, data: st.DataObject, more: bool, restoring: bool) -> None:
+        task = data.draw(st.sampled_from(sorted(self.running)))
+        self.queue.done(task, more=more, restoring=restoring)
+        del self.running[task]
+        if task in self.again or (more and task not in self.left):
+            self._wait(task, restoring)
+        self.again.discard(task)
+        self.left.discard(task)
+
+    @rule(task=st.sampled_from(TASKS))
+    def discard(self, task: str) -> None:
+        self.queue.discard(task)
+        self.waiting.pop(task, None)
+        self.patience.pop(task, None)
+        self.again.discard(task)
+        if task in self.running:
+            self.left.add(task)
+
+    @rule()
+    def every_waiting_task_is_taken_within_a_bounded_number_of_turns(self) -> None:
+        """From here on one worker is free, every step ends, and every task always has more to do."""
+        for task in sorted(self.running):
+            self.done_with(task)
+        expected = set(self.waiting)
+        classes = dict(self.waiting)
+        turns = (TAILING_TURNS + 1) * (len(classes) + 1)
+        for _ in range(turns):
+            task = self.queue.take()
+            if task is None:
+                break
+            expected.discard(task)
+            self.queue.done(task, more=True, restoring=classes[task])
+        assert not expected
+        self.patience = dict.fromkeys(self.waiting, 0)
+
+    def done_with(self, task: str) -> None:
+        self.queue.discard(task)
+        self.queue.done(task, more=False, restoring=False)
+        del self.running[task]
+        self.again.discard(task)
+        self.left.discard(task)
+
+    @invariant()
+    def restores_leave_a_worker_and_the_queue_holds_what_was_asked_for(self) -> None:
+        assert sum(self.running.values()) <= self.workers - 1
+        assert not set(self.waiting) & set(self.running)
+        assert len(self.queue) == len(self.waiting) + len(self.running)
+
+    def _wait(self, task: str, restoring: bool) -> None:
+        if self.waiting.get(task) is not restoring:
+            self.patience[task] = 0
+        self.waiting[task] = restoring
+
+
+TestWorkshop = Workshop.TestCase

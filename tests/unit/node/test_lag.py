@@ -1,0 +1,109 @@
+"""Lag is what its definition says, in numbers worked out by hand; unknown lag is never a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_node.checkpoint.files import FileStat
+from understudy_node.follow.end import End
+from understudy_node.follow.lag import lag_of
+from understudy_shared.words import LagInfo
+
+FILE = FileStat(1, 30, 1)
+EXPIRY_MS = 3_000.0
+MS = 1_000_000
+COMMITTED_NS: Mapping[int, int] = {4: 1_000 * MS, 5: 2_500 * MS, 6: 2_200 * MS, 7: 6_000 * MS, 8: 6_000 * MS + 400_000}
+"""Versions 1 to 3 are purged; version 6 was stamped before version 5 (storage clocks are set back now and then)."""
+
+
+def end_at(version: int, confirmed_ms: float | None = 100.0) -> End:
+    return End(version, FILE, FILE, confirmed_ms=confirmed_ms)
+
+
+def lag_at(version: int, end: End, *, now_ms: float = 100.0, committed_ns: Mapping[int, int] = COMMITTED_NS) -> LagInfo:
+    return lag_of(version, end, committed_ns.get, now_ms=now_ms, expiry_ms=EXPIRY_MS)
+
+
+UNKNOWN = (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("version", "end", "now_ms", "expected"),
+    [
+        pytest.param(8, end_at(8), 100, (8, 0, 0), id="at the end, just confirmed"),
+        pytest.param(8, end_at(8), 340, (8, 0, 240), id="at the end, confirmed 240 ms ago"),
+        pytest.param(8, end_at(8), 3_100, (8, 0, 3_000), id="at the end, the confirmation is about to expire"),
+        pytest.param(8, end_at(8), 3_100.5, UNKNOWN, id="at the end, the confirmation has expired"),
+        pytest.param(8, end_at(8, None), 100, UNKNOWN, id="at an end in doubt"),
+        pytest.param(6, end_at(7), 100, (7, 1, 0), id="one behind: c(7) - c(7)"),
+        pytest.param(6, end_at(7), 350, (7, 1, 250), id="one behind, confirmed 250 ms ago"),
+        pytest.param(4, end_at(7), 100, (7, 3, 3_500), id="three behind: c(7) - c(5)"),
+        pytest.param(3, end_at(7), 110, (7, 4, 5_010), id="four behind: c(7) - c(4), and 10 ms"),
+        pytest.param(4, end_at(6), 107, (6, 2, 7), id="c(6) - c(5) is negative: not below the time since confirmation"),
+        pytest.param(6, end_at(8), 100, (8, 2, 0), id="c(8) - c(7) is 0.4 ms"),
+        pytest.param(2, end_at(7), 100, (7, 5, None), id="c(3) is purged: time unknown, versions known"),
+        pytest.param(0, end_at(7), 100, (7, 7, None), id="nothing restored, c(1) is purged"),
+        pytest.param(7, end_at(9), 100, (9, 2, None), id="c(end) is purged"),
+        pytest.param(0, end_at(0), 150, (0, 0, 50), id="no commit yet"),
+        pytest.param(9, end_at(8), 100, UNKNOWN, id="above the end: of another history"),
+        pytest.param(4, end_at(7, None), 100, UNKNOWN, id="behind an end in doubt"),
+        pytest.param(4, end_at(7), 9_999, UNKNOWN, id="behind an expired confirmation"),
+        pytest.param(8, end_at(8, 120.0), 100, (8, 0, 0), id="confirmed after `now` was taken"),
+    ],
+)
+def test_lag_is_as_defined(
+    version: int, end: End, now_ms: float, expected: tuple[int | None, int | None, int | None]
+) -> None:
+    assert lag_at(version, end, now_ms=now_ms) == LagInfo(version, *expected)
+
+
+VERSIONS = st.integers(0, 9)
+ENDS = st.builds(end_at, VERSIONS, st.none() | st.floats(0, 1e5))
+HISTORIES = st.dictionaries(VERSIONS, st.integers(0, 10**13))
+NOW = st.floats(0, 1e5)
+
+
+@given(VERSIONS, ENDS, HISTORIES, NOW)
+def test_unknown_lag_is_never_a_number_and_known_lag_never_negative(
+    version: int, end: End, committed_ns: dict[int, int], now_ms: float
+) -> None:
+    lag = lag_at(version, end, now_ms=now_ms, committed_ns=committed_ns)
+    assert lag.current_offset_position == version
+    if end.confirmed_ms is None or now_ms - end.confirmed_ms > EXPIRY_MS or version > end.version:
+        assert (lag.end_offset_position, lag.offset_lag, lag.time_lag_ms) == UNKNOWN
+        return
+    assert (lag.end_offset_position, lag.offset_lag) == (end.version, end.version - version)
+    is_time_known = version == end.version or {version + 1, end.version} <= committed_ns.keys()
+    assert (lag.time_lag_ms is not None) == is_time_known
+    assert lag.time_lag_ms is None or lag.time_lag_ms >= 0
+
+
+@given(VERSIONS, ENDS, HISTORIES, NOW, st.floats(0, 1e4))
+def test_time_lag_grows_with_time_until_it_is_unknown_and_stays_so(
+    version: int, end: End, committed_ns: dict[int, int], now_ms: float, later_ms: float
+) -> None:
+    now = lag_at(version, end, now_ms=now_ms, committed_ns=committed_ns)
+    later = lag_at(version, end, now_ms=now_ms + later_ms, committed_ns=committed_ns)
+    if now.time_lag_ms is None:
+        assert later.time_lag_ms is None
+    elif later.time_lag_ms is not None:
+        assert later.time_lag_ms >= now.time_lag_ms
+    else:
+        assert later.offset_lag is None
+
+
+@given(VERSIONS, st.integers(0, 9), st.lists(st.integers(0, 10**13), min_size=11, max_size=11), NOW)
+def test_a_replica_further_behind_never_has_less_time_lag(
+    version: int, end_version: int, steps_ns: list[int], now_ms: float
+) -> None:
+    """As long as the storage's clock is not set back."""
+    committed_ns = {index: sum(steps_ns[: index + 1]) for index in range(11)}
+    end = end_at(end_version, now_ms)
+    nearer, further = (
+        lag_at(at, end, now_ms=now_ms, committed_ns=committed_ns).time_lag_ms for at in (version, max(0, version - 1))
+    )
+    assert nearer is None or (further is not None and further >= nearer)

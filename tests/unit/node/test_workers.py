@@ -1,0 +1,254 @@
+"""The workers run steps fairly, keep what broke, and stop when told. Tests wait for events, never for time to pass."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from understudy_node.replica.workers import Workers
+
+PATIENCE_S = 60.0
+"""Only a test that fails waits that long."""
+
+
+class Task:
+    """Runs `body` in each step and counts; never two steps of it at once."""
+
+    def __init__(self, body: Callable[[int], bool], *, restoring: bool = False) -> None:
+        self.restoring = restoring
+        self.steps = 0
+        self.overlapped = False
+        self._body = body
+        self._alone = threading.Lock()
+
+    def step(self) -> bool:
+        if not self._alone.acquire(blocking=False):
+            self.overlapped = True
+            return False
+        try:
+            self.steps += 1
+            return self._body(self.steps)
+        finally:
+            self._alone.release()
+
+
+class Gate:
+    """A step that says when it has begun and ends when it is let go."""
+
+    def __init__(self, *, more: bool = False) -> None:
+        self.begun = threading.Event()
+        self.let_go = threading.Event()
+        self._more = more
+
+    def __call__(self, _: int) -> bool:
+        self.begun.set()
+        assert self.let_go.wait(PATIENCE_S)
+        return self._more
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    workers = Workers(count=2)
+    workers.start()
+    yield workers
+    workers.stop(timeout_s=PATIENCE_S)
+    assert not any(thread.is_alive() for thread in workers._threads)
+
+
+def finished(workers: Workers, *, restoring: bool = False) -> threading.Event:
+    """Set when a task that is submitted now has run."""
+    event = threading.Event()
+    workers.submit(Task(lambda _: bool(event.set()), restoring=restoring))
+    return event
+
+
+def test_a_submitted_task_runs_until_it_has_no_more_to_do(workers: Workers) -> None:
+    ended = threading.Event()
+
+    def body(step: int) -> bool:
+        if step == 3:
+            ended.set()
+        return step < 3
+
+    task = Task(body)
+    workers.submit(task)
+    assert ended.wait(PATIENCE_S)
+    workers.stop(timeout_s=PATIENCE_S)
+    assert task.steps == 3
+    assert workers.failure is None
+
+
+def test_a_restore_that_blocks_delays_no_tailing_task(workers: Workers) -> None:
+    gate = Gate()
+    workers.submit(Task(gate, restoring=True))
+    workers.submit(Task(gate, restoring=True))
+    assert gate.begun.wait(PATIENCE_S)
+    for _ in range(20):
+        assert finished(workers).wait(PATIENCE_S)
+    waiting = finished(workers, restoring=True)
+    assert finished(workers).wait(PATIENCE_S)
+    assert not waiting.is_set()
+    gate.let_go.set()
+    assert waiting.wait(PATIENCE_S)
+
+
+def test_asking_during_a_step_runs_one_more(workers: Workers) -> None:
+    begun, let_go, ran_again = threading.Event(), threading.Event(), threading.Event()
+
+    def body(step: int) -> bool:
+        if step == 1:
+            begun.set()
+            assert let_go.wait(PATIENCE_S)
+        else:
+            ran_again.set()
+        return False
+
+    task = Task(body)
+    workers.submit(task)
+    assert begun.wait(PATIENCE_S)
+    workers.submit(task)
+    workers.submit(task)
+    let_go.set()
+    assert ran_again.wait(PATIENCE_S)
+    workers.stop(timeout_s=PATIENCE_S)
+    assert task.steps == 2
+
+
+def test_no_task_is_in_two_steps_at_once() -> None:
+    workers = Workers(count=4)
+    workers.start()
+    done = [threading.Event() for _ in range(8)]
+
+    def body_of(event: threading.Event) -> Callable[[int], bool]:
+        return lambda step: step < 50 or bool(event.set())
+
+    tasks = [Task(body_of(event), restoring=index % 2 == 0) for index, event in enumerate(done)]
+    for _ in range(10):
+        for task in tasks:
+            workers.submit(task)
+    assert all(event.wait(PATIENCE_S) for event in done)
+    workers.stop(timeout_s=PATIENCE_S)
+    assert not any(task.overlapped for task in tasks)
+    assert workers.failure is None
+
+
+def test_a_discarded_task_ends_its_step_and_gets_no_other(workers: Workers) -> None:
+    gate = Gate(more=True)
+    task = Task(gate)
+    workers.submit(task)
+    assert gate.begun.wait(PATIENCE_S)
+    workers.discard(task)
+    gate.let_go.set()
+    for _ in range(5):
+        assert finished(workers).wait(PATIENCE_S)
+    workers.stop(timeout_s=PATIENCE_S)
+    assert task.steps == 1
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), SystemExit(3)], ids=["an error", "an exit"])
+def test_a_failing_step_is_kept_logged_and_stops_all_workers(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def body(_: int) -> bool:
+        raise error
+
+    workers = Workers(count=3)
+    workers.start()
+    with caplog.at_level(logging.ERROR):
+        workers.submit(Task(body))
+        for thread in workers._threads:
+            thread.join(PATIENCE_S)
+    assert workers.failure is error
+    assert not any(thread.is_alive() for thread in workers._threads)
+    assert [getattr(record, "action", None) for record in caplog.records] == ["worker-failed"]
+    late = Task(lambda _: False)
+    workers.submit(late)
+    workers.stop(timeout_s=PATIENCE_S)
+    assert late.steps == 0
+
+
+def test_the_first_failure_is_the_one_that_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = ZeroDivisionError("first"), ZeroDivisionError("second")
+    gate = Gate()
+
+    def fail_late(step: int) -> bool:
+        gate(step)
+        raise second
+
+    def fail_at_once(_: int) -> bool:
+        raise first
+
+    workers = Workers(count=2)
+    workers.start()
+    with caplog.at_level(logging.CRITICAL):
+        workers.submit(Task(fail_late))
+        assert gate.begun.wait(PATIENCE_S)
+        workers.submit(Task(fail_at_once))
+        while workers.failure is None:
+            threading.Event().wait(0.001)
+        gate.let_go.set()
+        workers.stop(timeout_s=PATIENCE_S)
+    assert workers.failure is first
+
+
+def test_a_task_that_cannot_tell_its_class_after_a_step_is_a_failure_too(caplog: pytest.LogCaptureFixture) -> None:
+    class Torn:
+        stepped = False
+
+        @property
+        def restoring(self) -> bool:
+            if self.stepped:
+                raise ZeroDivisionError("torn")
+            return False
+
+        def step(self) -> bool:
+            self.stepped = True
+            return False
+
+    workers = Workers(count=2)
+    workers.start()
+    with caplog.at_level(logging.CRITICAL):
+        workers.submit(Torn())
+        for thread in workers._threads:
+            thread.join(PATIENCE_S)
+    assert isinstance(workers.failure, ZeroDivisionError)
+
+
+def test_stop_waits_for_the_steps_in_flight_and_starts_no_other() -> None:
+    workers = Workers(count=2)
+    workers.start()
+    gate, other, queued = Gate(more=True), Gate(more=True), Task(lambda _: False)
+    task = Task(gate)
+    workers.submit(task)
+    workers.submit(Task(other))
+    assert gate.begun.wait(PATIENCE_S)
+    assert other.begun.wait(PATIENCE_S)
+    workers.submit(queued)
+    stopper = threading.Thread(target=workers.stop, kwargs={"timeout_s": PATIENCE_S})
+    stopper.start()
+    other.let_go.set()
+    gate.let_go.set()
+    stopper.join(PATIENCE_S)
+    assert not stopper.is_alive()
+    assert not any(thread.is_alive() for thread in workers._threads)
+    assert (task.steps, queued.steps) in {(1, 0), (1, 1)}
+
+
+def test_stop_gives_up_on_a_step_that_does_not_end() -> None:
+    workers = Workers(count=2)
+    workers.start()
+    gate = Gate()
+    workers.submit(Task(gate))
+    assert gate.begun.wait(PATIENCE_S)
+    workers.stop(timeout_s=0.0)
+    assert any(thread.is_alive() for thread in workers._threads)
+    gate.let_go.set()
+    workers.stop(timeout_s=PATIENCE_S)
+    assert not any(thread.is_alive() for thread in workers._threads)
+
+
+def test_stopping_before_starting_is_nothing() -> None:
+    Workers(count=2).stop(timeout_s=PATIENCE_S)

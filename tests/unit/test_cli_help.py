@@ -1,0 +1,111 @@
+"""The help is worth reading and quick; a missing extra is named; what welcomes a user can be copied and run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import orjson
+import pytest
+from click.testing import CliRunner
+
+from understudy.commands import cli
+from understudy.welcome import example_target, url_of, welcome_lines
+from understudy_shared.http_target import parse_query, split_path
+from understudy_shared.words import HostInfo
+
+COMMANDS = ["serve", "get", "lookup", "stores", "lag"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_an_example_and_the_exit_codes_in_its_help(command: str) -> None:
+    result = CliRunner().invoke(cli, [command, "--help"])
+    assert result.exit_code == 0
+    assert f"understudy {command} " in result.output.split("Examples:")[1]
+    assert "4  the server cannot be reached" in result.output
+
+
+def test_the_help_says_what_it_is_with_examples_and_every_command() -> None:
+    output = CliRunner().invoke(cli, ["--help"]).output
+    assert output.count("understudy serve ") + output.count("understudy get ") + output.count("understudy lookup ") == 3
+    assert "without a JVM" in output
+    for command in COMMANDS:
+        assert f"\n  {command} " in output
+
+
+def test_the_version_is_the_packages() -> None:
+    assert importlib.metadata.version("understudy") in CliRunner().invoke(cli, ["--version"]).output
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints on running `code`, errors included."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return f"{done.returncode} {done.stdout}{done.stderr}"
+
+
+def test_the_help_loads_nothing_heavy() -> None:
+    told = python(
+        "import sys\nfrom understudy.commands import cli\ncli(['--help'], standalone_mode=False)\n"
+        "print('heavy:', {'rich', 'httpx', 'pydantic', 'orjson', 'asyncio', 'understudy_node'} & set(sys.modules))"
+    )
+    assert told.startswith("0 ")
+    assert "heavy: set()" in told
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "fix"),
+    [("click", ["--help"], "understudy[client]"), ("fastapi", ["serve", "/nowhere"], "understudy[client,node]")],
+    ids=["client", "node"],
+)
+def test_a_missing_extra_is_named_without_a_traceback(missing: str, arguments: Sequence[str], fix: str) -> None:
+    told = python(
+        f"import sys\nsys.modules[{missing!r}] = None\nsys.argv = ['understudy', *{arguments!r}]\n"
+        "from understudy.cli import main\nmain()"
+    )
+    assert f"error: {'the command line needs ' if missing == 'click' else ''}{missing}" in told
+    assert f"pip install '{fix}'" in told
+    assert "Traceback" not in told
+
+
+STRING = {"name": "tailnum", "type": "string", "example": "text"}
+WINDOW = {
+    "name": "window",
+    "type": "struct<start:timestamp,end:timestamp>",
+    "example": {"start": "2024-01-31T12:34:56.000000Z", "end": "2024-01-31T13:34:56.000000Z"},
+}
+ARRAY = {"name": "items", "type": "array<string>", "example": ["text"]}
+
+
+def store(*columns: Mapping[str, object]) -> dict[str, object]:
+    """A store as `/v1/stores` describes it."""
+    return {"store": "by/tail", "operator": "stateStoreSave", "partitions": 3, "key": list(columns)}
+
+
+def test_an_example_takes_the_friendly_form_where_every_column_has_one() -> None:
+    assert split_path(example_target(store(STRING, WINDOW)).encode()) == [
+        *("v1", "stores", "by/tail", "keys", "text", "2024-01-31T12:34:56.000000Z", "2024-01-31T13:34:56.000000Z")
+    ]
+
+
+@pytest.mark.parametrize("columns", [(), (STRING, ARRAY)], ids=["global", "array"])
+def test_an_example_takes_the_exact_form_where_it_must(columns: tuple[Mapping[str, object], ...]) -> None:
+    path, _, query = example_target(store(*columns)).partition("?")
+    assert split_path(path.encode()) == ["v1", "stores", "by/tail", "lookup"]
+    assert orjson.loads(parse_query(query.encode())["key"]) == [column["example"] for column in columns]
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:80"), ("0.0.0.0", "http://127.0.0.1:80"), ("::1", "http://[::1]:80")],
+)
+def test_the_url_is_one_that_this_machine_can_reach(host: str, url: str) -> None:
+    assert url_of(HostInfo(host, 80)) == url
+
+
+def test_a_service_without_stores_says_so_and_why() -> None:
+    refused = [{"operator_id": 0, "operator": "dedupe", "reason": "not supported"}]
+    lines = welcome_lines("http://a:1", {"stores": [], "not_served": refused})
+    assert "  There is no store to ask." in lines
+    assert "  not served: op0 (dedupe): not supported" in lines

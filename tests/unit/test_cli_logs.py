@@ -1,0 +1,86 @@
+"""Log lines: one line per record, whatever is in it, and the extra fields are there in both formats."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_shared.logs import JsonLines, LogFormat, TextLines, configure_logging
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Logging is the process's: leave it as it was."""
+    root = logging.getLogger()
+    handlers, level, show = list(root.handlers), root.level, warnings.showwarning
+    quiet = {name: logging.getLogger(name).level for name in ("uvicorn", "httpx", "httpcore")}
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    warnings.showwarning = show
+    for name, its_level in quiet.items():
+        logging.getLogger(name).setLevel(its_level)
+
+
+def _record(message: str, **extra: object) -> logging.LogRecord:
+    record = logging.LogRecord("understudy_node.node", logging.WARNING, __file__, 1, message, (), None)
+    record.created = 1_700_000_000.25
+    vars(record).update(extra)
+    return record
+
+
+def test_a_text_line_has_time_level_message_and_the_extra_fields() -> None:
+    line = TextLines().format(_record("idle: no commit", action="idle", task="a b/0_1"))
+    assert line == '2023-11-14T22:13:20.250Z WARNING idle: no commit action=idle task="a b/0_1"'
+
+
+def test_a_json_line_has_the_extra_fields_as_members_and_the_exception_as_text() -> None:
+    try:
+        raise ValueError("no\nway")
+    except ValueError:
+        record = _record("failed", action="worker-failed")
+        record.exc_info = sys.exc_info()
+    line = json.loads(JsonLines().format(record))
+    trace = line.pop("exception")
+    assert line == {
+        "at": "2023-11-14T22:13:20.250Z",
+        "level": "WARNING",
+        "logger": "understudy_node.node",
+        "message": "failed",
+        "action": "worker-failed",
+    }
+    assert "ValueError: no\nway" in trace
+
+
+@given(st.text(), st.text())
+def test_a_record_is_one_printable_line_whatever_is_in_it(message: str, field: str) -> None:
+    assert TextLines().format(_record(message.replace("%", ""), action=field)).isprintable()
+    assert len(JsonLines().format(_record(message.replace("%", ""), action=field)).split("\n")) == 1
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_records_go_to_what_stderr_is_at_that_moment(log_format: LogFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure_logging(log_format=log_format, level="INFO")
+    replaced = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", replaced)
+    logging.getLogger("understudy_node").info("seen")
+    logging.getLogger("understudy_node").debug("not seen")
+    logging.getLogger("uvicorn.error").info("not seen either")
+    logging.getLogger("uvicorn.error").warning("seen too")
+    assert [("seen" in line, "not" in line) for line in replaced.getvalue().splitlines()] == [(True, False)] * 2
+
+
+def test_a_warning_becomes_a_record(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning("use the new name", DeprecationWarning, "settings.py", 7)
+    assert "WARNING use the new name action=warning category=DeprecationWarning" in capsys.readouterr().err

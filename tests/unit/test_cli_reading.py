@@ -1,0 +1,308 @@
+"""Reading commands against a real HTTP server with prepared replies: what is sent, what is printed, how they exit."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Sequence
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.canned_server import PROBLEM, Canned, canned_server
+
+from understudy.commands import cli
+from understudy.exits import CommandError, ExitCode
+from understudy.http_client import Server, path_segment
+from understudy.reading import MAX_BATCH_KEYS, keys_of_lines
+from understudy_shared.http_target import parse_query, split_path
+from understudy_shared.position import Position
+from understudy_shared.words import ApplicationId, Lineage
+
+FOUND = (
+    b'{"store":"aircraft","key":{"tailnum":"N1"},"found":true,"value":{"count":15,"avg":1.0},"partition":3,'
+    b'"version":418,"committed_at":"2026-11-20T11:00:03.120000Z","watermark":null,"lag":{"current_offset_position":418,'
+    b'"end_offset_position":420,"offset_lag":2,"time_lag_ms":1200},"served_by":{"host":"node-1","port":7101,'
+    b'"role":"active","state":"RUNNING"},"position":"us1.abc"}\n'
+)
+ABSENT = FOUND.replace(b'"found":true,"value":{"count":15,"avg":1.0}', b'"found":false')
+UNKNOWN_LAG = (
+    FOUND.replace(b'"offset_lag":2', b'"offset_lag":null')
+    .replace(b'"time_lag_ms":1200', b'"time_lag_ms":null')
+    .replace(b'"end_offset_position":420', b'"end_offset_position":null')
+)
+REFUSED = (
+    b'{"type":"no-acceptable-replica","title":"No replica","status":503,"detail":"no replica may answer: lag-exceeded",'
+    b'"where":"bounds","fix":"Retry","candidates":[{"host":"node-1","port":7101,"role":"active","state":"RUNNING",'
+    b'"reason":"lag-exceeded","version":418,"offset_lag":2,"time_lag_ms":null}]}\n'
+)
+
+
+def problem(slug: str, status: int) -> Canned:
+    """A problem without candidates."""
+    body = {"type": slug, "title": "t", "status": status, "detail": f"a {slug}", "where": "here", "fix": "do this"}
+    return Canned(json.dumps(body).encode(), status, PROBLEM)
+
+
+def batch(*items: bytes) -> Canned:
+    """A batch's reply."""
+    results = [b'{"status":200,' + item.rstrip()[1:] if b'"found"' in item else item.rstrip() for item in items]
+    return Canned(b'{"results":[' + b",".join(results) + b"]}\n")
+
+
+def run(
+    arguments: Sequence[str], replies: Sequence[Canned], *, stdin: bytes = b""
+) -> tuple[Result, list[tuple[str, bytes]]]:
+    """The command's result, and what the server was asked."""
+    with canned_server(replies) as served:
+        result = CliRunner().invoke(cli, [*arguments, "--url", served.url], input=stdin)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result, served.requests
+
+
+def test_a_found_key_exits_0_and_shows_every_field_of_the_answer() -> None:
+    result, asked = run(["get", "aircraft", "N1"], [Canned(FOUND)])
+    assert (result.exit_code, asked) == (ExitCode.OK, [("GET /v1/stores/aircraft/keys/N1", b"")])
+    assert result.stdout.splitlines() == [
+        "aircraft: found",
+        "  key        tailnum  N1",
+        "  value      count    15",
+        "             avg      1.0",
+        "  version    418 of 420, 2 versions behind, time lag 1200 ms",
+        "  committed  2026-11-20T11:00:03.120000Z",
+        "  watermark  null",
+        "  served by  node-1:7101, active, RUNNING, partition 3",
+        "  position   us1.abc",
+    ]
+
+
+def test_an_absent_key_exits_1_and_says_so() -> None:
+    result, _ = run(["get", "aircraft", "N1"], [Canned(ABSENT, 404)])
+    assert result.exit_code == ExitCode.ABSENT
+    assert "aircraft: absent" in result.stdout
+
+
+def test_an_unknown_lag_is_never_shown_as_a_number() -> None:
+    result, _ = run(["get", "aircraft", "N1"], [Canned(UNKNOWN_LAG)])
+    assert "version    418 of unknown, unknown behind, time lag unknown" in result.stdout
+
+
+@pytest.mark.parametrize("body", [FOUND, ABSENT])
+def test_json_is_the_servers_document_to_the_byte(body: bytes) -> None:
+    single, _ = run(["get", "aircraft", "N1", "--json"], [Canned(body)])
+    assert single.stdout_bytes == body
+    many, _ = run(["lookup", "aircraft", '["N1"]', '["N1"]', "--json"], [batch(body, body)])
+    assert many.stdout_bytes == (b'{"status":200,' + body[1:]) * 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "exit_code"),
+    [
+        (problem("bad-key", 400), ExitCode.USAGE),
+        (problem("bad-bound", 400), ExitCode.USAGE),
+        (problem("unknown-store", 404), ExitCode.USAGE),
+        (problem("too-large", 413), ExitCode.USAGE),
+        (problem("lineage-changed", 409), ExitCode.REFUSED),
+        (problem("not-owner", 421), ExitCode.REFUSED),
+        (problem("overloaded", 429), ExitCode.REFUSED),
+        (problem("store-error", 502), ExitCode.REFUSED),
+        (problem("not-initialised", 503), ExitCode.REFUSED),
+        (problem("deadline", 504), ExitCode.REFUSED),
+    ],
+    ids=lambda value: json.loads(value.body)["type"] if isinstance(value, Canned) else None,
+)
+@pytest.mark.parametrize("form", [["get", "s", "k"], ["lookup", "s", "[1]"], ["lookup", "s", "[1]", "[2]"]])
+def test_a_problem_exits_by_its_kind_and_says_what_where_and_the_fix(
+    form: list[str], reply: Canned, exit_code: ExitCode
+) -> None:
+    result, _ = run(form, [reply])
+    slug = json.loads(reply.body)["type"]
+    assert result.exit_code == exit_code
+    assert result.stdout == ""
+    assert result.stderr == f"error: a {slug} (here)\n  fix: do this\n"
+
+
+def test_a_refusal_names_each_candidate_and_its_reason() -> None:
+    result, _ = run(["get", "aircraft", "N1", "--max-lag", "1", "--json"], [Canned(REFUSED, 503, PROBLEM)])
+    assert result.exit_code == ExitCode.REFUSED
+    assert result.stdout_bytes == REFUSED
+    assert result.stderr.splitlines()[1] == (
+        "  node-1:7101: lag-exceeded (active, RUNNING, version 418, versions behind 2, time lag unknown)"
+    )
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Canned(b"<h1>not found</h1>", 404, "text/html"),
+        Canned(b'{"error":"not found"}', 404),
+        Canned(b'{"found":false}', 500),
+        Canned(b"[]"),
+        Canned(b"{"),
+    ],
+    ids=["html-404", "json-404", "found-false-500", "no-object", "no-json"],
+)
+def test_only_a_json_body_that_says_so_means_absent(reply: Canned) -> None:
+    result, _ = run(["get", "s", "k"], [reply])
+    assert result.exit_code == ExitCode.REFUSED
+    assert "not one of an Understudy server" in result.stderr
+
+
+def test_a_server_that_is_not_there_exits_4() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        free_port = listener.getsockname()[1]
+    result = CliRunner().invoke(cli, ["get", "s", "k", "--url", f"http://127.0.0.1:{free_port}"])
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert "understudy serve" in result.stderr
+
+
+def test_a_server_that_does_not_answer_in_time_exits_4() -> None:
+    held = threading.Event()
+    with canned_server([Canned(FOUND, held=held)]) as served:
+        result = CliRunner().invoke(cli, ["get", "s", "k", "--url", served.url, "--timeout-s", "0.05"])
+        held.set()
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert "no answer within 0.05 s" in result.stderr
+
+
+def test_the_time_a_server_was_asked_to_wait_is_added_to_the_timeout() -> None:
+    held = threading.Event()
+    with canned_server([Canned(FOUND, held=held)]) as served, Server(served.url, timeout_s=0.05) as server:
+        with pytest.raises(CommandError, match=r"no answer within 0\.15 s"):
+            server.get("/v1/stores", wait_ms=100)
+        held.set()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://a", "http://", "http://[::1", "http://a:port"])
+def test_an_url_that_is_none_is_wrong_usage(url: str) -> None:
+    result = CliRunner().invoke(cli, ["stores", "--url", url])
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stderr.startswith("error: ")
+
+
+BOUNDS = {
+    "max_lag": 0,
+    "max_staleness_ms": 250,
+    "min_position": Position(ApplicationId("a b"), Lineage("l"), 7, 1).encode(),
+    "require_active": True,
+    "unknown_lag": "refuse",
+    "wait_ms": 0,
+}
+BOUND_ARGUMENTS = [
+    *("--max-lag", "0", "--max-staleness-ms", "250", "--min-position", str(BOUNDS["min_position"])),
+    *("--require-active", "--unknown-lag", "refuse", "--wait-ms", "0"),
+]
+
+
+def test_bounds_travel_as_they_were_given_zero_among_them() -> None:
+    _, asked = run(["lookup", "s", "[1]", *BOUND_ARGUMENTS], [Canned(FOUND)])
+    parameters = parse_query(asked[0][0].partition("?")[2].encode())
+    texts = {name: "true" if value is True else str(value) for name, value in BOUNDS.items()}
+    assert parameters == {"key": "[1]", **texts}
+    _, asked = run(["lookup", "s", "[1]", "[2]", *BOUND_ARGUMENTS], [batch(FOUND, FOUND)])
+    assert json.loads(asked[0][1]) == {"keys": [[1], [2]], "bounds": BOUNDS}
+    _, asked = run(["get", "s", "k"], [Canned(FOUND)])
+    assert asked == [("GET /v1/stores/s/keys/k", b"")]
+
+
+@given(st.lists(st.text(min_size=1), min_size=1))
+def test_a_word_arrives_as_it_was_written_whatever_is_in_it(words: list[str]) -> None:
+    path = "/v1/stores/" + "/".join(map(path_segment, words))
+    assert split_path(path.encode("ascii"))[2:] == words
+
+
+@pytest.mark.parametrize("word", ["a/b", "a?b#c", "..", ".", "%2F", "日本語é", "a b+c"])
+def test_no_word_is_bent_on_the_wire(word: str) -> None:
+    _, asked = run(["get", "s", word], [Canned(FOUND)])
+    assert split_path(asked[0][0].removeprefix("GET ").encode("ascii")) == ["v1", "stores", "s", "keys", word]
+
+
+@pytest.mark.parametrize("key", ["[12345678901234567890123]", '{"a": 1.0, "a": 1e0}', '["\\u00e9"]'])
+def test_a_json_key_travels_as_it_was_written(key: str) -> None:
+    _, asked = run(["lookup", "s", key], [Canned(FOUND)])
+    assert parse_query(asked[0][0].partition("?")[2].encode())["key"] == key
+    _, asked = run(["lookup", "s", "--stdin"], [batch(FOUND)], stdin=key.encode())
+    assert asked[0][1] == b'{"keys":[' + key.encode() + b'],"bounds":{}}'
+
+
+def test_many_keys_are_asked_in_batches_in_their_order() -> None:
+    count = 2 * MAX_BATCH_KEYS + 1
+    stdin = b"".join(b"[%d]\n\n" % number for number in range(count))
+    replies = [batch(*[FOUND] * MAX_BATCH_KEYS)] * 2 + [batch(ABSENT)]
+    result, asked = run(["lookup", "s", "--stdin", "--json"], replies, stdin=stdin)
+    assert [number for _, body in asked for (number,) in json.loads(body)["keys"]] == list(range(count))
+    assert [len(json.loads(body)["keys"]) for _, body in asked] == [MAX_BATCH_KEYS, MAX_BATCH_KEYS, 1]
+    assert len(result.stdout.splitlines()) == count
+    assert result.exit_code == ExitCode.ABSENT
+
+
+@pytest.mark.parametrize(
+    ("items", "exit_code"),
+    [
+        ((FOUND, FOUND), ExitCode.OK),
+        ((FOUND, ABSENT), ExitCode.ABSENT),
+        ((ABSENT, problem("bad-key", 400).body), ExitCode.USAGE),
+        ((problem("bad-key", 400).body, REFUSED), ExitCode.REFUSED),
+    ],
+    ids=["found", "absent", "bad-key", "refused"],
+)
+def test_a_batch_exits_with_the_highest_of_its_keys(items: tuple[bytes, bytes], exit_code: ExitCode) -> None:
+    result, _ = run(["lookup", "s", '["N1"]', "[2]"], [batch(*items)])
+    assert result.exit_code == exit_code
+    assert len(result.stdout.splitlines()) == 2 + len(items)
+
+
+def test_a_problem_in_a_batch_stands_beside_the_key_that_was_asked() -> None:
+    result, _ = run(["lookup", "s", '["N1"]', "[2]"], [batch(FOUND, problem("bad-key", 400).body)])
+    lines = [line.split() for line in result.stdout.splitlines()[2:]]
+    assert lines[0][:3] == ['{"tailnum":"N1"}', "found", '{"count":15,"avg":1.0}']
+    assert lines[1] == ["[2]", "bad-key", "a", "bad-key"]
+
+
+def test_keys_before_a_line_that_is_no_json_are_asked_and_the_line_is_named() -> None:
+    result, asked = run(["lookup", "s", "--stdin", "--json"], [batch(FOUND, FOUND)], stdin=b"[1]\n[2]\n[3\n[4]\n")
+    assert json.loads(asked[0][1])["keys"] == [[1], [2]]
+    assert len(result.stdout.splitlines()) == 2
+    assert result.exit_code == ExitCode.USAGE
+    assert "line 3 of standard input" in result.stderr
+
+
+def test_a_line_that_is_not_utf8_is_named() -> None:
+    with pytest.raises(CommandError, match="line 2"):
+        list(keys_of_lines([b"[1]\n", b'["\xff"]\n']))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["get", "s"], "understudy lookup s"),
+        (["get", "s", ""], "understudy lookup s"),
+        (["get", "s", "-17"], "put -- before"),
+        (["get", "s", "k", "--max-lagg", "1"], "--max-lag"),
+        (["get", "s", "k", "--max-lag", "-1"], "--max-lag"),
+        (["lookup", "s"], "--stdin"),
+        (["lookup", "s", "[1]", "--stdin"], "one of the two"),
+        (["lookup", "s", "N14228"], "is not JSON"),
+        (["lookup", "s", "[1]", "{"], "key 2"),
+        (["nonsense"], "No such command"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_usage_exits_2_without_asking_anybody(arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(cli, arguments, env={"UNDERSTUDY_URL": "http://127.0.0.1:1"})
+    assert result.exit_code == ExitCode.USAGE
+    assert told in result.stderr
+
+
+def test_a_negative_number_is_a_key_after_two_dashes() -> None:
+    with canned_server([Canned(FOUND)]) as served:
+        CliRunner().invoke(cli, ["get", "s", "--url", served.url, "--", "-17"])
+    assert served.requests == [("GET /v1/stores/s/keys/-17", b"")]
+
+
+def test_the_server_may_be_named_by_a_variable() -> None:
+    with canned_server([Canned(FOUND)]) as served:
+        result = CliRunner().invoke(cli, ["get", "s", "k"], env={"UNDERSTUDY_URL": served.url})
+    assert result.exit_code == ExitCode.OK

@@ -1,0 +1,83 @@
+"""The flags of `understudy serve` are the service's settings: same names, same defaults, and only given ones count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from understudy.commands import cli
+from understudy.exits import CommandError, ExitCode
+from understudy.service_settings import FLAGS, given_settings
+from understudy.serving import settings_error, use_config_file
+from understudy_node.settings import NodeSettings
+
+NOTHING_GIVEN = dict.fromkeys((flag.name for flag in FLAGS), None)
+DERIVED = {"application_id", "data_dir"}
+
+
+def test_every_setting_is_a_flag_with_the_services_default() -> None:
+    fields = {name: field.default for name, field in NodeSettings.model_fields.items() if name != "checkpoint"}
+    assert {flag.name for flag in FLAGS} == set(fields)
+    for flag in FLAGS:
+        assert flag.name in DERIVED or flag.default == fields[flag.name], flag.name
+
+
+def test_the_help_shows_every_flag_and_its_default() -> None:
+    shown = " ".join(CliRunner().invoke(cli, ["serve", "--help"], terminal_width=400).output.split())
+    for flag in FLAGS:
+        assert f"{flag.option} " in shown
+        assert f"{flag.help} [default: {flag.default_text}]" in shown
+
+
+def test_flags_win_over_variables_and_variables_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('checkpoint = "/from/file"\nport = 1\nworkers = 4\nlag_refresh_ms = 7\n')
+    monkeypatch.setenv("UNDERSTUDY_CONFIG", "")
+    monkeypatch.setenv("UNDERSTUDY_PORT", "2")
+    monkeypatch.setenv("UNDERSTUDY_WORKERS", "5")
+    monkeypatch.setenv("UNDERSTUDY_URL", "http://a-setting-of-the-client:1")
+    use_config_file(file)
+    given = given_settings(None, {**NOTHING_GIVEN, "port": 3, "overlay_max_bytes": "1MiB"})
+    assert given == {"port": 3, "overlay_max_bytes": 1 << 20}
+    settings = NodeSettings(**given)  # type: ignore[arg-type]  # pydantic validates
+    assert (settings.checkpoint, settings.port, settings.workers, settings.lag_refresh_ms) == ("/from/file", 3, 5, 7)
+    assert settings.overlay_max_bytes == 1 << 20
+
+
+def test_every_wrong_setting_is_told_at_once_with_where_it_may_come_from() -> None:
+    with pytest.raises(ValueError, match="validation") as caught:
+        NodeSettings(port=99_999, workers=1, nonsense=1)  # type: ignore[call-arg]
+    told = settings_error(caught.value)  # type: ignore[arg-type]
+    problems = [told.what, *told.notes]
+    assert told.exit_code is ExitCode.USAGE
+    assert len(problems) == 4
+    assert any("checkpoint: none was given (CHECKPOINT" in text for text in problems)
+    assert any("port=99999" in text and "--port, UNDERSTUDY_PORT" in text for text in problems)
+    assert any("workers=1" in text for text in problems)
+    assert any("nonsense: there is no such setting" in text for text in problems)
+
+
+def test_a_settings_file_that_is_not_toml_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("port: 1")
+    with pytest.raises(CommandError) as caught:
+        use_config_file(file)
+    assert (caught.value.where, caught.value.exit_code) == (str(file), ExitCode.USAGE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--overlay-max-bytes", "much"], "'much' is not a size (--overlay-max-bytes)"),
+        (["--port", "http"], "'http' is not a valid integer"),
+        (["--config", "/nowhere.toml"], "'/nowhere.toml' does not exist"),
+        (["--log-format", "xml"], "'xml' is not one of"),
+    ],
+    ids=["size", "number", "config", "log-format"],
+)
+def test_a_bad_flag_is_wrong_usage(arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(cli, ["serve", "/nowhere", *arguments])
+    assert result.exit_code == ExitCode.USAGE
+    assert told in result.stderr

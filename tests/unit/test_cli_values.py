@@ -1,0 +1,109 @@
+"""What people are shown: no value reaches a terminal as a control sequence, and nothing unknown becomes a number."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy.reports import lag_footer, lag_header, lag_rows, not_served_lines, store_fields, store_row
+from understudy.values import count_text, duration_text, quoted, shown
+from understudy_shared.printable import printable
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+)  # fmt: skip
+
+
+@given(JSON)
+def test_a_shown_value_is_one_printable_line(value: object) -> None:
+    assert shown(value).isprintable()
+
+
+@given(st.text())
+def test_a_text_of_others_is_one_printable_line_and_a_printable_one_is_kept(text: str) -> None:
+    assert printable(text).isprintable()
+    assert printable(text) == text or not text.isprintable()
+
+
+@given(JSON)
+def test_a_quoted_value_of_basic_characters_reads_back_as_the_same(value: object) -> None:
+    if all(ord(char) < 0x10000 for char in orjson.dumps(value).decode()):
+        assert orjson.loads(quoted(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("N14228", "N14228"),
+        ("", '""'),
+        (" a", '" a"'),
+        ("\x1b[2J", '"\\u001b[2J"'),
+        (None, "null"),
+        ([1, "a"], '[1,"a"]'),
+    ],
+)
+def test_a_text_that_could_mislead_is_quoted(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(None, "unknown"), (0, "0 ms"), (9_999, "9999 ms"), (10_000, "10.0 s"), (240_000, "4.0 min"), (10**9, "11.6 d")],
+)
+def test_a_duration_is_shown_in_a_unit_that_fits(ms: int | None, text: str) -> None:
+    assert duration_text(ms) == text
+
+
+def test_an_unknown_count_is_unknown_and_not_zero() -> None:
+    assert (count_text(None, "versions"), count_text(0, "versions")) == ("unknown", "0 versions")
+
+
+PARTITION: dict[str, object] = {
+    "partition": 0, "role": "active", "state": "RUNNING", "current_offset_position": 5, "end_offset_position": 6,
+    "offset_lag": 1, "time_lag_ms": 12, "committed_at": "2026-11-20T11:00:03.120000Z", "keys": 3, "overlay_bytes": 0,
+    "marks": ["stale-snapshot"], "error": None,
+}  # fmt: skip
+RESTORING = PARTITION | {
+    "partition": 1, "state": "RESTORING", "current_offset_position": None, "end_offset_position": None,
+    "offset_lag": None, "time_lag_ms": None, "committed_at": None, "keys": None, "marks": [], "error": "torn\nfile",
+}  # fmt: skip
+REPORT = {
+    "application_id": "flights", "end_offset_position": 6, "end_confirmed": False, "restoring_layout": 8,
+    "query": {"state": "unknown", "last_batch": 5, "last_commit_at": None, "batch_in_progress": True},
+    "hints": ["use RocksDB"], "stores": [{"store": "op0", "operator_id": 0, "partitions": [PARTITION, RESTORING]}],
+}  # fmt: skip
+
+
+def test_the_lag_report_tells_position_lag_and_marks_of_every_partition() -> None:
+    running, restoring = lag_rows(REPORT)
+    assert running == (
+        "op0", "0", "active", "RUNNING", "5/6", "1", "12 ms", "2026-11-20T11:00:03.120000Z", "stale-snapshot"
+    )  # fmt: skip
+    assert restoring == ("op0", "1", "active", "RESTORING", "-", "unknown", "unknown", "-", "")
+
+
+def test_the_lag_report_says_that_the_end_is_not_confirmed_and_what_went_wrong_where() -> None:
+    header = lag_header(REPORT)
+    assert header[0] == "flights: query unknown, a batch is in progress, end 6 (not confirmed), last batch 5"
+    assert "8 partitions" in header[1]
+    assert lag_footer(REPORT) == ["error: op0 partition 1: torn\\u000afile", "hint: use RocksDB"]
+
+
+def test_a_store_without_key_columns_says_so() -> None:
+    store = {
+        "store": "op1", "operator": "stateStoreSave", "operator_id": 1, "key": [], "partitions": 1,
+        "value": [{"name": "count", "type": "long", "nullable": False}], "end_offset_position": 6,
+        "application_id": "flights", "lineage": "l",
+    }  # fmt: skip
+    assert store_row(store) == ("op1", "stateStoreSave", "(no columns)", "count long", "1", "6")
+    assert ("key", "(no columns)", "") in store_fields(store)
+    assert ("value", "count", "long, never null") in store_fields(store)
+
+
+def test_an_operator_that_is_not_served_is_listed_with_its_reason() -> None:
+    refused = [{"operator_id": 2, "operator": "symmetricHashJoin", "reason": "joins are not read yet"}]
+    assert not_served_lines(refused) == ["not served: op2 (symmetricHashJoin): joins are not read yet"]
