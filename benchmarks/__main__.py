@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark in one run, with the machine's description. Figures go into docs/benchmarks.md by hand."""
+"""`make bench`: every benchmark in one run, with the machine's description. docs/benchmarks.md records it."""
 
 from __future__ import annotations
 

@@ -42,9 +42,7 @@ def main() -> None:
             query.terminate()
             query.wait(60)
     middle, tail = delays_ms[len(delays_ms) // 2], delays_ms[int(len(delays_ms) * 0.99)]
-    print(
-        f"  commit file to answer, {len(delays_ms)} commits   p50 {middle:.1f} ms (goal 20)   p99 {tail:.1f} ms (goal 100)"
-    )
+    print(f"  commit file to answer, {len(delays_ms)} commits: p50 {middle:.1f} ms, p99 {tail:.1f} ms (goals 20, 100)")
 
 
 def _delays_ms(checkpoint: Path, port: int, commits: int, query: subprocess.Popen[bytes]) -> list[float]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 
 import click
 
-from understudy.exits import EXIT_CODES_HELP, INTERRUPTED, exit_code_of, say_error
+from understudy.exits import EXIT_CODES_HELP, INTERRUPTED, PIPE_CLOSED, exit_code_of, say_error
 from understudy_shared.errors import UnderstudyError
 
 _COMMANDS = {
@@ -44,6 +46,10 @@ class Commands(click.Group):
             ctx.exit(exit_code_of(error))
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # Whoever read the output has enough. What is still buffered must go somewhere when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(PIPE_CLOSED)
 
 
 @click.group(

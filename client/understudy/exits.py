@@ -33,7 +33,8 @@ Exit codes:
 """
 
 INTERRUPTED = 130
-"""What shells report for a program that SIGINT ended."""
+PIPE_CLOSED = 141
+"""What shells report for a program that SIGINT, or SIGPIPE, ended."""
 
 
 class CommandError(UnderstudyError):

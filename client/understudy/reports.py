@@ -106,9 +106,14 @@ def _lag_row(store: str, partition: Mapping[str, Any]) -> tuple[str, ...]:
         where,
         "unknown" if partition["offset_lag"] is None else str(partition["offset_lag"]),
         duration_text(partition["time_lag_ms"]),
-        partition["committed_at"] or "-",
+        _second(partition["committed_at"]),
         ", ".join(partition["marks"]),
     )
+
+
+def _second(moment: str | None) -> str:
+    """A moment without its fraction, so that a row fits a terminal; --json has all of it."""
+    return "-" if moment is None else f"{moment[:19]}Z"
 
 
 def _columns(columns: Iterable[Mapping[str, Any]]) -> str:

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import tomllib
+import warnings
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -33,6 +34,9 @@ log = logging.getLogger(__name__)
 
 FIRST_REPLY_TIMEOUT_S = 30.0
 """The service was ready a moment ago; a machine that is this busy is told so by a warning, not by silence."""
+
+END_TIMEOUT_S = 2.0
+"""A bar is taken from the terminal within a tenth of a second; only a reply that hangs takes longer."""
 
 
 class Service(Protocol):
@@ -81,6 +85,8 @@ def serve(checkpoint: str | None, *, config: str | None, log_format: LogFormat, 
       UNDERSTUDY_ALIASES=names.toml understudy serve /data/checkpoints/flights --log-format json
     """
     configure_logging(log_format=log_format, level=log_level.upper())
+    # Python hides deprecations from everybody but developers; this one is for whoever set the old name.
+    warnings.filterwarnings("default", message=".*cache_max_bytes_buffering", category=DeprecationWarning)
     if config is not None:
         use_config_file(Path(config))
     service = find_service()
@@ -116,19 +122,51 @@ def find_service() -> Service:
     )
 
 
+class Welcome:
+    """A thread beside the service: shows the restore, says what can be asked, and ends."""
+
+    def __init__(self, *, speaks: bool) -> None:
+        self._speaks = speaks
+        self._on_terminal = speaks and sys.stderr.isatty()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, node: RunningNode) -> None:
+        """The service has started."""
+        self._thread = threading.Thread(target=self._run, args=(node,), name="welcome", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """The service has ended: give the terminal back as it was."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(END_TIMEOUT_S)
+
+    def _run(self, node: RunningNode) -> None:
+        if not watch(node, BarDisplay() if self._on_terminal else LogDisplay(), self._stopping):
+            return
+        url = url_of(node.host)
+        try:
+            with Server(url, timeout_s=FIRST_REPLY_TIMEOUT_S) as server:
+                document = orjson.loads(server.get("/v1/stores"))
+        except UnderstudyError as error:
+            if not self._stopping.is_set():
+                log.warning("%s", error, extra={"action": "welcome-failed"})
+            return
+        if not self._on_terminal:
+            log.info("serving", extra={"action": "serving", "url": url, "stores": len(document["stores"])})
+        if self._speaks:
+            print_lines(welcome_lines(url, document))
+            sys.stdout.flush()
+
+
 def run_service(service: Service, settings: dict[str, object], *, speaks: bool) -> None:
     """Serve until a signal. Raises CommandError for what the user can fix."""
-    stopping = threading.Event()
-
-    def started(node: RunningNode) -> None:
-        threading.Thread(
-            target=_welcome, args=(node, stopping), kwargs={"speaks": speaks}, name="progress", daemon=True
-        ).start()
-
+    welcome = Welcome(speaks=speaks)
     for stop in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background job begins with it ignored
         signal.signal(stop, signal.default_int_handler)
     try:
-        service(settings, started)
+        service(settings, welcome.start)
     except KeyboardInterrupt:
         log.info("stopped", extra={"action": "stopped"})
         return
@@ -137,7 +175,7 @@ def run_service(service: Service, settings: dict[str, object], *, speaks: bool) 
     except SettingsError as error:
         raise CommandError(error.what, where=error.where, fix=error.fix, exit_code=ExitCode.USAGE) from None
     finally:
-        stopping.set()
+        welcome.end()
     raise CommandError("the service ended by itself", fix="Its log says why", exit_code=ExitCode.REFUSED)
 
 
@@ -156,22 +194,3 @@ def settings_error(error: ValidationError) -> CommandError:
     return CommandError(
         first, notes=others, fix="understudy serve --help lists every setting", exit_code=ExitCode.USAGE
     )
-
-
-def _welcome(node: RunningNode, stopping: threading.Event, *, speaks: bool) -> None:
-    """Runs beside the service: show the restore, then say what can be asked, then end."""
-    display = BarDisplay() if speaks and sys.stderr.isatty() else LogDisplay()
-    if not watch(node, display, stopping):
-        return
-    url = url_of(node.host)
-    try:
-        with Server(url, timeout_s=FIRST_REPLY_TIMEOUT_S) as server:
-            document = orjson.loads(server.get("/v1/stores"))
-    except UnderstudyError as error:
-        if not stopping.is_set():
-            log.warning("%s", error, extra={"action": "welcome-failed"})
-        return
-    log.info("serving", extra={"action": "serving", "url": url, "stores": len(document["stores"])})
-    if speaks:
-        print_lines(welcome_lines(url, document))
-        sys.stdout.flush()

@@ -84,7 +84,9 @@ def build_generation(
     for operator in description.operators:
         by_operator[operator.operator_id] = {
             partition: TaskReplica(
-                _places(operator, TaskId(application_id, operator.operator_id, partition), description.query_id, layout),
+                _places(
+                    operator, TaskId(application_id, operator.operator_id, partition), description.query_id, layout
+                ),
                 around,
                 end=end,
                 clock=clock,

@@ -42,6 +42,7 @@ PREFETCH_FLOOR_MS = 25.0
 PREFETCH_MS_PER_TASK = 2.0
 """Looking for the next version's file costs a stat or a listing per task; this bounds it to a few percent of a core."""
 
+_GOOD_NEWS = frozenset({"ready", "resumed", "layout"})
 MAX_EVENTS = 256
 STOP_TIMEOUT_S = 10.0
 
@@ -83,6 +84,7 @@ class Node:
         self._workers = Workers(count=settings.workers)
         self._stopping = threading.Event()
         self._cadence = Cadence()
+        self._announced: Generation | None = None
         self._next_prefetch_ms = 0.0
         self._next_retry_ms = 0.0
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
@@ -166,10 +168,11 @@ class Node:
             self._note_error(error)
         now_ms = self._clock.monotonic_ms()
         self._hand_out_work(now_ms)
+        self._note_ready()
         if self._cadence.turned_idle(now_ms):
             self._event("idle", "no commit for a while: the query is stopped, or has no input")
         wait_ms = next_poll_ms(
-            since_commit_ms=self._cadence.since_commit_ms(now_ms),
+            quiet_ms=self._cadence.quiet_ms(now_ms),
             lag_refresh_ms=self.settings.lag_refresh_ms,
             floor_ms=POLL_FLOOR_LOCAL_MS if isinstance(self._files, LocalFiles) else POLL_FLOOR_REMOTE_MS,
         )
@@ -277,6 +280,16 @@ class Node:
         if prefetch:
             self._next_prefetch_ms = now_ms + max(PREFETCH_FLOOR_MS, PREFETCH_MS_PER_TASK * len(replicas))
 
+    def _note_ready(self) -> None:
+        """Say once per generation that all of it can be answered from."""
+        generation = self.generation
+        if generation is None or generation is self._announced or not generation.ready:
+            return
+        self._announced = generation
+        self._event(
+            "ready", f"{len(generation.replicas)} tasks are open; tables brought so far: {dict(self._disk.fetched)}"
+        )
+
     def _note_error(self, error: UnderstudyError) -> None:
         if self.error is None or self.error.args != error.args:
             log.error("%s", error, extra={"action": "poll-failed"})
@@ -285,7 +298,7 @@ class Node:
 
     def _event(self, what: str, detail: str) -> None:
         self.events.append(Event(self._clock.wall_us(), what, detail))
-        log.warning("%s: %s", what, detail, extra={"action": what})
+        log.log(logging.INFO if what in _GOOD_NEWS else logging.WARNING, "%s: %s", what, detail, extra={"action": what})
 
 
 def _nobody() -> None:

@@ -6,6 +6,8 @@ The command line starts this by its entry point. Everything that can be refused 
 from __future__ import annotations
 
 import errno
+import logging
+import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -19,6 +21,8 @@ from understudy_node.settings import NodeSettings
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.words import HostInfo
+
+log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a worker thread may keep the interpreter from the event loop (5 ms by default): lookups come first."""
@@ -43,6 +47,7 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     if started is not None:
         started(node)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _raise_file_limit()
     config = uvicorn.Config(
         create_app(node),
         log_config=None,
@@ -52,6 +57,13 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
     )
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def _raise_file_limit() -> None:
+    """Open tables take a descriptor each: use all that the system allows this process."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    log.info("file descriptors", extra={"action": "file-limit", "limit": hard})
 
 
 def _listen(host: str, port: int) -> socket.socket:

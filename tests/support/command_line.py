@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,8 +44,9 @@ def ask(
 class Serving:
     """A running `understudy serve`; what it says lies in files."""
 
-    def __init__(self, process: subprocess.Popen[bytes], output: Path, errors: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], data_dir: Path, output: Path, errors: Path) -> None:
         self.process = process
+        self.data_dir = data_dir
         self._output = output
         self._errors = errors
 
@@ -86,18 +89,22 @@ class Serving:
 def serving(
     arguments: Sequence[str], folder: Path, *, variables: Mapping[str, str] | None = None, ready: str = "Ctrl-C stops."
 ) -> Iterator[Serving]:
-    """Run `understudy serve` with `arguments` and wait until it says `ready`; what still runs at the end is killed."""
+    """Run `understudy serve` on a free port and wait until it says `ready`; what still runs at the end is killed.
+
+    `folder` takes its output, and its local copies in `data`.
+    """
+    data_dir = folder / "data"
     folder.mkdir(parents=True, exist_ok=True)
     output, errors = folder / "output.txt", folder / "errors.txt"
     with output.open("wb") as out, errors.open("wb") as err:
         process = subprocess.Popen(
-            [UNDERSTUDY, "serve", *arguments],
+            [UNDERSTUDY, "serve", "--port", "0", "--data-dir", str(data_dir), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
             env=environment(variables),
         )
-    running = Serving(process, output, errors)
+    running = Serving(process, data_dir, output, errors)
     try:
         running.wait_for(ready)
         yield running
@@ -105,3 +112,43 @@ def serving(
         if process.poll() is None:
             process.kill()
             process.wait(_LIMIT_S)
+
+
+def serve_on_terminal(arguments: Sequence[str], folder: Path, *, until: str) -> str:
+    """Run `understudy serve` on a terminal until it shows `until`, interrupt it, and return all that was shown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ours, its = pty.openpty()
+    shown: list[bytes] = []
+    process = subprocess.Popen(
+        [UNDERSTUDY, "serve", "--port", "0", "--data-dir", str(folder / "data"), *arguments],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env=environment({"TERM": "xterm", "COLUMNS": "200"}),
+    )
+    os.close(its)
+    reader = threading.Thread(target=_read_all, args=(ours, shown))
+    reader.start()
+
+    def text() -> str:
+        return b"".join(shown).decode(errors="replace")
+
+    try:
+        wait_until(lambda: until in text() or process.poll() is not None, what=until, limit_s=_LIMIT_S)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(_LIMIT_S) == 0, text()
+    finally:
+        process.kill()
+        process.wait(_LIMIT_S)
+        reader.join(_LIMIT_S)
+        os.close(ours)
+    return text()
+
+
+def _read_all(descriptor: int, into: list[bytes]) -> None:
+    """Until the other side of the terminal is closed, which the system reports as an error."""
+    try:
+        while part := os.read(descriptor, 65536):
+            into.append(part)
+    except OSError:
+        return

@@ -14,7 +14,7 @@ from tests.support.spark_queries import QueryOptions, run_query
 from tests.support.spark_shapes import SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
 
 PARTITIONS = 3
-BATCHES = 6
+BATCHES = 5
 ROWS_PER_BATCH = 60
 
 

@@ -53,21 +53,15 @@ def json_value(value: object, data_type: DataType) -> object:
             return json_object(value, data_type)
         case ArrayType(), list():
             return [json_value(item, data_type.elementType) for item in value]
+        case ((DoubleType() | FloatType()), float()):
+            return _number(value, data_type)
+        case _, int() if isinstance(data_type, DateType | TimestampType | TimestampNTZType):
+            return _moment(value, data_type)
         case BinaryType(), bytes():
             return base64.b64encode(value).decode()
         case DecimalType(), Decimal():
             assert value.as_tuple().exponent == -data_type.scale
             return f"{value:f}"
-        case DateType(), int():
-            return (_EPOCH + timedelta(days=value)).date().isoformat()
-        case TimestampNTZType(), int():
-            return _moment(value)
-        case TimestampType(), int():
-            return f"{_moment(value)}Z"
-        case DoubleType(), float():
-            return _number(value, value)
-        case FloatType(), float():
-            return _number(value, float(str(np.float32(value))))  # the fewest digits that tell it from its neighbours
         case _, (bool() | int() | str()):
             return value
     raise AssertionError(f"no rule for {value!r} of {data_type}")
@@ -101,11 +95,17 @@ def unique(names: Sequence[str]) -> list[str]:
     ]
 
 
-def _moment(micros: int) -> str:
-    return (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=None).isoformat(timespec="microseconds")
+def _moment(count: int, data_type: DataType) -> str:
+    if isinstance(data_type, DateType):
+        return (_EPOCH + timedelta(days=count)).date().isoformat()
+    text = (_EPOCH + timedelta(microseconds=count)).replace(tzinfo=None).isoformat(timespec="microseconds")
+    return f"{text}Z" if isinstance(data_type, TimestampType) else text
 
 
-def _number(value: float, printed: float) -> object:
+def _number(value: float, data_type: DataType) -> object:
     if math.isnan(value):
         return "NaN"
-    return printed if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    # A float's shortest digits are those that tell it from its neighbouring floats, not from neighbouring doubles.
+    return float(str(np.float32(value))) if isinstance(data_type, FloatType) else value

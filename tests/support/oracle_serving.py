@@ -1,96 +1,89 @@
-"""Ways to ask a node over HTTP: the real server in a process of its own, or its application within the test's loop."""
+"""`understudy serve` as users run it: a process of its own, asked through its port."""
 
 from __future__ import annotations
 
-import asyncio
+import http.client
 import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-import httpx
+from tests.support.served_node import Reply
 from tests.support.spark_queries import wait_until
 
-from understudy_node.app import create_app
-from understudy_node.checkpoint.files import CheckpointFiles, open_checkpoint_files
-from understudy_node.node import Node
-from understudy_node.serving.asgi import LookupsFirst
-from understudy_node.settings import NodeSettings
-from understudy_shared.clock import SystemClock
-from understudy_shared.words import HostInfo
-
-REQUEST_TIMEOUT_S = 60
+_TIMEOUT_S = 30
 _SERVE = "import json, sys; from understudy_node.serve import main; main(json.loads(sys.argv[1]))"
 
 
-def new_node(checkpoint: Path, data_dir: Path, *, files: CheckpointFiles | None = None) -> Node:
-    """A node that is not started yet, and looks often."""
-    settings = NodeSettings(checkpoint=str(checkpoint), data_dir=data_dir, lag_refresh_ms=50)
-    clock, host = SystemClock(), HostInfo("127.0.0.1", 0)
-    return Node(settings, files or open_checkpoint_files(str(checkpoint)), host=host, clock=clock)
+class Asked(Protocol):
+    """Something that answers over HTTP, in this process or in another."""
+
+    def get(self, target: str) -> Reply: ...
+
+    def post(self, target: str, body: bytes) -> Reply: ...
 
 
-@asynccontextmanager
-async def asked_within(node: Node) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the node's own application, without a socket between them; the node runs as long as the block."""
-    app = create_app(node)
-    async with _lifespan(app):
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://node", timeout=REQUEST_TIMEOUT_S) as client:
-            yield client
+class ServedProcess:
+    """A client of one port, over one connection."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+
+    def get(self, target: str) -> Reply:
+        """`GET target`, already percent-encoded."""
+        return self._ask("GET", target, None)
+
+    def post(self, target: str, body: bytes) -> Reply:
+        """`POST target`."""
+        return self._ask("POST", target, body)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
+    def _ask(self, method: str, target: str, body: bytes | None) -> Reply:
+        self._connection.request(method, target, body)
+        response = self._connection.getresponse()
+        return Reply(response.status, response.headers.get_content_type(), json.loads(response.read()))
 
 
-@asynccontextmanager
-async def asked_by_socket(checkpoint: Path, folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a served checkpoint: `understudy serve` as a process of its own, ended by what Ctrl-C sends."""
-    folder.mkdir(parents=True, exist_ok=True)
+@contextmanager
+def served_by_a_process(checkpoint: Path, folder: Path) -> Iterator[ServedProcess]:
+    """Serve `checkpoint` until the block ends; it begins when the server is ready."""
+    folder.mkdir(parents=True)
     port = _free_port()
     settings = {"checkpoint": str(checkpoint), "data_dir": str(folder / "data"), "port": port}
-    with (folder / "errors.txt").open("wb") as errors:
+    errors = folder / "errors.txt"
+    with errors.open("wb") as err:
         process = subprocess.Popen(
             [sys.executable, "-c", _SERVE, json.dumps(settings)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=errors,
+            stderr=err,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
+    client = ServedProcess(port)
     try:
-        url = f"http://127.0.0.1:{port}"
-        async with httpx.AsyncClient(base_url=url, timeout=REQUEST_TIMEOUT_S) as client:
-            await asyncio.to_thread(wait_until, lambda: _answers(process, url), what="the server to be ready")
-            assert process.poll() is None, (folder / "errors.txt").read_text()
-            yield client
+        wait_until(lambda: process.poll() is not None or _is_ready(client), what="the server to be ready")
+        assert process.poll() is None, errors.read_text()
+        yield client
     finally:
+        client.close()
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=_TIMEOUT_S)
 
 
-async def until_ready(client: httpx.AsyncClient) -> None:
-    """Return when the node says that every task can be answered from."""
-    async with asyncio.timeout(REQUEST_TIMEOUT_S):
-        while (await client.get("/readyz")).status_code != 200:
-            await asyncio.sleep(0.01)
-
-
-@asynccontextmanager
-async def _lifespan(app: LookupsFirst) -> AsyncIterator[None]:
-    """Tell an ASGI application to start and to stop, as a server does."""
-    told: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
-    said: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(app({"type": "lifespan", "asgi": {"version": "3.0"}}, told.get, said.put))
-        await told.put({"type": "lifespan.startup"})
-        assert (await said.get())["type"] == "lifespan.startup.complete"
-        try:
-            yield
-        finally:
-            await told.put({"type": "lifespan.shutdown"})
-            assert (await said.get())["type"] == "lifespan.shutdown.complete"
+def _is_ready(client: ServedProcess) -> bool:
+    try:
+        return client.get("/readyz").status == 200
+    except OSError:
+        client.close()
+        return False
 
 
 def _free_port() -> int:
@@ -98,12 +91,3 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
-    if process.poll() is not None:
-        return True
-    try:
-        return httpx.get(f"{url}/readyz", timeout=REQUEST_TIMEOUT_S).status_code == 200
-    except httpx.TransportError:
-        return False

@@ -75,10 +75,17 @@ def operator_ids(checkpoint: Path) -> tuple[int, ...]:
 
 def key_names(spark: SparkSession, checkpoint: Path, operator_id: int) -> tuple[str, ...]:
     """Names of the key columns of an operator's default store."""
+    return tuple(row_types(spark, checkpoint, operator_id)[0].fieldNames())
+
+
+def row_types(spark: SparkSession, checkpoint: Path, operator_id: int) -> tuple[StructType, StructType]:
+    """The types of key and value in an operator's default store, with Spark's names."""
     with settings(spark, _reader_conf(checkpoint)):
-        key_type = _load(spark, checkpoint, operator_id, None, "default").schema["key"].dataType
+        schema = _load(spark, checkpoint, operator_id, None, "default").schema
+    key_type, value_type = schema["key"].dataType, schema["value"].dataType
     assert isinstance(key_type, StructType)
-    return tuple(key_type.fieldNames())
+    assert isinstance(value_type, StructType)
+    return key_type, value_type
 
 
 def canonical(value: Value) -> object:

@@ -61,14 +61,17 @@ def test_the_newest_snapshot_not_above_the_last_commit_is_chosen() -> None:
     ]
 
 
-def test_a_snapshot_older_than_its_delta_is_stale_and_left_out() -> None:
-    files = parse_state_files(["2.snapshot", "4.snapshot", "4.delta"])
-    times = {"2.snapshot": 20, "4.snapshot": 40, "4.delta": 41}
+@pytest.mark.parametrize(("snapshot", "changes"), [("snapshot", "delta"), ("zip", "changelog")])
+def test_a_snapshot_older_than_the_changes_of_its_version_is_stale_and_left_out(
+    snapshot: Literal["snapshot", "zip"], changes: str
+) -> None:
+    files = parse_state_files([f"2.{snapshot}", f"4.{snapshot}", f"4.{changes}"])
+    times = {f"2.{snapshot}": 20, f"4.{snapshot}": 40, f"4.{changes}": 41}
     choice = choose_snapshot(files, at_most_version=4, mtimes_ns=times)
-    assert choice.chosen == parse_state_file_name("2.snapshot")
-    assert choice.left_out == (LeftOut(StateFile(4, None, "snapshot", "4.snapshot"), "stale-snapshot"),)
-    fresh = choose_snapshot(files, at_most_version=4, mtimes_ns={**times, "4.delta": 40})
-    assert fresh.chosen == parse_state_file_name("4.snapshot")
+    assert choice.chosen == parse_state_file_name(f"2.{snapshot}")
+    assert choice.left_out == (LeftOut(StateFile(4, None, snapshot, f"4.{snapshot}"), "stale-snapshot"),)
+    fresh = choose_snapshot(files, at_most_version=4, mtimes_ns={**times, f"4.{changes}": 40})
+    assert fresh.chosen == parse_state_file_name(f"4.{snapshot}")
 
 
 def test_only_the_committed_attempts_snapshot_is_chosen() -> None:

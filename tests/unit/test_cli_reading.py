@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.canned_server import PROBLEM, Canned, canned_server
 
 from understudy.commands import cli
-from understudy.exits import CommandError, ExitCode
+from understudy.exits import PIPE_CLOSED, CommandError, ExitCode
 from understudy.http_client import Server, path_segment
 from understudy.reading import MAX_BATCH_KEYS, keys_of_lines
 from understudy_shared.http_target import parse_query, split_path
@@ -230,7 +233,7 @@ def test_a_json_key_travels_as_it_was_written(key: str) -> None:
 def test_many_keys_are_asked_in_batches_in_their_order() -> None:
     count = 2 * MAX_BATCH_KEYS + 1
     stdin = b"".join(b"[%d]\n\n" % number for number in range(count))
-    replies = [batch(*[FOUND] * MAX_BATCH_KEYS)] * 2 + [batch(ABSENT)]
+    replies = [batch(ABSENT, *[FOUND] * (MAX_BATCH_KEYS - 1)), batch(*[FOUND] * MAX_BATCH_KEYS), batch(FOUND)]
     result, asked = run(["lookup", "s", "--stdin", "--json"], replies, stdin=stdin)
     assert [number for _, body in asked for (number,) in json.loads(body)["keys"]] == list(range(count))
     assert [len(json.loads(body)["keys"]) for _, body in asked] == [MAX_BATCH_KEYS, MAX_BATCH_KEYS, 1]
@@ -294,6 +297,16 @@ def test_wrong_usage_exits_2_without_asking_anybody(arguments: list[str], told: 
     result = CliRunner().invoke(cli, arguments, env={"UNDERSTUDY_URL": "http://127.0.0.1:1"})
     assert result.exit_code == ExitCode.USAGE
     assert told in result.stderr
+
+
+def test_a_reader_that_has_enough_ends_the_command_without_a_word() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", "from understudy.cli import main; main()", "get", "s", "k", "--url"]
+    with canned_server([Canned(FOUND)]) as served:
+        done = subprocess.run([*command, served.url], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (PIPE_CLOSED, b"")
 
 
 def test_a_negative_number_is_a_key_after_two_dashes() -> None:

@@ -81,7 +81,7 @@ REPORT = {
 def test_the_lag_report_tells_position_lag_and_marks_of_every_partition() -> None:
     running, restoring = lag_rows(REPORT)
     assert running == (
-        "op0", "0", "active", "RUNNING", "5/6", "1", "12 ms", "2026-11-20T11:00:03.120000Z", "stale-snapshot"
+        "op0", "0", "active", "RUNNING", "5/6", "1", "12 ms", "2026-11-20T11:00:03Z", "stale-snapshot"
     )  # fmt: skip
     assert restoring == ("op0", "1", "active", "RESTORING", "-", "unknown", "unknown", "-", "")
 

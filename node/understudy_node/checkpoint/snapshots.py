@@ -1,8 +1,8 @@
 """State files by name, the choice of a snapshot, and what a snapshot holds.
 
 Rule: a snapshot is used only if the commit log vouches for it: not above the last committed version; in format v2 the
-very attempt that was committed; for the HDFS-backed provider not older than the delta of its version, because a re-run
-batch rewrites the delta but leaves the failed attempt's snapshot. Every file left out has its reason. Pure.
+very attempt that was committed; in format v1 not older than the delta or changelog of its version, because a re-run
+batch rewrites those but leaves the failed attempt's snapshot. Every file left out has its reason. Pure.
 """
 
 from __future__ import annotations
@@ -46,6 +46,13 @@ class StateFile:
     def is_snapshot(self) -> bool:
         """Whether it holds a whole version, not what one version changed."""
         return self.kind in {"snapshot", "zip"}
+
+    @property
+    def changes_beside(self) -> str | None:
+        """Format v1: the file of the changes that a snapshot follows. Spark writes that one first, in every attempt."""
+        if self.unique_id is not None or not self.is_snapshot:
+            return None
+        return f"{self.version}.{'delta' if self.kind == 'snapshot' else 'changelog'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +153,10 @@ def _reason_against(
             return "attempt-unknown" if wanted is None else "not-the-committed-attempt"
     elif wanted_unique_ids is not None and file.version in wanted_unique_ids:
         return "not-the-committed-attempt"
-    if file.kind == "snapshot":
-        own, delta = mtimes_ns.get(file.name), mtimes_ns.get(f"{file.version}.delta")
-        if own is not None and delta is not None and own < delta:
+    changes = file.changes_beside
+    if changes is not None:
+        own, newest = mtimes_ns.get(file.name), mtimes_ns.get(changes)
+        if own is not None and newest is not None and own < newest:
             return "stale-snapshot"
     return None
 

@@ -37,6 +37,11 @@ class Cadence:
         """Time since a commit was seen to arrive; None when none was, since this process started."""
         return None if self._moved_ms is None else now_ms - self._moved_ms
 
+    def quiet_ms(self, now_ms: float) -> float:
+        """Time since a commit was seen to arrive, or since the first poll."""
+        start_ms = self._moved_ms if self._moved_ms is not None else self._since_ms
+        return 0.0 if start_ms is None else now_ms - start_ms
+
     def turned_idle(self, now_ms: float) -> bool:
         """True once, when the query becomes idle."""
         was, self._idle = self._idle, self._is_idle(now_ms)
@@ -49,5 +54,4 @@ class Cadence:
         return "idle" if self._is_idle(now_ms) else "committing"
 
     def _is_idle(self, now_ms: float) -> bool:
-        start_ms = self._moved_ms if self._moved_ms is not None else self._since_ms
-        return start_ms is not None and now_ms - start_ms > max(IDLE_AFTER_MS, IDLE_INTERVALS * self._interval_ms)
+        return self.quiet_ms(now_ms) > max(IDLE_AFTER_MS, IDLE_INTERVALS * self._interval_ms)

@@ -105,7 +105,7 @@ class BaseChoice:
             return ()
 
     def _mtimes_ns(self, found: list[StateFile]) -> dict[str, int]:
-        """Modification times of HDFS-backed snapshots and of their versions' deltas."""
-        names = [name for file in found if file.kind == "snapshot" for name in (file.name, f"{file.version}.delta")]
-        stats = {name: self.around.files.stat(f"{self.place.directory}/{name}") for name in names}
+        """Format v1: modification times of snapshots and of the changes beside them."""
+        pairs = [(file.name, changes) for file in found if (changes := file.changes_beside) is not None]
+        stats = {name: self.around.files.stat(f"{self.place.directory}/{name}") for pair in pairs for name in pair}
         return {name: stat.mtime_ns for name, stat in stats.items() if stat is not None}

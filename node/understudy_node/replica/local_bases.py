@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from understudy_node.checkpoint.files import FileStat
+from understudy_node.checkpoint.files import FetchMethod, FileStat
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.words import Lineage, TaskId
 
@@ -65,6 +66,8 @@ class LocalBases:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.fetched: Counter[FetchMethod] = Counter()
+        """Tables brought here, by the way in which."""
         self._serial = 0
         try:
             root.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,6 @@ decompressed once into an arena. A generator yields between steps and returns th
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -25,8 +24,6 @@ from understudy_node.engine.checksum_base import ChecksumBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.replica.local_bases import BaseRecord, LocalBase, LocalBases
 from understudy_shared.errors import CorruptFileError, UnderstudyError, VanishedError
-
-log = logging.getLogger(__name__)
 
 MAX_SNAPSHOT_BYTES = 64 << 30
 """Cap of one decompressed HDFS-backed snapshot: above it, a store partition does not belong on one node."""
@@ -71,7 +68,7 @@ def restore(snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, store:
             raise VanishedError("the snapshot is gone", where=snapshot.path)
         data = files.read(snapshot.path)
         if snapshot.file.kind == "zip":
-            total_keys = yield from _fetch_rocksdb(snapshot, data, files, directory)
+            total_keys = yield from _fetch_rocksdb(snapshot, data, files, disk, directory)
         else:
             total_keys = None
             raw = decompress(data, name=snapshot.path, max_bytes=MAX_SNAPSHOT_BYTES)
@@ -100,15 +97,13 @@ def open_base(local: LocalBase, cache: BlockCache) -> Base:
 
 
 def _fetch_rocksdb(
-    snapshot: Snapshot, data: bytes, files: CheckpointFiles, directory: Path
+    snapshot: Snapshot, data: bytes, files: CheckpointFiles, disk: LocalBases, directory: Path
 ) -> Generator[None, None, int | None]:
     manifest = parse_snapshot_zip(data, name=snapshot.path, merge_operator_version=snapshot.merge_operator_version)
     _write_members(manifest, directory)
-    ways: dict[str, int] = {}
     for table in manifest.sst_files:
         destination = directory / table.local_name
-        way = files.fetch(f"{snapshot.directory}/SSTs/{table.dfs_name}", destination)
-        ways[way] = ways.get(way, 0) + 1
+        disk.fetched[files.fetch(f"{snapshot.directory}/SSTs/{table.dfs_name}", destination)] += 1
         size_bytes = destination.stat().st_size
         if size_bytes != table.size_bytes:
             raise CorruptFileError(
@@ -117,10 +112,6 @@ def _fetch_rocksdb(
                 fix="The replica restores from another snapshot when there is one; check the storage",
             )
         yield
-    log.debug(
-        "fetched the tables of a snapshot",
-        extra={"action": "restore-fetched", "snapshot": snapshot.path, "tables_by_way": ways},
-    )
     return manifest.total_keys
 
 

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 JSON_TYPE = b"application/json"
 _PREFIX = b"/v1/stores/"
+_GET_CALLS = (b"keys", b"lookup")
 
 
 class LookupsFirst:
@@ -45,15 +46,14 @@ class LookupsFirst:
         self.requests: Counter[tuple[str, str]] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        raw_path: bytes = scope["raw_path"]
-        if not raw_path.startswith(_PREFIX):
-            return await self._app(scope, receive, send)
-        if scope["method"] == "GET" and (b"/keys/" in raw_path or raw_path.endswith((b"/lookup", b"/keys"))):
-            return await self._lookup(raw_path, scope["query_string"], send)
-        if scope["method"] == "POST" and raw_path.endswith(b"/lookup"):
-            return await self._batch(raw_path, receive, send)
+        if scope["type"] == "http":
+            raw_path: bytes = scope["raw_path"]
+            if raw_path.startswith(_PREFIX):
+                call = raw_path[len(_PREFIX) :].partition(b"/")[2]
+                if scope["method"] == "GET" and (call.startswith(b"keys/") or call in _GET_CALLS):
+                    return await self._lookup(raw_path, scope["query_string"], send)
+                if scope["method"] == "POST" and call == b"lookup":
+                    return await self._batch(raw_path, receive, send)
         return await self._app(scope, receive, send)
 
     async def _lookup(self, raw_path: bytes, query: bytes, send: Send) -> None:

@@ -205,11 +205,11 @@ class Workshop(RuleBasedStateMachine):
         classes = dict(self.waiting)
         turns = (TAILING_TURNS + 1) * (len(classes) + 1)
         for _ in range(turns):
-            task = self.queue.take()
-            if task is None:
+            taken_now = self.queue.take()
+            if taken_now is None:
                 break
-            expected.discard(task)
-            self.queue.done(task, more=True, restoring=classes[task])
+            expected.discard(taken_now)
+            self.queue.done(taken_now, more=True, restoring=classes[taken_now])
         assert not expected
         self.patience = dict.fromkeys(self.waiting, 0)
 

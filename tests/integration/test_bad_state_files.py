@@ -1,0 +1,176 @@
+"""Damaged state files: the last good version stays on show, with its lag and the reason, until the damage is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support import checkpoint_bytes as spark
+from tests.support.counting_query import WORDS, watched, why_mixed
+from tests.support.handmade_checkpoint import HandmadeCheckpoint
+from tests.support.served_node import ServedNode, served_node
+from tests.support.spark_queries import wait_until
+
+DAMAGED = 1
+"""The partition whose files are damaged."""
+
+Damage = Callable[[bytes], bytes]
+
+
+def flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 0x40]) + data[middle + 1 :]
+
+
+def of_the_future(data: bytes) -> bytes:
+    return spark.lz4(b"\x00\x02v9" + data)
+
+
+HARM = pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(lambda data: data[: len(data) // 2], id="cut-in-half"),
+        pytest.param(lambda data: data[:-1], id="a-byte-short"),
+        pytest.param(lambda _: b"", id="empty"),
+        pytest.param(flipped, id="a-flipped-bit"),
+        pytest.param(lambda _: spark.lz4(spark.plain([(b"key", b"value")])[:-4]), id="no-end-mark"),
+        pytest.param(lambda _: b"<html>502 Bad Gateway</html>", id="something-else"),
+    ],
+)
+PROVIDERS = pytest.mark.parametrize("provider", [spark.HDFS, spark.ROCKSDB], ids=["hdfs", "rocksdb-changelog"])
+
+
+def version_of(served: ServedNode, partition: int) -> object:
+    return {part["partition"]: part["current_offset_position"] for part in served.partitions()}[partition]
+
+
+def error_of(served: ServedNode, partition: int) -> str:
+    return str({part["partition"]: part["error"] for part in served.partitions()}[partition] or "")
+
+
+def wait_for_error(served: ServedNode, partition: int = DAMAGED) -> str:
+    wait_until(lambda: error_of(served, partition) != "", what="the error in the lag report")
+    return error_of(served, partition)
+
+
+def assert_every_word_is_of(served: ServedNode, version: int) -> None:
+    answers = served.look_up_all([[word] for word in WORDS])
+    assert {answer["version"] for answer in answers} == {version}
+    assert all(answer["found"] for answer in answers)
+    assert [why for answer in answers if (why := why_mixed(answer))] == []
+
+
+@HARM
+@PROVIDERS
+def test_a_damaged_changelog_leaves_the_last_good_version_on_show_until_it_is_repaired(
+    tmp_path: Path, provider: str, harm: Damage
+) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", provider).create().add(1, 2)
+    with served_node(checkpoint.path, tmp_path / "data") as served:
+        served.wait_for_version(2)
+        with watched(served):
+            checkpoint.write_state(3)
+            path = checkpoint.changelog_path(3, DAMAGED)
+            checkpoint.write(path, harm(checkpoint.changes(3, DAMAGED)))
+            checkpoint.commit(3)
+            error = wait_for_error(served)
+            assert path in error, "it says which file"
+            assert "snapshot" in error, "and what heals it"
+            checkpoint.add(4, 5)
+            wait_until(lambda: version_of(served, 1 - DAMAGED) == 5, what="the other partition")
+            part = served.partitions()[DAMAGED]
+            assert (part["current_offset_position"], part["offset_lag"]) == (2, 3)
+            assert isinstance(part["time_lag_ms"], int)
+            assert served.get("/readyz").status == 200, "lag alone never makes a node unready"
+            checkpoint.write(path, checkpoint.changes(3, DAMAGED))
+            served.wait_for_version(5)
+        assert error_of(served, DAMAGED) == ""
+        assert_every_word_is_of(served, 5)
+
+
+def test_the_next_snapshot_heals_a_damaged_changelog(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2)
+    with served_node(checkpoint.path, tmp_path / "data") as served, watched(served):
+        served.wait_for_version(2)
+        checkpoint.write_state(3)
+        checkpoint.write(checkpoint.changelog_path(3, DAMAGED), b"damaged")
+        checkpoint.commit(3)
+        wait_for_error(served)
+        checkpoint.add(4, 5)
+        checkpoint.write(checkpoint.snapshot_path(4, DAMAGED), checkpoint.snapshot(4, DAMAGED))
+        served.wait_for_version(5)
+        assert error_of(served, DAMAGED) == ""
+
+
+def test_a_changelog_of_a_newer_spark_is_refused_by_its_version(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", spark.ROCKSDB).create().add(1, 2)
+    with served_node(checkpoint.path, tmp_path / "data") as served, watched(served):
+        served.wait_for_version(2)
+        checkpoint.write_state(3)
+        checkpoint.write(checkpoint.changelog_path(3, DAMAGED), of_the_future(checkpoint.changes(3, DAMAGED)))
+        checkpoint.commit(3)
+        error = wait_for_error(served)
+        assert "v9" in error
+        assert "use a newer Understudy" in error
+        assert version_of(served, DAMAGED) == 2
+
+
+@HARM
+def test_a_damaged_snapshot_is_left_for_an_older_one(tmp_path: Path, harm: Damage) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2, 3, 4, 5)
+    for version in (2, 4):
+        for partition in range(2):
+            checkpoint.write(checkpoint.snapshot_path(version, partition), checkpoint.snapshot(version, partition))
+    damaged = checkpoint.snapshot_path(4, DAMAGED)
+    checkpoint.write(damaged, harm(checkpoint.snapshot(4, DAMAGED)))
+    # Without the older changelogs there is no other way than over the older snapshot.
+    for partition in range(2):
+        (checkpoint.path / checkpoint.changelog_path(1, partition)).unlink()
+        (checkpoint.path / checkpoint.changelog_path(2, partition)).unlink()
+    with served_node(checkpoint.path, tmp_path / "data") as served:
+        served.wait_for_version(5)
+        assert_every_word_is_of(served, 5)
+
+
+@HARM
+def test_nothing_is_served_of_a_partition_whose_only_snapshot_is_damaged_until_it_is_repaired(
+    tmp_path: Path, harm: Damage
+) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2, 3)
+    for partition in range(2):
+        checkpoint.write(checkpoint.snapshot_path(2, partition), checkpoint.snapshot(2, partition))
+        (checkpoint.path / checkpoint.changelog_path(1, partition)).unlink()
+        (checkpoint.path / checkpoint.changelog_path(2, partition)).unlink()
+    damaged = checkpoint.snapshot_path(2, DAMAGED)
+    checkpoint.write(damaged, harm(checkpoint.snapshot(2, DAMAGED)))
+    with served_node(checkpoint.path, tmp_path / "data") as served:
+        wait_until(lambda: bool(served.partitions()), what="the first poll")
+        assert damaged in wait_for_error(served)
+        wait_until(lambda: version_of(served, 1 - DAMAGED) == 3, what="the other partition")
+        answers = served.look_up_all([[word] for word in WORDS])
+        refused = [answer for answer in answers if "type" in answer]
+        assert 0 < len(refused) < len(WORDS)
+        assert {(answer["type"], answer["status"]) for answer in refused} == {("store-error", 502)}
+        assert all(damaged in str(answer) for answer in refused)
+        ready = served.get("/readyz")
+        assert ready.status == 503
+        assert damaged in str(ready.body)
+        checkpoint.write(damaged, checkpoint.snapshot(2, DAMAGED))
+        served.wait_for_version(3)
+        assert_every_word_is_of(served, 3)
+
+
+def test_a_changelog_that_is_missing_for_good_is_named(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2)
+    with served_node(checkpoint.path, tmp_path / "data") as served, watched(served):
+        served.wait_for_version(2)
+        checkpoint.write_state(3)
+        (checkpoint.path / checkpoint.changelog_path(3, DAMAGED)).unlink()
+        checkpoint.commit(3)
+        error = wait_for_error(served)
+        assert "version 3" in error
+        assert "neither changelog nor snapshot" in error
+        assert f"state/0/{DAMAGED}" in error
+        checkpoint.write(checkpoint.changelog_path(3, DAMAGED), checkpoint.changes(3, DAMAGED))
+        served.wait_for_version(3)

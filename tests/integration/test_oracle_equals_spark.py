@@ -1,0 +1,233 @@
+"""The answer is Spark's: every key of every shape, in every layout of files, compared with Spark's own state reader.
+
+Spark writes the checkpoints during the run. Nothing here may pass because nothing was compared: what must have occurred
+is asserted beside what must be equal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.oracle_checkpoint import (
+    BATCHES,
+    PARTITIONS,
+    OracleCheckpoint,
+    Shape,
+    retained_batches,
+    write_oracle_checkpoint,
+)
+from tests.support.oracle_json import as_text, json_array, json_object, path_segments
+from tests.support.oracle_serving import Asked, served_by_a_process
+from tests.support.served_node import served_node
+from tests.support.spark_formats import HDFS_V1, STATE_FORMATS_CI, STATE_FORMATS_FULL, StateFormat
+from tests.support.spark_oracle import OracleRow, canonical_rows
+from tests.support.spark_shapes import BRANCH_NAMES
+
+from understudy_node.reader import CheckpointReader
+from understudy_node.serving.stores import ServedStore
+from understudy_shared.spark.unsafe_row import compile_row_decoder
+
+FORMATS = [
+    pytest.param(each, id=each.id, marks=() if each in STATE_FORMATS_CI else pytest.mark.full)
+    for each in dict.fromkeys((*STATE_FORMATS_CI, *STATE_FORMATS_FULL))
+]
+BATCH_KEYS = 200
+"""More than one batch for the largest store."""
+
+ABSENT_KEYS = [
+    ("text", ["absent"], "'absent'"),
+    ("text", ["日本語"], "'日本語'"),
+    ("composite", ["absent", 7, None], "'absent', 7, CAST(NULL AS BIGINT)"),
+    ("composite", [None, None, 5], "CAST(NULL AS STRING), CAST(NULL AS INT), 5L"),
+    ("narrow", ["-77.70"], "CAST('-77.70' AS DECIMAL(10,2))"),
+    ("wide", ["-77.70000"], "CAST('-77.70000' AS DECIMAL(30,5))"),
+    ("date", ["1492-10-12"], "DATE'1492-10-12'"),
+    ("timestamp", ["1815-06-18T11:35:00.000001Z"], "TIMESTAMP'1815-06-18 11:35:00.000001Z'"),
+    ("local", ["1815-06-18T11:35:00.000001"], "TIMESTAMP_NTZ'1815-06-18 11:35:00.000001'"),
+    ("binary", ["AP+B"], "X'00FF81'"),
+    ("double", [-77.75], "-77.75D"),
+    ("float", [-77.75], "-77.75F"),
+    ("struct", [["absent", [3, None]]], "named_struct('a', 'absent', 'b', named_struct('c', 3, 'd', NULL))"),
+    ("array", [["absent", None, ""]], "array('absent', NULL, '')"),
+    ("small", [True, 99, None], "true, 99Y, CAST(NULL AS SMALLINT)"),
+    (
+        "window",
+        [{"start": "1999-01-01T00:00:00Z", "end": "1999-01-01T01:00:00Z"}, "a"],
+        "named_struct('s', TIMESTAMP'1999-01-01 00:00:00Z', 'e', TIMESTAMP'1999-01-01 01:00:00Z'), 'a'",
+    ),
+]
+"""Keys that no batch has, as a reader sends them and as Spark's SQL writes them."""
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def oracle(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> OracleCheckpoint:
+    state_format: StateFormat = request.param
+    return write_oracle_checkpoint(spark, tmp_path_factory.mktemp(state_format.id), state_format)
+
+
+@pytest.fixture
+def reader(oracle: OracleCheckpoint, tmp_path: Path) -> Iterator[CheckpointReader]:
+    reader = CheckpointReader(oracle.path, tmp_path / "reader")
+    yield reader
+    reader.close()
+
+
+def test_what_the_comparison_is_about_did_occur(oracle: OracleCheckpoint) -> None:
+    retained = retained_batches(oracle.state_format)
+    assert oracle.versions == tuple(range(BATCHES + 1 - retained, BATCHES + 1))
+    assert set(oracle.shapes) == set(BRANCH_NAMES)
+    assert all(len(shape.rows[version]) > 0 for shape in oracle.shapes.values() for version in oracle.versions)
+    assert {row.partition for _, row in oracle.last_rows()} == set(range(PARTITIONS))
+    assert oracle.shapes["window"].evicted(oracle.last), "no window was evicted"
+    keys = [repr(part) for _, row in oracle.last_rows() for part in row.key]
+    values = [repr(part) for _, row in oracle.last_rows() for part in row.value]
+    for awkward in ("None", "''", "'日本語é'", "'\\x00'", "b''", "nan", "inf", "-inf", "[None]", "-1", "-719162"):
+        assert awkward in keys, f"no key is {awkward}"
+    assert "-0.0" not in keys, "Spark groups -0.0 with 0.0"
+    for awkward in ("None", "''", "nan", "-inf", "-0.0"):
+        assert awkward in values, f"no value is {awkward}"
+    kinds = {path.suffix for path in (oracle.path / "state" / "0" / "1").iterdir()}
+    changes, snapshot = {"hdfs": (".delta", ".snapshot"), "rocksdb": (".changelog", ".zip")}[
+        oracle.state_format.provider
+    ]
+    assert snapshot in kinds
+    assert (changes in kinds) is (oracle.state_format.provider == "hdfs" or oracle.state_format.changelog)
+
+
+def test_every_key_at_every_retained_version_is_what_spark_reads(
+    oracle: OracleCheckpoint, reader: CheckpointReader
+) -> None:
+    assert reader.versions()[-len(oracle.versions) :] == list(oracle.versions)
+    for shape in oracle.shapes.values():
+        store = _store(reader, shape)
+        for version in oracle.versions:
+            ours, spark_s = canonical_rows(_rows(reader, store, version)), canonical_rows(shape.rows[version])
+            assert ours == spark_s, f"{shape.name} at version {version}"
+
+
+def test_every_key_sent_as_json_is_encoded_and_placed_as_spark_did(
+    oracle: OracleCheckpoint, reader: CheckpointReader
+) -> None:
+    for shape in oracle.shapes.values():
+        store = _store(reader, shape)
+        decode = compile_row_decoder(store.key_schema)
+        stored = {(row.partition, repr(decode(row.key))): row.key for row in reader.rows(store, oracle.last)}
+        partitions = PARTITIONS if store.has_keys else 1
+        for row in shape.rows[oracle.last]:
+            for sent in (json_array(row.key, shape.key_type), json_object(row.key, shape.key_type)):
+                parsed = store.codec.parse_json(sent)
+                assert store.codec.encode(parsed) == stored[row.partition, repr(row.key)], f"{shape.name} {sent}"
+                assert store.codec.partition(parsed, partitions) == row.partition, f"{shape.name} {sent}"
+
+
+def test_every_key_is_answered_over_http_with_the_value_that_spark_has(
+    oracle: OracleCheckpoint, tmp_path: Path
+) -> None:
+    asked = Counter[str]()
+    with _served(oracle, tmp_path) as served:
+        for shape, row in oracle.last_rows():
+            key = quote(as_text(json_array(row.key, shape.key_type)), safe="")
+            reply = served.get(f"/v1/stores/{shape.store}/lookup?key={key}")
+            _assert_answer(oracle, shape, row, {"status": reply.status, **reply.body})
+            asked["exact"] += 1
+            segments = path_segments(row.key, shape.key_type)
+            if segments is not None:
+                path = "/".join(quote(segment, safe="") for segment in segments)
+                reply = served.get(f"/v1/stores/{shape.store}/keys/{path}")
+                _assert_answer(oracle, shape, row, {"status": reply.status, **reply.body})
+                asked["path"] += 1
+        for shape in oracle.shapes.values():
+            keys = [json_object(row.key, shape.key_type) for row in shape.rows[oracle.last]]
+            results = _look_up_all(served, shape, keys)
+            for row, result in zip(shape.rows[oracle.last], results, strict=True):
+                _assert_answer(oracle, shape, row, result)
+            asked["batch"] += len(results)
+        stores = served.get("/admin/v1/lag").body["stores"]
+        assert isinstance(stores, list)
+        assert [part["marks"] for store in stores for part in store["partitions"] if part["marks"]] == []
+    total = len(list(oracle.last_rows()))
+    assert asked["exact"] == asked["batch"] == total
+    assert asked["path"] > total // 3
+
+
+def test_a_key_that_is_not_there_is_absent_from_the_partition_spark_would_put_it_in(
+    oracle: OracleCheckpoint, spark: SparkSession, tmp_path: Path
+) -> None:
+    hashes = [f"pmod(hash({columns}), {PARTITIONS})" for _, _, columns in ABSENT_KEYS]
+    (placed,) = spark.sql(f"SELECT {', '.join(hashes)}").collect()
+    expected: list[tuple[Shape, object, int]] = [
+        (oracle.shapes[name], key, partition) for (name, key, _), partition in zip(ABSENT_KEYS, placed, strict=True)
+    ]
+    gone = oracle.shapes["window"]
+    expected += [(gone, json_array(row.key, gone.key_type), row.partition) for row in gone.evicted(oracle.last)]
+    with served_node(oracle.path, tmp_path / "data") as served:
+        served.wait_for_version(oracle.last)
+        for shape, key, partition in expected:
+            reply = served.look_up(key, store=shape.store)
+            found = (reply.status, reply.content_type, reply.body["found"])
+            assert found == (404, "application/json", False), f"{shape.name} {key}"
+            assert (reply.body["partition"], reply.body["version"]) == (partition, oracle.last), f"{shape.name} {key}"
+            assert "value" not in reply.body
+
+
+def test_a_key_sent_as_negative_zero_finds_the_group_of_zero(oracle: OracleCheckpoint, tmp_path: Path) -> None:
+    with served_node(oracle.path, tmp_path / "data") as served:
+        served.wait_for_version(oracle.last)
+        for name in ("double", "float"):
+            shape = oracle.shapes[name]
+            (row,) = [row for row in shape.rows[oracle.last] if row.key == (0.0,)]
+            reply = served.look_up([-0.0], store=shape.store)
+            _assert_answer(oracle, shape, row, {"status": reply.status, **reply.body})
+
+
+@contextmanager
+def _served(oracle: OracleCheckpoint, folder: Path) -> Iterator[Asked]:
+    """One format is asked as users ask, a process of its own; a server within this process does for the others."""
+    if oracle.state_format == HDFS_V1:
+        with served_by_a_process(oracle.path, folder / "served") as process:
+            yield process
+    else:
+        with served_node(oracle.path, folder / "data") as served:
+            served.wait_for_version(oracle.last)
+            yield served
+
+
+def _look_up_all(served: Asked, shape: Shape, keys: list[dict[str, object]]) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = []
+    for start in range(0, len(keys), BATCH_KEYS):
+        body = as_text({"keys": keys[start : start + BATCH_KEYS]}).encode()
+        reply = served.post(f"/v1/stores/{shape.store}/lookup", body)
+        part = reply.body["results"]
+        assert isinstance(part, list)
+        results += part
+    return results
+
+
+def _store(reader: CheckpointReader, shape: Shape) -> ServedStore:
+    (store,) = [store for store in reader.stores.values() if store.operator_id == shape.operator_id]
+    assert store.name == shape.store
+    return store
+
+
+def _rows(reader: CheckpointReader, store: ServedStore, version: int) -> list[OracleRow]:
+    key, value = compile_row_decoder(store.key_schema), compile_row_decoder(store.value_schema)
+    return [OracleRow(row.partition, key(row.key), value(row.value)) for row in reader.rows(store, version)]
+
+
+def _assert_answer(oracle: OracleCheckpoint, shape: Shape, row: OracleRow, answer: dict[str, Any]) -> None:
+    key, value = json_object(row.key, shape.key_type), json_object(row.value, shape.value_type)
+    assert (answer["status"], answer.get("found")) == (200, True), f"{shape.name} {key}: {answer}"
+    assert as_text(answer["key"]) == as_text(key)
+    assert as_text(answer["value"]) == as_text(value), f"{shape.name} {key}"
+    assert (answer["store"], answer["partition"], answer["version"]) == (shape.store, row.partition, oracle.last)
+    assert answer["lag"]["offset_lag"] == 0
+    assert "marks" not in answer

@@ -1,0 +1,119 @@
+"""Committed only: a driver dies between a batch's state and its commit, and the batch is run again with other content.
+
+No reader may ever see the dead attempt: not a node that followed all along, and had read the attempt's changes ahead;
+not one started while they lay there uncommitted, with their snapshots; not one started later.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.oracle_crash import LAST_VERSION, CrashStory, tell_crash_story
+from tests.support.oracle_follower import Answered
+from tests.support.spark_crash import DEAD_BATCH, PARTITIONS
+from tests.support.spark_formats import (
+    HDFS_V1,
+    ROCKSDB_CHANGELOG_V1,
+    ROCKSDB_CHANGELOG_V2,
+    ROCKSDB_V1,
+    ROCKSDB_V2,
+    StateFormat,
+)
+from tests.support.spark_oracle import OracleRow, canonical, canonical_rows
+
+from understudy_node.reader import CheckpointReader
+from understudy_shared.spark.unsafe_row import compile_row_decoder
+from understudy_shared.words import StoreName
+
+
+def _case(state_format: StateFormat, *, with_snapshot: bool, full: bool) -> object:
+    name = f"{state_format.id}-snapshot" if with_snapshot else state_format.id
+    return pytest.param((state_format, with_snapshot), id=name, marks=pytest.mark.full if full else ())
+
+
+CASES = [
+    _case(HDFS_V1, with_snapshot=True, full=False),
+    _case(ROCKSDB_CHANGELOG_V1, with_snapshot=True, full=False),
+    _case(ROCKSDB_CHANGELOG_V2, with_snapshot=True, full=False),
+    _case(HDFS_V1, with_snapshot=False, full=True),
+    _case(ROCKSDB_CHANGELOG_V1, with_snapshot=False, full=True),
+    _case(ROCKSDB_CHANGELOG_V2, with_snapshot=False, full=True),
+    _case(ROCKSDB_V1, with_snapshot=False, full=True),
+    _case(ROCKSDB_V2, with_snapshot=False, full=True),
+]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def story(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> CrashStory:
+    state_format, with_snapshot = request.param
+    return tell_crash_story(spark, tmp_path_factory.mktemp("crash"), state_format, with_snapshot=with_snapshot)
+
+
+def test_no_reader_ever_saw_what_only_the_dead_attempt_wrote(story: CrashStory) -> None:
+    committed = {_row(row) for rows in story.committed.values() for row in rows}
+    only_dead = [row for row in story.dead if _row(row) not in committed]
+    assert {row.partition for row in only_dead} == set(range(PARTITIONS))
+    forbidden, forbidden_answers = {_row(row) for row in only_dead}, {_answer(row) for row in only_dead}
+    for name, witness in story.witnesses.items():
+        shown = {_row(row) for rows in witness.rows.values() for row in rows}
+        assert shown.isdisjoint(forbidden), f"the node started {name} showed the dead attempt"
+        answered = {(each.key, each.value) for each in witness.seen.answers}
+        assert answered.isdisjoint(forbidden_answers), f"the node started {name} answered from the dead attempt"
+
+
+def test_every_version_that_was_ever_shown_or_answered_from_is_the_committed_one(story: CrashStory) -> None:
+    versions = {"before": {DEAD_BATCH, LAST_VERSION}, "between": {DEAD_BATCH, LAST_VERSION}, "after": {LAST_VERSION}}
+    answers = {version: {str(row.key[0]): row for row in rows} for version, rows in story.committed.items()}
+    for name, witness in story.witnesses.items():
+        for (partition, version), rows in witness.rows.items():
+            expected = [row for row in story.committed[version] if row.partition == partition]
+            assert canonical_rows(rows) == canonical_rows(expected), f"started {name}: {partition} at {version}"
+        assert {version for _, version in witness.rows} >= versions[name]
+        found: dict[int, int] = {}
+        for answer in witness.seen.answers:
+            _assert_committed(answer, answers[answer.version])
+            found[answer.version] = found.get(answer.version, 0) + (answer.value is not None)
+        assert all(found.get(version) == len(story.committed[version]) for version in versions[name])
+
+
+def test_a_stale_snapshot_is_marked_in_answers_and_in_the_lag_report(story: CrashStory) -> None:
+    format_1_with_changes = story.run.state_format.format_version == 1 and story.run.with_snapshot
+    assert len(story.stale_snapshots) == (PARTITIONS if format_1_with_changes else 0)
+    expected = {"stale-snapshot"} if story.stale_snapshots else set()
+    after = story.witnesses["after"]
+    assert after.lag_marks == expected
+    marked = {(partition, mark) for partition, version, mark in after.seen.marks if version == LAST_VERSION}
+    assert marked == {(partition, mark) for partition in range(PARTITIONS) for mark in expected}
+
+
+def test_the_reading_library_reads_committed_content_while_the_dead_attempt_lies_there_and_after(
+    story: CrashStory, tmp_path: Path
+) -> None:
+    for checkpoint, last in ((story.run.as_left, DEAD_BATCH), (story.run.checkpoint, LAST_VERSION)):
+        reader = CheckpointReader(checkpoint, tmp_path / str(last))
+        assert reader.versions() == list(range(1, last + 1))
+        store = reader.stores[StoreName("op0")]
+        key, value = compile_row_decoder(store.key_schema), compile_row_decoder(store.value_schema)
+        for version in reader.versions():
+            rows = [OracleRow(row.partition, key(row.key), value(row.value)) for row in reader.rows(store, version)]
+            assert canonical_rows(rows) == canonical_rows(story.committed[version]), f"version {version} of {last}"
+        reader.close()
+
+
+def _assert_committed(answer: Answered, committed: dict[str, OracleRow]) -> None:
+    row = committed.get(answer.key)
+    if row is None:
+        assert answer.value is None, answer
+    else:
+        assert (answer.partition, answer.value) == (row.partition, json.dumps(list(row.value))), answer
+
+
+def _row(row: OracleRow) -> tuple[int, object, object]:
+    return row.partition, canonical(row.key), canonical(row.value)
+
+
+def _answer(row: OracleRow) -> tuple[str, str]:
+    return str(row.key[0]), json.dumps(list(row.value))
