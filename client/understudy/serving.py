@@ -75,8 +75,7 @@ def serve(checkpoint: str | None, *, config: str | None, log_format: LogFormat, 
     and SIGTERM stop it in good order, with exit code 0.
 
     Every setting can be a flag, a variable (UNDERSTUDY_PORT for --port), or a line in the file of --config; a flag wins
-    over a variable, a variable over the file. Sizes may have units of 1024: 64MiB, 10m; variables and the file take
-    plain bytes.
+    over a variable, a variable over the file. Sizes may have units of 1024: 64MiB, 10m.
 
     \b
     Examples:

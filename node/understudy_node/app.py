@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from understudy_node.metrics import NodeMetrics
 from understudy_node.node import Node
+from understudy_node.openapi import add_lookups
 from understudy_node.routes import admin_routes, read_routes
 from understudy_node.serving.asgi import LookupsFirst
 from understudy_node.serving.reads import Reads, unknown_path
@@ -40,6 +41,7 @@ def create_app(node: Node) -> LookupsFirst:
     app = LookupsFirst(http, reads, max_in_flight=node.settings.max_in_flight)
     http.include_router(read_routes(node, reads))
     http.include_router(admin_routes(node, reads, NodeMetrics(node, app)))
+    add_lookups(http)
     http.add_exception_handler(UnderstudyError, _ours)
     http.add_exception_handler(HTTPException, _theirs)
     return app

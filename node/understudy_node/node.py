@@ -84,6 +84,7 @@ class Node:
         self._workers = Workers(count=settings.workers)
         self._stopping = threading.Event()
         self._cadence = Cadence()
+        self._polled = False
         self._announced: Generation | None = None
         self._next_prefetch_ms = 0.0
         self._next_retry_ms = 0.0
@@ -128,7 +129,8 @@ class Node:
         reasons = [self.dead] if self.dead else []
         generation = self.generation
         if generation is None:
-            reasons.append(str(self.error) if self.error else "no batch has been committed yet")
+            nothing_yet = "no batch has been committed yet" if self._polled else "the commit log has not been read yet"
+            reasons.append(str(self.error) if self.error else nothing_yet)
         else:
             reasons += [
                 f"{replica.task} is {replica.state}" + (f": {replica.error}" if replica.error else "")
@@ -140,11 +142,11 @@ class Node:
     def query_status(self) -> dict[str, object]:
         """What the files tell about the query itself: it cannot be asked."""
         since_ms = self._cadence.since_commit_ms(self._clock.monotonic_ms())
-        record = self.history.record(self.end.version) if self.end.version else None
+        committed_at_ns = self.history.commit_time_ns(self.end.version)
         return {
             "state": self._cadence.state(self._clock.monotonic_ms(), confirmed=self.end.confirmed_ms is not None),
             "last_batch": self.end.version - 1 if self.end.version else None,
-            "last_commit_at": utc_text(record.committed_at_us) if record else None,
+            "last_commit_at": None if committed_at_ns is None else utc_text(committed_at_ns // 1000),
             "last_commit_seen_ms_ago": None if since_ms is None else round(since_ms),
             "batch_in_progress": self.batch_in_progress,
         }
@@ -162,6 +164,7 @@ class Node:
         try:
             poll = self._poller.poll()
             self._handle(poll)
+            self._polled = True
             if self.error is not None and not isinstance(self.error, UnsupportedError):
                 self.error = None
         except UnderstudyError as error:  # the storage failed: the end is not confirmed by this poll
@@ -286,8 +289,9 @@ class Node:
         if generation is None or generation is self._announced or not generation.ready:
             return
         self._announced = generation
+        ways = ", ".join(f"{count} by {way}" for way, count in sorted(self._disk.fetched.items()))
         self._event(
-            "ready", f"{len(generation.replicas)} tasks are open; tables brought so far: {dict(self._disk.fetched)}"
+            "ready", f"{len(generation.replicas)} tasks are open" + (f"; tables brought: {ways}" if ways else "")
         )
 
     def _note_error(self, error: UnderstudyError) -> None:

@@ -56,7 +56,10 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
         date_header=False,
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    service = uvicorn.Server(config)
+    service.run(sockets=[listener])
+    if not service.started:
+        raise UnderstudyError("the service did not start", where=f"{host}:{port}", fix="The log above says why")
 
 
 def _raise_file_limit() -> None:
@@ -68,7 +71,8 @@ def _raise_file_limit() -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), backlog=2048)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UnderstudyError(

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,8 +20,23 @@ from pydantic_settings import (
 )
 
 from understudy_node.engine.rocksdb_base import DEFAULT_CACHE_BYTES
+from understudy_shared.sizes import BadSizeError, parse_size
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _size(given: object) -> object:
+    """A text with a unit as bytes; pydantic wants a ValueError of what is wrong."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return parse_size(given)
+    except BadSizeError as error:
+        raise ValueError(str(error)) from None
+
+
+Bytes = Annotated[int, Field(ge=0), BeforeValidator(_size)]
+"""A size: a number of bytes, or a text with a unit of 1024 such as 64MiB."""
 
 
 class NodeSettings(BaseSettings):
@@ -56,13 +71,13 @@ class NodeSettings(BaseSettings):
     acceptable_recovery_lag: int = Field(10, ge=0)
     """Versions behind up to which a replica counts as caught up (KIP-441 has 10,000 records; ours are batches)."""
 
-    statestore_cache_max_bytes: int = Field(DEFAULT_CACHE_BYTES, ge=0)
+    statestore_cache_max_bytes: Bytes = DEFAULT_CACHE_BYTES
     """One block cache for all stores of the process (KIP-770's default, 10 MiB); 0 disables it."""
 
-    cache_max_bytes_buffering: int | None = Field(None, ge=0)
+    cache_max_bytes_buffering: Bytes | None = None
     """The name that KIP-770 deprecated; used when the new one is not given."""
 
-    overlay_max_bytes: int = Field(64 * 1024 * 1024, ge=0)
+    overlay_max_bytes: Bytes = 64 * 1024 * 1024
     """Changes since the snapshot that a store partition keeps in memory before they move to a newer base or to disk."""
 
     workers: int = Field(3, ge=2, le=64)

@@ -36,6 +36,10 @@ class UnsupportedError(CheckpointError):
 class CorruptFileError(CheckpointError):
     """A file that is truncated, fails its checksum, or does not parse. Nothing of it was applied."""
 
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        restore = "Check the storage and put the file back as Spark wrote it; a node that runs reads it again by itself"
+        super().__init__(what, where=where, fix=fix or restore)
+
 
 class VanishedError(CheckpointError):
     """A file disappeared between being chosen and being read (Spark's clean-up): choose again."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def build(source: DataFrame) -> DataFrame:
     return source.groupBy("word").agg(F.count("*"))
 
 
-def rows(batch: int) -> list[dict[str, object]]:
+def rows(batch: int) -> list[dict[str, str]]:
     return [{"word": f"only-{batch}-{n}"} for n in range(KEPT_KEYS)] + [{"word": "always"}]
 
 
@@ -33,7 +32,7 @@ def overwrite(checkpoint: Path, kind: str, *, version: int, by: int) -> None:
     for source, target in ((f".{by}.{kind}.crc", f".{version}.{kind}.crc"), (f"{by}.{kind}", f"{version}.{kind}")):
         draft = folder / f".{target}.draft"
         shutil.copyfile(folder / source, draft)
-        os.replace(draft, folder / target)
+        draft.replace(folder / target)
 
 
 @pytest.mark.parametrize(
@@ -48,17 +47,15 @@ def test_a_committed_file_that_a_zombie_rewrites_makes_the_replica_start_again_a
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
     keys = [[row["word"]] for batch in range(4) for row in rows(batch)]
-    with (
-        stream_feeder(
-            spark,
-            name="zombie",
-            schema="word string",
-            build=build,
-            checkpoint=checkpoint,
-            state_format=state_format,
-            options=QueryOptions(partitions=2),
-        ) as feeder,
-    ):
+    with stream_feeder(
+        spark,
+        name="zombie",
+        schema="word string",
+        build=build,
+        checkpoint=checkpoint,
+        state_format=state_format,
+        options=QueryOptions(partitions=2),
+    ) as feeder:
         for batch in range(3):
             feeder.add(rows(batch))
         with served_node(checkpoint, tmp_path / "data") as served:
@@ -84,7 +81,7 @@ def test_a_committed_file_that_a_zombie_rewrites_makes_the_replica_start_again_a
     assert {each["partition"] for each in answers if "marks" not in each} == {0}
 
 
-def found_by(served: ServedNode, keys: list[list[object]]) -> dict[tuple[object, object], object]:
+def found_by(served: ServedNode, keys: list[list[str]]) -> dict[tuple[object, object], object]:
     """Counts of the words that are there, by partition and word."""
     found: dict[tuple[object, object], object] = {}
     for (word,), answer in zip(keys, served.look_up_all(keys), strict=True):

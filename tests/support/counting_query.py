@@ -171,9 +171,7 @@ class Watch:
 
 
 @contextmanager
-def watched(
-    served: ServedNode, *, inputless: frozenset[int] = frozenset(), rewound: bool = False
-) -> Iterator[Watch]:
+def watched(served: ServedNode, *, inputless: frozenset[int] = frozenset(), rewound: bool = False) -> Iterator[Watch]:
     """No answer given while the block runs may be a mix of versions, nor, unless `rewound`, older than one before."""
     watch = Watch(served, inputless=inputless, rewound=rewound)
     try:

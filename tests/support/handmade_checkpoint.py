@@ -72,7 +72,8 @@ class HandmadeCheckpoint:
 
     def write_state(self, version: int) -> None:
         """The state files of a version, and its offsets: everything before the commit."""
-        self.write(f"offsets/{version - 1}", spark.offsets(provider=self.provider, partitions=self.partitions, conf=self.conf))
+        offsets = spark.offsets(provider=self.provider, partitions=self.partitions, conf=self.conf)
+        self.write(f"offsets/{version - 1}", offsets)
         for partition in range(self.partitions):
             self.write(self.changelog_path(version, partition), self.changes(version, partition))
 
@@ -89,7 +90,9 @@ class HandmadeCheckpoint:
 
     def _records(self, version: int, partition: int) -> list[spark.Record]:
         prefix = b"" if self.provider == spark.HDFS else b"\x00"
-        value = prefix + _VALUE_BYTES((version, version * 1_000_000))
-        rows = [(word,) for word in WORDS]
-        mine = [row for row in rows if _CODEC.partition(row, self.partitions) == partition]
-        return [(prefix + _CODEC.encode(row), value) for row in mine]
+        counts = dict.fromkeys(WORDS, version) | {f"born-{batch}": version - batch for batch in range(version)}
+        return [
+            (prefix + _CODEC.encode((word,)), prefix + _VALUE_BYTES((count, count * 1_000_000)))
+            for word, count in counts.items()
+            if _CODEC.partition((word,), self.partitions) == partition
+        ]

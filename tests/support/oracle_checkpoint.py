@@ -13,6 +13,10 @@ from tests.support.spark_oracle import OracleRow, read_operators, row_types
 from tests.support.spark_queries import QueryOptions, run_query
 from tests.support.spark_shapes import SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
 
+from understudy_node.reader import CheckpointReader
+from understudy_node.serving.stores import ServedStore
+from understudy_shared.spark.unsafe_row import compile_row_decoder
+
 PARTITIONS = 3
 BATCHES = 5
 ROWS_PER_BATCH = 60
@@ -98,3 +102,9 @@ def write_oracle_checkpoint(spark: SparkSession, folder: Path, state_format: Sta
         for name, operator_id in operators.items()
     }
     return OracleCheckpoint(run.checkpoint, state_format, tuple(batch + 1 for batch in batches), shapes)
+
+
+def read_rows(reader: CheckpointReader, store: ServedStore, version: int) -> list[OracleRow]:
+    """What this project's reading library finds, as Spark's reader would say it."""
+    key, value = compile_row_decoder(store.key_schema), compile_row_decoder(store.value_schema)
+    return [OracleRow(row.partition, key(row.key), value(row.value)) for row in reader.rows(store, version)]

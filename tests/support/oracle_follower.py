@@ -1,7 +1,7 @@
 """A node that follows a checkpoint through whatever happens to it, with a note of everything its readers could see.
 
-Every view is noted when it is published, by the thread that publishes it, and views and HTTP answers are sampled all the
-time besides, so that nothing shown for an instant escapes.
+Every view is noted when it is published, by the thread that publishes it, and views and HTTP answers are sampled all
+the time besides, so that nothing shown for an instant escapes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tests.support.spark_queries import wait_until
 
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, LocalFiles
 from understudy_node.generation import ROW_PREFIX
-from understudy_node.node import Node
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.spark.unsafe_row import compile_row_decoder
 from understudy_shared.words import StoreName
@@ -86,11 +85,6 @@ class Follower:
             what=f"answers of version {version}",
         )
         assert self.failure is None, repr(self.failure)
-
-    def has_read(self, ending: str) -> bool:
-        """Whether a file of every partition whose path ends so was read."""
-        found = {path for path in self.files.paths if path.endswith(ending)}
-        return len(found) >= len(self._noted)
 
     def rows(self) -> dict[tuple[int, int], list[OracleRow]]:
         """What each partition showed as each version; fails when one of them showed two contents as one version."""
@@ -163,4 +157,5 @@ def following(checkpoint: Path, data_dir: Path, keys: Sequence[str]) -> Iterator
 
 def _answer(result: dict[str, Any]) -> Answered:
     value = json.dumps(list(result["value"].values())) if result["found"] else None
-    return Answered(*result["key"].values(), result["partition"], result["version"], value)
+    (key,) = result["key"].values()
+    return Answered(key, result["partition"], result["version"], value)

@@ -229,11 +229,11 @@ def test_a_wrong_alias_file_is_a_wrong_setting(checkpoint: Path, tmp_path: Path)
     assert "there is no store 'op99'" in done.stderr
 
 
-def test_a_terminal_shows_a_bar_and_no_log_lines_until_the_welcome(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_terminal_shows_a_bar_and_no_line_per_task_until_the_welcome(checkpoint: Path, tmp_path: Path) -> None:
     shown = serve_on_terminal([str(checkpoint)], tmp_path, until="Ctrl-C stops.")
     before, _, _ = shown.partition("Serving at http://127.0.0.1:")
     assert before.rindex(SHOW_CURSOR) > before.rindex(HIDE_CURSOR)
-    assert "action=" not in before
+    assert "action=task-state" not in before
 
 
 def test_a_terminal_is_given_back_when_a_restore_is_interrupted(checkpoint: Path, tmp_path: Path) -> None:

@@ -48,10 +48,12 @@ class Cadence:
         return self._idle and not was
 
     def state(self, now_ms: float, *, confirmed: bool) -> str:
-        """`committing`, `idle`, or `unknown` while the end is not confirmed."""
+        """`committing`, `idle`, `waiting` (no commit was seen since this process began), or `unknown` (no end)."""
         if not confirmed:
             return "unknown"
-        return "idle" if self._is_idle(now_ms) else "committing"
+        if self._is_idle(now_ms):
+            return "idle"
+        return "waiting" if self._moved_ms is None else "committing"
 
     def _is_idle(self, now_ms: float) -> bool:
         return self.quiet_ms(now_ms) > max(IDLE_AFTER_MS, IDLE_INTERVALS * self._interval_ms)

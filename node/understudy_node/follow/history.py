@@ -12,7 +12,7 @@ from threading import Lock
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import Commit, OffsetEntry, batch_ids, parse_commit, parse_offsets
-from understudy_shared.errors import CorruptFileError, VanishedError
+from understudy_shared.errors import CorruptFileError, UnderstudyError, VanishedError
 
 MAX_RECORDS = 4096
 """Cached versions. Spark retains 100 commits by default; a record is about 1 KiB plus its unique ids."""
@@ -87,8 +87,11 @@ class History:
         return [batch + 1 for batch in ids if batch + 1 > version]
 
     def commit_time_ns(self, version: int) -> int | None:
-        """c(v): the modification time of the commit file that made `version`, None when purged."""
-        record = self.record(version)
+        """c(v): the modification time of the commit file that made `version`, None when purged or unreadable."""
+        try:
+            record = self.record(version)
+        except UnderstudyError:
+            return None  # who follows says what is wrong with it; who only reads still gets the version before
         return None if record is None else record.committed_at_ns
 
     def _read(self, version: int) -> CommitRecord | None:

@@ -5,6 +5,7 @@ Only what the commit log vouches for is used; a snapshot that turned out damaged
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,10 @@ from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.changelog_reader import MAX_CHANGELOG_BYTES
 from understudy_node.replica.local_bases import REOPEN_VERSIONS, LocalBase, usable_again
 from understudy_node.replica.surroundings import StorePlace, Surroundings, file_name
-from understudy_shared.errors import CorruptFileError, VanishedError
+from understudy_shared.errors import CheckpointError, CorruptFileError, VanishedError
+
+MAX_MISSES = 3
+"""Fresh listings that may name a snapshot one of whose files is gone; in format v1 a zip may be just being replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +37,35 @@ class BaseChoice:
 
     place: StorePlace
     around: Surroundings
-    damage: CorruptFileError | None = None
+    damage: CheckpointError | None = None
     _damaged: set[str] = field(default_factory=set)
+    _misses: Counter[str] = field(default_factory=Counter)
 
     @property
     def local_directory(self) -> Path:
         """Where the store's local bases are."""
         return self.around.disk.store_directory(self.place.task, self.place.lineage, self.place.name)
 
-    def reject(self, file: StateFile, damage: CorruptFileError) -> None:
-        """Do not choose this snapshot again: it is damaged."""
+    def reject(self, file: StateFile, damage: CheckpointError) -> None:
+        """Do not choose this snapshot again while there is another: it is damaged."""
         self._damaged.add(file.name)
         self.damage = damage
+
+    def miss(self, file: StateFile, gone: VanishedError) -> None:
+        """A file of this snapshot was gone. Spark's clean-up takes the snapshot too: if that stays, it is damaged."""
+        self._misses[file.name] += 1
+        if self._misses[file.name] >= MAX_MISSES:
+            damage = CorruptFileError(
+                f"snapshot {file.name} lacks a file that it names",
+                where=gone.where,
+                fix="The store starts from another snapshot when there is one, else from the next that Spark writes",
+            )
+            self.reject(file, damage)
+
+    def forgive(self) -> None:
+        """Choose among all snapshots again; `damage` is still known."""
+        self._damaged.clear()
+        self._misses.clear()
 
     def snapshot(self, target: int, *, above: int) -> SnapshotSearch:
         """The newest committed snapshot in (above, target], from a fresh listing."""
@@ -106,6 +127,9 @@ class BaseChoice:
 
     def _mtimes_ns(self, found: list[StateFile]) -> dict[str, int]:
         """Format v1: modification times of snapshots and of the changes beside them."""
-        pairs = [(file.name, changes) for file in found if (changes := file.changes_beside) is not None]
-        stats = {name: self.around.files.stat(f"{self.place.directory}/{name}") for pair in pairs for name in pair}
+        names = {file.name for file in found}
+        pairs = [(file.name, changes) for file in found if (changes := file.changes_beside) in names]
+        stats = {
+            name: self.around.files.stat(f"{self.place.directory}/{name}") for pair in pairs for name in pair if name
+        }
         return {name: stat.mtime_ns for name, stat in stats.items() if stat is not None}

@@ -6,18 +6,20 @@ made from is still the committed one: same commit time, and the same source file
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from understudy_node.checkpoint.files import FetchMethod, FileStat
+from understudy_node.checkpoint.files import DISK_FULL, FetchMethod, FileStat
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.words import Lineage, TaskId
 
@@ -104,7 +106,8 @@ class LocalBases:
         self._serial += 1
         directory = store / f"{version}-{os.getpid()}-{self._serial}"
         shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
+        with writing(directory):
+            directory.mkdir(parents=True)
         return directory
 
     def finish(self, directory: Path, record: BaseRecord) -> LocalBase:
@@ -130,6 +133,27 @@ class LocalBases:
         for directory in store.iterdir() if store.is_dir() else ():
             if directory != keep:
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Translates failures of the local disk; whatever fails, what was begun in `directory` is removed."""
+    try:
+        yield
+    except BaseException as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, OSError):
+            full = error.errno in DISK_FULL
+        elif type(error) is Exception:  # RocksDB's binding has no other
+            full = os.strerror(errno.ENOSPC) in str(error)
+        else:
+            raise
+        raise UnderstudyError(
+            "The disk is full" if full else f"The data directory cannot be written: {error}",
+            where=str(directory.parent),
+            fix=f"{'Free space' if full else 'Make it writable'} there, or give the node another --data-dir; the "
+            "replica goes on by itself",
+        ) from error
 
 
 def _plain(name: str) -> str:

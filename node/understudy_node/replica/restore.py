@@ -6,7 +6,6 @@ decompressed once into an arena. A generator yields between steps and returns th
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from understudy_node.checkpoint.compression import decompress
-from understudy_node.checkpoint.files import DISK_FULL, CheckpointFiles, FileStat
+from understudy_node.checkpoint.files import CheckpointFiles, FileStat
 from understudy_node.checkpoint.row_checksum import strip_hdfs_value, strip_rocksdb_value
 from understudy_node.checkpoint.snapshots import SnapshotManifest, StateFile, parse_snapshot_zip
 from understudy_node.engine.arena_base import ArenaBase
@@ -22,8 +21,8 @@ from understudy_node.engine.arena_build import build_arena
 from understudy_node.engine.base import Base
 from understudy_node.engine.checksum_base import ChecksumBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
-from understudy_node.replica.local_bases import BaseRecord, LocalBase, LocalBases
-from understudy_shared.errors import CorruptFileError, UnderstudyError, VanishedError
+from understudy_node.replica.local_bases import BaseRecord, LocalBase, LocalBases, writing
+from understudy_shared.errors import CorruptFileError, VanishedError
 
 MAX_SNAPSHOT_BYTES = 64 << 30
 """Cap of one decompressed HDFS-backed snapshot: above it, a store partition does not belong on one node."""
@@ -62,7 +61,7 @@ Restoring = Generator[None, None, Base]
 def restore(snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, store: Path, cache: BlockCache) -> Restoring:
     """Bring a snapshot to local disk and open it. VanishedError: choose again. Nothing is left behind on failure."""
     directory = disk.new_directory(store, snapshot.file.version)
-    with _removed_on_failure(directory):
+    with writing(directory), _blaming(snapshot, files, directory):
         source = files.stat(snapshot.path)
         if source is None:
             raise VanishedError("the snapshot is gone", where=snapshot.path)
@@ -121,15 +120,15 @@ def _write_members(manifest: SnapshotManifest, directory: Path) -> None:
 
 
 @contextmanager
-def _removed_on_failure(directory: Path) -> Generator[None, None, None]:
+def _blaming(snapshot: Snapshot, files: CheckpointFiles, directory: Path) -> Generator[None, None, None]:
+    """Damage found in the local copy is the snapshot's: the copy is removed, and nobody could look at it."""
     try:
         yield
-    except BaseException as error:
-        shutil.rmtree(directory, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in DISK_FULL:
-            raise UnderstudyError(
-                "The disk is full",
-                where=str(directory.parent),
-                fix="Free space there, or give the node another --data-dir; the replica is restored again by itself",
-            ) from error
-        raise
+    except CorruptFileError as damage:
+        if str(directory) not in damage.where:
+            raise
+        raise CorruptFileError(
+            damage.what,
+            where=f"{files.url}/{snapshot.path}",
+            fix="The replica restores from another snapshot when there is one; check the storage",
+        ) from damage

@@ -6,7 +6,7 @@ version. Each method is a generator of bounded steps; the commit log alone decid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 from understudy_node.checkpoint.lineage import why_not_next
 from understudy_node.checkpoint.snapshots import StateFile
@@ -18,12 +18,16 @@ from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.base_choice import BaseChoice
 from understudy_node.replica.changelog_reader import ChangelogReader, ReadChangelog, RewrittenError
+from understudy_node.replica.local_bases import writing
 from understudy_node.replica.restore import Snapshot, open_base, restore
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark
-from understudy_shared.errors import CheckpointError, CorruptFileError
+from understudy_shared.errors import CheckpointError, CorruptFileError, UnsupportedError, VanishedError
 
 Steps = Generator[None, None, None]
+
+DAMAGE = (CorruptFileError, UnsupportedError)
+"""A file that is no use, be it cut, overwritten by something else, or of a newer Spark: only another file helps."""
 
 
 class StoreReplica:
@@ -79,7 +83,7 @@ class StoreReplica:
             record = None  # written in another layout: only a snapshot of this one helps
         try:
             read = None if record is None else (yield from self._continuation(record))
-        except CorruptFileError as damage:
+        except DAMAGE as damage:
             yield from self._jump(target, damage)
             return
         if record is None or read is None:
@@ -111,9 +115,11 @@ class StoreReplica:
             self._replace(view.with_base(base, newer.version))
             return
         directory = self._around.disk.new_directory(self._choice.local_directory, view.version)
-        for _ in write_spill(view.tiers, directory, below=view.spill):
-            yield
-        self._replace(view.with_spill(Spill.open(directory, cache=self._around.cache)))
+        with writing(directory):
+            for _ in write_spill(view.tiers, directory, below=view.spill):
+                yield
+            spill = Spill.open(directory, cache=self._around.cache)
+        self._replace(view.with_spill(spill))
 
     def _continuation(self, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
         """The changelog of a committed version, which must continue the attempt that was applied before it."""
@@ -128,11 +134,13 @@ class StoreReplica:
                 )
         return read
 
-    def _jump(self, target: int, damage: CorruptFileError | None) -> Steps:
+    def _jump(self, target: int, damage: CheckpointError | None) -> Steps:
         """On to a snapshot: no changelogs at all, a version with a snapshot only, a purged one, or a damaged one."""
         assert self.view is not None, "jump follows restore"
         newer = self._snapshot(target, above=self.view.version)
         if newer is None:
+            # What was rejected may be repaired until the next attempt, and there is nothing better to try.
+            self._choice.forgive()
             raise (
                 damage
                 or self._choice.damage
@@ -160,10 +168,11 @@ class StoreReplica:
         )
         try:
             return (yield from restore(snapshot, around.files, around.disk, directory, around.cache))
-        except CorruptFileError as damage:
-            self._choice.reject(
-                file, damage
-            )  # the next choice is an older one, or a newer one once Spark has written it
+        except DAMAGE as damage:
+            self._choice.reject(file, damage)  # the next choice is an older one, or a newer one that Spark will write
+            raise
+        except VanishedError as gone:
+            self._choice.miss(file, gone)
             raise
 
     def _snapshot(self, target: int, *, above: int) -> StateFile | None:

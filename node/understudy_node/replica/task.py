@@ -13,7 +13,6 @@ import orjson
 
 from understudy_node.engine.tier import release_tiers
 from understudy_node.follow.end import End
-from understudy_node.follow.history import CommitRecord
 from understudy_node.follow.lag import lag_of
 from understudy_node.replica.changelog_reader import RewrittenError
 from understudy_node.replica.store_replica import StoreReplica
@@ -30,7 +29,7 @@ MAX_VANISHED = 5
 
 
 class TaskReplica:
-    """Follows the committed versions of a task. `end` tells the newest; only versions of its places' layout are shown."""
+    """Follows the committed versions of a task. `end` tells the newest; only those of its places' layout are shown."""
 
     def __init__(
         self,

@@ -1,0 +1,162 @@
+"""Requests that ask for nothing there is: a typed problem that says what was wrong, where, and what to send instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+from tests.support.counting_query import WORDS
+from tests.support.handmade_checkpoint import HandmadeCheckpoint
+from tests.support.served_node import ServedNode, served_node
+
+from understudy_node.serving.reads import MAX_BATCH_KEYS, MAX_BODY_BYTES
+
+STORE = "/v1/stores/op0"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
+    folder = tmp_path_factory.mktemp("requests")
+    checkpoint = HandmadeCheckpoint(folder / "checkpoint").create().add(1, 2)
+    with served_node(checkpoint.path, folder / "data") as node:
+        node.wait_for_version(2)
+        yield node
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
+    """A store with a key of two columns, `day date, code int`; none of its keys is there."""
+    folder = tmp_path_factory.mktemp("typed")
+    checkpoint = HandmadeCheckpoint(folder / "checkpoint", key_columns=(("day", "date"), ("code", "integer")))
+    with served_node(checkpoint.create().add(1).path, folder / "data") as node:
+        node.wait_for_version(1)
+        yield node
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "problem", "says"),
+    [
+        ("/v1/stores/nowhere/keys/a", 404, "unknown-store", ["'nowhere'", "op0"]),
+        ("/v1/stores/nowhere/lookup?key=%5B%22a%22%5D", 404, "unknown-store", ["'nowhere'", "op0"]),
+        ("/v1/stores/nowhere", 404, "unknown-store", ["'nowhere'", "op0"]),
+        (f"{STORE}/keys/", 400, "bad-key", ["empty", "lookup?key="]),
+        (f"{STORE}/keys//a", 400, "bad-key", ["empty"]),
+        (f"{STORE}/keys/a/b", 400, "bad-key", ["2 path segments", "takes 1", "word string"]),
+        (f"{STORE}/keys", 400, "bad-key", ["0 path segments", "word string"]),
+        (f"{STORE}/lookup", 400, "bad-key", ["no key", "lookup?key="]),
+        (f"{STORE}/lookup?key=word-1", 400, "bad-key", ["not JSON", 'key=["a",1]']),
+        (f"{STORE}/lookup?key=%5B%22a%22", 400, "bad-key", ["not JSON"]),
+        (f"{STORE}/lookup?key=7", 400, "bad-key", ["word string", "JSON array"]),
+        (f"{STORE}/lookup?key=%5B7%5D", 400, "bad-key", ["7", "column word (string)"]),
+        (f"{STORE}/lookup?key=%7B%22wort%22:%22a%22%7D", 400, "bad-key", ["wort", "word string"]),
+        (f"{STORE}/lookup?key=%5B%22a%22%5D&key=%5B%22b%22%5D", 400, "bad-request", ["'key' is given twice"]),
+        (f"{STORE}/keys/%FF", 400, "bad-request", ["UTF-8"]),
+        (f"{STORE}/keys/a?max_lga=5", 400, "bad-bound", ["'max_lga'", "max_lag"]),
+        (f"{STORE}/keys/a?max_lag=-1", 400, "bad-bound", ["max_lag", "'-1'", "whole number", "max_lag=5"]),
+        (f"{STORE}/keys/a?max_lag=few", 400, "bad-bound", ["max_lag", "'few'"]),
+        (f"{STORE}/keys/a?max_staleness_ms=1.5", 400, "bad-bound", ["max_staleness_ms", "milliseconds"]),
+        (f"{STORE}/keys/a?require_active=perhaps", 400, "bad-bound", ["require_active", "true or false"]),
+        (f"{STORE}/keys/a?unknown_lag=maybe", 400, "bad-bound", ["unknown_lag", "serve or refuse"]),
+        (f"{STORE}/keys/a?min_position=nonsense", 400, "bad-bound", ["'nonsense'", "min_position", "`position`"]),
+        (f"{STORE}/keys/a?wait_ms=999999999", 400, "bad-bound", ["wait_ms"]),
+        (f"{STORE}/keys/{'x' * 5000}", 413, "too-large", ["4096", "shorter key"]),
+        (f"{STORE}/keys/{'x' * 20000}", 413, "too-large", ["16384"]),
+        ("/v2/stores", 404, "unknown-path", ["/v2/stores", "/v1/stores"]),
+        (f"{STORE}/nothing", 404, "unknown-path", [f"{STORE}/nothing"]),
+    ],
+)
+def test_a_bad_request_is_answered_with_its_reason_and_the_way_out(
+    served: ServedNode, target: str, status: int, problem: str, says: list[str]
+) -> None:
+    reply = served.get(target)
+    assert (reply.status, reply.problem) == (status, problem), reply
+    assert [part for part in says if part not in reply.text] == [], reply.text
+    assert reply.body["fix"]
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (["2024-13-01", 1], ["column day (date)", "2024-13-01"]),
+        ([20240101, 1], ["column day (date)", "20240101"]),
+        (["2024-01-01", "one"], ["column code (int", "'one'"]),
+        (["2024-01-01", 1.5], ["column code (int", "1.5"]),
+        (["2024-01-01", 2**31], ["column code (int", str(2**31)]),
+        (["2024-01-01", True], ["column code (int"]),
+        (["2024-01-01"], ["day date, code int"]),
+        (["2024-01-01", 1, 2], ["day date, code int"]),
+        ({"day": "2024-01-01"}, ["code", "day date, code int"]),
+        ({"day": "2024-01-01", "code": 1, "more": 2}, ["more", "day date, code int"]),
+    ],
+)
+def test_a_mistyped_key_is_refused_with_its_column_and_type(typed: ServedNode, key: object, says: list[str]) -> None:
+    reply = typed.get(f"{STORE}/lookup?key={quote(json.dumps(key))}")
+    assert (reply.status, reply.problem) == (400, "bad-key"), reply
+    text = reply.text.replace('"', "'")
+    assert [part for part in says if part not in text] == [], text
+
+
+def test_a_mistyped_path_segment_is_refused_with_its_column_and_type(typed: ServedNode) -> None:
+    reply = typed.get(f"{STORE}/keys/2024-01-01/one")
+    assert (reply.status, reply.problem) == (400, "bad-key")
+    assert "column code (int" in reply.text
+    absent = typed.get(f"{STORE}/keys/2024-01-01/1")
+    assert (absent.status, absent.content_type, absent.body["found"]) == (404, "application/json", False)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "problem", "says"),
+    [
+        (b"", 400, "bad-request", ["not JSON", '{"keys":']),
+        (b"{", 400, "bad-request", ["not JSON", '{"keys":']),
+        (b"[]", 400, "bad-request", ["no list of keys"]),
+        (b'{"keys": "a"}', 400, "bad-request", ["no list of keys"]),
+        (b'{"key": [["a"]]}', 400, "bad-request", ["no list of keys"]),
+        (b'{"keys": [], "bound": {}}', 400, "bad-request", ["'bound'"]),
+        (b'{"keys": [], "bounds": 7}', 400, "bad-request", ["bounds is not an object"]),
+        (b'{"keys": [["a"]], "bounds": {"max_lga": 1}}', 400, "bad-bound", ["'max_lga'", "max_lag"]),
+        (b'{"keys": [["a"]], "bounds": {"max_lag": "x"}}', 400, "bad-bound", ["max_lag", "'x'"]),
+        (b'{"keys": [["a"]], "bounds": {"max_lag": true}}', 400, "bad-bound", ["max_lag", "True"]),
+        (json.dumps({"keys": [["a"]] * (MAX_BATCH_KEYS + 1)}).encode(), 413, "too-large", ["1001", "several batches"]),
+        (b" " * (MAX_BODY_BYTES + 1), 413, "too-large", [str(MAX_BODY_BYTES), "several batches"]),
+    ],
+    ids=lambda value: repr(value)[:40] if isinstance(value, bytes) else None,
+)
+def test_a_bad_batch_is_refused_as_a_whole(
+    served: ServedNode, body: bytes, status: int, problem: str, says: list[str]
+) -> None:
+    reply = served.post(f"{STORE}/lookup", body)
+    assert (reply.status, reply.problem) == (status, problem), reply
+    assert [part for part in says if part not in reply.text] == [], reply.text
+    assert reply.body["fix"]
+
+
+def test_a_batch_to_an_unknown_store_is_refused_as_a_whole(served: ServedNode) -> None:
+    reply = served.post("/v1/stores/nowhere/lookup", b'{"keys": [["a"]]}')
+    assert (reply.status, reply.problem) == (404, "unknown-store")
+
+
+def test_bad_keys_of_a_batch_are_problems_of_their_own_and_the_others_are_answered(served: ServedNode) -> None:
+    keys: list[object] = [[WORDS[0]], [7], ["absent"], {"wort": "a"}, [WORDS[1]], [], {"word": WORDS[0]}, ["x" * 5000]]
+    results = served.look_up_all(keys)
+    assert [result["status"] for result in results] == [200, 400, 404, 400, 200, 400, 200, 413]
+    assert [result.get("type") for result in results] == [
+        None,
+        "bad-key",
+        None,
+        "bad-key",
+        None,
+        "bad-key",
+        None,
+        "too-large",
+    ]
+    assert "column word (string)" in str(results[1])
+    assert results[0]["value"] == results[6]["value"] == {"count": 2, "total": 2_000_000}
+
+
+def test_a_full_batch_and_a_method_nobody_takes(served: ServedNode) -> None:
+    assert len(served.look_up_all([[WORDS[0]]] * MAX_BATCH_KEYS)) == MAX_BATCH_KEYS
+    reply = served.post(STORE, b"")
+    assert (reply.status, reply.problem) == (405, "method-not-allowed")

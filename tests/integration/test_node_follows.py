@@ -1,0 +1,119 @@
+"""A node beside a running query: restart from local disk, bounded memory, waiting for a position, one shared cache."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.counting_query import WORDS, assert_as_spark_reads, counting_feeder, rows, run_counting
+from tests.support.served_node import served_node
+from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark_queries import QueryOptions
+
+from understudy_shared.position import decode_position
+
+SNAPSHOTS = QueryOptions(min_deltas_for_snapshot=2, maintenance_interval_ms=50)
+
+
+@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id)
+def test_a_restart_opens_what_is_on_local_disk_and_reads_the_changelogs_since(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat
+) -> None:
+    checkpoint, data = tmp_path / "counting", tmp_path / "data"
+    with counting_feeder(spark, checkpoint, state_format, SNAPSHOTS) as feeder:
+        for batch in range(5):
+            feeder.add(rows(batch))
+        with served_node(checkpoint, data) as served:
+            served.wait_for_version(5)
+        bases = {path.parent for path in data.rglob("base.json")}
+        assert bases, "the node has local bases to come back to"
+        feeder.add(rows(5))
+        with served_node(checkpoint, data) as served:
+            served.wait_for_version(6)
+            assert {path.parent for path in data.rglob("base.json")} == bases
+            assert not served.node._disk.fetched, "a restart brings no table again"
+            assert_as_spark_reads(served, spark, checkpoint)
+
+
+@pytest.mark.parametrize(
+    "options", [pytest.param(SNAPSHOTS, id="newer snapshots"), pytest.param(QueryOptions(), id="no snapshot: spills")]
+)
+def test_changes_above_the_budget_leave_memory_and_answers_stay_right(
+    spark: SparkSession, tmp_path: Path, options: QueryOptions
+) -> None:
+    checkpoint = tmp_path / "counting"
+    with counting_feeder(spark, checkpoint, ROCKSDB_CHANGELOG_V2, options) as feeder:
+        feeder.add(rows(0))
+        with served_node(checkpoint, tmp_path / "data", overlay_max_bytes=1) as served:
+            for batch in range(1, 8):
+                feeder.add(rows(batch))
+                served.wait_for_version(batch + 1)
+                answer = served.look_up([WORDS[0]]).body
+                assert answer["value"] == {"count": batch + 1, "sum": sum(1_000_000 + b for b in range(batch + 1))}
+            assert_as_spark_reads(served, spark, checkpoint)
+            generation = served.node.generation
+            assert generation is not None
+            stores = [replica.view.stores["default"] for replica in generation.replicas if replica.view]
+            spilled = [store.spill is not None for store in stores]
+            assert all(spilled) if options is not SNAPSHOTS else not all(spilled)
+
+
+def test_a_reader_that_names_a_position_waits_for_it_and_is_refused_when_it_does_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "counting"
+    with (
+        counting_feeder(spark, checkpoint, ROCKSDB_CHANGELOG_V2) as feeder,
+        served_node(checkpoint, tmp_path / "data") as served,
+    ):
+        feeder.add(rows(0))
+        served.wait_for_version(1)
+        seen = decode_position(str(served.look_up([WORDS[0]]).body["position"]))
+        future = type(seen)(seen.application_id, seen.lineage, seen.version + 1, None).encode()
+        refused = served.look_up([WORDS[0]], bounds=f"min_position={future}&wait_ms=0")
+        assert (refused.status, refused.problem) == (503, "no-acceptable-replica")
+        candidates = refused.body["candidates"]
+        assert isinstance(candidates, list)
+        assert [candidate["reason"] for candidate in candidates] == ["below-min-position"]
+        answers = []
+        reader = threading.Thread(
+            target=lambda: answers.append(served.look_up([WORDS[0]], bounds=f"min_position={future}&wait_ms=30000"))
+        )
+        reader.start()
+        feeder.add(rows(1))
+        reader.join(30)
+        assert [(answer.status, answer.body["version"]) for answer in answers] == [(200, 2)]
+
+
+@pytest.mark.parametrize("capacity_bytes", [0, 64 * 1024])
+def test_all_stores_of_a_node_share_one_bounded_cache_and_the_metric_says_its_size(
+    spark: SparkSession, tmp_path: Path, capacity_bytes: int
+) -> None:
+    checkpoint = tmp_path / "counting"
+    run_counting(spark, checkpoint, ROCKSDB_CHANGELOG_V2, 5, options=SNAPSHOTS)
+    with served_node(checkpoint, tmp_path / "data", statestore_cache_max_bytes=capacity_bytes) as served:
+        served.wait_for_version(5)
+        before_bytes = served.node.cache.used_bytes
+        served.look_up_all([[word] for word in WORDS])
+        used_bytes = served.node.cache.used_bytes
+        assert (used_bytes > before_bytes) == (capacity_bytes > 0)
+        assert used_bytes <= max(capacity_bytes, before_bytes)
+        metrics = served.text("/metrics")
+        assert f"understudy_cache_capacity_bytes {float(capacity_bytes)}" in metrics
+        assert "understudy_cache_size_bytes_total" in metrics
+
+
+def test_the_openapi_document_has_the_lookups_that_are_served_in_front_of_the_framework(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "counting"
+    run_counting(spark, checkpoint, ROCKSDB_CHANGELOG_V2, 1)
+    with served_node(checkpoint, tmp_path / "data") as served:
+        paths = served.get("/openapi.json").body["paths"]
+        assert isinstance(paths, dict)
+        assert {"/v1/stores", "/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/lookup", "/admin/v1/lag"} <= set(
+            paths
+        )
+        assert set(paths["/v1/stores/{store}/lookup"]) == {"get", "post"}

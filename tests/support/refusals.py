@@ -1,0 +1,35 @@
+"""What `understudy serve` says when it refuses to start: the error, and that its port never stayed open."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from understudy_node.serve import main
+from understudy_shared.errors import UnderstudyError
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        assert isinstance(port, int)
+        return port
+
+
+def refusal_to_serve(checkpoint: str | Path, data_dir: Path, *, port: int | None = None) -> UnderstudyError:
+    """The error that ends `serve` before it serves; it must say what, where, and what to do."""
+    chosen = port or free_port()
+    with pytest.raises(UnderstudyError) as caught:
+        main({"checkpoint": str(checkpoint), "data_dir": data_dir, "port": chosen})
+    error = caught.value
+    assert error.what, error
+    assert error.where, error
+    assert error.fix, error
+    if port is None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", chosen))
+    return error

@@ -1,0 +1,51 @@
+"""Whether a query still commits, told from the moves of the end alone."""
+
+from __future__ import annotations
+
+from understudy_node.checkpoint.files import FileStat
+from understudy_node.follow.cadence import IDLE_AFTER_MS, Cadence
+from understudy_node.follow.end import End
+
+FILE = FileStat(1, 1, 1)
+
+
+def end(moved_ms: float | None) -> End:
+    return End(5, FILE, FILE, confirmed_ms=0.0, moved_ms=moved_ms)
+
+
+def test_nothing_is_said_of_a_query_before_one_of_its_commits_was_seen() -> None:
+    cadence = Cadence()
+    cadence.saw(end(None), now_ms=1_000)
+    assert cadence.state(1_001, confirmed=True) == "waiting"
+    assert cadence.since_commit_ms(1_001) is None
+    assert cadence.quiet_ms(1_500) == 500
+
+
+def test_an_end_that_is_not_confirmed_says_nothing_of_the_query() -> None:
+    assert Cadence().state(0, confirmed=False) == "unknown"
+
+
+def test_a_query_is_idle_after_a_minute_without_a_commit_and_this_is_told_once() -> None:
+    cadence = Cadence()
+    cadence.saw(end(1_000), now_ms=1_000)
+    assert cadence.state(1_000 + IDLE_AFTER_MS, confirmed=True) == "committing"
+    later_ms = 1_001 + IDLE_AFTER_MS
+    assert cadence.turned_idle(later_ms)
+    assert cadence.state(later_ms, confirmed=True) == "idle"
+    assert not cadence.turned_idle(later_ms + 1)
+
+
+def test_a_query_that_commits_every_ten_minutes_is_not_idle_after_one() -> None:
+    cadence = Cadence()
+    cadence.saw(end(0), now_ms=0)
+    cadence.saw(end(600_000), now_ms=600_000)
+    assert not cadence.turned_idle(600_000 + 9 * 600_000)
+    assert cadence.turned_idle(600_001 + 10 * 600_000)
+
+
+def test_a_commit_after_idleness_is_told() -> None:
+    cadence = Cadence()
+    assert not cadence.saw(end(0), now_ms=0)
+    assert cadence.turned_idle(IDLE_AFTER_MS + 1)
+    assert cadence.saw(end(IDLE_AFTER_MS + 2), now_ms=IDLE_AFTER_MS + 2)
+    assert not cadence.saw(end(IDLE_AFTER_MS + 2), now_ms=IDLE_AFTER_MS + 3)

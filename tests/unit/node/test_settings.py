@@ -1,0 +1,90 @@
+"""Settings: who wins, what is refused (KIP-770 statements 60 to 62 are numbered as in docs/kips.md)."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from understudy_node.settings import NodeSettings
+
+
+def test_statement_60_the_cache_is_10_mib_in_total_by_default() -> None:
+    assert NodeSettings(checkpoint="/c").statestore_cache_max_bytes == 10 * 1024 * 1024
+
+
+def test_statement_61_the_deprecated_name_counts_alone_and_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="use statestore_cache_max_bytes"):
+        settings = NodeSettings(checkpoint="/c", cache_max_bytes_buffering=5)
+    assert settings.statestore_cache_max_bytes == 5
+
+
+def test_statement_61_the_new_name_wins_and_a_difference_is_told() -> None:
+    with pytest.warns(DeprecationWarning, match="both set and differ"):
+        settings = NodeSettings(checkpoint="/c", statestore_cache_max_bytes=7, cache_max_bytes_buffering=5)
+    assert settings.statestore_cache_max_bytes == 7
+
+
+def test_statement_61_two_equal_values_are_no_reason_to_warn() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settings = NodeSettings(checkpoint="/c", statestore_cache_max_bytes=7, cache_max_bytes_buffering=7)
+    assert settings.statestore_cache_max_bytes == 7
+
+
+def test_statement_61_set_means_given_and_not_different_from_the_default() -> None:
+    default = NodeSettings(checkpoint="/c").statestore_cache_max_bytes
+    with pytest.warns(DeprecationWarning, match="both set and differ"):
+        settings = NodeSettings(checkpoint="/c", statestore_cache_max_bytes=default, cache_max_bytes_buffering=5)
+    assert settings.statestore_cache_max_bytes == default
+
+
+def test_statement_62_zero_is_a_size_and_negative_is_none() -> None:
+    assert NodeSettings(checkpoint="/c", statestore_cache_max_bytes=0).statestore_cache_max_bytes == 0
+    with pytest.raises(ValidationError, match="statestore_cache_max_bytes"):
+        NodeSettings(checkpoint="/c", statestore_cache_max_bytes=-1)
+
+
+def test_flags_win_over_variables_and_variables_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "understudy.toml"
+    file.write_text('port = 1\nlag_refresh_ms = 11\nworkers = 4\noverlay_max_bytes = "3MiB"\n')
+    monkeypatch.setenv("UNDERSTUDY_CONFIG", str(file))
+    monkeypatch.setenv("UNDERSTUDY_PORT", "2")
+    monkeypatch.setenv("UNDERSTUDY_LAG_REFRESH_MS", "22")
+    settings = NodeSettings(checkpoint="/c", port=3)
+    assert (settings.port, settings.lag_refresh_ms, settings.workers) == (3, 22, 4)
+    assert settings.overlay_max_bytes == 3 << 20
+
+
+def test_a_size_in_a_variable_may_have_a_unit_and_a_wrong_one_names_the_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("UNDERSTUDY_STATESTORE_CACHE_MAX_BYTES", "64MiB")
+    assert NodeSettings(checkpoint="/c").statestore_cache_max_bytes == 64 << 20
+    monkeypatch.setenv("UNDERSTUDY_STATESTORE_CACHE_MAX_BYTES", "lots")
+    with pytest.raises(ValidationError, match=r"(?s)statestore_cache_max_bytes.*'lots' is not a size"):
+        NodeSettings(checkpoint="/c")
+
+
+def test_an_unknown_setting_is_an_error() -> None:
+    with pytest.raises(ValidationError, match="lag_refesh_ms"):
+        NodeSettings(checkpoint="/c", lag_refesh_ms=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "name"),
+    [("/data/flights", "flights"), ("s3://bucket/a/flights/", "flights"), ("flights", "flights"), ("/", "application")],
+)
+def test_an_application_is_named_after_its_checkpoint(checkpoint: str, name: str) -> None:
+    assert NodeSettings(checkpoint=checkpoint).application == name
+
+
+def test_two_checkpoints_of_one_name_have_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    directories = {NodeSettings(checkpoint=f"/{team}/flights").data_directory for team in ("a", "b")}
+    assert len(directories) == 2
+    assert all(directory.is_relative_to(tmp_path) for directory in directories)
