@@ -59,7 +59,7 @@ def test_no_reader_ever_saw_what_only_the_dead_attempt_wrote(story: CrashStory) 
     assert {row.partition for row in only_dead} == set(range(PARTITIONS))
     forbidden, forbidden_answers = {_row(row) for row in only_dead}, {_answer(row) for row in only_dead}
     for name, witness in story.witnesses.items():
-        shown = {_row(row) for rows in witness.rows.values() for row in rows}
+        shown = {_row(row) for contents in witness.contents.values() for rows in contents for row in rows}
         assert shown.isdisjoint(forbidden), f"the node started {name} showed the dead attempt"
         answered = {(each.key, each.value) for each in witness.seen.answers}
         assert answered.isdisjoint(forbidden_answers), f"the node started {name} answered from the dead attempt"
@@ -69,10 +69,10 @@ def test_every_version_that_was_ever_shown_or_answered_from_is_the_committed_one
     versions = {"before": {DEAD_BATCH, LAST_VERSION}, "between": {DEAD_BATCH, LAST_VERSION}, "after": {LAST_VERSION}}
     answers = {version: {str(row.key[0]): row for row in rows} for version, rows in story.committed.items()}
     for name, witness in story.witnesses.items():
-        for (partition, version), rows in witness.rows.items():
-            expected = [row for row in story.committed[version] if row.partition == partition]
-            assert canonical_rows(rows) == canonical_rows(expected), f"started {name}: {partition} at {version}"
-        assert {version for _, version in witness.rows} >= versions[name]
+        for (partition, version), contents in witness.contents.items():
+            expected = canonical_rows(row for row in story.committed[version] if row.partition == partition)
+            assert list(map(canonical_rows, contents)) == [expected], f"started {name}: {partition} at {version}"
+        assert {version for _, version in witness.contents} >= versions[name]
         found: dict[int, int] = {}
         for answer in witness.seen.answers:
             _assert_committed(answer, answers[answer.version])

@@ -17,7 +17,14 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from tests.support.served_node import ServedNode
 from tests.support.spark_formats import StateFormat
 from tests.support.spark_oracle import read_state
-from tests.support.spark_queries import QueryOptions, StreamFeeder, committed_batches, run_query, stream_feeder
+from tests.support.spark_queries import (
+    QueryOptions,
+    StreamFeeder,
+    committed_batches,
+    run_query,
+    stream_feeder,
+    wait_until,
+)
 
 from understudy_shared.position import decode_position
 
@@ -176,8 +183,8 @@ def watched(served: ServedNode, *, inputless: frozenset[int] = frozenset(), rewo
     watch = Watch(served, inputless=inputless, rewound=rewound)
     try:
         yield watch
+        wait_until(lambda: watch.answered > 0 or watch.failure is not None, what="an answer meanwhile")
     finally:
         watch.end()
     assert watch.failure is None, repr(watch.failure)
     assert watch.wrong == [], watch.wrong[:3]
-    assert watch.answered > 0, "nothing was answered meanwhile"

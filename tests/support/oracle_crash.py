@@ -29,9 +29,9 @@ KEYS = tuple(f"word-{n}{ending}" for n in range(30) for ending in ("", "-first",
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What one node showed: whole partitions by (partition, version), and what it answered."""
+    """What one node showed: every content of a partition by (partition, version), and what it answered."""
 
-    rows: dict[tuple[int, int], list[OracleRow]]
+    contents: dict[tuple[int, int], list[list[OracleRow]]]
     seen: Seen
     lag_marks: frozenset[str]
     """Marks in the lag report at the end."""
@@ -105,7 +105,7 @@ def _wait_for_a_look_at_the_dead_attempt(run: CrashedRun, follower: Follower) ->
 def _witness(follower: Follower) -> Witness:
     marks = (part["marks"] for part in follower.served.partitions())
     return Witness(
-        follower.rows(),
+        follower.contents(),
         follower.seen,
         frozenset(mark for each in marks if isinstance(each, list) for mark in each),
     )

@@ -13,7 +13,6 @@ from understudy_node.checkpoint.changelog import LineageItem
 from understudy_node.checkpoint.lineage import (
     committed_unique_ids,
     extend_by_lineage,
-    plan_restore,
     why_not_next,
 )
 from understudy_node.checkpoint.logs import parse_commit
@@ -21,7 +20,6 @@ from understudy_node.checkpoint.snapshots import (
     LeftOut,
     StateFile,
     choose_snapshot,
-    decode_snapshot,
     parse_snapshot_zip,
     parse_state_file_name,
     parse_state_files,
@@ -167,12 +165,6 @@ def test_a_zip_bomb_is_refused() -> None:
         parse_snapshot_zip(data, name="4.zip", merge_operator_version=2, max_bytes=1000)
 
 
-def test_a_snapshot_holds_puts_only() -> None:
-    assert decode_snapshot(spark.plain([(b"a", b"1"), (b"", b"")]), name="4.snapshot") == {b"a": b"1", b"": b""}
-    with pytest.raises(CorruptFileError, match="deleted key"):
-        decode_snapshot(spark.plain([(b"a", None)]), name="4.snapshot")
-
-
 def test_commits_name_the_attempt_of_every_version_by_store() -> None:
     commits = [parse_commit(spark.commit(0, {"0": [["p0s0", f"p0s1b{batch}"]]}), batch) for batch in (3, 4)]
     assert committed_unique_ids(commits, operator_id=0, partition=0, store_index=1) == {4: "p0s1b3", 5: "p0s1b4"}
@@ -207,16 +199,3 @@ def test_a_changelog_of_a_dead_attempt_is_not_the_next_one(
     reason = why_not_next(6, items, applied)
     assert (reason is None) == (refused is None)
     assert refused is None or (reason is not None and refused in reason)
-
-
-def test_a_plan_takes_committed_changes_after_the_base_and_tells_what_is_missing() -> None:
-    files = parse_state_files([f"3_{A}.zip", f"4_{A}.changelog", f"4_{B}.changelog", f"5_{A}.zip", f"6_{C}.changelog"])
-    base = parse_state_file_name(f"3_{A}.zip")
-    plan = plan_restore(files, base=base, to_version=6, wanted_unique_ids={3: A, 4: B, 5: A, 6: C})
-    assert [file.name for file in plan.changes] == [f"4_{B}.changelog", f"6_{C}.changelog"]
-    assert plan.missing == (5,)
-
-
-def test_without_a_base_a_plan_starts_at_version_one() -> None:
-    plan = plan_restore(parse_state_files(["1.delta", "2.delta"]), base=None, to_version=2, wanted_unique_ids=None)
-    assert ([file.version for file in plan.changes], plan.missing) == ([1, 2], ())

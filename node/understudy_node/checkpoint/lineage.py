@@ -8,23 +8,12 @@ of a version only if a commit, or the lineage of a committed file, names it. Pur
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from understudy_node.checkpoint.changelog import LineageItem
 from understudy_node.checkpoint.logs import Commit
-from understudy_node.checkpoint.snapshots import StateFile
 from understudy_shared.errors import CorruptFileError
 
 UniqueIdsByVersion = Mapping[int, str]
-
-
-@dataclass(frozen=True, slots=True)
-class RestorePlan:
-    """From `base` (`None`: empty, at version 0) apply `changes` in order; impossible while versions are `missing`."""
-
-    base: StateFile | None
-    changes: tuple[StateFile, ...]
-    missing: tuple[int, ...]
 
 
 def committed_unique_ids(
@@ -72,36 +61,3 @@ def why_not_next(version: int, lineage: Sequence[LineageItem] | None, applied: U
             other = named[known_version]
             return f"version {version} builds on {other} as version {known_version}, but {unique_id} was applied"
     return None
-
-
-def file_of_version(
-    files: Iterable[StateFile], version: int, *, wanted_unique_ids: UniqueIdsByVersion | None, snapshot: bool
-) -> StateFile | None:
-    """The changelog or delta (or with `snapshot`, the snapshot) that makes up a version."""
-    for file in files:
-        if file.version != version or file.is_snapshot != snapshot:
-            continue
-        if wanted_unique_ids is None or wanted_unique_ids.get(version) == file.unique_id:
-            return file
-    return None
-
-
-def plan_restore(
-    files: Iterable[StateFile], *, base: StateFile | None, to_version: int, wanted_unique_ids: UniqueIdsByVersion | None
-) -> RestorePlan:
-    """The changes between `base` and `to_version`.
-
-    Versions without a change file are `missing`: purged, not written yet, or written as a snapshot only (RocksDB
-    without changelogs; an offline repartition).
-    """
-    known = [file for file in files if not file.is_snapshot]
-    start = 0 if base is None else base.version
-    changes: list[StateFile] = []
-    missing: list[int] = []
-    for version in range(start + 1, to_version + 1):
-        file = file_of_version(known, version, wanted_unique_ids=wanted_unique_ids, snapshot=False)
-        if file is None:
-            missing.append(version)
-        else:
-            changes.append(file)
-    return RestorePlan(base, tuple(changes), tuple(missing))

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, TypeVar, cast
 
-from understudy_node.checkpoint.changelog import decode_changelog
 from understudy_node.checkpoint.documents import Json, checked, field, parse_document
 from understudy_shared.errors import CorruptFileError
 
@@ -159,14 +158,6 @@ def _reason_against(
         if own is not None and newest is not None and own < newest:
             return "stale-snapshot"
     return None
-
-
-def decode_snapshot(raw: bytes, *, name: str, row_checksum: bool = False) -> dict[bytes, bytes]:
-    """An HDFS `.snapshot`, decompressed: the framing of a delta, with puts only."""
-    changes = decode_changelog(raw, name=name, form="delta", row_checksum=row_checksum).changes
-    if None in changes.values():
-        raise CorruptFileError("A snapshot holds a deleted key", where=name)
-    return cast("dict[bytes, bytes]", changes)
 
 
 def parse_snapshot_zip(
