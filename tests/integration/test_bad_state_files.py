@@ -19,8 +19,9 @@ Damage = Callable[[bytes], bytes]
 
 
 def flipped(data: bytes) -> bytes:
-    middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 0x40]) + data[middle + 1 :]
+    """In the text of a key, where nothing but a checksum can tell."""
+    at = data.index(b"word-")
+    return data[:at] + bytes([data[at] ^ 0x01]) + data[at + 1 :]
 
 
 def of_the_future(data: bytes) -> bytes:

@@ -54,7 +54,7 @@ def test_a_repartitioned_checkpoint_is_served_in_its_old_layout_until_the_new_on
             assert_as_spark_reads(served, spark, checkpoint)
         assert committed_batches(checkpoint)[-1] == 5
         assert len(served.partitions()) == partitions
-        assert served.events() == ["layout", "layout"]
+        assert served.changes() == ["layout", "layout"]
 
 
 @pytest.mark.full
@@ -80,5 +80,5 @@ def test_spark_does_not_repartition_what_its_hdfs_backed_provider_wrote(spark: S
         with watched(served), pytest.raises(Exception, match="UNSUPPORTED_PROVIDER"):
             repartition(spark, checkpoint, HDFS_V1, 5)
         assert served.shows(3, partitions=3)
-        assert served.events() == []
+        assert served.changes() == []
         assert_as_spark_reads(served, spark, checkpoint)

@@ -71,7 +71,7 @@ def test_what_spark_keeps_from_the_first_start_has_no_effect_at_a_restart(
         run_counting(spark, checkpoint, after, 4, options=QueryOptions(partitions=7))
         assert_as_spark_reads(served, spark, checkpoint)
         assert len(served.partitions()) == 3
-        assert served.events() == []
+        assert served.changes() == []
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_a_restart_without_changes_is_nothing_to_a_node(
                 assert_as_spark_reads(served, spark, checkpoint)
         assert served.look_up(["word-3"], bounds=f"min_position={seen}").status == 200
         assert len(watch.lineages) == 1
-        assert served.events() == []
+        assert served.changes() == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from tests.support.spark_formats import StateFormat
+from tests.support.spark_formats import ROCKSDB_V1, StateFormat
 from tests.support.spark_oracle import OracleRow, read_operators, row_types
 from tests.support.spark_queries import QueryOptions, run_query
 from tests.support.spark_shapes import SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
@@ -67,8 +67,8 @@ class OracleCheckpoint:
 
 
 def retained_batches(state_format: StateFormat) -> int:
-    """How many versions the query keeps: fewer than it writes, but for one layout that keeps all from the first."""
-    return BATCHES if state_format.provider == "rocksdb" and not state_format.changelog else 3
+    """How many versions the query keeps: fewer than it writes, but for one format that keeps all from the first."""
+    return BATCHES if state_format == ROCKSDB_V1 else 3
 
 
 def write_oracle_checkpoint(spark: SparkSession, folder: Path, state_format: StateFormat) -> OracleCheckpoint:

@@ -82,7 +82,7 @@ class Follower:
 
         def reached() -> bool:
             answers = self._last_answers()
-            return self.failure is not None or bool(answers) and min(each.version for each in answers) >= version
+            return self.failure is not None or (bool(answers) and min(each.version for each in answers) >= version)
 
         wait_until(reached, what=f"answers of version {version}")
         assert self.failure is None, repr(self.failure)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from understudy_node.node import Node
 from understudy_node.serve import main
 from understudy_shared.errors import UnderstudyError
 
@@ -20,11 +21,15 @@ def free_port() -> int:
         return port
 
 
+def _must_not_start(node: Node) -> None:
+    raise AssertionError(f"{node.settings.checkpoint} was not refused")
+
+
 def refusal_to_serve(checkpoint: str | Path, data_dir: Path, *, port: int | None = None) -> UnderstudyError:
     """The error that ends `serve` before it serves; it must say what, where, and what to do."""
     chosen = port or free_port()
     with pytest.raises(UnderstudyError) as caught:
-        main({"checkpoint": str(checkpoint), "data_dir": data_dir, "port": chosen})
+        main({"checkpoint": str(checkpoint), "data_dir": data_dir, "port": chosen}, started=_must_not_start)
     error = caught.value
     assert error.what, error
     assert error.where, error

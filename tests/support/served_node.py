@@ -110,6 +110,10 @@ class ServedNode:
         """What happened to the checkpoint, oldest first."""
         return [event.what for event in self.node.events]
 
+    def changes(self) -> list[str]:
+        """The events that tell of another layout or history, oldest first."""
+        return [what for what in self.events() if what in {"layout", "re-created", "rewound"}]
+
     def shows(self, version: int, *, partitions: int | None = None) -> bool:
         """Whether every partition shows `version`, and there are as many as said."""
         parts = self.partitions()

@@ -49,7 +49,6 @@ class FairQueue(Generic[T]):
         A task that changed its class while it was queued goes to the end of the other line.
         """
         if task in self._running:
-            self._discarded.discard(task)
             self._again.add(task)
         elif self._queued.get(task) is not restoring:
             self._leave_line(task)

@@ -10,7 +10,7 @@ from tests.support.spark_commits import InterruptedFiles, SparkCommits
 
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.follow.history import MAX_RECORDS, CommitRecord, History
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.errors import CorruptFileError, VanishedError
 
 IDS = {"0": [["a", "b"], ["c", "d"]], "1": [["e"]]}
 
@@ -102,6 +102,29 @@ def test_a_cut_file_is_refused_by_name_and_not_remembered(query: SparkCommits, l
         history.record(2)
     path.write_bytes(whole)
     assert record_of(history, 2).version == 2
+
+
+def test_an_unreadable_commit_has_no_time_so_that_lookups_behind_it_go_on(query: SparkCommits) -> None:
+    (query.root / "commits/1").write_bytes(b"v1")
+    history = History(LocalFiles(query.root))
+    assert history.commit_time_ns(2) is None
+    assert history.commit_time_ns(3) is not None
+
+
+@pytest.mark.parametrize(("version", "expected"), [(0, 3), (1, 3), (2, 3), (3, 3), (4, 4), (5, 5)])
+def test_the_nearest_record_is_the_oldest_one_kept_from_there_on(
+    query: SparkCommits, version: int, expected: int
+) -> None:
+    query.commit(2)
+    query.purge(keep=3)
+    assert History(LocalFiles(query.root)).nearest(version).version == expected
+
+
+@pytest.mark.parametrize("version", [6, 10**9])
+def test_nothing_is_nearest_beyond_the_end(query: SparkCommits, version: int) -> None:
+    query.commit(2)
+    with pytest.raises(VanishedError, match="commit log is empty"):
+        History(LocalFiles(query.root)).nearest(version)
 
 
 def test_the_cache_keeps_a_bounded_number_of_records_and_forgets_the_oldest(query: SparkCommits) -> None:

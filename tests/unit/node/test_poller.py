@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.support.spark_commits import InterruptedFiles, SparkCommits
@@ -199,6 +200,31 @@ def test_a_listed_commit_that_cannot_be_seen_is_never_confirmed_and_lists_once_p
     assert poller.poll().verdict is Verdict.REWOUND
 
 
+@pytest.mark.parametrize("look", [6, 7], ids=["hidden while it is looked for", "replaced just after"])
+def test_a_commit_replaced_while_the_poller_was_in_doubt_is_a_rewound_history(
+    query: SparkCommits, clock: ManualClock, look: int
+) -> None:
+    query.commit(3)
+    files = InterruptedFiles(query.root)
+    poller = Poller(files, clock)
+    poller.poll()
+    query.touch_metadata()
+
+    def meddle(number: int) -> None:
+        # The probe is looks 0 to 2; then metadata twice, the listing (5), and the last commit (6).
+        if number == look:
+            if look == 6:
+                query.rewind(2)
+            else:
+                query.recommit_last()
+
+    files.watch(meddle)
+    assert poller.poll().end.confirmed_ms is None
+    if look == 6:
+        query.commit()
+    assert seen(poller.poll()) == (3, Verdict.REWOUND, False)
+
+
 def test_a_long_backlog_is_taken_in_bounded_parts(query: SparkCommits, clock: ManualClock) -> None:
     poller = poller_of(query, clock)
     query.commit(MAX_ADVANCE + 1)
@@ -378,3 +404,4 @@ class SparkAgainstPoller(RuleBasedStateMachine):
 
 
 TestSparkAgainstPoller = SparkAgainstPoller.TestCase
+TestSparkAgainstPoller.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
