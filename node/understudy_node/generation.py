@@ -80,6 +80,7 @@ def build_generation(
 ) -> Generation:
     """Replicas of every task of every supported operator, not yet restored."""
     application_id = ApplicationId(settings.application)
+    around.disk.keep_lineage(application_id, description.query_id)
     by_operator: dict[int, dict[int, TaskReplica]] = {}
     for operator in description.operators:
         by_operator[operator.operator_id] = {

@@ -22,6 +22,7 @@ from understudy_node.follow.poller import Poll, Poller
 from understudy_node.generation import Generation, Layout, build_generation, layout_of
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.surroundings import Surroundings
+from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Workers
 from understudy_node.serving.stores import read_aliases, served_stores
 from understudy_node.settings import NodeSettings
@@ -198,6 +199,11 @@ class Node:
                     where=self._files.url,
                     fix="Answers go on, with unknown lag; bring it back",
                 )
+            case Verdict.AHEAD:
+                self._event("jumped", f"commits below batch {poll.end.version - 1} were purged unread: restoring anew")
+                for replica in self._replicas():
+                    replica.start_over()
+                self._follow_layout(poll.end)
             case _:
                 self._follow_layout(poll.end)
 
@@ -268,11 +274,11 @@ class Node:
     def _hand_out_work(self, now_ms: float) -> None:
         """Ask the workers for a step of everything that is behind, and now and then for a look ahead."""
         retry, prefetch = now_ms >= self._next_retry_ms, self.batch_in_progress and now_ms >= self._next_prefetch_ms
-        replicas = [
-            replica for generation in (self.generation, self.pending) if generation for replica in generation.replicas
-        ]
+        replicas = self._replicas()
         for replica in replicas:
             if replica.behind:
+                if replica.view is not None:
+                    self.history.commit_time_ns(replica.view.version + 1)  # time lag is told from it, by lookups
                 if replica.error is None or retry:
                     self._workers.submit(replica)
             elif prefetch:
@@ -293,6 +299,11 @@ class Node:
         self._event(
             "ready", f"{len(generation.replicas)} tasks are open" + (f"; tables brought: {ways}" if ways else "")
         )
+
+    def _replicas(self) -> list[TaskReplica]:
+        return [
+            replica for generation in (self.generation, self.pending) if generation for replica in generation.replicas
+        ]
 
     def _note_error(self, error: UnderstudyError) -> None:
         if self.error is None or self.error.args != error.args:

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005
 """How long a worker thread may keep the interpreter from the event loop (5 ms by default): lookups come first."""
 
+BACKLOG = 2048
+
 GRACEFUL_SHUTDOWN_S = 10
 
 
@@ -36,11 +38,15 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     Raises UnderstudyError for what the caller can fix: the checkpoint, the settings, the port.
     """
     node_settings = NodeSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
-    listener = _listen(node_settings.host, node_settings.port)
+    listener = _bound_socket(node_settings.host, node_settings.port)
     host, port = node_settings.host, listener.getsockname()[1]
     try:
         files = open_checkpoint_files(node_settings.checkpoint)
         node = Node(node_settings, files, host=HostInfo(host, port), clock=SystemClock())
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(error, host, port) from None
     except BaseException:
         listener.close()
         raise
@@ -69,15 +75,24 @@ def _raise_file_limit() -> None:
     log.info("file descriptors", extra={"action": "file-limit", "limit": hard})
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that has its port and does not listen yet: nobody connects to what may still be refused."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
+        bound.bind((host, port))
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise UnderstudyError(
-                "the port is in use", where=f"{host}:{port}", fix="Stop what listens there, or give another with --port"
-            ) from None
-        raise UnderstudyError(
-            f"cannot listen: {error.strerror or error}", where=f"{host}:{port}", fix="Check --host and --port"
-        ) from None
+        bound.close()
+        raise _cannot_listen(error, host, port) from None
+    return bound
+
+
+def _cannot_listen(error: OSError, host: str, port: int) -> UnderstudyError:
+    if error.errno == errno.EADDRINUSE:
+        return UnderstudyError(
+            "the port is in use", where=f"{host}:{port}", fix="Stop what listens there, or give another with --port"
+        )
+    return UnderstudyError(
+        f"cannot listen: {error.strerror or error}", where=f"{host}:{port}", fix="Check --host and --port"
+    )

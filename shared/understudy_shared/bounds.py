@@ -69,16 +69,22 @@ class Bound:
 NO_BOUND = Bound()
 
 
-def refusal(bound: Bound, *, lag: LagInfo, role: Role, version: int, committed_at_us: int | None) -> Refusal | None:
-    """Why a replica at `version` may not answer, or None when it may. Lineage was checked before."""
+def refusal(
+    bound: Bound, *, lag: LagInfo, role: Role, version: int, position_committed_at_us: int | None
+) -> Refusal | None:
+    """Why a replica at `version` may not answer, or None when it may. Lineage was checked before.
+
+    `position_committed_at_us` is when the replica's history committed the version that `min_position` names, None when
+    that is not known. Another time than the token's means that the history was rewound: same number, another batch.
+    """
     if bound.require_active and role is not Role.ACTIVE:
         return Refusal.NOT_ACTIVE
     position = bound.min_position
     if position is not None:
+        if _differs(position_committed_at_us, position.committed_at_us):
+            return Refusal.LINEAGE_CHANGED
         if version < position.version:
             return Refusal.BELOW_MIN_POSITION
-        if version == position.version and _differs(committed_at_us, position.committed_at_us):
-            return Refusal.LINEAGE_CHANGED  # the history was rewound: same number, another batch
     # What is known to be exceeded is refused first: `unknown_lag=serve` excuses only what is unknown.
     if _exceeds(lag.offset_lag, bound.max_lag) or _exceeds(lag.time_lag_ms, bound.max_staleness_ms):
         return Refusal.LAG_EXCEEDED

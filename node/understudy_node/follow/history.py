@@ -79,7 +79,9 @@ class History:
             if record is not None:
                 return record
         raise VanishedError(
-            "the commit log is empty", where=f"{self._files.url}/commits", fix="Wait for the first commit"
+            f"the commit log has nothing from version {version} on",
+            where=f"{self._files.url}/commits",
+            fix="Wait for the next commit",
         )
 
     def _versions_after(self, version: int) -> list[int]:
@@ -93,6 +95,12 @@ class History:
         except UnderstudyError:
             return None  # who follows says what is wrong with it; who only reads still gets the version before
         return None if record is None else record.committed_at_ns
+
+    def known_commit_time_ns(self, version: int) -> int | None:
+        """c(v) if it was read already; never touches the storage, so lookups may ask."""
+        with self._lock:
+            known = self._records.get(version)
+        return None if known is None else known.committed_at_ns
 
     def _read(self, version: int) -> CommitRecord | None:
         batch = version - 1

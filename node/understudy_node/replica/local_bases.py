@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from understudy_node.checkpoint.files import DISK_FULL, FetchMethod, FileStat
 from understudy_shared.errors import UnderstudyError
-from understudy_shared.words import Lineage, TaskId
+from understudy_shared.words import ApplicationId, Lineage, TaskId
 
 RECORD = "base.json"
 
@@ -70,7 +71,7 @@ class LocalBases:
         self.root = root
         self.fetched: Counter[FetchMethod] = Counter()
         """Tables brought here, by the way in which."""
-        self._serial = 0
+        self._serials = count(1)
         try:
             root.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -92,6 +93,12 @@ class LocalBases:
         """Let another process have the directory."""
         os.close(self._lock)
 
+    def keep_lineage(self, application_id: ApplicationId, lineage: Lineage) -> None:
+        """Remove what is left of earlier lives of the application."""
+        for directory in (self.root / _plain(application_id)).glob("*"):
+            if directory.name != _plain(lineage):
+                shutil.rmtree(directory, ignore_errors=True)
+
     def store_directory(self, task: TaskId, lineage: Lineage, store_name: str) -> Path:
         return (
             self.root
@@ -102,10 +109,9 @@ class LocalBases:
         )
 
     def new_directory(self, store: Path, version: int) -> Path:
-        """A fresh, empty directory for a base at `version`."""
-        self._serial += 1
-        directory = store / f"{version}-{os.getpid()}-{self._serial}"
-        shutil.rmtree(directory, ignore_errors=True)
+        """A fresh directory for a base at `version`; one that is there may be open, so its name is not used again."""
+        while (directory := store / f"{version}-{next(self._serials)}").exists():
+            pass
         with writing(directory):
             directory.mkdir(parents=True)
         return directory

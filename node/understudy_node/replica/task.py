@@ -60,6 +60,7 @@ class TaskReplica:
         self._closed = False
         self._vanished = 0
         self._wants_prefetch = False
+        self._wants_rebuild = False
         self._marks: frozenset[Mark] = frozenset()
         self._newest_fitting = 0
         self._judged_end = 0
@@ -112,10 +113,15 @@ class TaskReplica:
         return lag_of(
             view.version,
             self._end(),
-            self._around.history.commit_time_ns,
+            self._around.history.known_commit_time_ns,
             now_ms=self._clock.monotonic_ms(),
             expiry_ms=self._end_expiry_ms,
         )
+
+    def committed_at_us(self, version: int) -> int | None:
+        """When this history committed `version`, as far as was read already: lookups read no files."""
+        committed_at_ns = self._around.history.known_commit_time_ns(version)
+        return None if committed_at_ns is None else committed_at_ns // 1000
 
     def as_candidate(self, lag: LagInfo | None, reason: str) -> dict[str, object]:
         """This replica in a refusal: who it is, how far it is, and why it may not answer."""
@@ -141,6 +147,10 @@ class TaskReplica:
         except UnderstudyError as error:
             return self._failed(error)
 
+    def start_over(self) -> None:
+        """Continuity is not proven: the next step begins again from what the checkpoint holds then."""
+        self._wants_rebuild = True
+
     def want_prefetch(self) -> None:
         """Ask for one look at what the next commit will probably name; taken when there is nothing better to do."""
         self._wants_prefetch = True
@@ -150,7 +160,8 @@ class TaskReplica:
         """Whether a step would bring it forward."""
         target = self.target
         return target > 0 and any(
-            store.version < target or store.over_budget or store.outgrown for store in self._stores
+            self._wants_rebuild or store.version < target or store.over_budget or store.outgrown
+            for store in self._stores
         )
 
     def close(self) -> None:
@@ -159,6 +170,9 @@ class TaskReplica:
         self._enter(ReplicaState.CLOSED)
 
     def _step(self) -> bool:
+        if self._wants_rebuild:
+            self._wants_rebuild = False
+            self._rebuild()
         if self._job is None:
             self._job = self._next_job()
             if self._job is None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from understudy_node.replica.task import TaskReplica
 from understudy_node.serving.lookup import Answer
-from understudy_node.serving.reads import MAX_BODY_BYTES, Reads, Request, batch_slices, parse_batch
+from understudy_node.serving.reads import MAX_BODY_BYTES, Reads, batch_slices, parse_batch
 from understudy_node.serving.visibility import Visibility
 from understudy_shared.bounds import Bound, Refusal
 from understudy_shared.errors import UnderstudyError
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 JSON_TYPE = b"application/json"
 _PREFIX = b"/v1/stores/"
-_GET_CALLS = (b"keys", b"lookup")
+_CALLS = (b"keys", b"lookup")
 
 
 class LookupsFirst:
@@ -50,35 +50,41 @@ class LookupsFirst:
             raw_path: bytes = scope["raw_path"]
             if raw_path.startswith(_PREFIX):
                 call = raw_path[len(_PREFIX) :].partition(b"/")[2]
-                if scope["method"] == "GET" and (call.startswith(b"keys/") or call in _GET_CALLS):
-                    return await self._lookup(raw_path, scope["query_string"], send)
-                if scope["method"] == "POST" and call == b"lookup":
-                    return await self._batch(raw_path, receive, send)
+                if call.startswith(b"keys/") or call in _CALLS:
+                    if scope["method"] == "GET":
+                        return await self._lookup(raw_path, scope["query_string"], send)
+                    if scope["method"] == "POST" and call == b"lookup":
+                        return await self._batch(raw_path, receive, send)
+                    return await self._reply("lookup", _not_allowed(scope["method"]), send)
         return await self._app(scope, receive, send)
 
     async def _lookup(self, raw_path: bytes, query: bytes, send: Send) -> None:
         try:
             request = self._reads.parse(raw_path, query)
+            if request.bound.min_position is not None:
+                await self._reads.learn(request.bound.min_position)
             outcome = request.holding.look_up(request.key, request.bound)
-            if isinstance(outcome, Problem) and request.bound.wait_ms and _may_pass(outcome):
-                outcome = await self._wait(request, outcome)
+            if request.bound.wait_ms and _may_pass(outcome):
+                outcome = await self._wait(raw_path, query, request.bound.wait_ms)
         except UnderstudyError as error:
             outcome = problem_of(error)
         except Exception as error:
             outcome = _bug(error)
         await self._reply("lookup", outcome, send)
 
-    async def _wait(self, request: Request, refused: Answer | Problem) -> Answer | Problem:
-        """Ask again after every published version until the answer is inside the bound or the wait is over."""
+    async def _wait(self, raw_path: bytes, query: bytes, wait_ms: int) -> Answer | Problem:
+        """Ask again after every published version, of whatever generation, until it answers or the wait is over."""
         if self._in_flight >= self._max_in_flight or self.visibility is None:
             return Problem(ProblemType.OVERLOADED, f"{self._in_flight} lookups are waiting", fix="Retry after a second")
-        deadline_s = time.monotonic() + request.bound.wait_ms / 1000
+        deadline_s = time.monotonic() + wait_ms / 1000
         self._in_flight += 1
         try:
-            while (left_s := deadline_s - time.monotonic()) > 0 and isinstance(refused, Problem) and _may_pass(refused):
-                await self.visibility.wait(left_s)
-                refused = request.holding.look_up(request.key, request.bound)
-            return refused
+            while True:
+                await self.visibility.wait(max(0.0, deadline_s - time.monotonic()))
+                request = self._reads.parse(raw_path, query)
+                outcome = request.holding.look_up(request.key, request.bound)
+                if not _may_pass(outcome) or time.monotonic() >= deadline_s:
+                    return outcome
         finally:
             self._in_flight -= 1
 
@@ -107,6 +113,8 @@ class LookupsFirst:
             case _:
                 raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "batches go to /v1/stores/{store}/lookup"))
         keys, bound = parse_batch(await _body(receive))
+        if bound.min_position is not None:
+            await self._reads.learn(bound.min_position)
         if bound.wait_ms and bound.min_position is not None:
             await self._wait_for_all(holding.replicas.values(), bound)
         results: list[bytes] = []
@@ -137,9 +145,13 @@ class LookupsFirst:
             await _send(send, outcome.status, outcome.body(), CONTENT_TYPE)
 
 
-def _may_pass(problem: Problem) -> bool:
-    """Whether waiting can cure a refusal: versions only go up."""
-    return problem.refusal is Refusal.BELOW_MIN_POSITION
+def _may_pass(outcome: Answer | Problem) -> bool:
+    """Whether waiting can cure it: versions only go up."""
+    return isinstance(outcome, Problem) and outcome.refusal is Refusal.BELOW_MIN_POSITION
+
+
+def _not_allowed(method: str) -> Problem:
+    return Problem(ProblemType.METHOD_NOT_ALLOWED, f"{method} is not taken at this path", fix="GET, or POST to lookup")
 
 
 async def _body(receive: Receive) -> bytes:

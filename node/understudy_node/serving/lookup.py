@@ -127,7 +127,8 @@ class Holding:
         position = bound.min_position
         if position is not None and (position.application_id, position.lineage) != (self.application_id, self.lineage):
             return Refusal.LINEAGE_CHANGED
-        return refusal(bound, lag=lag, role=replica.role, version=view.version, committed_at_us=view.committed_at_us)
+        seen_at_us = None if position is None else replica.committed_at_us(position.version)
+        return refusal(bound, lag=lag, role=replica.role, version=view.version, position_committed_at_us=seen_at_us)
 
     def _not_owner(self, partition: int) -> Problem:
         held = ", ".join(map(str, sorted(self.replicas))) or "none"

@@ -5,6 +5,7 @@ Friendly keys repeat, so what a path resolves to is cached; the cache holds pars
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from understudy_node.serving.lookup import Answer, Holding, Key, Reading
 from understudy_shared.bounds import NO_BOUND, Bound, parse_bound
 from understudy_shared.errors import BadKeyError, UnderstudyError, UnknownStoreError
 from understudy_shared.http_target import parse_query, split_path
+from understudy_shared.position import Position
 from understudy_shared.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.words import StoreName
 
@@ -84,6 +86,12 @@ class Reads:
     def holding(self, name: str) -> Holding:
         """The store of that name; UnknownStoreError names those there are."""
         return _holding(self.generation(), name)
+
+    async def learn(self, position: Position) -> None:
+        """Read when a position's version was committed here, once, off the event loop: it shows a rewound history."""
+        history = self._node.history
+        if position.version <= self._node.end.version and history.known_commit_time_ns(position.version) is None:
+            await asyncio.to_thread(history.commit_time_ns, position.version)
 
     def _parse(self, generation: Generation, raw_path: bytes, query: bytes) -> Request:
         match split_path(raw_path):

@@ -35,7 +35,7 @@ def verdict(
     bound: Bound, lag_info: LagInfo, *, role: Role = Role.STANDBY, committed_at_us: int | None = SEEN_AT_US
 ) -> Refusal | None:
     version = lag_info.current_offset_position
-    return refusal(bound, lag=lag_info, role=role, version=version, committed_at_us=committed_at_us)
+    return refusal(bound, lag=lag_info, role=role, version=version, position_committed_at_us=committed_at_us)
 
 
 UNKNOWN = lag(None)
@@ -100,8 +100,10 @@ def test_who_may_answer(bound: Bound, lag_info: LagInfo, expected: Refusal | Non
         pytest.param(SEEN, 10, SEEN_AT_US - 1, Refusal.LINEAGE_CHANGED, id="the same number, committed earlier"),
         pytest.param(SEEN, 10, None, None, id="the replica's commit file is purged"),
         pytest.param(TIMELESS, 10, SEEN_AT_US, None, id="the token's commit file was purged"),
-        pytest.param(SEEN, 11, SEEN_AT_US + 1, None, id="a later version"),
+        pytest.param(SEEN, 11, SEEN_AT_US, None, id="a later version"),
+        pytest.param(SEEN, 11, SEEN_AT_US + 1, Refusal.LINEAGE_CHANGED, id="a later version of a rewound history"),
         pytest.param(SEEN, 9, SEEN_AT_US, Refusal.BELOW_MIN_POSITION, id="an earlier version"),
+        pytest.param(SEEN, 9, SEEN_AT_US + 1, Refusal.LINEAGE_CHANGED, id="an earlier one: waiting would not help"),
         pytest.param(SEEN, 0, None, Refusal.BELOW_MIN_POSITION, id="no version yet"),
     ],
 )
