@@ -29,6 +29,7 @@ from tests.support.oracle_serving import Asked, served_by_a_process
 from tests.support.served_node import served_node
 from tests.support.spark_formats import HDFS_V1, STATE_FORMATS_CI, STATE_FORMATS_FULL, StateFormat
 from tests.support.spark_oracle import OracleRow, canonical_rows
+from tests.support.spark_queries import wait_until
 from tests.support.spark_shapes import BRANCH_NAMES
 
 from understudy_node.reader import CheckpointReader
@@ -162,7 +163,7 @@ def test_a_key_that_is_not_there_is_absent_from_the_partition_spark_would_put_it
     gone = oracle.shapes["window"]
     expected += [(gone, json_array(row.key, gone.key_type), row.partition) for row in gone.evicted(oracle.last)]
     with served_node(oracle.path, tmp_path / "data") as served:
-        served.wait_for_version(oracle.last)
+        _wait_for_the_end(oracle, served)
         for shape, key, partition in expected:
             reply = served.look_up(key, store=shape.store)
             found = (reply.status, reply.content_type, reply.body["found"])
@@ -173,7 +174,7 @@ def test_a_key_that_is_not_there_is_absent_from_the_partition_spark_would_put_it
 
 def test_a_key_sent_as_negative_zero_finds_the_group_of_zero(oracle: OracleCheckpoint, tmp_path: Path) -> None:
     with served_node(oracle.path, tmp_path / "data") as served:
-        served.wait_for_version(oracle.last)
+        _wait_for_the_end(oracle, served)
         for name in ("double", "float"):
             shape = oracle.shapes[name]
             (row,) = [row for row in shape.rows[oracle.last] if row.key == (0.0,)]
@@ -186,11 +187,26 @@ def _served(oracle: OracleCheckpoint, folder: Path) -> Iterator[Asked]:
     """One format is asked as users ask, a process of its own; a server within this process does for the others."""
     if oracle.state_format == HDFS_V1:
         with served_by_a_process(oracle.path, folder / "served") as process:
+            _wait_for_the_end(oracle, process)
             yield process
     else:
         with served_node(oracle.path, folder / "data") as served:
-            served.wait_for_version(oracle.last)
+            _wait_for_the_end(oracle, served)
             yield served
+
+
+def _wait_for_the_end(oracle: OracleCheckpoint, served: Asked) -> None:
+    """Return when every partition of every store shows the last version, and knows that it is the last."""
+
+    def is_there() -> bool:
+        stores = served.get("/admin/v1/lag").body["stores"]
+        assert isinstance(stores, list)
+        parts = [part for store in stores for part in store["partitions"]]
+        return bool(parts) and all(
+            (part["current_offset_position"], part["offset_lag"]) == (oracle.last, 0) for part in parts
+        )
+
+    wait_until(is_there, what=f"version {oracle.last} everywhere")
 
 
 def _look_up_all(served: Asked, shape: Shape, keys: list[dict[str, object]]) -> list[dict[str, Any]]:

@@ -123,7 +123,7 @@ def test_the_nearest_record_is_the_oldest_one_kept_from_there_on(
 @pytest.mark.parametrize("version", [6, 10**9])
 def test_nothing_is_nearest_beyond_the_end(query: SparkCommits, version: int) -> None:
     query.commit(2)
-    with pytest.raises(VanishedError, match="commit log is empty"):
+    with pytest.raises(VanishedError, match="nothing from version"):
         History(LocalFiles(query.root)).nearest(version)
 
 

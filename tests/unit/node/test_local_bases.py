@@ -9,6 +9,7 @@ import pytest
 from understudy_node.checkpoint.files import FileStat
 from understudy_node.replica.local_bases import BaseRecord, LocalBases, usable_again
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.words import ApplicationId, Lineage, TaskId
 
 SOURCE = FileStat(mtime_ns=7, size=8, inode=9)
 RECORD = BaseRecord(
@@ -77,3 +78,26 @@ def test_a_data_directory_has_one_owner(tmp_path: Path) -> None:
         LocalBases(tmp_path)
     owner.release()
     LocalBases(tmp_path).release()
+
+
+def test_a_directory_that_is_there_is_never_used_again_even_by_another_process_of_the_same_id(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    before = LocalBases(tmp_path)
+    opened = before.new_directory(store, 10)
+    before.release()
+    after = LocalBases(tmp_path)
+    assert after.new_directory(store, 10) != opened
+    assert opened.is_dir()
+
+
+def test_what_earlier_lives_of_an_application_left_is_removed(tmp_path: Path) -> None:
+    bases = LocalBases(tmp_path)
+    application_id = ApplicationId("flights")
+    old, new = (
+        bases.store_directory(TaskId(application_id, 0, 0), Lineage(lineage), "default") for lineage in ("old", "new")
+    )
+    for store in (old, new):
+        bases.new_directory(store, 1)
+    bases.keep_lineage(application_id, Lineage("new"))
+    assert not old.exists()
+    assert new.exists()
