@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.counting_query import WORDS, assert_as_spark_reads, counting_feeder, rows, run_counting
-from tests.support.served_node import served_node
+from tests.support.served_node import ServedNode, served_node
 from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark_queries import QueryOptions
+from tests.support.spark_queries import QueryOptions, wait_until
 
+from understudy_node.engine.view import View
 from understudy_shared.position import decode_position
 
 SNAPSHOTS = QueryOptions(min_deltas_for_snapshot=2, maintenance_interval_ms=50)
@@ -37,14 +38,11 @@ def test_a_restart_opens_what_is_on_local_disk_and_reads_the_changelogs_since(
             assert_as_spark_reads(served, spark, checkpoint)
 
 
-@pytest.mark.parametrize(
-    "options", [pytest.param(SNAPSHOTS, id="newer snapshots"), pytest.param(QueryOptions(), id="no snapshot: spills")]
-)
-def test_changes_above_the_budget_leave_memory_and_answers_stay_right(
-    spark: SparkSession, tmp_path: Path, options: QueryOptions
+def test_changes_above_the_budget_are_spilled_to_disk_while_spark_writes_no_snapshot(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "counting"
-    with counting_feeder(spark, checkpoint, ROCKSDB_CHANGELOG_V2, options) as feeder:
+    with counting_feeder(spark, checkpoint, ROCKSDB_CHANGELOG_V2) as feeder:
         feeder.add(rows(0))
         with served_node(checkpoint, tmp_path / "data", overlay_max_bytes=1) as served:
             for batch in range(1, 8):
@@ -52,12 +50,33 @@ def test_changes_above_the_budget_leave_memory_and_answers_stay_right(
                 served.wait_for_version(batch + 1)
                 answer = served.look_up([WORDS[0]]).body
                 assert answer["value"] == {"count": batch + 1, "sum": sum(1_000_000 + b for b in range(batch + 1))}
+            wait_until(lambda: all(store.spill is not None for store in _views(served)), what="a spill in every store")
+            wait_until(lambda: all(store.overlay_bytes <= 1 for store in _views(served)), what="an empty overlay")
             assert_as_spark_reads(served, spark, checkpoint)
-            generation = served.node.generation
-            assert generation is not None
-            stores = [replica.view.stores["default"] for replica in generation.replicas if replica.view]
-            spilled = [store.spill is not None for store in stores]
-            assert all(spilled) if options is not SNAPSHOTS else not all(spilled)
+
+
+def test_changes_above_the_budget_go_to_a_newer_snapshot_when_spark_writes_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "counting"
+    with counting_feeder(spark, checkpoint, ROCKSDB_CHANGELOG_V2, SNAPSHOTS) as feeder:
+        feeder.add(rows(0))
+        with served_node(checkpoint, tmp_path / "data", overlay_max_bytes=1) as served:
+            served.wait_for_version(1)
+            first = max(store.base_version for store in _views(served))
+            for batch in range(1, 30):
+                feeder.add(rows(batch))
+                served.wait_for_version(batch + 1)
+                if all(store.base_version > first for store in _views(served)):
+                    break
+            assert all(store.base_version > first for store in _views(served))
+            assert_as_spark_reads(served, spark, checkpoint)
+
+
+def _views(served: ServedNode) -> list[View]:
+    generation = served.node.generation
+    assert generation is not None
+    return [replica.view.stores["default"] for replica in generation.replicas if replica.view is not None]
 
 
 def test_a_reader_that_names_a_position_waits_for_it_and_is_refused_when_it_does_not(
@@ -96,11 +115,8 @@ def test_all_stores_of_a_node_share_one_bounded_cache_and_the_metric_says_its_si
     with served_node(checkpoint, tmp_path / "data", statestore_cache_max_bytes=capacity_bytes) as served:
         served.wait_for_version(5)
         before_bytes = served.node.cache.used_bytes
-        generation = served.node.generation
-        assert generation is not None
-        for replica in generation.replicas:
-            assert replica.view is not None
-            assert list(replica.view.stores["default"].base.scan())  # every key changed since: lookups see the overlay
+        for store in _views(served):
+            assert list(store.base.scan())  # every key changed since: lookups see the overlay
         used_bytes = served.node.cache.used_bytes
         # Without a cache nothing is kept but its own bookkeeping, which reading does not change.
         assert used_bytes == before_bytes < 1024 if capacity_bytes == 0 else 1024 < used_bytes <= capacity_bytes
