@@ -16,6 +16,8 @@ MAX_TARGET_BYTES = 16 * 1024
 def split_path(raw_path: bytes) -> list[str]:
     """`b"/v1/stores/a%2Fb"` -> `["v1", "stores", "a/b"]`. Raises a bad-request problem when not UTF-8."""
     _refuse_too_long(raw_path, where="path")
+    if b"%" not in raw_path and raw_path.isascii():  # most keys: nothing to decode
+        return raw_path.decode().lstrip("/").split("/")
     return [_decode(segment, where="path") for segment in raw_path.lstrip(b"/").split(b"/")]
 
 

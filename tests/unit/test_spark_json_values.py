@@ -13,8 +13,8 @@ from understudy_shared.errors import BadKeyError, CorruptFileError
 from understudy_shared.spark.json_values import (
     compile_json_parser,
     compile_json_printer,
+    compile_segment_parser,
     example_of,
-    parse_segment,
 )
 from understudy_shared.spark.types import (
     ArrayType,
@@ -199,7 +199,7 @@ def test_every_example_is_a_key(schema_and_row: tuple[StructType, tuple[object, 
     ],
 )
 def test_scalars_are_read_from_a_path_segment(spark_type: SparkType, text: str, expected: object) -> None:
-    assert parse_segment(spark_type, text) == expected
+    assert compile_segment_parser(spark_type)(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_scalars_are_read_from_a_path_segment(spark_type: SparkType, text: str, 
 )
 def test_a_segment_that_does_not_fit_is_refused(spark_type: SparkType, text: str) -> None:
     with pytest.raises(BadKeyError, match="column tail"):
-        parse_segment(spark_type, text, "tail")
+        compile_segment_parser(spark_type, "tail")(text)
 
 
 def test_names_given_by_people_replace_those_of_spark() -> None:

@@ -36,7 +36,14 @@ from understudy_shared.spark.types import (
     YearMonthIntervalType,
 )
 
-__all__ = ["JsonPrinter", "RowParser", "compile_json_parser", "compile_json_printer", "example_of", "parse_segment"]
+__all__ = [
+    "JsonPrinter",
+    "RowParser",
+    "compile_json_parser",
+    "compile_json_printer",
+    "compile_segment_parser",
+    "example_of",
+]
 
 RowParser = Callable[[object], tuple[object, ...]]
 
@@ -48,16 +55,25 @@ def compile_json_parser(struct_type: StructType, names: Sequence[str] | None = N
     return cast(RowParser, _struct_parser(struct_type, "", names))
 
 
-def parse_segment(spark_type: SparkType, text: str, column: str = "key") -> object:
-    """One percent-decoded path segment: any scalar that is neither null nor empty."""
+def compile_segment_parser(spark_type: SparkType, column: str = "key") -> Callable[[str], object]:
+    """A function from a percent-decoded path segment to a value: any scalar that is neither null nor empty."""
     if not is_scalar(spark_type):
-        raise _bad_key(column, spark_type, text, "a path segment holds scalars only")
-    if not text:
-        raise _bad_key(column, spark_type, text, "a path segment cannot be empty")
-    try:
-        return text_parser_of(spark_type)(text)
-    except ValueError as error:
-        raise _bad_key(column, spark_type, text, str(error)) from None
+
+        def refuse(text: str) -> object:
+            raise _bad_key(column, spark_type, text, "a path segment holds scalars only")
+
+        return refuse
+    parse_text = text_parser_of(spark_type)
+
+    def parse(text: str) -> object:
+        if not text:
+            raise _bad_key(column, spark_type, text, "a path segment cannot be empty")
+        try:
+            return parse_text(text)
+        except ValueError as error:
+            raise _bad_key(column, spark_type, text, str(error)) from None
+
+    return parse
 
 
 def example_of(spark_type: SparkType) -> object:

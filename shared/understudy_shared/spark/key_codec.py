@@ -5,14 +5,14 @@ Pure; built once per key schema, used for every lookup.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from understudy_shared.errors import BadKeyError, UnsupportedError
 from understudy_shared.spark.json_values import (
     compile_json_parser,
     compile_json_printer,
+    compile_segment_parser,
     example_of,
-    parse_segment,
     refuse_whole_key,
 )
 from understudy_shared.spark.murmur3 import compile_row_hash, partition_of
@@ -20,7 +20,6 @@ from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.normalise import compile_normaliser
 from understudy_shared.spark.scalar_parser import is_scalar
 from understudy_shared.spark.types import (
-    Field,
     SparkType,
     StructType,
     TimestampNtzType,
@@ -72,7 +71,11 @@ class KeyCodec:
         """Row to UnsafeRow bytes. An attribute, not a method: a call less on the hot path."""
         self.to_json = compile_json_printer(key, self.names)
         """UnsafeRow bytes to an object by column name."""
-        self._num_segments = sum(2 if _is_window(field.type) else 1 for field in key.fields)
+        self._is_flat = not any(isinstance(field.type, StructType) for field in key.fields)
+        self._segment_parsers = _segment_parsers(key, self.names)
+        self._without_segments = [
+            name for name, field in zip(self.names, key.fields, strict=True) if not _has_segments(field.type)
+        ]
 
     def __repr__(self) -> str:
         return f"KeyCodec({self.key.name}, num_hash_columns={self.num_hash_columns})"
@@ -84,29 +87,41 @@ class KeyCodec:
 
     def parse_segments(self, segments: Sequence[str]) -> Row:
         """The friendly path form: a percent-decoded segment per column, and two (start, end) for a window."""
-        unfit = [name for name, field in zip(self.names, self.key.fields, strict=True) if not _has_segments(field.type)]
-        if unfit:
-            raise self._refuse(segments, f"a path cannot hold {', '.join(unfit)}: use lookup?key= with a JSON key")
-        if len(segments) != self._num_segments:
-            raise self._refuse(segments, f"it has {len(segments)} path segments, the key takes {self._num_segments}")
-        remaining = iter(segments)
-        row: Row = tuple(
-            _parse_field(name, field, remaining) for name, field in zip(self.names, self.key.fields, strict=True)
-        )
+        if self._without_segments:
+            unfit = ", ".join(self._without_segments)
+            raise self._refuse(segments, f"a path cannot hold {unfit}: use lookup?key= with a JSON key")
+        if len(segments) != len(self._segment_parsers):
+            takes = len(self._segment_parsers)
+            raise self._refuse(segments, f"it has {len(segments)} path segments, the key takes {takes}")
+        values = [parse(text) for parse, text in zip(self._segment_parsers, segments, strict=True)]
+        row: Row = tuple(values) if self._is_flat else self._folded(values)
         return row if self._normalise is None else self._normalise(row)
 
     def partition(self, row: Row, partitions: int) -> int:
         """The store partition of a key; 0 when no column decides it."""
         return partition_of(self._hash(row), partitions) if self.num_hash_columns else 0
 
+    def _folded(self, values: list[object]) -> Row:
+        """Values of path segments as a row: those of a window's columns put together."""
+        remaining = iter(values)
+        return tuple(
+            tuple(next(remaining) for _ in field.type.fields) if isinstance(field.type, StructType) else next(remaining)
+            for field in self.key.fields
+        )
+
     def _refuse(self, value: object, reason: str) -> BadKeyError:
         return refuse_whole_key(self.key, self.names, value, reason)
 
 
-def _parse_field(name: str, field: Field, segments: Iterator[str]) -> object:
-    if isinstance(field.type, StructType):
-        return tuple(parse_segment(part.type, next(segments), f"{name}.{part.name}") for part in field.type.fields)
-    return parse_segment(field.type, next(segments), name)
+def _segment_parsers(key: StructType, names: Sequence[str]) -> list[Callable[[str], object]]:
+    """A parser per path segment; a window takes two."""
+    parsers = []
+    for name, field in zip(names, key.fields, strict=True):
+        if isinstance(field.type, StructType):
+            parsers += [compile_segment_parser(part.type, f"{name}.{part.name}") for part in field.type.fields]
+        else:
+            parsers.append(compile_segment_parser(field.type, name))
+    return parsers
 
 
 def _has_segments(spark_type: SparkType) -> bool:
