@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import checkpoint_bytes as spark
 
-from understudy_node.checkpoint.compression import decompress, sniff_codec
+from understudy_node.checkpoint.compression import decompress, decompressed_chunks, sniff_codec
 from understudy_shared.errors import CorruptFileError, UnsupportedError
 
 CODECS: dict[str, Callable[[bytes], bytes]] = {
@@ -95,3 +95,18 @@ def test_a_flipped_bit_that_still_decompresses_is_refused_by_its_checksum() -> N
     packed[at] ^= 1
     with pytest.raises(CorruptFileError, match="checksum"):
         decompress(bytes(packed), name="1.delta")
+
+
+@given(st.lists(st.binary(max_size=300), max_size=30), st.integers(1, 500))
+def test_the_pieces_of_a_stream_are_its_content(parts: list[bytes], chunk_bytes: int) -> None:
+    raw = b"".join(parts)
+    packed = spark.lz4(raw, block_bytes=1 << 10)
+    assert b"".join(decompressed_chunks(packed, name="x", chunk_bytes=chunk_bytes)) == raw
+
+
+def test_content_that_is_read_piece_by_piece_is_never_in_memory_whole() -> None:
+    raw = bytes(10 << 10)
+    pieces = [
+        len(piece) for piece in decompressed_chunks(spark.lz4(raw, block_bytes=1 << 10), name="x", chunk_bytes=2048)
+    ]
+    assert pieces == [2048] * 5

@@ -10,7 +10,8 @@ still decompresses would otherwise be served as a value.
 from __future__ import annotations
 
 import struct
-from typing import Literal
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 import cramjam
 import xxhash
@@ -21,6 +22,9 @@ Codec = Literal["lz4", "zstd", "snappy"]
 
 DEFAULT_MAX_BYTES = 8 << 30
 """Output cap: far above any state file met so far, below what a damaged length field can ask for."""
+
+DEFAULT_CHUNK_BYTES = 4 << 20
+"""A piece of content: a few milliseconds of work, and memory that is used again for the next."""
 
 LZ4_MAGIC = b"LZ4Block"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -35,6 +39,14 @@ _LZ4_COMPRESSED = 0x20
 _SNAPPY_HEADER_BYTES = 16
 _ZSTD_MAX_BLOCK_BYTES = 128 << 10
 _RECOVERY = "Spark would not read this file either: restore it, or start again from a newer snapshot"
+
+
+class _Lz4Block(NamedTuple):
+    start: int
+    packed_bytes: int
+    raw_bytes: int
+    stored: bool
+    checksum: int
 
 
 def sniff_codec(data: bytes, *, name: str) -> Codec:
@@ -64,12 +76,20 @@ def sniff_codec(data: bytes, *, name: str) -> Codec:
 
 def decompress(data: bytes, *, name: str, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
     """The file's content. `name` is for messages; more than `max_bytes` of output is refused."""
+    return b"".join(decompressed_chunks(data, name=name, max_bytes=max_bytes, chunk_bytes=max_bytes))
+
+
+def decompressed_chunks(
+    data: bytes, *, name: str, max_bytes: int = DEFAULT_MAX_BYTES, chunk_bytes: int = DEFAULT_CHUNK_BYTES
+) -> Iterator[bytes]:
+    """The same piece by piece, for content that need not be in memory whole: damage may show in any piece."""
     codec = sniff_codec(data, name=name)
     if codec == "lz4":
-        return _decompress_lz4(data, name=name, max_bytes=max_bytes)
-    if codec == "zstd":
-        return _decompress_zstd(data, name=name, max_bytes=max_bytes)
-    return _decompress_snappy(data, name=name, max_bytes=max_bytes)
+        yield from _decompress_lz4(data, name=name, max_bytes=max_bytes, chunk_bytes=chunk_bytes)
+    elif codec == "zstd":
+        yield _decompress_zstd(data, name=name, max_bytes=max_bytes)
+    else:
+        yield _decompress_snappy(data, name=name, max_bytes=max_bytes)
 
 
 def corrupt(what: str, *, name: str, at_byte: int) -> CorruptFileError:
@@ -86,41 +106,56 @@ def too_large(*, name: str, max_bytes: int) -> CorruptFileError:
     )
 
 
-def _decompress_lz4(data: bytes, *, name: str, max_bytes: int) -> bytes:
+def _decompress_lz4(data: bytes, *, name: str, max_bytes: int, chunk_bytes: int) -> Iterator[bytes]:
     """Blocks up to the empty one; a further stream may follow, as in Spark's own reader."""
     blocks, total, ended = _lz4_blocks(data, name=name)
     if not ended:
         raise corrupt("the LZ4 stream ends without its end block", name=name, at_byte=len(data))
     if total > max_bytes:
         raise too_large(name=name, max_bytes=max_bytes)
-    output = bytearray(total)
-    target = memoryview(output)
     source = memoryview(data)
-    position = 0
-    for start, packed, raw, stored, checksum in blocks:
-        block, content = source[start : start + packed], target[position : position + raw]
-        if stored:
-            content[:] = block
-        else:
-            _unpack_lz4(block, content, name=name, at_byte=start)
-        if xxhash.xxh32_intdigest(content, _LZ4_SEED) & _LZ4_CHECKSUM_BITS != checksum:
-            raise corrupt("an LZ4 block does not match its checksum", name=name, at_byte=start)
-        position += raw
-    return bytes(output)
+    for chunk in _chunks(blocks, chunk_bytes):
+        output = bytearray(sum(block.raw_bytes for block in chunk))
+        target, position = memoryview(output), 0
+        for block in chunk:
+            content = target[position : position + block.raw_bytes]
+            _unpack_lz4(block, source, content, name=name)
+            position += block.raw_bytes
+        yield bytes(output)
 
 
-def _unpack_lz4(block: memoryview, target: memoryview, *, name: str, at_byte: int) -> None:
-    try:
-        written = cramjam.lz4.decompress_block_into(block, target, output_len=len(target))
-    except (cramjam.DecompressionError, OSError, ValueError) as error:
-        raise corrupt(f"an LZ4 block does not decompress ({error})", name=name, at_byte=at_byte) from error
-    if written != len(target):
-        raise corrupt(f"an LZ4 block holds {written} bytes, not {len(target)}", name=name, at_byte=at_byte)
+def _chunks(blocks: list[_Lz4Block], chunk_bytes: int) -> Iterator[list[_Lz4Block]]:
+    """Neighbouring blocks put together up to about `chunk_bytes` of content."""
+    chunk: list[_Lz4Block] = []
+    size_bytes = 0
+    for block in blocks:
+        if chunk and size_bytes + block.raw_bytes > chunk_bytes:
+            yield chunk
+            chunk, size_bytes = [], 0
+        chunk.append(block)
+        size_bytes += block.raw_bytes
+    if chunk:
+        yield chunk
 
 
-def _lz4_blocks(data: bytes, *, name: str) -> tuple[list[tuple[int, int, int, bool, int]], int, bool]:
-    """(start, packed length, raw length, stored, checksum) per block; their raw total; whether the stream ended."""
-    blocks: list[tuple[int, int, int, bool, int]] = []
+def _unpack_lz4(block: _Lz4Block, source: memoryview, target: memoryview, *, name: str) -> None:
+    packed = source[block.start : block.start + block.packed_bytes]
+    if block.stored:
+        target[:] = packed
+    else:
+        try:
+            written = cramjam.lz4.decompress_block_into(packed, target, output_len=len(target))
+        except (cramjam.DecompressionError, OSError, ValueError) as error:
+            raise corrupt(f"an LZ4 block does not decompress ({error})", name=name, at_byte=block.start) from error
+        if written != len(target):
+            raise corrupt(f"an LZ4 block holds {written} bytes, not {len(target)}", name=name, at_byte=block.start)
+    if xxhash.xxh32_intdigest(target, _LZ4_SEED) & _LZ4_CHECKSUM_BITS != block.checksum:
+        raise corrupt("an LZ4 block does not match its checksum", name=name, at_byte=block.start)
+
+
+def _lz4_blocks(data: bytes, *, name: str) -> tuple[list[_Lz4Block], int, bool]:
+    """Every block that has content; their raw total; whether the last stream has ended."""
+    blocks: list[_Lz4Block] = []
     position, total, ended, size = 0, 0, False, len(data)
     while position < size:
         if position + _LZ4_HEADER.size > size:
@@ -136,7 +171,7 @@ def _lz4_blocks(data: bytes, *, name: str) -> tuple[list[tuple[int, int, int, bo
         if position + packed > size:
             raise corrupt("ends inside an LZ4 block", name=name, at_byte=size)
         if raw:
-            blocks.append((position, packed, raw, stored, checksum))
+            blocks.append(_Lz4Block(position, packed, raw, stored, checksum))
         position += packed
         total += raw
         ended = raw == 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from understudy_node.checkpoint.compression import decompress
+from understudy_node.checkpoint.compression import decompressed_chunks
 from understudy_node.checkpoint.files import CheckpointFiles, FileStat
 from understudy_node.checkpoint.row_checksum import strip_hdfs_value, strip_rocksdb_value
 from understudy_node.checkpoint.snapshots import SnapshotManifest, StateFile, parse_snapshot_zip
@@ -70,10 +70,8 @@ def restore(snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, store:
             total_keys = yield from _fetch_rocksdb(snapshot, data, files, disk, directory)
         else:
             total_keys = None
-            raw = decompress(data, name=snapshot.path, max_bytes=MAX_SNAPSHOT_BYTES)
-            del data
-            yield
-            for _ in build_arena(directory, [raw]):
+            content = decompressed_chunks(data, name=snapshot.path, max_bytes=MAX_SNAPSHOT_BYTES)
+            for _ in build_arena(directory, content):
                 yield
         if files.stat(snapshot.path) not in (source, None):
             raise VanishedError("the snapshot was rewritten while it was read", where=snapshot.path)
