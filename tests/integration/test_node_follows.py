@@ -38,6 +38,26 @@ def test_a_restart_opens_what_is_on_local_disk_and_reads_the_changelogs_since(
             assert_as_spark_reads(served, spark, checkpoint)
 
 
+@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id)
+def test_a_local_base_that_does_not_open_any_more_is_restored_from_the_checkpoint(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat
+) -> None:
+    checkpoint, data = tmp_path / "counting", tmp_path / "data"
+    with counting_feeder(spark, checkpoint, state_format, SNAPSHOTS) as feeder:
+        for batch in range(5):
+            feeder.add(rows(batch))
+        with served_node(checkpoint, data) as served:
+            served.wait_for_version(5)
+        bases = [path.parent for path in data.rglob("base.json")]
+        assert bases
+        for path in (path for base in bases for path in base.iterdir() if path.name != "base.json"):
+            path.unlink()
+            path.write_bytes(b"cut by a reboot")
+        with served_node(checkpoint, data) as served:
+            served.wait_for_version(5)
+            assert_as_spark_reads(served, spark, checkpoint)
+
+
 def test_changes_above_the_budget_are_spilled_to_disk_while_spark_writes_no_snapshot(
     spark: SparkSession, tmp_path: Path
 ) -> None:

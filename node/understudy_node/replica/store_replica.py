@@ -6,6 +6,7 @@ version. Each method is a generator of bounded steps; the commit log alone decid
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 
 from understudy_node.checkpoint.lineage import why_not_next
@@ -18,11 +19,13 @@ from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.base_choice import BaseChoice
 from understudy_node.replica.changelog_reader import ChangelogReader, ReadChangelog, RewrittenError
-from understudy_node.replica.local_bases import writing
+from understudy_node.replica.local_bases import LocalBase, writing
 from understudy_node.replica.restore import Snapshot, open_base, restore
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark
 from understudy_shared.errors import CheckpointError, CorruptFileError, UnsupportedError, VanishedError
+
+log = logging.getLogger(__name__)
 
 Steps = Generator[None, None, None]
 
@@ -59,12 +62,9 @@ class StoreReplica:
         """Open the best base at or below `target`: a local one when it is recent, else the newest snapshot."""
         snapshot = self._snapshot(target, above=0)
         local = self._choice.local(target, newest_snapshot=snapshot.version if snapshot else 0)
-        if local is not None:
-            base, version, unique_id = (
-                open_base(local, self._around.cache),
-                local.record.version,
-                local.record.unique_id,
-            )
+        base = None if local is None else self._reopened(local)
+        if local is not None and base is not None:
+            version, unique_id = local.record.version, local.record.unique_id
             self._around.disk.remove_others(self._choice.local_directory, local.directory)
         else:
             self._around.disk.remove_others(self._choice.local_directory, None)
@@ -120,6 +120,14 @@ class StoreReplica:
                 yield
             spill = Spill.open(directory, cache=self._around.cache)
         self._replace(view.with_spill(spill))
+
+    def _reopened(self, local: LocalBase) -> Base | None:
+        """A base of an earlier process; None when it does not open: a reboot may have cut it, and it is only a copy."""
+        try:
+            return open_base(local, self._around.cache)
+        except DAMAGE as damage:
+            log.warning("%s", damage, extra={"action": "local-base-dropped", "task": str(self.place.task)})
+            return None
 
     def _continuation(self, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
         """The changelog of a committed version, which must continue the attempt that was applied before it."""
