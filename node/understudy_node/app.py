@@ -17,9 +17,10 @@ from understudy_node.node import Node
 from understudy_node.openapi import add_lookups
 from understudy_node.routes import admin_routes, read_routes
 from understudy_node.serving.asgi import LookupsFirst
-from understudy_node.serving.reads import Reads, unknown_path
+from understudy_node.serving.reads import Reads
 from understudy_node.serving.visibility import Visibility
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.lookup_requests import unknown_path
 from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemType, problem_of
 
 

@@ -11,7 +11,8 @@ from tests.support.counting_query import WORDS
 from tests.support.handmade_checkpoint import HandmadeCheckpoint
 from tests.support.served_node import ServedNode, served_node
 
-from understudy_node.serving.reads import MAX_BATCH_KEYS, MAX_BODY_BYTES
+from understudy_shared.http_edge import MAX_BODY_BYTES
+from understudy_shared.lookup_requests import MAX_BATCH_KEYS
 
 STORE = "/v1/stores/op0"
 

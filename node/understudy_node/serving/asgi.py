@@ -7,29 +7,21 @@ and answers, this sends. Single lookups run to their end without giving up the l
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 
 from understudy_node.replica.task import TaskReplica
 from understudy_node.serving.lookup import Answer
-from understudy_node.serving.reads import MAX_BODY_BYTES, Reads, batch_slices, parse_batch
+from understudy_node.serving.reads import Reads, batch_slices
 from understudy_node.serving.visibility import Visibility
 from understudy_shared.bounds import Bound, Refusal
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http_edge import JSON_TYPE, App, Receive, Scope, Send, bug, not_allowed, read_body, send_reply
 from understudy_shared.http_target import split_path
+from understudy_shared.lookup_requests import parse_batch
 from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-log = logging.getLogger(__name__)
-
-JSON_TYPE = b"application/json"
 _PREFIX = b"/v1/stores/"
 _CALLS = (b"keys", b"lookup")
 
@@ -55,7 +47,7 @@ class LookupsFirst:
                         return await self._lookup(raw_path, scope["query_string"], send)
                     if scope["method"] == "POST" and call == b"lookup":
                         return await self._batch(raw_path, receive, send)
-                    return await self._reply("lookup", _not_allowed(scope["method"]), send)
+                    return await self._reply("lookup", not_allowed(scope["method"]), send)
         return await self._app(scope, receive, send)
 
     async def _lookup(self, raw_path: bytes, query: bytes, send: Send) -> None:
@@ -69,7 +61,7 @@ class LookupsFirst:
         except UnderstudyError as error:
             outcome = problem_of(error)
         except Exception as error:
-            outcome = _bug(error)
+            outcome = bug(error)
         await self._reply("lookup", outcome, send)
 
     async def _wait(self, raw_path: bytes, query: bytes, wait_ms: int) -> Answer | Problem:
@@ -104,7 +96,7 @@ class LookupsFirst:
         except UnderstudyError as error:
             await self._reply("batch", problem_of(error), send)
         except Exception as error:
-            await self._reply("batch", _bug(error), send)
+            await self._reply("batch", bug(error), send)
 
     async def _answer_batch(self, raw_path: bytes, receive: Receive, send: Send) -> None:
         match split_path(raw_path):
@@ -112,7 +104,7 @@ class LookupsFirst:
                 holding = self._reads.holding(name)
             case _:
                 raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "batches go to /v1/stores/{store}/lookup"))
-        keys, bound = parse_batch(await _body(receive))
+        keys, bound = parse_batch(await read_body(receive))
         if bound.min_position is not None:
             await self._reads.learn(bound.min_position)
         if bound.wait_ms and bound.min_position is not None:
@@ -122,7 +114,7 @@ class LookupsFirst:
             results += part
             await asyncio.sleep(0)
         self.requests["batch", "answered"] += 1
-        await _send(send, 200, b'{"results":[' + b",".join(results) + b"]}\n", JSON_TYPE)
+        await send_reply(send, 200, b'{"results":[' + b",".join(results) + b"]}\n", JSON_TYPE)
 
     async def _wait_for_all(self, replicas: Iterable[TaskReplica], bound: Bound) -> None:
         """Give every partition the chance to reach the batch's position; who does not is refused key by key."""
@@ -139,48 +131,12 @@ class LookupsFirst:
     async def _reply(self, operation: str, outcome: Answer | Problem, send: Send) -> None:
         if isinstance(outcome, Answer):
             self.requests[operation, "found" if outcome.status == 200 else "absent"] += 1
-            await _send(send, outcome.status, outcome.body, JSON_TYPE)
+            await send_reply(send, outcome.status, outcome.body, JSON_TYPE)
         else:
             self.requests[operation, outcome.type.slug] += 1
-            await _send(send, outcome.status, outcome.body(), CONTENT_TYPE)
+            await send_reply(send, outcome.status, outcome.body(), CONTENT_TYPE)
 
 
 def _may_pass(outcome: Answer | Problem) -> bool:
     """Whether waiting can cure it: versions only go up."""
     return isinstance(outcome, Problem) and outcome.refusal is Refusal.BELOW_MIN_POSITION
-
-
-def _not_allowed(method: str) -> Problem:
-    return Problem(ProblemType.METHOD_NOT_ALLOWED, f"{method} is not taken at this path", fix="GET, or POST to lookup")
-
-
-async def _body(receive: Receive) -> bytes:
-    """The whole body; a too-large problem before it takes more memory than allowed."""
-    parts: list[bytes] = []
-    size_bytes = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ProblemError(Problem(ProblemType.BAD_REQUEST, "the client left before its body was whole"))
-        part = message.get("body", b"")
-        size_bytes += len(part)
-        if size_bytes > MAX_BODY_BYTES:
-            raise ProblemError(
-                Problem(ProblemType.TOO_LARGE, f"the body is above {MAX_BODY_BYTES} bytes", fix="Send several batches")
-            )
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-async def _send(send: Send, status: int, body: bytes, content_type: bytes) -> None:
-    headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
-    if status in (429, 503):
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def _bug(error: Exception) -> Problem:
-    log.error("a lookup failed unexpectedly", exc_info=error, extra={"action": "lookup-bug"})
-    return Problem(ProblemType.INTERNAL, f"{type(error).__name__}: {error}", fix="Report it, with the node's log")

@@ -16,11 +16,9 @@ from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
 from understudy_node.serving.stores import ServedStore
 from understudy_shared.bounds import NO_BOUND, Bound, Refusal, refusal
-from understudy_shared.problems import Problem, ProblemError, ProblemType, refused
+from understudy_shared.lookup_requests import encoded_key
+from understudy_shared.problems import Problem, ProblemType, refused
 from understudy_shared.words import ApplicationId, LagInfo, Lineage
-
-MAX_KEY_BYTES = 4096
-"""Longest encoded key that is looked up; longer ones are a mistake or an attack."""
 
 
 class Answer(NamedTuple):
@@ -63,10 +61,7 @@ class Holding:
     def resolve(self, row: tuple[object, ...]) -> Key:
         """The key of a parsed row; hashing says the partition, as it did for Spark."""
         codec = self.store.codec
-        encoded = codec.encode(row)
-        if len(encoded) > MAX_KEY_BYTES:
-            detail = f"the key takes {len(encoded)} bytes, above {MAX_KEY_BYTES}"
-            raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="key", fix="Ask for a shorter key"))
+        encoded = encoded_key(codec, row)
         partition = codec.partition(row, self.partitions)
         return Key(partition, self.row_prefix + encoded, orjson.dumps(codec.to_json(encoded)))
 

@@ -1,0 +1,91 @@
+"""The bus: keys with an expiry, one channel per application, and writes that only their owner may do.
+
+Everything that must hold between processes is decided in one step inside the bus, never by a check before a write:
+- a *owned* value is written and deleted by its owner alone, until it expires;
+- a *lease* has one owner at a time, and each change of hands has a higher term;
+- a *fenced* value is written only by the lease's current owner and term, and its (term, epoch) only grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from understudy_shared.errors import UnderstudyError
+
+
+class BusError(UnderstudyError):
+    """The bus cannot be reached, or refused: try again later; nothing is known to have been written."""
+
+
+class Stored(NamedTuple):
+    """A value, and how long it lives on (None: for ever)."""
+
+    payload: bytes
+    left_ms: int | None
+
+
+class Lost(NamedTuple):
+    """The subscription broke: messages may have been missed since. What is held must be read again when it is back."""
+
+    why: str
+
+
+class Back(NamedTuple):
+    """The subscription stands (at first, and after each loss): whoever reads the keys now misses nothing after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Who may write: the owner of `lease_key` under `term`."""
+
+    lease_key: str
+    owner: str
+    term: int
+
+
+class Bus(Protocol):
+    """Every call raises BusError when the bus cannot do it within its deadline. Payloads are bytes, keys are text."""
+
+    async def get(self, key: str) -> Stored | None:
+        """A value written by `put` or `put_owned`, or the payload of one written by `put_fenced`."""
+
+    async def scan(self, prefix: str) -> dict[str, Stored]:
+        """Every owned value whose key begins with `prefix`."""
+
+    async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
+        """Write a value that anybody may write."""
+
+    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: str) -> bool:
+        """Write and publish `payload`, unless the key has another owner: False then, and nothing happened."""
+
+    async def delete_owned(self, key: str, owner: str, payload: bytes, *, channel: str) -> None:
+        """Delete the key if it is the owner's, and publish `payload`."""
+
+    async def publish(self, channel: str, payload: bytes) -> None:
+        """Send to whoever listens now."""
+
+    def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
+        """Messages as they come, with `Back` when the subscription stands and `Lost` when it broke. Never ends by
+        itself, never raises BusError; reconnects with growing, jittered pauses. Its queue is bounded: a reader that is
+        too slow gets `Lost`.
+        """
+
+    async def acquire(self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int) -> int | None:
+        """Take a free lease under a new term, higher than any before and than `above`; None when somebody has it."""
+
+    async def renew(self, fence: Fence, *, expiry_ms: int) -> bool:
+        """Keep the lease; False when it is no longer the fence's."""
+
+    async def release(self, fence: Fence) -> None:
+        """Give the lease up, if it is the fence's."""
+
+    async def lease_holder(self, lease_key: str) -> str | None:
+        """Who has the lease."""
+
+    async def put_fenced(self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str) -> bool:
+        """Write and publish, if the fence holds and (term, epoch) is above what the key has; else False."""
+
+    async def close(self) -> None:
+        """Give connections back."""

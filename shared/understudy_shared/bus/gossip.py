@@ -1,0 +1,212 @@
+"""All that is written to the bus and read from it, by name and type: the one place that knows keys and channels.
+
+Keys are `us:{application}:...`; the braces are part of the key, so that a Redis cluster keeps an application's keys on
+one shard, where its scripts may touch them together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import NamedTuple, TypeVar
+from urllib.parse import quote
+
+import orjson
+
+from understudy_shared.bus.base import Back, Bus, Fence, Lost
+from understudy_shared.messages import (
+    Announcement,
+    Assignment,
+    BadMessageError,
+    Catalogue,
+    CommitHint,
+    Farewell,
+    Heartbeat,
+    Message,
+)
+
+log = logging.getLogger(__name__)
+
+EXPIRY_HEARTBEATS = 3
+"""Heartbeats after which a silent node is dead, and a silent lease holder is replaced."""
+
+CATALOGUE_EXPIRY_MS = 24 * 3600 * 1000
+"""Nodes write theirs anew far more often; nobody asks for one that no node has announced for a day."""
+
+M = TypeVar("M", bound=Message)
+Spoken = Heartbeat | Farewell | Assignment | CommitHint | Announcement
+"""What travels on the channel."""
+
+_SPOKEN: dict[bytes, type[Spoken]] = {
+    b"heartbeat": Heartbeat,
+    b"farewell": Farewell,
+    b"assignment": Assignment,
+    b"hint": CommitHint,
+    b"announcement": Announcement,
+}
+_KIND_OF: dict[type[Message], bytes] = {kind: name for name, kind in _SPOKEN.items()} | {Catalogue: b"catalogue"}
+
+
+class Seen(NamedTuple):
+    """A heartbeat read from its key. `age_ms` comes from what is left of the key's expiry: no clock is compared."""
+
+    heartbeat: Heartbeat
+    age_ms: int
+
+
+class Names:
+    """Keys and the channel of one application."""
+
+    def __init__(self, application_id: str) -> None:
+        root = f"us:{{{quote(application_id, safe='')}}}:"
+        self.nodes = f"{root}node:"
+        self.assignment = f"{root}assignment"
+        self.announcement = f"{root}announcement"
+        self.lease = f"{root}lease"
+        self.term = f"{root}term"
+        self.catalogues = f"{root}catalogue:"
+        self.drains = f"{root}drain:"
+        self.channel = f"{root}events"
+
+    def node(self, node_id: str) -> str:
+        return self.nodes + quote(node_id, safe="")
+
+    def catalogue(self, digest: str) -> str:
+        return self.catalogues + quote(digest, safe="")
+
+
+class Gossip:
+    """The bus of one application. Calls raise BusError; what does not parse is counted, logged and left out."""
+
+    def __init__(self, bus: Bus, application_id: str) -> None:
+        self.application_id = application_id
+        self.names = Names(application_id)
+        self.refused: Counter[str] = Counter()
+        """Documents that were not used, by kind."""
+        self._bus = bus
+
+    async def beat(self, heartbeat: Heartbeat) -> bool:
+        """Tell that a node lives. False when another process uses its node id: nothing was written."""
+        return await self._bus.put_owned(
+            self.names.node(heartbeat.node_id),
+            heartbeat.incarnation,
+            enveloped(heartbeat),
+            expiry_ms=heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS,
+            channel=self.names.channel,
+        )
+
+    async def leave(self, farewell: Farewell) -> None:
+        """Tell that a node leaves."""
+        key = self.names.node(farewell.node_id)
+        await self._bus.delete_owned(key, farewell.incarnation, enveloped(farewell), channel=self.names.channel)
+
+    async def nodes(self) -> list[Seen]:
+        """Every node that lives, with the age of what it said last."""
+        found = []
+        for key, stored in sorted((await self._bus.scan(self.names.nodes)).items()):
+            heartbeat = self._open(Heartbeat, stored.payload, where=key)
+            if heartbeat is not None and self.names.node(heartbeat.node_id) == key:
+                expiry_ms = heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+                age_ms = expiry_ms if stored.left_ms is None else max(0, expiry_ms - stored.left_ms)
+                found.append(Seen(heartbeat, age_ms))
+        return found
+
+    async def write_catalogue(self, digest: str, catalogue: Catalogue) -> None:
+        """Write a catalogue under its hash; the same hash is always the same content."""
+        await self._bus.put(self.names.catalogue(digest), enveloped(catalogue), expiry_ms=CATALOGUE_EXPIRY_MS)
+
+    async def catalogue(self, digest: str) -> Catalogue | None:
+        return await self._read(Catalogue, self.names.catalogue(digest))
+
+    async def assignment(self) -> Assignment | None:
+        return await self._read(Assignment, self.names.assignment)
+
+    async def write_assignment(self, assignment: Assignment, fence: Fence) -> bool:
+        """Write the next assignment; False when the fence no longer holds or a later one is there."""
+        return await self._bus.put_fenced(
+            self.names.assignment,
+            enveloped(assignment),
+            epoch=assignment.epoch,
+            fence=fence,
+            channel=self.names.channel,
+        )
+
+    async def take_lease(self, owner: str, *, above: int, expiry_ms: int) -> Fence | None:
+        """Become the one that assigns, under a term above `above`; None when another node is."""
+        term = await self._bus.acquire(self.names.lease, self.names.term, owner, above=above, expiry_ms=expiry_ms)
+        return None if term is None else Fence(self.names.lease, owner, term)
+
+    async def keep_lease(self, fence: Fence, *, expiry_ms: int) -> bool:
+        return await self._bus.renew(fence, expiry_ms=expiry_ms)
+
+    async def give_lease_up(self, fence: Fence) -> None:
+        await self._bus.release(fence)
+
+    async def lease_holder(self) -> str | None:
+        return await self._bus.lease_holder(self.names.lease)
+
+    async def hint(self, hint: CommitHint) -> None:
+        """Say that a version was committed."""
+        await self._bus.publish(self.names.channel, enveloped(hint))
+
+    async def announce(self, announcement: Announcement) -> None:
+        """Write what the pipeline tells of its query, and say so."""
+        await self._bus.put(self.names.announcement, enveloped(announcement))
+        await self._bus.publish(self.names.channel, enveloped(announcement))
+
+    async def announcement(self) -> Announcement | None:
+        return await self._read(Announcement, self.names.announcement)
+
+    async def listen(self) -> AsyncIterator[Spoken | Lost | Back]:
+        """What is said from now on; after `Back`, read the keys again."""
+        async for message in self._bus.listen(self.names.channel):
+            if isinstance(message, bytes):
+                heard = self._hear(message)
+                if heard is not None:
+                    yield heard
+            else:
+                yield message
+
+    def _hear(self, payload: bytes) -> Spoken | None:
+        name, _, document = payload.partition(b"\n")
+        kind = _SPOKEN.get(name)
+        if kind is None:
+            self._refuse("message", f"a message of unknown kind {name[:40]!r} ({self.names.channel})")
+            return None
+        return self._decode(kind, document, where=self.names.channel)
+
+    async def _read(self, kind: type[M], key: str) -> M | None:
+        stored = await self._bus.get(key)
+        return None if stored is None else self._open(kind, stored.payload, where=key)
+
+    def _open(self, kind: type[M], payload: bytes, *, where: str) -> M | None:
+        name, _, document = payload.partition(b"\n")
+        if name != _KIND_OF[kind]:
+            self._refuse(kind.__name__.lower(), f"something that is no {kind.__name__.lower()} ({where})")
+            return None
+        return self._decode(kind, document, where=where)
+
+    def _decode(self, kind: type[M], document: bytes, *, where: str) -> M | None:
+        try:
+            return kind.decode(document, application_id=self.application_id, where=where)
+        except BadMessageError as error:
+            self._refuse(kind.__name__.lower(), str(error))
+            return None
+
+    def _refuse(self, kind: str, why: str) -> None:
+        self.refused[kind] += 1
+        count = self.refused[kind]
+        if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: a flood of them must not flood the log
+            log.warning("left out %s", why, extra={"action": "bad-message", "kind": kind, "count": count})
+
+
+def enveloped(message: Message) -> bytes:
+    """A document as it is on the bus: its kind, a line end, and its JSON."""
+    return b"%b\n%b" % (_KIND_OF[type(message)], message.encode())
+
+
+def digest_of(catalogue: Catalogue) -> str:
+    """The name of a catalogue: a hash of its content."""
+    return hashlib.sha256(orjson.dumps(catalogue.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]

@@ -1,0 +1,222 @@
+"""The request between router and node: many lookups of several stores in one round trip (pure: bytes in, bytes out).
+
+A request is a JSON header and the keys after it, packed; a reply is a JSON header, a kind and a length per key, and the
+bodies after them. What a lookup means travels in its own outcome, never in the HTTP status. A body of a found or absent
+key is the answer's JSON *after* `"key":...,`: the router knows the key and puts the head before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+
+from understudy_shared.bounds import NO_BOUND, Bound, UnknownLag, parse_bound
+from understudy_shared.errors import UnderstudyError
+
+PATH = "/internal/v1/lookup"
+CONTENT_TYPE = b"application/x-understudy-hop"
+MAX_HOP_BYTES = 8 * 1024 * 1024
+MAX_HOP_KEYS = 4096
+"""Keys of one request; more travel in the next."""
+
+_MAGIC = b"USH1"
+_HEAD = struct.Struct("<4sI")
+FOUND, ABSENT, PROBLEM = 0, 1, 2
+"""Kinds of an outcome. The body of a PROBLEM is its whole `application/problem+json`."""
+
+
+class BadHopError(UnderstudyError):
+    """A hop that does not parse: the other side is not ours, or of another release."""
+
+
+class HopKey(NamedTuple):
+    """A key's partition, and its UnsafeRow bytes without the provider's prefix."""
+
+    partition: int
+    row: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HopGroup:
+    """Lookups of one store under one bound. The node refuses unless lineage and partition count are exactly its own."""
+
+    store: str
+    lineage: str
+    partitions: int
+    bound: Bound
+    keys: Sequence[HopKey]
+
+
+@dataclass(frozen=True, slots=True)
+class HopRequest:
+    """`end_version` is the newest end the router heard of: the node measures bounds against the newer of both.
+
+    `deadline_ms` is the time left for all of it.
+    """
+
+    application_id: str
+    end_version: int
+    term: int
+    epoch: int
+    deadline_ms: int
+    groups: Sequence[HopGroup]
+
+
+class HopOutcome(NamedTuple):
+    """What came of one key."""
+
+    kind: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HopReply:
+    """Outcomes in the order of the keys, all groups one after another, and what the node knows of the world."""
+
+    term: int
+    epoch: int
+    end_version: int
+    outcomes: Sequence[HopOutcome]
+
+
+def encode_request(request: HopRequest) -> bytes:
+    """The body of a hop."""
+    partitions: list[int] = []
+    rows: list[bytes] = []
+    groups = []
+    for group in request.groups:
+        fields: dict[str, object] = {
+            "store": group.store,
+            "lineage": group.lineage,
+            "partitions": group.partitions,
+            "count": len(group.keys),
+        }
+        if group.bound is not NO_BOUND:
+            fields["bound"] = bound_fields(group.bound)
+        groups.append(fields)
+        for partition, row in group.keys:
+            partitions.append(partition)
+            rows.append(row)
+    header = orjson.dumps(
+        {
+            "application_id": request.application_id,
+            "end_version": request.end_version,
+            "term": request.term,
+            "epoch": request.epoch,
+            "deadline_ms": request.deadline_ms,
+            "groups": groups,
+        }
+    )
+    count = len(rows)
+    packed = struct.pack(f"<{2 * count}I", *partitions, *map(len, rows))
+    return b"".join((_HEAD.pack(_MAGIC, len(header)), header, packed, *rows))
+
+
+def decode_request(body: bytes) -> HopRequest:
+    """The request in a body. Raises BadHopError."""
+    header, start = _header(body)
+    try:
+        counts = [int(group["count"]) for group in header["groups"]]
+        count = sum(counts)
+        if min(counts, default=0) < 0 or count > MAX_HOP_KEYS:
+            raise BadHopError(f"a hop of {count} keys, above {MAX_HOP_KEYS}")
+        numbers = struct.unpack_from(f"<{2 * count}I", body, start)
+        keys = [
+            HopKey(partition, row)
+            for partition, row in zip(numbers[:count], _cut(body, numbers[count:], start + 8 * count), strict=True)
+        ]
+        groups = []
+        first = 0
+        for fields, length in zip(header["groups"], counts, strict=True):
+            bound = fields.get("bound")
+            groups.append(
+                HopGroup(
+                    str(fields["store"]),
+                    str(fields["lineage"]),
+                    int(fields["partitions"]),
+                    NO_BOUND if bound is None else parse_bound(bound),
+                    keys[first : first + length],
+                )
+            )
+            first += length
+        return HopRequest(
+            str(header["application_id"]),
+            int(header["end_version"]),
+            int(header["term"]),
+            int(header["epoch"]),
+            int(header["deadline_ms"]),
+            groups,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
+        raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
+
+
+def encode_reply(reply: HopReply) -> bytes:
+    """The body of a hop's answer."""
+    outcomes = reply.outcomes
+    count = len(outcomes)
+    header = orjson.dumps({"term": reply.term, "epoch": reply.epoch, "end_version": reply.end_version, "count": count})
+    kinds = bytes(outcome.kind for outcome in outcomes)
+    lengths = struct.pack(f"<{count}I", *[len(outcome.body) for outcome in outcomes])
+    bodies = [outcome.body for outcome in outcomes]
+    return b"".join((_HEAD.pack(_MAGIC, len(header)), header, kinds, lengths, *bodies))
+
+
+def decode_reply(body: bytes) -> HopReply:
+    """The reply in a body. Raises BadHopError."""
+    header, start = _header(body)
+    try:
+        count = int(header["count"])
+        if not 0 <= count <= MAX_HOP_KEYS:
+            raise BadHopError(f"a hop's reply of {count} keys, above {MAX_HOP_KEYS}")
+        kinds = body[start : start + count]
+        lengths = struct.unpack_from(f"<{count}I", body, start + count)
+        bodies = _cut(body, lengths, start + 5 * count)
+        if len(kinds) != count or (kinds and max(kinds) > PROBLEM):
+            raise BadHopError("a hop's reply with an unknown kind of outcome")
+        outcomes = [HopOutcome(kind, part) for kind, part in zip(kinds, bodies, strict=True)]
+        return HopReply(int(header["term"]), int(header["epoch"]), int(header["end_version"]), outcomes)
+    except (KeyError, TypeError, ValueError, struct.error) as error:
+        raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
+
+
+def bound_fields(bound: Bound) -> dict[str, object]:
+    """A bound as the JSON object that `parse_bound` reads; what is not set is left out."""
+    fields: dict[str, object] = {
+        "max_lag": bound.max_lag,
+        "max_staleness_ms": bound.max_staleness_ms,
+        "min_position": None if bound.min_position is None else bound.min_position.encode(),
+        "require_active": bound.require_active or None,
+        "unknown_lag": bound.unknown_lag if isinstance(bound.unknown_lag, UnknownLag) else None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _header(body: bytes) -> tuple[dict[str, Any], int]:
+    if len(body) < _HEAD.size or len(body) > MAX_HOP_BYTES:
+        raise BadHopError(f"a hop of {len(body)} bytes, not of {_HEAD.size} to {MAX_HOP_BYTES}")
+    magic, length = _HEAD.unpack_from(body)
+    start = _HEAD.size + length
+    if magic != _MAGIC or start > len(body):
+        raise BadHopError("a hop that does not begin as one", fix="Run routers and nodes of one release")
+    try:
+        header = orjson.loads(body[_HEAD.size : start])
+    except orjson.JSONDecodeError as error:
+        raise BadHopError(f"a hop whose header is not JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise BadHopError("a hop whose header is not a JSON object")
+    return header, start
+
+
+def _cut(body: bytes, lengths: Sequence[int], start: int) -> list[bytes]:
+    parts = []
+    for length in lengths:
+        parts.append(body[start : start + length])
+        start += length
+    if start != len(body):
+        raise BadHopError(f"a hop of {len(body)} bytes whose parts end at {start}")
+    return parts

@@ -1,0 +1,61 @@
+"""The edge of the hot path: plain ASGI, because a framework's routing costs several times what a lookup does.
+
+What nodes and routers have in common: reading a body within its limit, sending an answer, telling a bug from a problem.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from understudy_shared.problems import Problem, ProblemError, ProblemType
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+JSON_TYPE = b"application/json"
+MAX_BODY_BYTES = 8 * 1024 * 1024
+"""A thousand keys of 4 KiB, percent and quotes included."""
+
+log = logging.getLogger(__name__)
+
+
+async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """The whole body; a too-large problem before it takes more memory than allowed."""
+    parts: list[bytes] = []
+    size_bytes = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ProblemError(Problem(ProblemType.BAD_REQUEST, "the client left before its body was whole"))
+        part = message.get("body", b"")
+        size_bytes += len(part)
+        if size_bytes > max_bytes:
+            raise ProblemError(
+                Problem(ProblemType.TOO_LARGE, f"the body is above {max_bytes} bytes", fix="Send several batches")
+            )
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def send_reply(send: Send, status: int, body: bytes, content_type: bytes) -> None:
+    """One whole response."""
+    headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+    if status in (429, 503):
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def bug(error: Exception) -> Problem:
+    """The problem of something that should not have happened; the log has its story."""
+    log.error("a request failed unexpectedly", exc_info=error, extra={"action": "request-bug"})
+    return Problem(ProblemType.INTERNAL, f"{type(error).__name__}: {error}", fix="Report it, with the log")
+
+
+def not_allowed(method: str) -> Problem:
+    return Problem(ProblemType.METHOD_NOT_ALLOWED, f"{method} is not taken at this path", fix="GET, or POST to lookup")

@@ -1,0 +1,142 @@
+"""What a lookup's request says, the same for nodes and routers (pure): keys out of paths and JSON, batches, bounds.
+
+Targets repeat, so what they parse to is kept; what is kept are parsed requests, never answers.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import orjson
+
+from understudy_shared.bounds import NO_BOUND, Bound, parse_bound
+from understudy_shared.errors import BadKeyError
+from understudy_shared.http_target import parse_query
+from understudy_shared.problems import Problem, ProblemError, ProblemType
+from understudy_shared.spark.key_codec import KeyCodec, Row
+
+MAX_BATCH_KEYS = 1000
+"""Keys of one batch lookup; more is 413."""
+
+MAX_KEY_BYTES = 4096
+"""Longest encoded key that is looked up; longer ones are a mistake or an attack."""
+
+MAX_CACHED_TARGETS = 16_384
+MAX_CACHED_TARGET_BYTES = 256
+"""Parsed targets kept: at most about 20 MB. When full, the older half goes."""
+
+T = TypeVar("T")
+Target = tuple[bytes, bytes]
+"""A raw path and a query string."""
+
+
+class TargetCache(Generic[T]):
+    """What targets parsed to, in two generations: the older half is dropped when the younger is full."""
+
+    def __init__(self) -> None:
+        self._young: dict[Target, T] = {}
+        self._old: dict[Target, T] = {}
+
+    def get(self, target: Target) -> T | None:
+        """What was kept of a target."""
+        found = self._young.get(target)
+        if found is None and self._old:
+            found = self._old.pop(target, None)
+            if found is not None:
+                self.keep(target, found)
+        return found
+
+    def keep(self, target: Target, parsed: T) -> None:
+        """Keep it, unless the target is unusually long."""
+        if len(target[0]) + len(target[1]) > MAX_CACHED_TARGET_BYTES:
+            return
+        if len(self._young) >= MAX_CACHED_TARGETS // 2:
+            self._old, self._young = self._young, {}
+        self._young[target] = parsed
+
+    def clear(self) -> None:
+        self._young, self._old = {}, {}
+
+
+def key_and_bound(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row, Bound]:
+    """The key and the bound of `["keys", k1, k2, ...]` or `["lookup"]` with `?key=<JSON>`.
+
+    Raises the problem of a request that says neither.
+    """
+    parameters = parse_query(query)
+    match form:
+        case ["keys", *segments]:
+            row = codec.parse_segments(_key_segments(segments))
+        case _:
+            row = codec.parse_json(_json_key(parameters.pop("key", None)))
+    return row, parse_bound(parameters) if parameters else NO_BOUND
+
+
+def encoded_key(codec: KeyCodec, row: Row) -> bytes:
+    """The key's UnsafeRow bytes; a too-large problem above MAX_KEY_BYTES."""
+    encoded = codec.encode(row)
+    if len(encoded) > MAX_KEY_BYTES:
+        detail = f"the key takes {len(encoded)} bytes, above {MAX_KEY_BYTES}"
+        raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="key", fix="Ask for a shorter key"))
+    return encoded
+
+
+def parse_batch(body: bytes) -> tuple[list[object], Bound]:
+    """The envelope of a batch: `{"keys": [...], "bounds": {...}}`."""
+    try:
+        envelope = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ProblemError(
+            Problem(ProblemType.BAD_REQUEST, f"the body is not JSON: {error}", where="body", fix=_BATCH_FORM)
+        ) from None
+    if not isinstance(envelope, dict) or not isinstance(envelope.get("keys"), list):
+        raise ProblemError(
+            Problem(ProblemType.BAD_REQUEST, "the body has no list of keys", where="body", fix=_BATCH_FORM)
+        )
+    unknown = sorted(set(envelope) - {"keys", "bounds"})
+    bounds = envelope.get("bounds", {})
+    if unknown or not isinstance(bounds, dict):
+        what = f"unknown member {unknown[0]!r}" if unknown else "bounds is not an object"
+        raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, where="body", fix=_BATCH_FORM))
+    keys = envelope["keys"]
+    if len(keys) > MAX_BATCH_KEYS:
+        detail = f"{len(keys)} keys, above {MAX_BATCH_KEYS}"
+        raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="keys", fix="Send several batches"))
+    return keys, parse_bound(bounds) if bounds else NO_BOUND
+
+
+_BATCH_FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; bounds may be left out'
+
+
+def _key_segments(segments: list[str]) -> list[str]:
+    if "" in segments:
+        raise BadKeyError(
+            "a path segment of the key is empty",
+            where="path",
+            fix="Use the exact form: lookup?key=<JSON array>, percent-encoded",
+        )
+    return segments
+
+
+def _json_key(text: str | None) -> object:
+    if text is None:
+        raise BadKeyError(
+            "there is no key", where="query", fix="Send lookup?key=<JSON array or object>, percent-encoded"
+        )
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadKeyError(
+            f"the key is not JSON: {error}",
+            where="query parameter 'key'",
+            fix='Send for example key=["a",1], percent-encoded',
+        ) from None
+
+
+def unknown_path(raw_path: bytes) -> Problem:
+    """404 that cannot be mistaken for an absent key."""
+    return Problem(
+        ProblemType.UNKNOWN_PATH,
+        f"nothing is at {raw_path[:200].decode(errors='replace')}",
+        fix="Try /v1/stores, /v1/stores/{store}/keys/{k1}/..., /v1/stores/{store}/lookup?key=..., /admin/v1/lag",
+    )

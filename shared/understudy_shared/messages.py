@@ -1,0 +1,246 @@
+"""What nodes, routers and pipelines tell each other: versioned documents, validated where they arrive.
+
+Unknown fields are ignored, so that old and new releases mix; a document of a later major format is refused by name. No
+document holds a clock reading that another machine would compare with its own: ages are durations.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.words import HostInfo, TaskId
+
+FORMAT: Literal[1] = 1
+"""Of every document here. A reader takes its own and older ones."""
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Above an assignment of 100,000 replicas; nothing longer is parsed."""
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+TaskKey = Annotated[str, StringConstraints(pattern=r"^\d{1,9}_\d{1,9}$")]
+"""A task within its application: `{operator}_{partition}`."""
+
+
+class BadMessageError(UnderstudyError):
+    """A document from the bus that is malformed, oversized, foreign or of a later format. Nothing of it was used."""
+
+
+class Message(BaseModel):
+    """A document. `format` is its major format."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    format: Literal[1] = FORMAT
+    application_id: Name
+
+    def encode(self) -> bytes:
+        return orjson.dumps(self.model_dump(mode="json"))
+
+    @classmethod
+    def decode(cls, payload: bytes, *, application_id: str, where: str) -> Self:
+        """The document in `payload`. Raises BadMessageError: what was wrong, and in which key or channel."""
+        kind = cls.__name__.lower()
+        if len(payload) > MAX_MESSAGE_BYTES:
+            raise BadMessageError(f"a {kind} of {len(payload)} bytes, above {MAX_MESSAGE_BYTES}", where=where)
+        try:
+            fields = orjson.loads(payload)
+        except orjson.JSONDecodeError as error:
+            raise BadMessageError(f"a {kind} that is not JSON: {error}", where=where) from None
+        if not isinstance(fields, dict):
+            raise BadMessageError(f"a {kind} that is not a JSON object", where=where)
+        told = fields.get("format")
+        if type(told) is int and told > FORMAT:
+            raise BadMessageError(
+                f"a {kind} of format {told}; this release reads up to {FORMAT}",
+                where=where,
+                fix="Upgrade this process before those that write",
+            )
+        try:
+            message = cls.model_validate_json(payload)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"])) or kind
+            raise BadMessageError(f"a {kind} whose {place} is wrong: {first['msg']}", where=where) from None
+        if message.application_id != application_id:
+            raise BadMessageError(
+                f"a {kind} of application {message.application_id!r}, not of {application_id!r}", where=where
+            )
+        return message
+
+
+class Endpoint(BaseModel):
+    """Where a node listens for other processes."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    host: Name
+    port: int = Field(ge=1, le=65535)
+
+    def host_info(self) -> HostInfo:
+        return HostInfo(self.host, self.port)
+
+
+class Applied(BaseModel):
+    """How far a replica is. `version` is None while nothing of it is open; `time_lag_ms` None while unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    version: Count | None
+    time_lag_ms: Count | None = None
+    state: Literal["CREATED", "RESTORING", "RUNNING", "SUSPENDED", "CLOSED"] = "RUNNING"
+    error: str | None = Field(default=None, max_length=2048)
+
+
+class Heartbeat(Message):
+    """One node, now. Its size does not grow with the tasks that are in step: `applied` holds for every task that the
+    node's epoch gives it, but for those in `exceptions`. Roles follow from the epoch.
+    """
+
+    node_id: Name
+    incarnation: Name
+    """Of this process: another process that uses the same node id has another."""
+    sequence: Count
+    """Counts the heartbeats of an incarnation; an older one that arrives later is dropped."""
+    endpoint: Endpoint
+    zone: str | None = Field(default=None, max_length=256)
+    state: Literal["starting", "serving", "draining", "failed"]
+    heartbeat_ms: int = Field(ge=1, le=3_600_000)
+    """Time to the next one; after three of these without one the node is dead."""
+    lineage: Name | None
+    """None while the checkpoint could not be read."""
+    partitions: Count | None = None
+    """Shuffle partitions of the layout that is served; None before the first commit."""
+    end_version: Count
+    end_age_ms: Count | None
+    """How long ago this node's poll confirmed the end; None while the end is not confirmed: lag is unknown then."""
+    applied: Applied
+    exceptions: dict[TaskKey, Applied] = Field(default_factory=dict)
+    held: list[TaskKey] | None = None
+    """Every task held, when that is not what the assignment of (term, epoch) gives this node; else None."""
+    term: Count
+    epoch: Count
+    """Of the assignment that this node follows; the highest it has seen is the same or is being taken up."""
+    catalogue: str | None = Field(default=None, max_length=64)
+    """Hash of the catalogue it serves by."""
+    checkpoint: str = Field(default="", max_length=4096)
+    """The checkpoint's location as this node was told, for people to compare."""
+
+
+class Farewell(Message):
+    """A node leaves in good order."""
+
+    node_id: Name
+    incarnation: Name
+
+
+class CatalogueStore(BaseModel):
+    """One store: all that is needed to encode, place and print its keys, and to describe it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    store: Name
+    operator_id: Count
+    operator: Name
+    key_schema: str
+    """Spark's JSON of the key columns' struct."""
+    key_names: list[str]
+    num_hash_columns: Count | None = None
+    is_normalised: bool = True
+    partitions: int = Field(ge=1)
+    value: list[dict[str, str | bool]]
+    """The value columns as `GET /v1/stores` shows them: name, type, nullable."""
+    result: list[str] = Field(default_factory=list)
+    """Names of the result columns, empty when the results are not known."""
+
+
+class Catalogue(Message):
+    """What can be asked of an application in one layout of one lineage; named by the hash of its bytes."""
+
+    lineage: Name
+    partitions: int = Field(ge=1)
+    stores: list[CatalogueStore]
+    not_served: list[dict[str, str | int]] = Field(default_factory=list)
+
+
+class AssignedTask(BaseModel):
+    """Who has a task: node ids. A warm-up restores and is read from like a standby, but counts as none."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    active: str | None
+    standbys: list[str] = Field(default_factory=list)
+    warmups: list[str] = Field(default_factory=list)
+
+    @property
+    def holders(self) -> list[str]:
+        """Everybody who has a replica, the active first."""
+        return [*([] if self.active is None else [self.active]), *self.standbys, *self.warmups]
+
+
+class Assignment(Message):
+    """Which node has which task. (term, epoch) only ever grows; written by the holder of `term`."""
+
+    term: Count
+    epoch: Count
+    written_by: Name
+    lineage: Name
+    partitions: int = Field(ge=1)
+    """Of the layout whose tasks these are."""
+    tasks: dict[TaskKey, AssignedTask]
+    members: dict[str, Endpoint] = Field(default_factory=dict)
+    """Where the nodes it names listened when it was written."""
+    draining: list[str] = Field(default_factory=list)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Grows from one assignment to the next."""
+        return (self.term, self.epoch)
+
+
+class CommitHint(Message):
+    """The query committed `version`: look at the commit log now. Only a hint; the commit log is the authority."""
+
+    version: Count
+
+
+class ResultColumn(BaseModel):
+    """One output column that can be computed exactly from the stored buffers of an aggregate."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    name: Name
+    function: Literal["count", "sum", "avg", "min", "max"]
+    buffers: list[Count] = Field(min_length=1, max_length=2)
+    """Indexes of the value columns it is made of: (sum, count) of an average, (sum, is_empty) of a decimal sum."""
+    type: Name
+    """Spark's name of the output type."""
+
+
+class AnnouncedStore(BaseModel):
+    """Names that the job's author chose for one store, by its operator."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    operator_id: Count
+    name: Name | None = None
+    key: list[Name] | None = None
+    value: list[Name] | None = None
+    result: list[ResultColumn] = Field(default_factory=list)
+
+
+class Announcement(Message):
+    """What the pipeline tells of its query, by one call in the user's job. Names only: never needed to answer."""
+
+    query_id: Name
+    """The lineage it is about; ignored by nodes that follow another."""
+    stores: list[AnnouncedStore]
+
+
+def task_key(task: TaskId) -> str:
+    """The task within its application."""
+    return f"{task.operator_id}_{task.partition}"

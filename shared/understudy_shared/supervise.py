@@ -1,0 +1,55 @@
+"""Background tasks with an owner: each has a name, and when one dies the service knows and turns unready.
+
+A bare asyncio task that raises is silent until it is collected. Rule: every task is started here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 5.0
+
+
+class Supervisor:
+    """The background tasks of one service. `failure` is the first that died, None while all live."""
+
+    def __init__(self) -> None:
+        self.failure: tuple[str, BaseException] | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stopping = False
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` until `stop`; its end before that is a failure."""
+        task = asyncio.get_running_loop().create_task(self._watch(name, work), name=name)
+        self._tasks[name] = task
+
+    @property
+    def dead(self) -> str | None:
+        """Why the service cannot go on; None while it can."""
+        return None if self.failure is None else f"background task {self.failure[0]!r} died: {self.failure[1]!r}"
+
+    async def stop(self) -> None:
+        """Cancel all, in reverse order of start, and wait for their ends for a bounded time."""
+        self._stopping = True
+        tasks = list(reversed(self._tasks.values()))
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
+        self._tasks.clear()
+
+    async def _watch(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+            if not self._stopping:
+                raise RuntimeError("it ended")
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.failure = self.failure or (name, error)
+            log.exception("background task %s died", name, extra={"action": "task-died"})
