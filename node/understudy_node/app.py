@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from understudy_node.metrics import NodeMetrics
@@ -24,24 +25,57 @@ from understudy_shared.lookup_requests import unknown_path
 from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemType, problem_of
 
 
-def create_app(node: Node) -> LookupsFirst:
-    """The application that serves `node`."""
+class Companion(Protocol):
+    """What lives beside a node in its process: its part in a cluster."""
+
+    def start(self) -> None:
+        """On the loop that serves, after the node."""
+
+    async def stop(self) -> None:
+        """Before the node."""
+
+    def changed(self) -> None:
+        """A version became visible; called from any thread."""
+
+    @property
+    def dead(self) -> str | None: ...
+
+    @property
+    def degraded(self) -> str | None: ...
+
+    def not_ready(self) -> list[str]: ...
+
+
+def create_app(node: Node, companion: Companion | None = None, *routers: APIRouter) -> LookupsFirst:
+    """The application that serves `node`, and the `routers` that its companion brings."""
     reads = Reads(node)
+
+    def published() -> None:
+        if app.visibility is not None:
+            app.visibility.changed()
+        if companion is not None:
+            companion.changed()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         app.visibility = Visibility()
-        node.on_published = app.visibility.changed
+        node.on_published = published
         node.start()
+        if companion is not None:
+            companion.start()
         try:
             yield
         finally:
+            if companion is not None:
+                await companion.stop()
             await asyncio.to_thread(node.stop)
 
     http = FastAPI(title="Understudy node", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
     app = LookupsFirst(http, reads, max_in_flight=node.settings.max_in_flight)
     http.include_router(read_routes(node, reads))
-    http.include_router(admin_routes(node, reads, NodeMetrics(node, app)))
+    http.include_router(admin_routes(node, reads, NodeMetrics(node, app), companion))
+    for router in routers:
+        http.include_router(router)
     add_lookups(http)
     http.add_exception_handler(UnderstudyError, _ours)
     http.add_exception_handler(HTTPException, _theirs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import orjson
 from fastapi import APIRouter, Response
 
@@ -40,7 +42,19 @@ def read_routes(node: Node, reads: Reads) -> APIRouter:
     return router
 
 
-def admin_routes(node: Node, reads: Reads, metrics: NodeMetrics) -> APIRouter:
+class Health(Protocol):
+    """What else than the node decides how the process is."""
+
+    @property
+    def dead(self) -> str | None: ...
+
+    @property
+    def degraded(self) -> str | None: ...
+
+    def not_ready(self) -> list[str]: ...
+
+
+def admin_routes(node: Node, reads: Reads, metrics: NodeMetrics, health: Health | None = None) -> APIRouter:
     """`/admin/v1/lag`, probes and metrics."""
     router = APIRouter()
 
@@ -52,14 +66,17 @@ def admin_routes(node: Node, reads: Reads, metrics: NodeMetrics) -> APIRouter:
     @router.get("/livez")
     async def livez() -> Response:
         """The event loop turns and no background task died."""
-        dead = node.dead
+        dead = node.dead or (None if health is None else health.dead)
         return json_response({"alive": dead is None, "reason": dead}, 200 if dead is None else 503)
 
     @router.get("/readyz")
     async def readyz() -> Response:
         """Every task can be answered from; lag does not matter here."""
-        reasons = node.not_ready()
-        return json_response({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+        reasons = node.not_ready() + ([] if health is None else health.not_ready())
+        answer: dict[str, object] = {"ready": not reasons, "reasons": reasons}
+        if health is not None:
+            answer["degraded"] = health.degraded
+        return json_response(answer, 503 if reasons else 200)
 
     @router.get("/metrics")
     async def prometheus() -> Response:

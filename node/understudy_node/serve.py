@@ -20,6 +20,7 @@ from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http_edge import App
 from understudy_shared.words import HostInfo
 
 log = logging.getLogger(__name__)
@@ -37,25 +38,36 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
 
     Raises UnderstudyError for what the caller can fix: the checkpoint, the settings, the port.
     """
-    node_settings = NodeSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
-    listener = _bound_socket(node_settings.host, node_settings.port)
-    host, port = node_settings.host, listener.getsockname()[1]
+    node, listener = open_node(NodeSettings(**settings))  # type: ignore[arg-type]  # pydantic validates
+    if started is not None:
+        started(node)
+    run(create_app(node), listener)
+
+
+def open_node(settings: NodeSettings, *, advertised_host: str = "") -> tuple[Node, socket.socket]:
+    """The node, not yet following, and the socket it will answer on: everything that can be refused, is."""
+    listener = _bound_socket(settings.host, settings.port)
+    port = listener.getsockname()[1]
     try:
-        files = open_checkpoint_files(node_settings.checkpoint)
-        node = Node(node_settings, files, host=HostInfo(host, port), clock=SystemClock())
+        files = open_checkpoint_files(settings.checkpoint)
+        host = HostInfo(advertised_host or settings.host, port)
+        node = Node(settings, files, host=host, clock=SystemClock())
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise _cannot_listen(error, host, port) from None
+        raise _cannot_listen(error, settings.host, port) from None
     except BaseException:
         listener.close()
         raise
-    if started is not None:
-        started(node)
+    return node, listener
+
+
+def run(app: App, listener: socket.socket) -> None:
+    """Serve until interrupted."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit()
     config = uvicorn.Config(
-        create_app(node),
+        app,  # type: ignore[arg-type]  # ASGI as uvicorn spells it
         log_config=None,
         access_log=False,
         server_header=False,
@@ -65,7 +77,8 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     service = uvicorn.Server(config)
     service.run(sockets=[listener])
     if not service.started:
-        raise UnderstudyError("the service did not start", where=f"{host}:{port}", fix="The log above says why")
+        where = "{}:{}".format(*listener.getsockname()[:2]) if listener.fileno() >= 0 else ""
+        raise UnderstudyError("the service did not start", where=where, fix="The log above says why")
 
 
 def _raise_file_limit() -> None:
