@@ -2,16 +2,20 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+DEMO_ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test verify bench clean
+.PHONY: help setup demo check format test verify bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 setup: ## make .venv with everything in it; quick and without network when nothing has changed
 	@$(PYTHON) tools/setup_environment.py
+
+demo: setup ## the main job: a query over real flights, three nodes, two routers; Ctrl-C stops it
+	@$(BIN)/understudy demo $(DEMO_ARGS)
 
 check: setup ## lint, format, types, and who may import whom
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ BENCHMARKS = {
     "restore and lookups, 10,000,000 keys": [
         "benchmarks.restore_and_lookup", "--keys", "10000000", "--provider", "RocksDB",
     ],
+    "routed lookups: one router, one node": ["benchmarks.routed"],
     "freshness: from commit to answer": ["benchmarks.freshness"],
 }  # fmt: skip
 

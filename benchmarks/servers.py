@@ -56,14 +56,16 @@ def pin_load() -> None:
 
 
 @contextmanager
-def server(code: str, *arguments: str, ready_path: str, env: Mapping[str, str] | None = None) -> Iterator[Server]:
+def server(
+    code: str, *arguments: str, ready_path: str, env: Mapping[str, str] | None = None, core: int = SERVER_CORE
+) -> Iterator[Server]:
     """Run Python `code`, a port its first argument, until the block ends; waits until `ready_path` answers 200."""
     port = free_port()
     command: Sequence[str] = [sys.executable, "-c", code, str(port), *arguments]
     process = subprocess.Popen(command, env={**os.environ, **(env or {})})
     try:
         if len(os.sched_getaffinity(0)) > 1 or os.cpu_count() != 1:
-            os.sched_setaffinity(process.pid, {SERVER_CORE})
+            os.sched_setaffinity(process.pid, {core})
         wait_ready(port, ready_path, process)
         yield Server(port, process.pid)
     finally:
@@ -113,3 +115,39 @@ import sys
 from understudy_node.serve import main
 main({"port": int(sys.argv[1]), "checkpoint": sys.argv[2], "data_dir": sys.argv[3]})
 """
+
+CLUSTER_NODE = """
+import sys
+from understudy_node.cluster.serve import main
+port, checkpoint, data_dir, redis = sys.argv[1:]
+main({"port": int(port), "checkpoint": checkpoint, "data_dir": data_dir, "redis": redis, "application_id": "bench"})
+"""
+
+ROUTER = """
+import sys
+from understudy_router.serve import main
+main({"port": int(sys.argv[1]), "redis": sys.argv[2], "application_id": "bench"})
+"""
+
+HTTPX_ROUTER = """
+import sys, httpx, uvicorn
+from fastapi import FastAPI, Response
+app, node = FastAPI(), httpx.AsyncClient(base_url=f"http://127.0.0.1:{sys.argv[2]}")
+@app.get("/{path:path}")
+async def forward(path: str):
+    answer = await node.get("/" + path)
+    return Response(answer.content, answer.status_code, media_type="application/json")
+uvicorn.run(app, port=int(sys.argv[1]), log_config=None, access_log=False)
+"""
+"""What one writes first: every request forwarded as it comes."""
+
+REDIS_GET = """
+import sys, redis.asyncio, uvicorn
+from fastapi import FastAPI, Response
+app, values = FastAPI(), redis.asyncio.from_url(sys.argv[2])
+@app.get("/{key}")
+async def get(key: str):
+    return Response(await values.get(key), media_type="application/json")
+uvicorn.run(app, port=int(sys.argv[1]), log_config=None, access_log=False)
+"""
+"""What people do today: the state copied into Redis, and an application before it."""

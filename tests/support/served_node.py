@@ -24,6 +24,7 @@ from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
 from understudy_shared.clock import SystemClock
+from understudy_shared.http_edge import App
 from understudy_shared.words import HostInfo
 
 REFRESH_MS = 20
@@ -165,14 +166,21 @@ def served_node(
     except BaseException:
         listener.close()
         raise
-    server = uvicorn.Server(uvicorn.Config(create_app(node), log_config=None, access_log=False))
+    with served(create_app(node), listener):
+        yield ServedNode(node, port)
+        assert node.failure is None
+        assert node._workers.failure is None
+
+
+@contextmanager
+def served(app: App, listener: socket.socket) -> Iterator[None]:
+    """Run an application on a socket that listens, until the block ends."""
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))  # type: ignore[arg-type]  # ASGI
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
     thread.start()
     try:
         wait_until(lambda: server.started or not thread.is_alive(), what="the server's start")
-        yield ServedNode(node, port)
-        assert node.failure is None
-        assert node._workers.failure is None
+        yield
     finally:
         server.should_exit = True
         thread.join(_TIMEOUT_S)

@@ -1,0 +1,342 @@
+"""A node's life in its cluster: it says how it is, hears what others say, and holds what the assignment gives it.
+
+Two background tasks: one beats (and, while it has the lease, assigns), one listens. Neither ever stops a lookup; while
+the bus is away the node goes on with the last assignment, and says that it is degraded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from understudy_node.cluster.catalogue import catalogue_of
+from understudy_node.cluster.heartbeat import heartbeat_of
+from understudy_node.cluster.neighbours import Neighbours, outvoted
+from understudy_node.cluster.placement import Placement
+from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.node import Node
+from understudy_shared.bus.base import Back, Bus, BusError, Lost
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, digest_of
+from understudy_shared.clock import Clock
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.messages import (
+    Announcement,
+    AssignedTask,
+    Assignment,
+    Catalogue,
+    CommitHint,
+    Endpoint,
+    Farewell,
+    Heartbeat,
+)
+from understudy_shared.supervise import Supervisor
+from understudy_shared.words import Role
+
+log = logging.getLogger(__name__)
+
+MIN_BEAT_GAP_MS = 100
+"""A new version is told at once, but no more often than this: a batch in step costs one message."""
+
+SETTLE_MS = 10
+"""A batch reaches the tasks of a node within milliseconds of each other: one heartbeat for all of them."""
+
+CATALOGUE_EVERY_MS = 3600 * 1000
+"""Catalogues expire after a day without a writer."""
+
+
+class IdentityError(UnderstudyError):
+    """Another process of the cluster uses this node's id."""
+
+
+class Member:
+    """One node in the cluster of its application: the companion of its `Node` (see `understudy_node.app`)."""
+
+    def __init__(
+        self, node: Node, bus: Bus, settings: ClusterNodeSettings, *, node_id: str, incarnation: str, clock: Clock
+    ) -> None:
+        self.node = node
+        self.node_id = node_id
+        self.assignment: Assignment | None = None
+        self.draining = False
+        self.gossip = Gossip(bus, settings.application)
+        self._bus = bus
+        self._settings = settings
+        self._incarnation = incarnation
+        self._clock = clock
+        self._neighbours = Neighbours()
+        self._tasks = Supervisor()
+        self._placement = Placement(
+            self.gossip,
+            node_id=node_id,
+            incarnation=incarnation,
+            heartbeat_ms=settings.lag_refresh_ms,
+            num_standby_replicas=settings.num_standby_replicas,
+            max_warmup_replicas=settings.max_warmup_replicas,
+            acceptable_recovery_lag=settings.acceptable_recovery_lag,
+            clock=clock,
+        )
+        self._sequence = 0
+        self._changed = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._deaf: str | None = "not connected yet"
+        self._mute: str | None = None
+        self._rival = False
+        self._outvoted: str | None = None
+        self._catalogue: tuple[object, str, Catalogue] | None = None
+        self._told_catalogue: tuple[str, float] | None = None
+        self._applied: tuple[object, ...] = ()
+
+    def start(self) -> None:
+        """Begin to beat and to listen, on the loop that runs now."""
+        self._loop = asyncio.get_running_loop()
+        self._tasks.start("listen", self._listen())
+        self._tasks.start("beat", self._beat())
+
+    async def stop(self) -> None:
+        """Leave in good order: say farewell, give the lease up, end the tasks, close the bus."""
+        await self._tasks.stop()
+        try:
+            async with asyncio.timeout(2.0):
+                await self.gossip.leave(
+                    Farewell(
+                        application_id=self.gossip.application_id, node_id=self.node_id, incarnation=self._incarnation
+                    )
+                )
+                await self._placement.give_up()
+        except (BusError, TimeoutError) as error:
+            log.warning("left without a farewell: %s", error, extra={"action": "farewell-failed"})
+        await self._bus.close()
+
+    @property
+    def dead(self) -> str | None:
+        """Why this process cannot go on, None while it can."""
+        return self._tasks.dead
+
+    @property
+    def degraded(self) -> str | None:
+        """What does not work although lookups do, None when all does."""
+        why = self._deaf or self._mute
+        return None if why is None else f"the bus is away: {why}"
+
+    def not_ready(self) -> list[str]:
+        """Why this node should not be sent readers, beyond what the node itself says."""
+        reasons = []
+        if self._rival:
+            reasons.append(f"another process of the cluster is {self.node_id}: give each node an id of its own")
+        if self._outvoted is not None:
+            reasons.append(self._outvoted)
+        if self.assignment is None:
+            reasons.append("no assignment is known yet" + (f"; {self.degraded}" if self.degraded else ""))
+        return reasons
+
+    def changed(self) -> None:
+        """Something to tell has changed; called from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._changed.set)
+
+    def drain(self, draining: bool) -> None:
+        """Ask the cluster to move this node's tasks away, or take that back."""
+        if draining != self.draining:
+            log.warning("draining" if draining else "draining no more", extra={"action": "drain", "drain": draining})
+        self.draining = draining
+        self._changed.set()
+
+    def heartbeat(self) -> Heartbeat:
+        """How this node is now."""
+        self._sequence += 1
+        catalogue = self.catalogue()
+        return heartbeat_of(
+            self.node,
+            node_id=self.node_id,
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            endpoint=Endpoint(host=self.node.host.host, port=self.node.host.port),
+            zone=self._settings.zone or None,
+            state=self._state(),
+            heartbeat_ms=self._settings.lag_refresh_ms,
+            term=0 if self.assignment is None else self.assignment.term,
+            epoch=0 if self.assignment is None else self.assignment.epoch,
+            catalogue=None if catalogue is None else catalogue[0],
+            now_ms=self._clock.monotonic_ms(),
+        )
+
+    def catalogue(self) -> tuple[str, Catalogue] | None:
+        """The catalogue of what is served, and its name; None before there is anything."""
+        generation = self.node.generation
+        if generation is None:
+            return None
+        if self._catalogue is None or self._catalogue[0] is not generation:
+            catalogue = catalogue_of(generation, self.gossip.application_id)
+            self._catalogue = (generation, digest_of(catalogue), catalogue)
+        return self._catalogue[1], self._catalogue[2]
+
+    def _state(self) -> str:
+        if self.node.dead or self._tasks.dead or self._rival or self._outvoted:
+            return "failed"
+        if self.draining:
+            return "draining"
+        return "starting" if self.node.generation is None else "serving"
+
+    async def _beat(self) -> None:
+        while True:
+            started_ms = self._clock.monotonic_ms()
+            self._changed.clear()
+            await self._turn()
+            gap_ms = MIN_BEAT_GAP_MS - (self._clock.monotonic_ms() - started_ms)
+            if gap_ms > 0:
+                await asyncio.sleep(gap_ms / 1000)
+            left_ms = self._settings.lag_refresh_ms - (self._clock.monotonic_ms() - started_ms)
+            try:
+                async with asyncio.timeout(max(0.0, left_ms) / 1000):
+                    await self._changed.wait()
+                await asyncio.sleep(SETTLE_MS / 1000)
+            except TimeoutError:
+                pass
+
+    async def _turn(self) -> None:
+        """Say how this node is, and assign if that is its office."""
+        self._apply()
+        own = self.heartbeat()
+        now_ms = self._clock.monotonic_ms()
+        try:
+            self._rival_seen(not await self.gossip.beat(own))
+            await self._tell_catalogue(now_ms)
+            self._neighbours.heard(own, age_ms=0, now_ms=now_ms)
+            nodes = self._neighbours.alive(now_ms)
+            self._outvoted = outvoted(own, nodes)
+            if self._rival or self._outvoted:
+                await self._placement.give_up()
+                return
+            written = await self._placement.turn(
+                nodes=nodes, layout=self._layout(), highest=self._neighbours.highest(), known=self.assignment
+            )
+        except BusError as error:
+            self._speaks(str(error))
+            return
+        self._speaks(None)
+        if written is not None:
+            self._take(written)
+
+    def _layout(self) -> tuple[str, int, list[str]] | None:
+        generation = self.node.pending or self.node.generation
+        tasks = self.node.tasks()
+        if generation is None or not tasks:
+            return None
+        return generation.lineage, generation.layout.partitions, tasks
+
+    async def _tell_catalogue(self, now_ms: float) -> None:
+        catalogue = self.catalogue()
+        if catalogue is None:
+            return
+        digest, document = catalogue
+        told = self._told_catalogue
+        if told is None or told[0] != digest or now_ms - told[1] > CATALOGUE_EVERY_MS:
+            await self.gossip.write_catalogue(digest, document)
+            self._told_catalogue = (digest, now_ms)
+
+    async def _listen(self) -> None:
+        async for heard in self.gossip.listen():
+            now_ms = self._clock.monotonic_ms()
+            match heard:
+                case Heartbeat():
+                    self._neighbours.heard(heard, age_ms=0, now_ms=now_ms)
+                case Farewell():
+                    self._neighbours.left(heard)
+                    self._changed.set()
+                case Assignment():
+                    self._take(heard)
+                case CommitHint():
+                    self.node.wake()
+                case Announcement():
+                    self.node.announce(heard)
+                case Lost():
+                    self._hears(heard.why)
+                case Back():
+                    await self._read_all()
+
+    async def _read_all(self) -> None:
+        """The subscription stands: what the keys say now is where to go on from."""
+        try:
+            self._neighbours.read(await self.gossip.nodes(), now_ms=self._clock.monotonic_ms())
+            assignment, announcement = await self.gossip.assignment(), await self.gossip.announcement()
+        except BusError as error:
+            self._hears(str(error))
+            return
+        self._placement.bus_came_back()
+        self._told_catalogue = None
+        self._hears(None)
+        if assignment is not None:
+            self._take(assignment)
+        if announcement is not None:
+            self.node.announce(announcement)
+        self._changed.set()
+
+    def _hears(self, deaf: str | None) -> None:
+        was, self._deaf = self.degraded, deaf
+        self._note_bus(was)
+
+    def _speaks(self, mute: str | None) -> None:
+        was, self._mute = self.degraded, mute
+        self._note_bus(was)
+
+    def _note_bus(self, was: str | None) -> None:
+        """Say once that the bus went, and once that it is there."""
+        now = self.degraded
+        if was is None and now is not None:
+            log.warning("%s; lookups go on", now, extra={"action": "bus-lost"})
+        elif was is not None and now is None:
+            log.info("the bus is there", extra={"action": "bus-back"})
+
+    def _rival_seen(self, rival: bool) -> None:
+        if rival and not self._rival:
+            log.error("another process of the cluster is %s", self.node_id, extra={"action": "identity-conflict"})
+        self._rival = rival
+
+    def _take(self, assignment: Assignment) -> None:
+        """Follow an assignment, unless a later one is followed already."""
+        if self.assignment is not None and assignment.order <= self.assignment.order:
+            return
+        self.assignment = assignment
+        self._apply()
+        self._changed.set()
+
+    def _apply(self) -> None:
+        """Tell the node its tasks: those of its assignment, none when that is about another history."""
+        assignment = self.assignment
+        if assignment is None:
+            return
+        applies = (assignment.order, assignment.lineage == self.node.lineage)
+        if applies == self._applied:
+            return
+        self._applied = applies
+        duties = duties_of(assignment.tasks, self.node_id) if applies[1] else {}
+        log.info(
+            "assignment %d.%d: %d tasks", assignment.term, assignment.epoch, len(duties), extra={"action": "assigned"}
+        )
+        self.node.assign(duties)
+
+
+def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role]:
+    """What an assignment gives a node; a warm-up is a standby that does not count yet."""
+    return {
+        task: Role.ACTIVE if assigned.active == node_id else Role.STANDBY
+        for task, assigned in tasks.items()
+        if node_id in assigned.holders
+    }
+
+
+async def claim(gossip: Gossip, first: Heartbeat) -> None:
+    """Take the node id for this incarnation. Raises IdentityError when another process keeps using it.
+
+    What is left of a process that died goes by itself, within one expiry.
+    """
+    for _ in range(EXPIRY_HEARTBEATS + 2):
+        if await gossip.beat(first):
+            return
+        await asyncio.sleep(first.heartbeat_ms / 1000)
+    raise IdentityError(
+        f"another process of the cluster is {first.node_id}",
+        where=f"application {first.application_id}",
+        fix="Give each node an id of its own with --node-id, or stop the other process",
+    )

@@ -1,0 +1,86 @@
+"""`understudy node CHECKPOINT --redis URL`: one process of a cluster. The command line starts this by its entry point.
+
+Everything that can be refused is refused before the port opens: settings, the checkpoint, the port, and a node id that
+another process of the cluster uses. A bus that cannot be reached is not: the node waits for it, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+
+from understudy_shared.bus.redis_bus import RedisBus
+
+from understudy_node.app import create_app
+from understudy_node.cluster.member import Member, claim
+from understudy_node.cluster.routes import cluster_routes
+from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.node import Node
+from understudy_node.serve import open_node, run
+from understudy_shared.bus.base import BusError
+from understudy_shared.bus.gossip import Gossip
+from understudy_shared.clock import SystemClock
+from understudy_shared.errors import SettingsError
+from understudy_shared.messages import Applied, Endpoint, Heartbeat
+
+log = logging.getLogger(__name__)
+
+ALL_INTERFACES = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
+
+
+def main(settings: dict[str, object], started: Callable[[Node], None] | None = None) -> None:
+    """Serve as one node of a cluster until interrupted.
+
+    Raises UnderstudyError for what the caller can fix: settings, checkpoint, port, node id.
+    """
+    told = ClusterNodeSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
+    if told.advertised_host in ALL_INTERFACES:
+        raise SettingsError(
+            f"{told.advertised_host} is every interface, not an address that routers can connect to",
+            where="advertise_host",
+            fix="Say with --advertise-host by which name or address this node is reached",
+        )
+    node, listener = open_node(told, advertised_host=told.advertised_host)
+    try:
+        node.assign({})
+        node_id = told.node_id or f"{node.host.host}-{node.host.port}"
+        incarnation = uuid.uuid4().hex
+        asyncio.run(_claim(told, node, node_id, incarnation))
+        bus = RedisBus(told.redis)
+    except BaseException:
+        listener.close()
+        raise
+    member = Member(node, bus, told, node_id=node_id, incarnation=incarnation, clock=SystemClock())
+    if started is not None:
+        started(node)
+    run(create_app(node, member, cluster_routes(member)), listener)
+
+
+async def _claim(settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str) -> None:
+    """Take the node id before anything is served; while the bus is away nobody can tell, and the node goes on."""
+    first = Heartbeat(
+        application_id=settings.application,
+        node_id=node_id,
+        incarnation=incarnation,
+        sequence=0,
+        endpoint=Endpoint(host=node.host.host, port=node.host.port),
+        zone=settings.zone or None,
+        state="starting",
+        heartbeat_ms=settings.lag_refresh_ms,
+        lineage=node.lineage,
+        end_version=0,
+        end_age_ms=None,
+        applied=Applied(version=None, state="CREATED"),
+        term=0,
+        epoch=0,
+        checkpoint=settings.checkpoint,
+    )
+    bus = RedisBus(settings.redis)
+    try:
+        await claim(Gossip(bus, settings.application), first)
+    except BusError as error:
+        log.warning("%s; waiting for it", error, extra={"action": "bus-lost"})
+    finally:
+        await bus.close()

@@ -1,0 +1,93 @@
+"""Who lives, by what arrived here and when; and which of two checkpoints an application's nodes are to follow."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_node.cluster.neighbours import Neighbours, outvoted
+from understudy_shared.bus.gossip import Seen
+from understudy_shared.messages import Applied, Endpoint, Farewell, Heartbeat
+
+HEARTBEAT_MS = 1000
+
+
+def heartbeat(
+    node_id: str = "a", *, incarnation: str = "1", sequence: int = 0, lineage: str | None = "L", term: int = 0
+) -> Heartbeat:
+    return Heartbeat(
+        application_id="flights",
+        node_id=node_id,
+        incarnation=incarnation,
+        sequence=sequence,
+        endpoint=Endpoint(host="127.0.0.1", port=7101),
+        state="serving",
+        heartbeat_ms=HEARTBEAT_MS,
+        lineage=lineage,
+        end_version=0,
+        end_age_ms=None,
+        applied=Applied(version=None),
+        term=term,
+        epoch=0,
+        checkpoint=f"/checkpoints/{lineage}",
+    )
+
+
+def ids(neighbours: Neighbours, now_ms: float) -> list[str]:
+    return [seen.heartbeat.node_id for seen in neighbours.alive(now_ms)]
+
+
+def test_a_node_lives_for_three_heartbeats_after_its_last() -> None:
+    neighbours = Neighbours()
+    neighbours.heard(heartbeat(), age_ms=0, now_ms=100)
+    assert ids(neighbours, 100 + 3 * HEARTBEAT_MS) == ["a"]
+    assert ids(neighbours, 101 + 3 * HEARTBEAT_MS) == []
+
+
+def test_the_age_of_a_key_counts_towards_its_end() -> None:
+    neighbours = Neighbours()
+    neighbours.heard(heartbeat(), age_ms=2500, now_ms=100)
+    (seen,) = neighbours.alive(200)
+    assert seen.age_ms == 2600
+    assert ids(neighbours, 100 + 501) == []
+
+
+def test_a_farewell_of_an_earlier_process_does_not_remove_the_one_that_lives() -> None:
+    neighbours = Neighbours()
+    neighbours.heard(heartbeat(incarnation="2"), age_ms=0, now_ms=0)
+    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="1"))
+    assert ids(neighbours, 1) == ["a"]
+    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="2"))
+    assert ids(neighbours, 1) == []
+
+
+def test_who_has_no_key_when_the_keys_are_read_is_gone() -> None:
+    neighbours = Neighbours()
+    neighbours.heard(heartbeat("a"), age_ms=0, now_ms=0)
+    neighbours.read([Seen(heartbeat("b"), 10)], now_ms=5)
+    assert ids(neighbours, 6) == ["b"]
+
+
+@given(st.permutations(range(6)))
+def test_in_whatever_order_heartbeats_arrive_the_newest_stands(order: list[int]) -> None:
+    neighbours = Neighbours()
+    for sequence in order:
+        neighbours.heard(heartbeat(sequence=sequence, term=sequence), age_ms=0, now_ms=0)
+    assert neighbours.highest() == (5, 0)
+
+
+def test_a_lone_node_on_another_checkpoint_is_outvoted_and_told_which_is_which() -> None:
+    own = heartbeat("a", lineage="wrong")
+    nodes = [Seen(own, 0), Seen(heartbeat("b"), 0), Seen(heartbeat("c"), 0)]
+    why = outvoted(own, nodes)
+    assert why is not None
+    assert "/checkpoints/wrong" in why
+    assert "/checkpoints/L" in why
+    assert outvoted(heartbeat("b"), nodes) is None
+
+
+@given(st.lists(st.sampled_from(["L", "M", None]), min_size=1, max_size=7))
+def test_at_most_one_checkpoint_has_nodes_that_may_speak_for_the_application(lineages: list[str | None]) -> None:
+    nodes = [Seen(heartbeat(f"n{number}", lineage=lineage), 0) for number, lineage in enumerate(lineages)]
+    speaking = {seen.heartbeat.lineage for seen in nodes if outvoted(seen.heartbeat, nodes) is None} - {None}
+    assert len(speaking) == (1 if set(lineages) - {None} else 0)
