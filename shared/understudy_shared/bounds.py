@@ -70,9 +70,18 @@ NO_BOUND = Bound()
 
 
 def refusal(
-    bound: Bound, *, lag: LagInfo, role: Role, version: int, position_committed_at_us: int | None
+    bound: Bound,
+    *,
+    lag: LagInfo,
+    role: Role,
+    version: int,
+    position_committed_at_us: int | None,
+    known_end: int = 0,
 ) -> Refusal | None:
     """Why a replica at `version` may not answer, or None when it may. Lineage was checked before.
+
+    `known_end` is a version that is known to be committed, whether the replica has heard of it or not: even one whose
+    lag is unknown is at least that far behind.
 
     `position_committed_at_us` is when the replica's history committed the version that `min_position` names, None when
     that is not known. Another time than the token's means that the history was rewound: same number, another batch.
@@ -86,7 +95,11 @@ def refusal(
         if version < position.version:
             return Refusal.BELOW_MIN_POSITION
     # What is known to be exceeded is refused first: `unknown_lag=serve` excuses only what is unknown.
-    if _exceeds(lag.offset_lag, bound.max_lag) or _exceeds(lag.time_lag_ms, bound.max_staleness_ms):
+    if (
+        _exceeds(known_end - version, bound.max_lag)
+        or _exceeds(lag.offset_lag, bound.max_lag)
+        or _exceeds(lag.time_lag_ms, bound.max_staleness_ms)
+    ):
         return Refusal.LAG_EXCEEDED
     if lag.offset_lag is None or (bound.max_staleness_ms is not None and lag.time_lag_ms is None):
         return None if bound.serves_unknown_lag else Refusal.LAG_UNKNOWN

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
 
-from understudy_shared.bounds import NO_BOUND, Bound, UnknownLag, parse_bound
+from understudy_shared.bounds import NO_BOUND, BadBoundError, Bound, UnknownLag, parse_bound
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.position import BadPositionError
 
 PATH = "/internal/v1/lookup"
 CONTENT_TYPE = b"application/x-understudy-hop"
@@ -117,12 +118,12 @@ def encode_request(request: HopRequest) -> bytes:
 
 
 def decode_request(body: bytes) -> HopRequest:
-    """The request in a body. Raises BadHopError."""
+    """The request in a body. Raises BadHopError. Its bounds ask for no waiting: the deadline limits that."""
     header, start = _header(body)
     try:
-        counts = [int(group["count"]) for group in header["groups"]]
+        counts = [_whole(group, "count") for group in header["groups"]]
         count = sum(counts)
-        if min(counts, default=0) < 0 or count > MAX_HOP_KEYS:
+        if count > MAX_HOP_KEYS:
             raise BadHopError(f"a hop of {count} keys, above {MAX_HOP_KEYS}")
         numbers = struct.unpack_from(f"<{2 * count}I", body, start)
         keys = [
@@ -135,23 +136,25 @@ def decode_request(body: bytes) -> HopRequest:
             bound = fields.get("bound")
             groups.append(
                 HopGroup(
-                    str(fields["store"]),
-                    str(fields["lineage"]),
-                    int(fields["partitions"]),
-                    NO_BOUND if bound is None else parse_bound(bound),
+                    _text(fields, "store"),
+                    _text(fields, "lineage"),
+                    _whole(fields, "partitions"),
+                    NO_BOUND if bound is None else replace(parse_bound(bound), wait_ms=0),
                     keys[first : first + length],
                 )
             )
             first += length
         return HopRequest(
-            str(header["application_id"]),
-            int(header["end_version"]),
-            int(header["term"]),
-            int(header["epoch"]),
-            int(header["deadline_ms"]),
+            _text(header, "application_id"),
+            _whole(header, "end_version"),
+            _whole(header, "term"),
+            _whole(header, "epoch"),
+            _whole(header, "deadline_ms"),
             groups,
         )
-    except (KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
+    except (BadBoundError, BadPositionError) as error:
+        raise BadHopError(f"a hop whose bound is none: {error.what}", where=error.where) from None
+    except (KeyError, TypeError, AttributeError, struct.error) as error:
         raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
 
 
@@ -170,8 +173,8 @@ def decode_reply(body: bytes) -> HopReply:
     """The reply in a body. Raises BadHopError."""
     header, start = _header(body)
     try:
-        count = int(header["count"])
-        if not 0 <= count <= MAX_HOP_KEYS:
+        count = _whole(header, "count")
+        if count > MAX_HOP_KEYS:
             raise BadHopError(f"a hop's reply of {count} keys, above {MAX_HOP_KEYS}")
         kinds = body[start : start + count]
         lengths = struct.unpack_from(f"<{count}I", body, start + count)
@@ -179,8 +182,8 @@ def decode_reply(body: bytes) -> HopReply:
         if len(kinds) != count or (kinds and max(kinds) > PROBLEM):
             raise BadHopError("a hop's reply with an unknown kind of outcome")
         outcomes = [HopOutcome(kind, part) for kind, part in zip(kinds, bodies, strict=True)]
-        return HopReply(int(header["term"]), int(header["epoch"]), int(header["end_version"]), outcomes)
-    except (KeyError, TypeError, ValueError, struct.error) as error:
+        return HopReply(_whole(header, "term"), _whole(header, "epoch"), _whole(header, "end_version"), outcomes)
+    except (KeyError, struct.error) as error:
         raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
 
 
@@ -210,6 +213,20 @@ def _header(body: bytes) -> tuple[dict[str, Any], int]:
     if not isinstance(header, dict):
         raise BadHopError("a hop whose header is not a JSON object")
     return header, start
+
+
+def _whole(fields: dict[str, Any], name: str) -> int:
+    value = fields[name]
+    if type(value) is int and value >= 0:
+        return value
+    raise BadHopError(f"a hop whose {name} is {value!r:.80}, not a whole number >= 0")
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields[name]
+    if isinstance(value, str):
+        return value
+    raise BadHopError(f"a hop whose {name} is {value!r:.80}, not a text")
 
 
 def _cut(body: bytes, lengths: Sequence[int], start: int) -> list[bytes]:

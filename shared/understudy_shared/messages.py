@@ -22,8 +22,8 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-TaskKey = Annotated[str, StringConstraints(pattern=r"^\d{1,9}_\d{1,9}$")]
-"""A task within its application: `{operator}_{partition}`."""
+TaskKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})$")]
+"""A task within its application: `{operator}_{partition}`, in the only way to write it."""
 
 
 class BadMessageError(UnderstudyError):

@@ -24,8 +24,10 @@ class Supervisor:
         self._stopping = False
 
     def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` until `stop`; its end before that is a failure."""
+        """Run `work` until `stop`; its end before that is a failure. Names are used once."""
+        assert name not in self._tasks, f"two background tasks are called {name!r}"
         task = asyncio.get_running_loop().create_task(self._watch(name, work), name=name)
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it was never awaited
         self._tasks[name] = task
 
     @property
@@ -48,8 +50,9 @@ class Supervisor:
             await work
             if not self._stopping:
                 raise RuntimeError("it ended")
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # somebody cancelled this task; without that, what it waited for was cancelled, and it died of it
             self.failure = self.failure or (name, error)
             log.exception("background task %s died", name, extra={"action": "task-died"})

@@ -49,10 +49,10 @@ class Bus(Protocol):
     """Every call raises BusError when the bus cannot do it within its deadline. Payloads are bytes, keys are text."""
 
     async def get(self, key: str) -> Stored | None:
-        """A value written by `put` or `put_owned`, or the payload of one written by `put_fenced`."""
+        """The payload of `put`, `put_owned` or `put_fenced`; an empty one if no bus wrote what stands there."""
 
     async def scan(self, prefix: str) -> dict[str, Stored]:
-        """Every owned value whose key begins with `prefix`."""
+        """Every owned value whose key begins with `prefix`; what is not owned is left out."""
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
         """Write a value that anybody may write."""
@@ -61,7 +61,7 @@ class Bus(Protocol):
         """Write and publish `payload`, unless the key has another owner: False then, and nothing happened."""
 
     async def delete_owned(self, key: str, owner: str, payload: bytes, *, channel: str) -> None:
-        """Delete the key if it is the owner's, and publish `payload`."""
+        """Delete the key if it is the owner's, and publish `payload`. When it has another owner, nothing happens."""
 
     async def publish(self, channel: str, payload: bytes) -> None:
         """Send to whoever listens now."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -107,7 +107,11 @@ class Gossip:
         found = []
         for key, stored in sorted((await self._bus.scan(self.names.nodes)).items()):
             heartbeat = self._open(Heartbeat, stored.payload, where=key)
-            if heartbeat is not None and self.names.node(heartbeat.node_id) == key:
+            if heartbeat is None:
+                continue
+            if self.names.node(heartbeat.node_id) != key:
+                self._refuse("heartbeat", f"a heartbeat of node {heartbeat.node_id!r} under another's key ({key})")
+            else:
                 expiry_ms = heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
                 age_ms = expiry_ms if stored.left_ms is None else max(0, expiry_ms - stored.left_ms)
                 found.append(Seen(heartbeat, age_ms))
@@ -161,13 +165,15 @@ class Gossip:
 
     async def listen(self) -> AsyncIterator[Spoken | Lost | Back]:
         """What is said from now on; after `Back`, read the keys again."""
-        async for message in self._bus.listen(self.names.channel):
-            if isinstance(message, bytes):
-                heard = self._hear(message)
+        messages = self._bus.listen(self.names.channel)
+        try:
+            async for message in messages:
+                heard = self._hear(message) if isinstance(message, bytes) else message
                 if heard is not None:
                     yield heard
-            else:
-                yield message
+        finally:
+            if isinstance(messages, AsyncGenerator):  # its connection goes back now, not when it is collected
+                await messages.aclose()
 
     def _hear(self, payload: bytes) -> Spoken | None:
         name, _, document = payload.partition(b"\n")

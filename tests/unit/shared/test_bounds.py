@@ -289,3 +289,31 @@ def test_nobody_waits_longer_than_the_longest_wait() -> None:
     with pytest.raises(BadBoundError, match=str(MAX_WAIT_MS)) as refused:
         parse_bound({"wait_ms": MAX_WAIT_MS + 1})
     assert refused.value.where == "wait_ms"
+
+
+@pytest.mark.parametrize(
+    ("bound", "lag_info", "known_end", "expected"),
+    [
+        pytest.param(Bound(max_lag=2), UNKNOWN, 13, Refusal.LAG_EXCEEDED, id="unknown, but at least three behind"),
+        pytest.param(Bound(max_lag=2), UNKNOWN, 12, Refusal.LAG_UNKNOWN, id="unknown, at least two behind"),
+        pytest.param(Bound(max_lag=2, unknown_lag=SERVE), UNKNOWN, 13, Refusal.LAG_EXCEEDED, id="serve excuses no gap"),
+        pytest.param(Bound(max_lag=2, unknown_lag=SERVE), UNKNOWN, 12, None, id="serve unknown inside the gap"),
+        pytest.param(Bound(max_lag=2), lag(0, 0), 13, Refusal.LAG_EXCEEDED, id="at an end that is not the newest"),
+        pytest.param(Bound(max_lag=3), lag(0, 0), 13, None, id="the gap is inclusive"),
+        pytest.param(Bound(max_lag=0), lag(0, 0), 9, None, id="somebody heard less"),
+        pytest.param(Bound(max_staleness_ms=5), lag(0, 5), 99, None, id="time lag is the replica's own measure"),
+        pytest.param(NO_BOUND, UNKNOWN, 99, None, id="no bound"),
+    ],
+)
+def test_the_newest_end_that_anybody_heard_of_counts(
+    bound: Bound, lag_info: LagInfo, known_end: int, expected: Refusal | None
+) -> None:
+    found = refusal(
+        bound,
+        lag=lag_info,
+        role=Role.STANDBY,
+        version=lag_info.current_offset_position,
+        position_committed_at_us=None,
+        known_end=known_end,
+    )
+    assert found is expected

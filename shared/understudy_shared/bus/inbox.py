@@ -1,0 +1,70 @@
+"""What a subscription heard and nobody has read yet: bounded in messages and bytes, one reader, no I/O.
+
+A reader that is too slow loses messages, and is told so: what waited is dropped, and `Lost` and `Back` take its place.
+After that `Back` the reader reads the keys again, as after any other loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from understudy_shared.bus.base import Back, Lost
+
+MAX_MESSAGES = 10_000
+MAX_BYTES = 64 * 1024 * 1024
+"""Sixteen messages of the largest size there is; an ordinary heartbeat has less than 1 kB."""
+
+Heard = bytes | Lost | Back
+
+
+class Inbox:
+    """Messages in the order of arrival."""
+
+    def __init__(self, *, max_messages: int = MAX_MESSAGES, max_bytes: int = MAX_BYTES) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._waiting: deque[Heard] = deque()
+        self._bytes = 0
+        self._arrived = asyncio.Event()
+        self._end: BaseException | None = None
+        self._ended = False
+
+    def put(self, heard: Heard) -> None:
+        """Keep it for the reader; when there is no room, what waits is dropped and the reader told."""
+        self._waiting.append(heard)
+        self._bytes += _size(heard)
+        if len(self._waiting) > self._max_messages or self._bytes > self._max_bytes:
+            self._overflow(heard)
+        self._arrived.set()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Nothing comes any more; the reader gets `error`, if there is one, after what waits."""
+        self._ended = True
+        self._end = self._end or error
+        self._arrived.set()
+
+    async def take(self) -> Heard | None:
+        """The next one, as soon as there is one; None after the end."""
+        while not self._waiting:
+            if self._end is not None:
+                raise self._end
+            if self._ended:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        heard = self._waiting.popleft()
+        self._bytes -= _size(heard)
+        return heard
+
+    def _overflow(self, last: Heard) -> None:
+        why = f"more than {self._max_messages} messages or {self._max_bytes} bytes waited: the reader is too slow"
+        self._waiting.clear()
+        self._bytes = 0
+        self._waiting.append(Lost(why))
+        if not isinstance(last, Lost):
+            self._waiting.append(Back())
+
+
+def _size(heard: Heard) -> int:
+    return len(heard) if isinstance(heard, bytes) else 0

@@ -1,0 +1,165 @@
+"""The bus in one process: what `understudy serve` and tests use instead of Redis, under the same contract.
+
+One event loop uses it, with any number of tasks. No step awaits, so every operation is one step for all of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from understudy_shared.bus.base import Back, BusError, Fence, Lost, Stored
+from understudy_shared.bus.inbox import Inbox
+from understudy_shared.clock import Clock, SystemClock
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """What stands under a key. `owner` is None for what anybody may write; `order` is (term, epoch), if it has one."""
+
+    payload: bytes
+    ends_ms: float | None
+    owner: str | None = None
+    order: tuple[int, int] | None = None
+
+
+class LocalBus:
+    """Keys, leases and a channel in memory."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or SystemClock()
+        self._values: dict[str, _Value] = {}
+        self._leases: dict[str, _Value] = {}
+        self._terms: dict[str, int] = {}
+        self._inboxes: defaultdict[str, list[Inbox]] = defaultdict(list)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        readers = sum(map(len, self._inboxes.values()))
+        return f"LocalBus({len(self._values)} keys, {readers} readers)"
+
+    async def get(self, key: str) -> Stored | None:
+        """What stands under a key."""
+        value = self._living(self._values, key)
+        return None if value is None else self._stored(value)
+
+    async def scan(self, prefix: str) -> dict[str, Stored]:
+        """Every owned value under a prefix."""
+        living = {key: self._living(self._values, key) for key in list(self._values) if key.startswith(prefix)}
+        return {
+            key: self._stored(value) for key, value in living.items() if value is not None and value.owner is not None
+        }
+
+    async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
+        """Write a value that anybody may write."""
+        self._open()
+        self._values[key] = _Value(payload, None if expiry_ms is None else self._end(expiry_ms))
+
+    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: str) -> bool:
+        """Write and publish, unless the key has another owner."""
+        if self._is_anothers(key, owner):
+            return False
+        self._values[key] = _Value(payload, self._end(expiry_ms), owner)
+        self._send(channel, payload)
+        return True
+
+    async def delete_owned(self, key: str, owner: str, payload: bytes, *, channel: str) -> None:
+        """Delete the key and publish, unless it has another owner."""
+        if self._is_anothers(key, owner):
+            return
+        value = self._values.get(key)
+        if value is not None and value.owner == owner:
+            del self._values[key]
+        self._send(channel, payload)
+
+    async def publish(self, channel: str, payload: bytes) -> None:
+        """Send to whoever listens now."""
+        self._open()
+        self._send(channel, payload)
+
+    async def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
+        """Messages as they come; the subscription never breaks, but a reader that is too slow gets `Lost`."""
+        self._open()
+        inbox = Inbox()
+        inbox.put(Back())
+        self._inboxes[channel].append(inbox)
+        try:
+            while (heard := await inbox.take()) is not None:
+                yield heard
+        finally:
+            self._inboxes[channel].remove(inbox)
+
+    async def acquire(self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int) -> int | None:
+        """Take a free lease under a new term."""
+        if self._living(self._leases, lease_key) is not None:
+            return None
+        term = max(self._terms.get(term_key, 0), above) + 1
+        self._terms[term_key] = term
+        self._leases[lease_key] = _Value(b"", self._end(expiry_ms), owner, (term, 0))
+        return term
+
+    async def renew(self, fence: Fence, *, expiry_ms: int) -> bool:
+        """Keep the lease; False when it is no longer the fence's."""
+        if not self._holds(fence):
+            return False
+        self._leases[fence.lease_key] = _Value(b"", self._end(expiry_ms), fence.owner, (fence.term, 0))
+        return True
+
+    async def release(self, fence: Fence) -> None:
+        """Give the lease up, if it is the fence's."""
+        if self._holds(fence):
+            del self._leases[fence.lease_key]
+
+    async def lease_holder(self, lease_key: str) -> str | None:
+        """Who has the lease."""
+        lease = self._living(self._leases, lease_key)
+        return None if lease is None else lease.owner
+
+    async def put_fenced(self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str) -> bool:
+        """Write and publish, if the fence holds and (term, epoch) is above what the key has."""
+        value = self._living(self._values, key)
+        order = (fence.term, epoch)
+        if not self._holds(fence) or (value is not None and value.order is not None and value.order >= order):
+            return False
+        self._values[key] = _Value(payload, None, None, order)
+        self._send(channel, payload)
+        return True
+
+    async def close(self) -> None:
+        """End every subscription; later calls are refused."""
+        self._closed = True
+        for inboxes in self._inboxes.values():
+            for inbox in inboxes:
+                inbox.end()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise BusError("the bus was closed", where="in this process")
+
+    def _living(self, values: dict[str, _Value], key: str) -> _Value | None:
+        self._open()
+        value = values.get(key)
+        if value is not None and value.ends_ms is not None and value.ends_ms <= self._clock.monotonic_ms():
+            del values[key]
+            return None
+        return value
+
+    def _is_anothers(self, key: str, owner: str) -> bool:
+        value = self._living(self._values, key)
+        return value is not None and value.owner not in (None, owner)
+
+    def _holds(self, fence: Fence) -> bool:
+        lease = self._living(self._leases, fence.lease_key)
+        return lease is not None and lease.owner == fence.owner and lease.order == (fence.term, 0)
+
+    def _end(self, expiry_ms: int) -> float:
+        return self._clock.monotonic_ms() + expiry_ms
+
+    def _stored(self, value: _Value) -> Stored:
+        left_ms = None if value.ends_ms is None else int(value.ends_ms - self._clock.monotonic_ms())
+        return Stored(value.payload, left_ms)
+
+    def _send(self, channel: str, payload: bytes) -> None:
+        for inbox in self._inboxes.get(channel, ()):
+            inbox.put(payload)

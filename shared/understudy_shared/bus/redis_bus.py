@@ -1,0 +1,263 @@
+"""The bus over Redis or Valkey: each operation of the contract is one command or one script inside the server.
+
+Rule: nothing is retried here, but for connecting a subscription again. A call that fails has a deadline and a reason,
+and its caller decides; whoever renews something does so at its next turn anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from urllib.parse import quote
+
+import redis.asyncio as redis
+from redis.asyncio.connection import AbstractConnection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from understudy_shared.bus import redis_scripts as scripts
+from understudy_shared.bus.base import Back, BusError, Fence, Lost, Stored
+from understudy_shared.bus.inbox import Inbox
+from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, masked
+from understudy_shared.supervise import Supervisor
+
+MAX_CONNECTIONS = 16
+"""Calls in flight at once; more wait, inside their deadline."""
+
+MAX_SCANNED = 10_000
+"""Keys of one scan: ten times the largest cluster that is planned for."""
+
+SCAN_COUNT = 1000
+SCAN_DEADLINES = 5
+"""A scan takes several round trips, more when other applications share the database; it may take so many deadlines."""
+
+MIN_PAUSE_MS, MAX_PAUSE_MS = 50, 2000
+"""Between attempts to subscribe again."""
+
+_Found = dict[str, tuple[scripts.Opened | None, int | None]]
+"""What stands under keys (None: it is not ours), and what is left of its expiry in ms."""
+
+
+class RedisBus:
+    """Keys and a channel in a Redis that others use too."""
+
+    def __init__(self, url: str, *, call_timeout_ms: int = 1000) -> None:
+        """Nothing is connected yet. Raises SettingsError for a URL that names no Redis."""
+        self.where = masked(url)
+        self._timeout_ms = call_timeout_ms
+        options = connection_options(url, parse_url, timeout_s=call_timeout_ms / 1000, retry=Retry(NoBackoff(), 0))
+        self._pool = redis.BlockingConnectionPool(
+            **{**options, "max_connections": MAX_CONNECTIONS, "timeout": call_timeout_ms / 1000}
+        )
+        checked(url, self._connection)
+        self._client: redis.Redis = redis.Redis(connection_pool=self._pool)
+        self._inboxes: set[Inbox] = set()
+        self._closed = False
+        self._random = random.SystemRandom()
+
+    def __repr__(self) -> str:
+        return f"RedisBus({self.where}, {len(self._inboxes)} readers)"
+
+    async def get(self, key: str) -> Stored | None:
+        """What stands under a key; of something that is not ours an empty payload, which is no document."""
+        found: _Found = await self._call(f"reading {key}", lambda: self._read([key]))
+        if key not in found:
+            return None
+        value, left_ms = found[key]
+        return Stored(b"" if value is None else value.payload, left_ms)
+
+    async def scan(self, prefix: str) -> dict[str, Stored]:
+        """Every owned value under a prefix; what is not owned, or not ours, is left out."""
+        found: _Found = await self._call(
+            f"scanning {prefix}*", lambda: self._scan(prefix), limit_ms=SCAN_DEADLINES * self._timeout_ms
+        )
+        return {
+            key: Stored(value.payload, left_ms)
+            for key, (value, left_ms) in found.items()
+            if value is not None and value.kind == b"owned"
+        }
+
+    async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
+        """Write a value that anybody may write."""
+        await self._call(f"writing {key}", lambda: self._client.set(key, scripts.PUT + payload, px=expiry_ms))
+
+    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: str) -> bool:
+        """Write and publish, unless the key has another owner."""
+        arguments = (scripts.owned(owner), payload, expiry_ms, channel)
+        return bool(await self._run(scripts.PUT_OWNED, [key], *arguments, doing=f"writing {key}"))
+
+    async def delete_owned(self, key: str, owner: str, payload: bytes, *, channel: str) -> None:
+        """Delete the key and publish, unless it has another owner."""
+        arguments = (scripts.owned(owner), payload, channel)
+        await self._run(scripts.DELETE_OWNED, [key], *arguments, doing=f"deleting {key}")
+
+    async def publish(self, channel: str, payload: bytes) -> None:
+        """Send to whoever listens now."""
+        await self._call(f"publishing on {channel}", lambda: self._client.publish(channel, payload))
+
+    async def acquire(self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int) -> int | None:
+        """Take a free lease under a new term."""
+        arguments = (quote(owner, safe=""), above, expiry_ms)
+        return await self._run(scripts.ACQUIRE, [lease_key, term_key], *arguments, doing=f"taking {lease_key}") or None
+
+    async def renew(self, fence: Fence, *, expiry_ms: int) -> bool:
+        """Keep the lease; False when it is no longer the fence's."""
+        key = fence.lease_key
+        value = scripts.lease(fence.owner, fence.term)
+        return bool(await self._run(scripts.RENEW, [key], value, expiry_ms, doing=f"keeping {key}"))
+
+    async def release(self, fence: Fence) -> None:
+        """Give the lease up, if it is the fence's."""
+        key = fence.lease_key
+        await self._run(scripts.RELEASE, [key], scripts.lease(fence.owner, fence.term), doing=f"giving up {key}")
+
+    async def lease_holder(self, lease_key: str) -> str | None:
+        """Who has the lease; None too when what stands there is not ours."""
+        value: bytes | None = await self._call(f"reading {lease_key}", lambda: self._client.get(lease_key))
+        return None if value is None else scripts.holder_of(value)
+
+    async def put_fenced(self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str) -> bool:
+        """Write and publish, if the fence holds and (term, epoch) is above what the key has."""
+        arguments = (scripts.lease(fence.owner, fence.term), fence.term, epoch, payload, channel)
+        keys = [fence.lease_key, key]
+        return bool(await self._run(scripts.PUT_FENCED, keys, *arguments, doing=f"writing {key}"))
+
+    async def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
+        """Messages as they come. The subscription has a connection and a task of its own while it is read."""
+        self._open()
+        inbox = Inbox()
+        reader = Supervisor()
+        self._inboxes.add(inbox)
+        reader.start(f"listens to {channel}", self._fill(inbox, channel))
+        try:
+            while (heard := await inbox.take()) is not None:
+                yield heard
+        finally:
+            self._inboxes.discard(inbox)
+            await reader.stop()
+
+    async def close(self) -> None:
+        """Give connections back and end every subscription; later calls are refused."""
+        self._closed = True
+        for inbox in self._inboxes:
+            inbox.end()
+        await self._client.aclose()
+        await self._pool.disconnect()
+
+    async def _fill(self, inbox: Inbox, channel: str) -> None:
+        """Keep a subscription, and tell of each loss; a bug of ours goes to the reader, who would wait for ever."""
+        try:
+            attempt = 0
+            while True:
+                stood, why = await self._subscribed(inbox, channel)
+                if stood:
+                    inbox.put(Lost(str(why)))
+                attempt = 0 if stood else attempt + 1
+                await asyncio.sleep(pause_ms(attempt, self._random.random()) / 1000)
+        except Exception as error:
+            inbox.end(error)
+            raise
+
+    async def _subscribed(self, inbox: Inbox, channel: str) -> tuple[bool, BusError]:
+        """One subscription until it breaks: whether it ever stood, and why it broke."""
+        connection = self._connection()
+        stood = False
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                await connection.connect()  # type: ignore[no-untyped-call]
+                await connection.send_command("SUBSCRIBE", channel)
+                await connection.read_response()
+            inbox.put(Back())
+            stood = True
+            await self._hear(connection, inbox)
+        except (RedisError, OSError) as error:
+            return stood, self._failed(error, f"listening to {channel}")
+        finally:
+            await connection.disconnect(nowait=True)
+        raise AssertionError("a subscription ends only by an error")
+
+    async def _hear(self, connection: AbstractConnection, inbox: Inbox) -> None:
+        """Read until the connection breaks; one that is silent is asked, and must answer within a deadline."""
+        asked = False
+        while True:
+            told = await connection.read_response(timeout=self._timeout_ms / 1000)
+            if told is not None:
+                asked = False
+                if told[0] == b"message":
+                    inbox.put(told[2])
+            elif asked:
+                raise TimeoutError
+            else:
+                asked = True
+                await connection.send_command("PING")
+
+    def _connection(self) -> AbstractConnection:
+        """A connection that the pool does not count."""
+        return self._pool.connection_class(**self._pool.connection_kwargs)
+
+    async def _read(self, keys: list[str]) -> _Found:
+        """What stands under each key, if anything, and what is left of its expiry."""
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.get(key)
+            pipeline.pttl(key)
+        replies = await pipeline.execute(raise_on_error=False)
+        found: _Found = {}
+        for key, value, left_ms in zip(keys, replies[::2], replies[1::2], strict=True):
+            if isinstance(left_ms, RedisError):
+                raise left_ms
+            if isinstance(value, RedisError) and not str(value).startswith("WRONGTYPE"):
+                raise value
+            if value is not None and left_ms != -2:  # -2: it expired between the two
+                is_ours = isinstance(value, bytes)
+                found[key] = (scripts.opened(value) if is_ours else None, None if left_ms == -1 else left_ms)
+        return found
+
+    async def _scan(self, prefix: str) -> _Found:
+        pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*"
+        found: _Found = {}
+        cursor: int | None = None
+        while cursor != 0:
+            cursor, raw = await self._client.scan(cursor or 0, match=pattern, count=SCAN_COUNT)
+            keys = [key.decode("utf-8", "replace") if isinstance(key, bytes) else key for key in raw]
+            if keys:
+                found |= await self._read([key for key in keys if key not in found])
+            if len(found) > MAX_SCANNED:
+                raise BusError(
+                    f"more than {MAX_SCANNED} keys begin with {prefix!r}",
+                    where=self.where,
+                    fix="Look what writes them, and delete what no node of this application wrote",
+                )
+        return found
+
+    async def _run(self, script: str, keys: list[str], *arguments: bytes | str | int, doing: str) -> int:
+        """Run a script; what it returned."""
+        return int(await self._call(doing, lambda: self._client.eval(script, len(keys), *keys, *arguments)))
+
+    async def _call(self, doing: str, work: Callable[[], Any], *, limit_ms: int | None = None) -> Any:
+        """Do it within its deadline. Raises BusError."""
+        self._open()
+        try:
+            async with asyncio.timeout((limit_ms or self._timeout_ms) / 1000):
+                return await work()
+        except (RedisError, OSError) as error:
+            raise self._failed(error, doing) from error
+
+    def _failed(self, error: BaseException, doing: str) -> BusError:
+        return bus_error(error, doing=doing, where=self.where, timeout_ms=self._timeout_ms)
+
+    def _open(self) -> None:
+        if self._closed:
+            raise BusError("the bus was closed", where=self.where)
+
+
+def pause_ms(attempt: int, chance: float) -> float:
+    """How long to wait before subscribing again after `attempt` failures in a row: doubled each time, up to a limit.
+
+    `chance` in [0, 1) moves it to anything from a half to all of that, so that a fleet does not come back at once.
+    """
+    return float(min(MAX_PAUSE_MS, MIN_PAUSE_MS * 2 ** min(attempt, 10)) * (0.5 + chance / 2))

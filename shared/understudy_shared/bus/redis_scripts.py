@@ -1,0 +1,127 @@
+"""The steps that must happen at once, as scripts that run inside Redis, and the values that they write (pure).
+
+Every value begins with a line that says what it is: `us1 put`, `us1 owned {owner}`, `us1 fenced {term} {epoch}` or
+`us1 lease {term} {owner}`; the payload follows. Owners are percent-encoded, so that a line is always one line. What
+does not begin so was not written by us.
+
+A script touches the keys that it names, all of one application and thus of one shard, and publishes on its channel.
+Where a key holds something that is not ours, it counts as nothing, except under a lease: what cannot be read there is
+taken for somebody's lease, because two assignors would be worse than none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+MAX_HEADER_BYTES = 4096
+"""Longest first line that is looked for: an owner of 256 characters takes at most 3,072 when encoded."""
+
+PUT = b"us1 put\n"
+_KINDS = frozenset((b"put", b"owned", b"fenced", b"lease"))
+
+
+class Opened(NamedTuple):
+    """A value of ours: its kind, the rest of its first line, and its payload."""
+
+    kind: bytes
+    told: bytes
+    payload: bytes
+
+
+def owned(owner: str) -> bytes:
+    """The first line of an owned value."""
+    return _line(f"us1 owned {quote(owner, safe='')}")
+
+
+def lease(owner: str, term: int) -> bytes:
+    """The whole value of a lease."""
+    return _line(f"us1 lease {term} {quote(owner, safe='')}")
+
+
+def opened(value: bytes) -> Opened | None:
+    """What is in a value; None when we did not write it."""
+    end = value.find(b"\n", 0, MAX_HEADER_BYTES)
+    mark, _, rest = value[: max(end, 0)].partition(b" ")
+    kind, _, told = rest.partition(b" ")
+    return Opened(kind, told, value[end + 1 :]) if mark == b"us1" and kind in _KINDS else None
+
+
+def holder_of(value: bytes) -> str | None:
+    """The owner that a lease's value names."""
+    found = opened(value)
+    if found is None or found.kind != b"lease":
+        return None
+    return unquote(found.told.partition(b" ")[2].decode("ascii", "replace"))
+
+
+def _line(text: str) -> bytes:
+    line = text.encode("ascii") + b"\n"
+    assert len(line) <= MAX_HEADER_BYTES, f"an owner that is too long: {text[:80]}..."
+    return line
+
+
+_FIRST_LINE = """
+local function first_line(key)
+  local value = redis.pcall('GETRANGE', key, 0, 4095)
+  if type(value) ~= 'string' then return '' end
+  return string.match(value, '^(us1 [^\\n]*\\n)') or ''
+end
+local function is_anothers(key, line)
+  local found = first_line(key)
+  return string.sub(found, 1, 10) == 'us1 owned ' and found ~= line
+end
+"""
+
+PUT_OWNED = f"""{_FIRST_LINE}
+-- key | first line, payload, expiry in ms, channel
+if is_anothers(KEYS[1], ARGV[1]) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
+redis.call('PUBLISH', ARGV[4], ARGV[2])
+return 1
+"""
+
+DELETE_OWNED = f"""{_FIRST_LINE}
+-- key | first line, payload, channel
+if is_anothers(KEYS[1], ARGV[1]) then return 0 end
+if first_line(KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+redis.call('PUBLISH', ARGV[3], ARGV[2])
+return 1
+"""
+
+ACQUIRE = """
+-- lease, term | encoded owner, above, expiry in ms
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+local stored = redis.pcall('GET', KEYS[2])
+if type(stored) ~= 'string' or #stored > 16 or not string.match(stored, '^%d+$') then stored = '0' end
+local term = math.max(tonumber(stored), tonumber(ARGV[2])) + 1
+local text = string.format('%.0f', term)
+redis.call('SET', KEYS[1], 'us1 lease ' .. text .. ' ' .. ARGV[1] .. '\\n', 'PX', ARGV[3])
+redis.call('SET', KEYS[2], text)
+return term
+"""
+
+RENEW = """
+-- lease | its value, expiry in ms
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+
+RELEASE = """
+-- lease | its value
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])
+"""
+
+PUT_FENCED = f"""{_FIRST_LINE}
+-- lease, key | the lease's value, term, epoch, payload, channel
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+local term, epoch = string.match(first_line(KEYS[2]), '^us1 fenced (%d+) (%d+)\\n$')
+if term then
+  local stored, told = tonumber(term), tonumber(ARGV[2])
+  if stored > told or (stored == told and tonumber(epoch) >= tonumber(ARGV[3])) then return 0 end
+end
+redis.call('SET', KEYS[2], 'us1 fenced ' .. ARGV[2] .. ' ' .. ARGV[3] .. '\\n' .. ARGV[4])
+redis.call('PUBLISH', ARGV[5], ARGV[4])
+return 1
+"""

@@ -1,0 +1,124 @@
+"""What a Spark driver says on the bus, without an event loop: the same keys, channel and documents as `Gossip`.
+
+A query must never wait for Redis: each call has a deadline that holds even while a name is resolved, because another
+thread makes it. A hint is only a hint: when it cannot be given, that is counted and logged, and the query goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Full, Queue
+
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from understudy_shared.bus.base import BusError
+from understudy_shared.bus.gossip import Names, enveloped
+from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, masked
+from understudy_shared.bus.redis_scripts import PUT
+from understudy_shared.messages import Announcement, CommitHint
+
+log = logging.getLogger(__name__)
+
+DEADLINE_MS = 500
+"""Of one call: long for Redis, short for a micro-batch."""
+
+Work = tuple[Callable[[], None], "Future[None]"]
+
+
+class SyncPublisher:
+    """Tells nodes of one query. Calls come from any thread; one is made at a time."""
+
+    def __init__(self, url: str, application_id: str) -> None:
+        """Nothing is connected yet. Raises SettingsError for a URL that names no Redis."""
+        self.failures = 0
+        """Hints that were not given."""
+        self.where = masked(url)
+        self._application_id = application_id
+        self._names = Names(application_id)
+        options = connection_options(url, parse_url, timeout_s=DEADLINE_MS / 1000, retry=Retry(NoBackoff(), 0))
+        pool = redis.ConnectionPool(**{**options, "max_connections": 1})
+        checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
+        self._client: redis.Redis = redis.Redis(connection_pool=pool)
+        self._work: Queue[Work | None] = Queue(maxsize=1)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def hint(self, version: int) -> None:
+        """Say that `version` was committed. Never raises: without it, nodes see the commit at their next poll."""
+        try:
+            spoken = enveloped(CommitHint(application_id=self._application_id, version=version))
+            self._do("hinting", lambda: self._publish(spoken))
+        except Exception as error:  # whatever it is, the user's query must not end by it
+            self.failures += 1
+            count = self.failures
+            if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: an outage must not flood the log
+                log.warning("no hint: %s", error, extra={"action": "hint-failed", "count": count})
+
+    def announce(self, announcement: Announcement) -> None:
+        """Write what the pipeline tells of its query, and say so. Raises BusError."""
+        spoken = enveloped(announcement)
+
+        def write() -> None:
+            self._client.set(self._names.announcement, PUT + spoken)
+            self._publish(spoken)
+
+        self._do("announcing", write)
+
+    def close(self) -> None:
+        """Give the connection back, after the call that is being made, if one is. May be called again."""
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                self._work.put(None, timeout=DEADLINE_MS / 1000)
+            except Full:  # it hangs, and dies with the process
+                return
+            thread.join(DEADLINE_MS / 1000)
+
+    def _publish(self, spoken: bytes) -> None:
+        self._client.publish(self._names.channel, spoken)
+
+    def _do(self, doing: str, call: Callable[[], None]) -> None:
+        """Have it done by the other thread within the deadline. Raises BusError."""
+        done: Future[None] = Future()
+        with self._lock:
+            if self._closed:
+                raise BusError("the publisher was closed", where=self.where)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="understudy-publisher", daemon=True)
+                self._thread.start()
+            try:
+                self._work.put_nowait((call, done))
+            except Full:
+                raise self._failed(TimeoutError(), doing) from None
+        try:
+            done.result(DEADLINE_MS / 1000)
+        except (RedisError, OSError, TimeoutError) as error:
+            done.cancel()  # not begun yet: nobody waits for it any more
+            raise self._failed(error, doing) from error
+
+    def _failed(self, error: BaseException, doing: str) -> BusError:
+        return bus_error(error, doing=doing, where=self.where, timeout_ms=DEADLINE_MS)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            call, done = work
+            if not done.set_running_or_notify_cancel():
+                continue
+            try:
+                call()
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+        self._client.close()
+        self._client.connection_pool.disconnect()

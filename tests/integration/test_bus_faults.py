@@ -1,0 +1,239 @@
+"""The bus when Redis is away, killed, frozen, emptied, or holds what others wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from tests.support.bus_talk import APPLICATION, assignment, eventually, heartbeat, listening
+from tests.support.redis_server import RedisServer, redis_server
+
+from understudy_shared.bus.base import Back, BusError, Lost, Stored
+from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.redis_bus import MAX_CONNECTIONS, RedisBus
+from understudy_shared.messages import CommitHint
+
+CHANNEL = "us:{flights}:events"
+CALL_MS = 300
+"""Deadline of a call here: long enough for a machine under load, short enough to wait for."""
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    with redis_server(port=0 if request.param == "tcp" else None) as running:
+        yield running
+
+
+@pytest.fixture
+async def bus(server: RedisServer) -> AsyncIterator[RedisBus]:
+    bus = RedisBus(server.url, call_timeout_ms=CALL_MS)
+    yield bus
+    await bus.close()
+
+
+async def answers(bus: RedisBus) -> bool:
+    """Whether calls succeed."""
+    try:
+        await bus.put("us:{flights}:probe", b"1")
+    except BusError:
+        return False
+    return True
+
+
+async def test_a_redis_that_is_not_there_is_named_and_waited_for() -> None:
+    with redis_server(running=False) as server:
+        bus = RedisBus(server.url, call_timeout_ms=CALL_MS)
+        with pytest.raises(BusError, match="cannot be reached") as caught:
+            await bus.get("us:{flights}:key")
+        assert caught.value.where == server.url
+        assert caught.value.fix
+        async with listening(bus.listen(CHANNEL), stands=False) as ear:
+            waiting = asyncio.ensure_future(ear.next())
+            with pytest.raises(BusError):
+                await bus.publish(CHANNEL, b"nobody hears it")
+            server.start()
+            assert isinstance(await waiting, Back), "nothing was lost that had never stood"
+            await bus.publish(CHANNEL, b"heard")
+            assert await ear.next() == b"heard"
+        await bus.close()
+
+
+async def test_the_password_is_in_no_message() -> None:
+    bus = RedisBus("redis://me:secret@127.0.0.1:1/0", call_timeout_ms=CALL_MS)
+    with pytest.raises(BusError) as caught:
+        await bus.get("us:{flights}:key")
+    assert caught.value.where == "redis://me:***@127.0.0.1:1/0"
+    assert "secret" not in f"{caught.value} {bus!r}"
+    await bus.close()
+
+
+async def test_a_wrong_password_says_so(server: RedisServer) -> None:
+    server.command("CONFIG", "SET", "requirepass", "right")
+    wrong = server.url.replace("://", "://:wrong@", 1)
+    bus = RedisBus(wrong, call_timeout_ms=CALL_MS)
+    with pytest.raises(BusError, match="refused the login"):
+        await bus.get("us:{flights}:key")
+    await bus.close()
+
+
+async def test_a_killed_redis_is_lost_and_then_back_and_messages_flow(server: RedisServer, bus: RedisBus) -> None:
+    gossip = Gossip(bus, APPLICATION)
+    assert await gossip.beat(heartbeat())
+    async with listening(gossip.listen()) as ear:
+        server.kill()
+        lost = await ear.next()
+        assert isinstance(lost, Lost)
+        assert server.url in lost.why
+        with pytest.raises(BusError, match="cannot be reached"):
+            await gossip.beat(heartbeat(sequence=2))
+        server.start()
+        assert isinstance(await ear.next(), Back)
+        assert await gossip.nodes() == [], "it keeps nothing"
+        assert await gossip.beat(heartbeat(sequence=3))
+        assert await ear.next() == heartbeat(sequence=3)
+
+
+async def test_no_call_after_a_restart_fails_because_of_an_old_connection(server: RedisServer, bus: RedisBus) -> None:
+    async def crowd() -> None:
+        await asyncio.gather(*(bus.put(f"us:{{flights}}:{number}", b"1") for number in range(4 * MAX_CONNECTIONS)))
+
+    async with listening(bus.listen(CHANNEL)) as ear:
+        await crowd()
+        server.kill()
+        await ear.until(Lost)
+        server.start()
+        await ear.until(Back)
+        await crowd()
+    assert await bus.get("us:{flights}:0") == Stored(b"1", None)
+
+
+async def test_a_frozen_redis_ends_calls_at_their_deadline_and_loses_the_subscription(
+    server: RedisServer, bus: RedisBus
+) -> None:
+    async with listening(bus.listen(CHANNEL)) as ear:
+        await bus.put("us:{flights}:key", b"1")
+        server.pause()
+        calls = [
+            bus.get("us:{flights}:key"),
+            bus.scan("us:{flights}:"),
+            bus.put("us:{flights}:key", b"2"),
+            bus.put_owned("us:{flights}:key", "a", b"3", expiry_ms=1000, channel=CHANNEL),
+            bus.publish(CHANNEL, b"4"),
+            bus.acquire("us:{flights}:lease", "us:{flights}:term", "a", above=0, expiry_ms=1000),
+            *(bus.get("us:{flights}:key") for _ in range(2 * MAX_CONNECTIONS)),
+        ]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(end, BusError) for end in ends), ends
+        assert "did not answer" in str(ends[0])
+        assert isinstance(await ear.next(), Lost)
+        server.resume()
+        assert isinstance((await ear.until(Back))[-1], Back)
+
+        async def is_back() -> bool:
+            return await answers(bus)
+
+        await eventually(is_back, what="calls that succeed again")
+        await bus.publish(CHANNEL, b"last")
+        heard = await ear.next()
+        while heard != b"last":
+            heard = await ear.next()
+
+
+async def test_a_quiet_subscription_to_a_redis_that_lives_is_not_lost(server: RedisServer) -> None:
+    bus = RedisBus(server.url, call_timeout_ms=20)
+    calling = RedisBus(server.url, call_timeout_ms=10_000)
+    pings = 0
+    async with listening(bus.listen(CHANNEL)) as ear:
+        heard = asyncio.ensure_future(ear.next())
+        while pings < 3:  # each was answered in time, or the subscription would be lost
+            told = server.command("INFO", "commandstats")
+            assert isinstance(told, dict)
+            pings = told.get("cmdstat_ping", {"calls": 0})["calls"]
+            await asyncio.sleep(0.005)
+        await calling.publish(CHANNEL, b"still there")
+        assert await heard == b"still there"
+    await bus.close()
+    await calling.close()
+
+
+async def test_a_flushed_redis_does_not_turn_the_term_back(server: RedisServer, bus: RedisBus) -> None:
+    gossip = Gossip(bus, APPLICATION)
+    fence = await gossip.take_lease("n1", above=30, expiry_ms=600_000)
+    assert fence is not None
+    assert await gossip.write_assignment(assignment(term=fence.term, epoch=4), fence)
+    server.flush()
+    assert not await gossip.keep_lease(fence, expiry_ms=600_000)
+    assert not await gossip.write_assignment(assignment(term=fence.term, epoch=5), fence)
+    assert await gossip.assignment() is None
+    successor = await gossip.take_lease("n2", above=fence.term, expiry_ms=600_000)
+    assert successor is not None
+    assert successor.term > fence.term
+
+
+async def test_what_others_wrote_under_our_keys_is_left_out_and_overwritten(server: RedisServer, bus: RedisBus) -> None:
+    gossip = Gossip(bus, APPLICATION)
+    names = gossip.names
+    foreign: list[tuple[bytes | str | int, ...]] = [
+        ("SET", names.node("n1"), "garbage"),
+        ("RPUSH", names.node("n2"), "a", "list"),
+        ("SET", names.node("n3"), b"us1 owned i3"),
+        ("SET", names.node("n4"), b"us2 owned i4\nfrom the future"),
+        ("SET", names.nodes.encode() + b"\xff\xfe", b"us1 owned i5\n"),
+        ("SET", names.assignment, b"assignment\n" + assignment(term=1, epoch=1).encode()),
+        ("HSET", names.announcement, "a", "hash"),
+        ("SET", names.term, "many"),
+    ]
+    for words in foreign:
+        server.command(*words)
+    assert await gossip.nodes() == []
+    assert (await gossip.assignment(), await gossip.announcement()) == (None, None)
+    assert gossip.refused == {"assignment": 1, "announcement": 1}
+    for number in range(1, 5):
+        assert await gossip.beat(heartbeat(f"n{number}"))
+    assert [seen.heartbeat.node_id for seen in await gossip.nodes()] == ["n1", "n2", "n3", "n4"]
+    fence = await gossip.take_lease("n1", above=3, expiry_ms=600_000)
+    assert fence is not None
+    assert fence.term == 4
+    assert await gossip.write_assignment(assignment(term=4, epoch=1), fence)
+    assert await gossip.assignment() == assignment(term=4, epoch=1)
+
+
+async def test_a_lease_that_cannot_be_read_is_somebodys(server: RedisServer, bus: RedisBus) -> None:
+    gossip = Gossip(bus, APPLICATION)
+    server.command("SET", gossip.names.lease, "us2 lease of a later release")
+    assert await gossip.take_lease("n1", above=0, expiry_ms=600_000) is None
+    assert await gossip.lease_holder() is None
+
+
+async def test_a_redis_that_refuses_writes_says_why(server: RedisServer, bus: RedisBus) -> None:
+    server.command("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(BusError, match=r"(?i)read.?only.*primary"):
+        await bus.put("us:{flights}:key", b"1")
+
+
+async def test_tls_to_a_port_that_speaks_none_fails_within_the_deadline() -> None:
+    with redis_server(port=0) as server:
+        bus = RedisBus(server.url.replace("redis://", "rediss://"), call_timeout_ms=CALL_MS)
+        with pytest.raises(BusError):
+            await bus.get("us:{flights}:key")
+        await bus.close()
+
+
+async def test_a_subscriber_that_is_thrown_out_comes_back(server: RedisServer, bus: RedisBus) -> None:
+    async with listening(bus.listen(CHANNEL)) as ear:
+        for _ in range(3):
+            server.command("CLIENT", "KILL", "TYPE", "pubsub")
+            assert isinstance(await ear.next(), Lost)
+            assert isinstance(await ear.next(), Back)
+        await Gossip(bus, APPLICATION).hint(CommitHint(application_id=APPLICATION, version=3))
+        assert isinstance(await ear.next(), bytes)
+
+
+async def test_a_peer_that_accepts_and_never_answers_ends_calls_at_their_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bus = RedisBus(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", call_timeout_ms=CALL_MS)
+        with pytest.raises(BusError, match="did not answer within 300 ms"):
+            await bus.get("us:{flights}:key")
+        await bus.close()

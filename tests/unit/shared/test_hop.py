@@ -1,0 +1,208 @@
+"""The hop between router and node: it comes back as it was, and what is cut or changed is refused, never a crash."""
+
+from __future__ import annotations
+
+import struct
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_shared.bounds import NO_BOUND, Bound, UnknownLag
+from understudy_shared.hop import (
+    ABSENT,
+    FOUND,
+    MAX_HOP_BYTES,
+    MAX_HOP_KEYS,
+    PROBLEM,
+    BadHopError,
+    HopGroup,
+    HopKey,
+    HopOutcome,
+    HopReply,
+    HopRequest,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+from understudy_shared.position import Position
+from understudy_shared.words import ApplicationId, Lineage
+
+counts = st.integers(0, 2**53)
+maybe_counts = st.none() | counts
+positions = st.builds(
+    Position, st.text().map(ApplicationId), st.text().map(Lineage), st.integers(0, 2**40), maybe_counts
+).filter(lambda position: len(position.encode()) <= 2048)
+bounds = st.just(NO_BOUND) | st.builds(
+    Bound,
+    max_lag=maybe_counts,
+    max_staleness_ms=maybe_counts,
+    min_position=st.none() | positions,
+    require_active=st.booleans(),
+    unknown_lag=st.none() | st.sampled_from(UnknownLag),
+)
+keys = st.builds(HopKey, st.integers(0, 2**32 - 1), st.binary(max_size=40))
+groups = st.builds(HopGroup, st.text(), st.text(), counts, bounds, st.lists(keys, max_size=4))
+requests = st.builds(HopRequest, st.text(), counts, counts, counts, counts, st.lists(groups, max_size=3))
+outcomes = st.builds(HopOutcome, st.sampled_from([FOUND, ABSENT, PROBLEM]), st.binary(max_size=40))
+replies = st.builds(HopReply, counts, counts, counts, st.lists(outcomes, max_size=5))
+
+REQUEST = HopRequest(
+    "flights",
+    7,
+    1,
+    2,
+    900,
+    [
+        HopGroup("a", "l1", 8, NO_BOUND, [HopKey(3, b"key one"), HopKey(4, b"")]),
+        HopGroup("b", "l1", 8, Bound(max_lag=0, require_active=True), [HopKey(0, b"\x00" * 16)]),
+    ],
+)
+REPLY = HopReply(1, 2, 7, [HopOutcome(FOUND, b'"found":true}'), HopOutcome(ABSENT, b""), HopOutcome(PROBLEM, b"{}")])
+
+
+@given(requests)
+def test_a_request_comes_back_as_it_was(request: HopRequest) -> None:
+    assert decode_request(encode_request(request)) == request
+
+
+@given(replies)
+def test_a_reply_comes_back_as_it_was(reply: HopReply) -> None:
+    assert decode_reply(encode_reply(reply)) == reply
+
+
+@pytest.mark.parametrize("wait_ms", [0, 200, 5000])
+def test_a_bound_with_a_position_asks_for_no_waiting_on_the_other_side(wait_ms: int) -> None:
+    bound = Bound(min_position=Position(ApplicationId("flights"), Lineage("l1"), 3, None), wait_ms=wait_ms)
+    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")])])
+    assert decode_request(encode_request(sent)).groups[0].bound == Bound(min_position=bound.min_position)
+
+
+def test_every_truncation_and_every_longer_body_is_refused() -> None:
+    request, reply = encode_request(REQUEST), encode_reply(REPLY)
+    for cut in range(len(request)):
+        with pytest.raises(BadHopError):
+            decode_request(request[:cut])
+    for cut in range(len(reply)):
+        with pytest.raises(BadHopError):
+            decode_reply(reply[:cut])
+    for longer in (request + b"\x00", request * 2):
+        with pytest.raises(BadHopError):
+            decode_request(longer)
+    with pytest.raises(BadHopError):
+        decode_reply(reply + b"\x00")
+
+
+def test_every_changed_byte_gives_a_hop_of_the_same_shape_or_is_refused() -> None:
+    request, reply = encode_request(REQUEST), encode_reply(REPLY)
+    refused = 0
+    for place in range(len(request)):
+        for other in (0, 1, 0x22, 0x30, 0x7F, 0x80, 0xFF, request[place] ^ 1):
+            try:
+                read = decode_request(request[:place] + bytes([other]) + request[place + 1 :])
+            except BadHopError:
+                refused += 1
+            else:
+                assert decode_request(encode_request(read)) == read
+    for place in range(len(reply)):
+        for other in (0, 1, 0x22, 0x30, 0x7F, 0x80, 0xFF, reply[place] ^ 1):
+            try:
+                answered = decode_reply(reply[:place] + bytes([other]) + reply[place + 1 :])
+            except BadHopError:
+                refused += 1
+            else:
+                assert decode_reply(encode_reply(answered)) == answered
+    assert refused > len(request)
+
+
+@given(st.binary(max_size=100))
+def test_arbitrary_bytes_are_refused(body: bytes) -> None:
+    for decode in (decode_request, decode_reply):
+        for hop in (body, b"USH1" + body, b"USH1" + struct.pack("<I", len(body)) + body):
+            with pytest.raises(BadHopError):
+                decode(hop)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.integers(-(2**63), 2**64 - 1) | st.text(),
+    lambda parts: st.lists(parts, max_size=2) | st.dictionaries(st.text(), parts, max_size=2),
+    max_leaves=4,
+)
+
+
+def with_header(body: bytes, header: object) -> bytes:
+    """The hop with another header."""
+    (length,) = struct.unpack_from("<I", body, 4)
+    packed = orjson.dumps(header)
+    return b"USH1" + struct.pack("<I", len(packed)) + packed + body[8 + length :]
+
+
+def header_of(body: bytes) -> dict[str, object]:
+    (length,) = struct.unpack_from("<I", body, 4)
+    header: dict[str, object] = orjson.loads(body[8 : 8 + length])
+    return header
+
+
+@given(st.data(), json_values)
+def test_a_header_with_any_value_in_any_place_gives_a_hop_or_is_refused(data: st.DataObject, value: object) -> None:
+    body = encode_request(REQUEST)
+    header = header_of(body)
+    assert isinstance(header["groups"], list)
+    holder = data.draw(st.sampled_from([header, *header["groups"], header["groups"][1]["bound"]]))
+    name = data.draw(st.sampled_from([*holder, "bound", "min_position"]))
+    holder[name] = value
+    try:
+        read = decode_request(with_header(body, header))
+    except BadHopError:
+        return
+    assert decode_request(encode_request(read)) == read
+
+
+@given(st.data(), json_values)
+def test_a_reply_with_any_value_in_its_header_gives_a_reply_or_is_refused(data: st.DataObject, value: object) -> None:
+    body = encode_reply(REPLY)
+    header = header_of(body)
+    header[data.draw(st.sampled_from(sorted(header)))] = value
+    try:
+        read = decode_reply(with_header(body, header))
+    except BadHopError:
+        return
+    assert decode_reply(encode_reply(read)) == read
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, "7", True, None, []])
+@pytest.mark.parametrize("name", ["end_version", "term", "epoch", "deadline_ms"])
+def test_a_number_of_a_request_is_a_whole_number(name: str, value: object) -> None:
+    body = encode_request(REQUEST)
+    with pytest.raises(BadHopError, match=name):
+        decode_request(with_header(body, {**header_of(body), name: value}))
+
+
+def test_more_keys_than_the_limit_are_refused_before_they_are_read() -> None:
+    allowed = HopRequest("a", 0, 0, 0, 1, [HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"")] * MAX_HOP_KEYS)])
+    assert decode_request(encode_request(allowed)) == allowed
+    too_many = HopRequest("a", 0, 0, 0, 1, [*allowed.groups, HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"")])])
+    with pytest.raises(BadHopError, match=str(MAX_HOP_KEYS)):
+        decode_request(encode_request(too_many))
+    header = {"term": 0, "epoch": 0, "end_version": 0, "count": MAX_HOP_KEYS + 1}
+    with pytest.raises(BadHopError, match=str(MAX_HOP_KEYS)):
+        decode_reply(with_header(encode_reply(REPLY), header))
+
+
+def test_a_hop_above_the_size_limit_is_refused() -> None:
+    large = HopReply(0, 0, 0, [HopOutcome(FOUND, b"x" * MAX_HOP_BYTES)])
+    with pytest.raises(BadHopError, match=str(MAX_HOP_BYTES)):
+        decode_reply(encode_reply(large))
+
+
+def test_another_protocol_says_what_to_do() -> None:
+    with pytest.raises(BadHopError) as caught:
+        decode_request(b"HTTP/1.1 200 OK\r\n\r\n")
+    assert "one release" in caught.value.fix
+
+
+def test_an_unknown_kind_of_outcome_is_refused() -> None:
+    with pytest.raises(BadHopError, match="unknown kind"):
+        decode_reply(encode_reply(HopReply(0, 0, 0, [HopOutcome(3, b"")])))

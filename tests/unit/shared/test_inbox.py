@@ -1,0 +1,76 @@
+"""What waits for a reader is bounded, and a reader that lost something is told so before anything newer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_shared.bus.base import Back, Lost
+from understudy_shared.bus.inbox import Heard, Inbox
+
+MAX_MESSAGES, MAX_BYTES = 4, 30
+
+
+def waiting(inbox: Inbox) -> list[Heard]:
+    """All that a reader would get now."""
+    return [*inbox._waiting]
+
+
+def as_it_happens(drawn: list[Heard]) -> list[Heard]:
+    """The part that a subscription can hear: Back and Lost in turn, and messages only while it stands."""
+    heard: list[Heard] = [Back()]
+    stands = True
+    for part in drawn:
+        if isinstance(part, Back) != stands:
+            heard.append(part)
+            stands = not isinstance(part, Lost)
+    return heard
+
+
+@given(st.lists(st.binary(max_size=40) | st.just(Back()) | st.just(Lost("it broke")), max_size=60).map(as_it_happens))
+def test_what_is_missing_was_dropped_before_a_loss_and_the_bounds_hold(arrived: list[Heard]) -> None:
+    inbox = Inbox(max_messages=MAX_MESSAGES, max_bytes=MAX_BYTES)
+    for heard in arrived:
+        inbox.put(heard)
+        assert len(inbox._waiting) <= MAX_MESSAGES
+        assert sum(len(part) for part in inbox._waiting if isinstance(part, bytes)) == inbox._bytes <= MAX_BYTES
+    left = waiting(inbox)
+    overflowed = [number for number, part in enumerate(left) if isinstance(part, Lost) and "too slow" in part.why]
+    if not overflowed:
+        assert left == arrived
+        return
+    assert overflowed == [0], "what waited is dropped as a whole"
+    kept = left[2:] if len(left) > 1 and left[1] == Back() else left[1:]
+    assert kept == arrived[len(arrived) - len(kept) :]
+    last_lost = next((part for part in reversed(arrived) if not isinstance(part, bytes)), None)
+    standing = [part for part in left if not isinstance(part, bytes)]
+    assert isinstance(standing[-1], Lost) == isinstance(last_lost, Lost), "it stands at the end if it stood when told"
+
+
+async def test_a_reader_waits_and_gets_what_comes() -> None:
+    inbox = Inbox()
+    async with asyncio.timeout(10):
+        taken = asyncio.ensure_future(inbox.take())
+        await asyncio.sleep(0)
+        assert not taken.done()
+        inbox.put(b"1")
+        assert await taken == b"1"
+
+
+async def test_what_waits_at_the_end_is_still_read() -> None:
+    inbox = Inbox()
+    inbox.put(b"1")
+    inbox.end()
+    assert [await inbox.take(), await inbox.take(), await inbox.take()] == [b"1", None, None]
+
+
+async def test_a_failure_reaches_the_reader_that_waits_for_it() -> None:
+    inbox = Inbox()
+    taken = asyncio.ensure_future(inbox.take())
+    await asyncio.sleep(0)
+    inbox.end(ZeroDivisionError("a bug"))
+    with pytest.raises(ZeroDivisionError):
+        await taken
