@@ -12,13 +12,21 @@ from understudy.exits import EXIT_CODES_HELP, INTERRUPTED, PIPE_CLOSED, exit_cod
 from understudy_shared.errors import UnderstudyError
 
 _COMMANDS = {
-    "serve": ("understudy.serving", "Follow a checkpoint and answer lookups over HTTP."),
+    "demo": ("understudy.demo.command", "Run everything on this machine, on real data."),
+    "serve": ("understudy.serving", "Follow a checkpoint and answer lookups, all in one process."),
+    "node": ("understudy.serving", "Hold a share of the replicas, in a cluster."),
+    "router": ("understudy.serving", "Answer lookups by asking the best node of a cluster."),
     "get": ("understudy.reading", "Look one key up, a word per key column."),
     "lookup": ("understudy.reading", "Look keys up, each written as JSON; many at once with --stdin."),
+    "explain": ("understudy.explaining", "Tell who would be asked for a key, and why."),
     "stores": ("understudy.inspecting", "Show what can be asked: stores, key columns, value columns."),
-    "lag": ("understudy.inspecting", "Show how far each store partition is behind the query."),
+    "lag": ("understudy.inspecting", "Show how far every replica is behind the query."),
+    "drain": ("understudy.draining", "Move a node's tasks to other nodes before it is stopped."),
 }
 """Command to module and short help, in the order of the help. A module holds its command under the command's name."""
+
+_HIDDEN = {"demo-pipeline": ("understudy.demo.command", "")}
+"""Commands that other commands run."""
 
 
 class Commands(click.Group):
@@ -28,9 +36,10 @@ class Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        found = _COMMANDS.get(cmd_name) or _HIDDEN.get(cmd_name)
+        if found is None:
             return None
-        command = getattr(import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        command = getattr(import_module(found[0]), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 
@@ -66,6 +75,8 @@ def cli() -> None:
 
     \b
     Examples:
+      understudy demo
+          everything on this machine, with real flights, until Ctrl-C
       understudy serve /data/checkpoints/flights
           follow a checkpoint; prints the stores and a curl for each
       understudy get aircraft N14228

@@ -12,10 +12,11 @@ from typing import Any
 import click
 import orjson
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from understudy.pages import Lines, Page, Sheet
 from understudy.values import answer_rows, batch_row
 from understudy_shared.printable import printable
 
@@ -35,12 +36,21 @@ def print_lines(lines: Iterable[str]) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
     """A table with a heading; each cell's end is folded, never cut."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title or None, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    _print(table)
+    _print(_table(Sheet(columns, list(rows), title)))
+
+
+def print_page(page: Page) -> None:
+    """Lines as they are and tables, in order."""
+    for part in page:
+        if isinstance(part, Lines):
+            print_lines(part.lines)
+        else:
+            _print(_table(part))
+
+
+def drawn(page: Page) -> RenderableType:
+    """The same for a display that draws it again and again."""
+    return Group(*(Text("\n".join(part.lines)) if isinstance(part, Lines) else _table(part) for part in page))
 
 
 def print_fields(rows: Iterable[Sequence[str]]) -> None:
@@ -67,6 +77,22 @@ def print_batch(keys: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> No
         key, outcome, value, age = batch_row(answer)
         rows.append((key or printable(asked), outcome, value, age))
     print_table(("key", "outcome", "value", "age"), rows)
+
+
+def _table(sheet: Sheet) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+        title=sheet.title or None,
+        title_justify="left",
+    )
+    for column in sheet.columns:
+        table.add_column(column, overflow="fold")
+    for row in sheet.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
 
 
 def _print(table: Table) -> None:

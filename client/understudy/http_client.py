@@ -23,7 +23,7 @@ _NOT_THE_CALLERS_FAULT = {409, 421, 429}
 
 
 class ServerProblemError(CommandError):
-    """A problem that the server sent; `body` is its JSON as it came."""
+    """A problem that the server sent; `body` is its JSON as it came, `slug` its type."""
 
     def __init__(self, problem: Mapping[str, Any], body: bytes) -> None:
         super().__init__(
@@ -34,6 +34,7 @@ class ServerProblemError(CommandError):
             notes=[printable(candidate_line(candidate)) for candidate in problem.get("candidates", [])],
         )
         self.body = body
+        self.slug = str(problem.get("type", ""))
 
 
 class Server:
@@ -61,6 +62,16 @@ class Server:
     def post(self, path: str, content: bytes, *, wait_ms: int = 0) -> bytes:
         """The JSON of a reply to a JSON body."""
         return self._call("POST", path, parameters=None, content=content, wait_ms=wait_ms)
+
+    def not_ready(self) -> list[str]:
+        """Why the server says that it is not ready; empty when it is. One that cannot be asked is not ready either."""
+        try:
+            response = self._client.get(self._url + "/readyz")
+        except (httpx.RequestError, httpx.InvalidURL) as error:
+            return [f"it does not answer: {str(error) or type(error).__name__}"]
+        told = _json(response.content)
+        reasons = told.get("reasons") if isinstance(told, dict) else None
+        return list(map(str, reasons)) if isinstance(reasons, list) else [f"/readyz has status {response.status_code}"]
 
     def _call(
         self, method: str, path: str, *, parameters: Mapping[str, str] | None, content: bytes | None, wait_ms: int

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import click
 import orjson
 
-from understudy.console import print_fields, print_json, print_lines, print_table
+from understudy.console import print_fields, print_json, print_lines, print_page, print_table
 from understudy.exits import EXIT_CODES_HELP
 from understudy.http_client import Server, path_segment
+from understudy.lag_reports import lag_page
 from understudy.options import server_options
+from understudy.pages import Page
 from understudy.reading import problems_as_json
-from understudy.reports import (
-    LAG_COLUMNS,
-    STORE_COLUMNS,
-    lag_footer,
-    lag_header,
-    lag_rows,
-    not_served_lines,
-    store_fields,
-    store_row,
-)
+from understudy.reports import STORE_COLUMNS, not_served_lines, store_fields, store_row
+from understudy.watching import watch_pages
 
 
 @click.command(epilog=EXIT_CODES_HELP)
@@ -52,31 +45,43 @@ def stores(store: str | None, *, url: str, timeout_s: float, as_json: bool) -> N
 
 @click.command(epilog=EXIT_CODES_HELP)
 @click.option("--store", help="Only this store.")
+@click.option(
+    "--watch",
+    "every_s",
+    type=click.FloatRange(min=0.1),
+    is_flag=False,
+    flag_value=1.0,
+    metavar="[SECONDS]",
+    help="Show it again every second, or every SECONDS, until Ctrl-C.",
+)
 @server_options
-def lag(store: str | None, *, url: str, timeout_s: float, as_json: bool) -> None:
-    """Show how far every store partition is behind the query, and what would make the checkpoint better to follow.
+def lag(store: str | None, *, every_s: float | None, url: str, timeout_s: float, as_json: bool) -> None:
+    """Show how far every replica is behind the query. A router tells of the whole cluster, a node of what it holds.
 
     Lag counts versions: committed micro-batches. It is unknown while the end of the commit log is not confirmed.
 
     \b
     Examples:
       understudy lag
-      understudy lag --store aircraft
+      understudy lag --watch
+      understudy lag --store aircraft --watch 5 --json
       understudy lag --json | jq '[.stores[].partitions[].offset_lag] | max'
     """
-    body = _fetch(
-        "/admin/v1/lag", {} if store is None else {"store": store}, url=url, timeout_s=timeout_s, as_json=as_json
-    )
-    if as_json:
-        print_json(body)
+    parameters = {} if store is None else {"store": store}
+
+    def fetch() -> bytes:
+        return _fetch("/admin/v1/lag", parameters, url=url, timeout_s=timeout_s, as_json=as_json)
+
+    if every_s is not None:
+        watch_pages(fetch, _lag_page, every_s=every_s, as_json=as_json)
+    elif as_json:
+        print_json(fetch())
     else:
-        _print_lag(orjson.loads(body))
+        print_page(_lag_page(fetch()))
 
 
-def _print_lag(report: Mapping[str, Any]) -> None:
-    print_lines(lag_header(report))
-    print_table(LAG_COLUMNS, lag_rows(report))
-    print_lines(["", *lag_footer(report)])
+def _lag_page(body: bytes) -> Page:
+    return lag_page(orjson.loads(body))
 
 
 def _fetch(path: str, parameters: Mapping[str, str], *, url: str, timeout_s: float, as_json: bool) -> bytes:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -50,14 +50,20 @@ class Generation(Protocol):
     def replicas(self) -> Sequence[Replica]: ...
 
 
-class RunningNode(Protocol):
-    """What a started service shows of itself."""
+class RunningService(Protocol):
+    """What every started service shows of itself."""
 
     @property
     def host(self) -> HostInfo: ...
+    def not_ready(self) -> list[str]: ...
+
+
+@runtime_checkable
+class RunningNode(RunningService, Protocol):
+    """A service that restores."""
+
     @property
     def generation(self) -> Generation | None: ...
-    def not_ready(self) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +96,10 @@ class Standing:
         return max((task.versions_behind for task in self.tasks.values()), default=0)
 
 
-def observe(node: RunningNode) -> Standing:
+def observe(service: RunningService) -> Standing:
     """Read the service once."""
-    reasons = tuple(node.not_ready())  # first: a task that is restored after it makes the next look ready
-    generation = node.generation
+    reasons = tuple(service.not_ready())  # first: a task that is restored after it makes the next look ready
+    generation = service.generation if isinstance(service, RunningNode) else None
     tasks = {}
     for replica in generation.replicas if generation is not None else ():
         view = replica.view
@@ -190,11 +196,11 @@ class BarDisplay:
         self._progress.refresh()
 
 
-def watch(node: RunningNode, display: Display, stopping: threading.Event) -> bool:
+def watch(service: RunningService, display: Display, stopping: threading.Event) -> bool:
     """Show standings until the service is ready (True) or `stopping` is set (False)."""
     with display:
         while True:
-            standing = observe(node)
+            standing = observe(service)
             display.show(standing)
             if not standing.reasons:
                 return True

@@ -42,6 +42,21 @@ def duration_text(ms: int | None) -> str:
     return f"{ms / 1000:.1f} s"
 
 
+def number_text(number: int | None) -> str:
+    """A count in a column of counts; unknown is said, never shown as 0."""
+    return "unknown" if number is None else str(number)
+
+
+def position_text(position: int | None, end: int | None) -> str:
+    """`418/420`: where a replica is and where the query is."""
+    return "-" if position is None else f"{position}/{'?' if end is None else end}"
+
+
+def host_text(host: Mapping[str, Any]) -> str:
+    """`host:port`."""
+    return printable(f"{host['host']}:{host['port']}")
+
+
 def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """An answer as (section, field, text); a section's name stands at its first row only."""
     lag, by = answer["lag"], answer["served_by"]

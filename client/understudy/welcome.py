@@ -1,4 +1,4 @@
-"""What `understudy serve` says when it is ready: the URL, the stores, and a curl to try for each (pure)."""
+"""What a service says when it is ready: the URL, the stores, and a curl to try for each (pure)."""
 
 from __future__ import annotations
 
@@ -23,20 +23,38 @@ def url_of(host: HostInfo) -> str:
 
 
 def welcome_lines(url: str, document: Mapping[str, Any]) -> list[str]:
-    """`document` is what `/v1/stores` answers."""
-    stores = document["stores"]
-    lines = [f"Serving at {url}", ""]
-    for store in stores:
-        columns = ", ".join(f"{printable(column['name'])} {column['type']}" for column in store["key"]) or "no columns"
-        lines += [
-            f"  {printable(store['store'])}  ({printable(store['operator'])}, {store['partitions']} partitions)",
-            f"    key: {columns}",
-            f"    curl '{url}{example_target(store)}'",
-        ]
-    if not stores:
-        lines.append("  There is no store to ask.")
-    lines += [f"  {line}" for line in not_served_lines(document["not_served"])]
-    return [*lines, "", f"Try: understudy stores --url {url}; understudy lag --url {url}. Ctrl-C stops."]
+    """Of `understudy serve`; `document` is what `/v1/stores` answers."""
+    return [
+        f"Serving at {url}",
+        "",
+        *_store_lines(url, document),
+        "",
+        f"Try: understudy stores --url {url}; understudy lag --url {url}. Ctrl-C stops.",
+    ]
+
+
+def router_lines(url: str, document: Mapping[str, Any]) -> list[str]:
+    """Of `understudy router`."""
+    return [
+        f"Routing at {url}",
+        "",
+        *_store_lines(url, document),
+        "",
+        f"Try: understudy lag --watch --url {url}; understudy explain STORE KEY --url {url}. Ctrl-C stops.",
+    ]
+
+
+def node_lines(url: str, document: Mapping[str, Any]) -> list[str]:
+    """Of `understudy node`: it holds a share, so readers are sent to a router."""
+    names = ", ".join(printable(store["store"]) for store in document["stores"]) or "no store"
+    return [
+        f"Node ready at {url}",
+        "",
+        f"  stores: {names}",
+        *(f"  {line}" for line in not_served_lines(document["not_served"])),
+        "",
+        f"Try: understudy lag --url {url}; ask keys at a router: understudy router --help. Ctrl-C stops.",
+    ]
 
 
 def example_target(store: Mapping[str, Any]) -> str:
@@ -47,6 +65,21 @@ def example_target(store: Mapping[str, Any]) -> str:
     if segments:
         return "/".join([path, "keys", *map(path_segment, segments)])
     return f"{path}/lookup?key={quote(orjson.dumps(examples), safe='')}"
+
+
+def _store_lines(url: str, document: Mapping[str, Any]) -> list[str]:
+    stores = document["stores"]
+    lines = []
+    for store in stores:
+        columns = ", ".join(f"{printable(column['name'])} {column['type']}" for column in store["key"]) or "no columns"
+        lines += [
+            f"  {printable(store['store'])}  ({printable(store['operator'])}, {store['partitions']} partitions)",
+            f"    key: {columns}",
+            f"    curl '{url}{example_target(store)}'",
+        ]
+    if not stores:
+        lines.append("  There is no store to ask.")
+    return lines + [f"  {line}" for line in not_served_lines(document["not_served"])]
 
 
 def _segments(examples: list[Any]) -> list[str] | None:

@@ -18,10 +18,13 @@ from understudy_node.node import Node
 from understudy_node.openapi import add_lookups
 from understudy_node.routes import admin_routes, read_routes
 from understudy_node.serving.asgi import LookupsFirst
+from understudy_node.serving.hop import Hops
 from understudy_node.serving.reads import Reads
 from understudy_node.serving.visibility import Visibility
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http_edge import App
 from understudy_shared.lookup_requests import unknown_path
+from understudy_shared.messages import Assignment
 from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemType, problem_of
 
 
@@ -38,6 +41,14 @@ class Companion(Protocol):
         """A version became visible; called from any thread."""
 
     @property
+    def node_id(self) -> str:
+        """The node's name in the cluster."""
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """What the node's duties come from."""
+
+    @property
     def dead(self) -> str | None: ...
 
     @property
@@ -46,9 +57,15 @@ class Companion(Protocol):
     def not_ready(self) -> list[str]: ...
 
 
-def create_app(node: Node, companion: Companion | None = None, *routers: APIRouter) -> LookupsFirst:
+def create_app(node: Node, companion: Companion | None = None, *routers: APIRouter) -> App:
     """The application that serves `node`, and the `routers` that its companion brings."""
     reads = Reads(node)
+    if companion is not None:
+        node.node_id = companion.node_id
+
+    def order() -> tuple[int, int]:
+        assignment = None if companion is None else companion.assignment
+        return (0, 0) if assignment is None else assignment.order
 
     def published() -> None:
         if app.visibility is not None:
@@ -79,7 +96,13 @@ def create_app(node: Node, companion: Companion | None = None, *routers: APIRout
     add_lookups(http)
     http.add_exception_handler(UnderstudyError, _ours)
     http.add_exception_handler(HTTPException, _theirs)
-    return app
+    return Hops(
+        app,
+        reads,
+        order=None if companion is None else order,
+        max_in_flight=node.settings.max_in_flight,
+        requests=app.requests,
+    )
 
 
 async def _ours(_: Request, error: Exception) -> Response:

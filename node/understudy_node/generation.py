@@ -1,7 +1,8 @@
 """One layout of one lineage: what the checkpoint said when it was described, and the replicas built from it.
 
 The wiring never changes. A repartitioned, rewound or re-created checkpoint gets a new generation, and the node swaps
-one reference when that is ready to answer.
+one reference when that is ready to answer. Other tasks to hold, or other names, make a new generation of the same
+layout, with the replicas that stay as they are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from understudy_node.serving.lookup import Holding
 from understudy_node.serving.stores import StoreAlias, served_stores
 from understudy_node.settings import NodeSettings
 from understudy_shared.clock import Clock
+from understudy_shared.messages import Announcement, task_key
 from understudy_shared.words import ApplicationId, HostInfo, Lineage, Role, StoreName, TaskId
 
 ROW_PREFIX: dict[Provider, bytes] = {"rocksdb": b"\x00", "hdfs": b""}
@@ -47,18 +49,42 @@ def layout_of(record: CommitRecord) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Stores and replicas of one layout."""
+    """Stores of one layout, and the replicas of those tasks that this node holds of it.
+
+    `tasks` are the keys of all tasks of the layout, held here or not. `aliases` are the names that the stores go by,
+    made of the alias file and of `announcement`.
+    """
 
     lineage: Lineage
     layout: Layout
     description: CheckpointDescription
+    aliases: Mapping[str, StoreAlias]
+    announcement: Announcement | None
+    tasks: tuple[str, ...]
     holdings: Mapping[StoreName, Holding]
     replicas: tuple[TaskReplica, ...]
 
     @property
     def ready(self) -> bool:
-        """Whether every task can be answered from."""
+        """Whether every task that is held can be answered from."""
         return all(replica.view is not None for replica in self.replicas)
+
+    @property
+    def held(self) -> dict[str, TaskReplica]:
+        """The replicas by task key."""
+        return {replica.key: replica for replica in self.replicas}
+
+    def not_served(self) -> list[dict[str, str | int]]:
+        """Operators of the query that cannot be looked up, with the reason."""
+        return [
+            {
+                "operator_id": operator.operator_id,
+                "operator": operator.operator_name,
+                "reason": str(operator.unsupported),
+            }
+            for operator in self.description.operators
+            if operator.unsupported is not None
+        ]
 
     def close(self) -> None:
         """Stop following; views in flight stay readable."""
@@ -66,39 +92,63 @@ class Generation:
             replica.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What the replicas of a node are built with. `node_id` is None outside of a cluster."""
+
+    settings: NodeSettings
+    around: Surroundings
+    host: HostInfo
+    node_id: str | None
+    end: Callable[[], End]
+    clock: Clock
+    published: Callable[[], None]
+
+    def replica(self, places: list[StorePlace], role: Role) -> TaskReplica:
+        """A new replica of the task that `places` are of."""
+        return TaskReplica(
+            places,
+            self.around,
+            end=self.end,
+            clock=self.clock,
+            host=self.host,
+            node_id=self.node_id,
+            role=role,
+            acceptable_recovery_lag=self.settings.acceptable_recovery_lag,
+            end_expiry_ms=self.settings.end_expiry_ms,
+            published=self.published,
+        )
+
+
 def build_generation(
     description: CheckpointDescription,
     layout: Layout,
     *,
-    settings: NodeSettings,
+    wiring: Wiring,
     aliases: Mapping[str, StoreAlias],
-    around: Surroundings,
-    host: HostInfo,
-    end: Callable[[], End],
-    clock: Clock,
-    published: Callable[[], None],
+    announcement: Announcement | None,
+    is_held: Callable[[str], bool],
+    kept: Mapping[str, TaskReplica],
 ) -> Generation:
-    """Replicas of every task of every supported operator, not yet restored."""
-    application_id = ApplicationId(settings.application)
-    around.disk.keep_lineage(application_id, description.query_id)
+    """The stores of a layout, over the replicas of the tasks that are held: those in `kept` as they are, others new.
+
+    New ones are standbys until they are told otherwise.
+    """
+    application_id = ApplicationId(wiring.settings.application)
+    wiring.around.disk.keep_lineage(application_id, description.query_id)
+    tasks: list[str] = []
     by_operator: dict[int, dict[int, TaskReplica]] = {}
     for operator in description.operators:
-        by_operator[operator.operator_id] = {
-            partition: TaskReplica(
-                _places(
-                    operator, TaskId(application_id, operator.operator_id, partition), description.query_id, layout
-                ),
-                around,
-                end=end,
-                clock=clock,
-                host=host,
-                role=Role.ACTIVE,
-                acceptable_recovery_lag=settings.acceptable_recovery_lag,
-                end_expiry_ms=settings.end_expiry_ms,
-                published=published,
-            )
-            for partition in range(operator.partitions if operator.stores else 0)
-        }
+        held = by_operator.setdefault(operator.operator_id, {})
+        for partition in range(operator.partitions if operator.stores else 0):
+            task = TaskId(application_id, operator.operator_id, partition)
+            key = task_key(task)
+            tasks.append(key)
+            if is_held(key):
+                replica = kept.get(key)
+                if replica is None:
+                    replica = wiring.replica(_places(operator, task, description.query_id, layout), Role.STANDBY)
+                held[partition] = replica
     partitions = {operator.operator_id: operator.partitions for operator in description.operators}
     holdings = {
         name: Holding(
@@ -112,8 +162,17 @@ def build_generation(
         )
         for name, store in served_stores(description, aliases).items()
     }
-    replicas = tuple(replica for tasks in by_operator.values() for replica in tasks.values())
-    return Generation(description.query_id, layout, description, holdings, replicas)
+    replicas = tuple(replica for held in by_operator.values() for replica in held.values())
+    return Generation(
+        lineage=description.query_id,
+        layout=layout,
+        description=description,
+        aliases=aliases,
+        announcement=announcement,
+        tasks=tuple(tasks),
+        holdings=holdings,
+        replicas=replicas,
+    )
 
 
 def _places(operator: OperatorDescription, task: TaskId, lineage: Lineage, layout: Layout) -> list[StorePlace]:

@@ -9,27 +9,29 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from understudy_node.checkpoint.description import describe
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
+from understudy_node.duties import Duties
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.follow.cadence import Cadence
 from understudy_node.follow.end import End, Verdict, next_poll_ms
 from understudy_node.follow.history import History
 from understudy_node.follow.poller import Poll, Poller
-from understudy_node.generation import Generation, Layout, build_generation, layout_of
+from understudy_node.generation import Generation, Layout, Wiring, layout_of
+from understudy_node.generations import Generations
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.surroundings import Surroundings
-from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Workers
 from understudy_node.serving.stores import read_aliases, served_stores
 from understudy_node.settings import NodeSettings
 from understudy_shared.clock import Clock
 from understudy_shared.errors import NotACheckpointError, UnderstudyError, UnsupportedError
+from understudy_shared.messages import Announcement
 from understudy_shared.times import utc_text
-from understudy_shared.words import HostInfo, Lineage
+from understudy_shared.words import HostInfo, Lineage, Role
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ PREFETCH_FLOOR_MS = 25.0
 PREFETCH_MS_PER_TASK = 2.0
 """Looking for the next version's file costs a stat or a listing per task; this bounds it to a few percent of a core."""
 
-_GOOD_NEWS = frozenset({"ready", "resumed", "layout"})
+_GOOD_NEWS = frozenset({"ready", "resumed", "layout", "named", "unnamed"})
 MAX_EVENTS = 256
 STOP_TIMEOUT_S = 10.0
 
@@ -61,14 +63,15 @@ class Event:
 
 
 class Node:
-    """Follows `files`. `generation` is what readers are answered from; None until the first commit was seen."""
+    """Follows `files`. It holds every task, unless `assign` says which; `node_id` is its name in a cluster, to be set
+    before `start`.
+    """
 
     def __init__(self, settings: NodeSettings, files: CheckpointFiles, *, host: HostInfo, clock: Clock) -> None:
         """Raises what makes the checkpoint unusable, before anything is started."""
         self.settings = settings
         self.host = host
-        self.generation: Generation | None = None
-        self.pending: Generation | None = None
+        self.node_id: str | None = None
         self.error: UnderstudyError | None = None
         self.failure: BaseException | None = None
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
@@ -76,20 +79,38 @@ class Node:
         self.on_published: Callable[[], None] = _nobody
         self._files = files
         self._clock = clock
-        self._aliases = {} if settings.aliases is None else read_aliases(settings.aliases)
-        served_stores(describe(files), self._aliases)
+        aliases = {} if settings.aliases is None else read_aliases(settings.aliases)
+        served_stores(describe(files), aliases)
         self._poller = Poller(files, clock)
         self._disk = LocalBases(settings.data_directory)
         self.cache = BlockCache(settings.statestore_cache_max_bytes)
+        self._ceiling: int | None = None
         self._around = self._new_surroundings()
         self._workers = Workers(count=settings.workers)
+        self._generations = Generations(self._workers, aliases, event=self._event)
         self._stopping = threading.Event()
+        self._woken = threading.Event()
         self._cadence = Cadence()
         self._polled = False
-        self._announced: Generation | None = None
+        self._announced: tuple[Lineage, Layout, frozenset[str]] | None = None
         self._next_prefetch_ms = 0.0
         self._next_retry_ms = 0.0
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+
+    @property
+    def generation(self) -> Generation | None:
+        """What readers are answered from; None until the first commit was seen."""
+        return self._generations.serving
+
+    @property
+    def pending(self) -> Generation | None:
+        """A layout that is restored to be served next."""
+        return self._generations.pending
+
+    @property
+    def duties(self) -> Mapping[str, Role] | None:
+        """The tasks that it is to hold, with their roles; None for all of them, as active."""
+        return self._generations.duties.tasks
 
     @property
     def end(self) -> End:
@@ -104,6 +125,38 @@ class Node:
     def history(self) -> History:
         return self._around.history
 
+    def assign(self, duties: Mapping[str, Role] | None, *, partitions: int | None = None) -> None:
+        """Hold these tasks (by task key) and no others; None is every task, as active. Called from any thread.
+
+        Roles change at once; replicas come and go soon. `partitions` is the number of partitions of the layout that the
+        duties are about: they are kept until that layout comes. None is any layout.
+        """
+        self._generations.assign(Duties(None if duties is None else dict(duties), partitions))
+        self.wake()
+
+    def announce(self, announcement: Announcement | None) -> None:
+        """Use the names and results that the pipeline tells, where they fit. Called from any thread."""
+        if announcement != self._generations.announcement:
+            self._generations.announcement = announcement
+            self.wake()
+
+    def wake(self) -> None:
+        """Look at the commit log now: somebody said that a version was committed. Called from any thread."""
+        self._woken.set()
+
+    def hold_at(self, version: int | None) -> None:
+        """Show nothing above a version, until told otherwise (None): a replica that falls behind, for tests and drills.
+
+        What is on show already stays; lag is told as it is.
+        """
+        self._ceiling = version
+        self.wake()
+
+    def tasks(self) -> list[str]:
+        """The keys of all tasks of the newest layout, held here or not; none before the first commit."""
+        newest = self._generations.newest
+        return [] if newest is None else list(newest.tasks)
+
     def start(self) -> None:
         """Begin to follow."""
         self._workers.start()
@@ -112,10 +165,9 @@ class Node:
     def stop(self) -> None:
         """Stop following, after the steps in flight; what is on disk stays for the next start."""
         self._stopping.set()
+        self.wake()
         self._thread.join(STOP_TIMEOUT_S)
-        for generation in (self.generation, self.pending):
-            if generation is not None:
-                generation.close()
+        self._generations.close()
         self._workers.stop(timeout_s=STOP_TIMEOUT_S)
         self._disk.release()
 
@@ -126,7 +178,9 @@ class Node:
         return None if failure is None else f"a background task died: {failure!r}"
 
     def not_ready(self) -> list[str]:
-        """Why this node should not be sent readers; empty when it should. Lag alone never makes it unready."""
+        """Why this node should not be sent readers; empty when it should. Lag alone never makes it unready, nor does
+        having nothing to hold.
+        """
         reasons = [self.dead] if self.dead else []
         generation = self.generation
         if generation is None:
@@ -162,6 +216,9 @@ class Node:
 
     def _turn(self) -> None:
         """One poll, what follows from it, and the wait until the next."""
+        floor_ms = POLL_FLOOR_LOCAL_MS if isinstance(self._files, LocalFiles) else POLL_FLOOR_REMOTE_MS
+        began_ms = self._clock.monotonic_ms()
+        self._woken.clear()
         try:
             poll = self._poller.poll()
             self._handle(poll)
@@ -170,6 +227,8 @@ class Node:
                 self.error = None
         except UnderstudyError as error:  # the storage failed: the end is not confirmed by this poll
             self._note_error(error)
+        if self._generations.refit(self._wiring()):
+            self.on_published()
         now_ms = self._clock.monotonic_ms()
         self._hand_out_work(now_ms)
         self._note_ready()
@@ -178,9 +237,10 @@ class Node:
         wait_ms = next_poll_ms(
             quiet_ms=self._cadence.quiet_ms(now_ms),
             lag_refresh_ms=self.settings.lag_refresh_ms,
-            floor_ms=POLL_FLOOR_LOCAL_MS if isinstance(self._files, LocalFiles) else POLL_FLOOR_REMOTE_MS,
+            floor_ms=floor_ms,
         )
-        self._stopping.wait(wait_ms / 1000)
+        if self._woken.wait(wait_ms / 1000):  # however often it is woken, it looks no more often than it may
+            self._stopping.wait(max(0.0, began_ms + floor_ms - self._clock.monotonic_ms()) / 1000)
 
     def _handle(self, poll: Poll) -> None:
         self.batch_in_progress = poll.batch_in_progress
@@ -201,7 +261,7 @@ class Node:
                 )
             case Verdict.AHEAD:
                 self._event("jumped", f"commits below batch {poll.end.version - 1} were purged unread: restoring anew")
-                for replica in self._replicas():
+                for replica in self._generations.replicas():
                     replica.start_over()
                 self._follow_layout(poll.end)
             case _:
@@ -209,35 +269,20 @@ class Node:
 
     def _follow_layout(self, end: End) -> None:
         """Make sure there is a generation for the layout of the newest version."""
-        if self.pending is not None and self.pending.ready:
-            replaced, self.generation, self.pending = self.generation, self.pending, None
-            self._event("layout", f"serving {self.generation.layout.partitions} partitions") if replaced else None
-            if replaced is not None:
-                self._retire(replaced)
+        if self._generations.swap_if_ready():
+            self.on_published()
         record = self.history.record(end.version) if end.version else None
-        if record is None:
-            return
-        layout = layout_of(record)
-        newest = self.pending or self.generation
-        if newest is not None and newest.layout == layout:
-            return
-        if self.pending is not None:
-            self._retire(self.pending)
-        generation = self._build(layout)
-        if self.generation is None:
-            self.generation = generation
-        else:
-            self.pending = generation
-            self._event("layout", f"the query now has {layout}: restoring, the old layout is served meanwhile")
+        if record is not None and self._generations.open(
+            lambda: describe(self._files), layout_of(record), self._wiring()
+        ):
+            self.on_published()
 
-    def _build(self, layout: Layout) -> Generation:
-        return build_generation(
-            describe(self._files),
-            layout,
+    def _wiring(self) -> Wiring:
+        return Wiring(
             settings=self.settings,
-            aliases=self._aliases,
             around=self._around,
             host=self.host,
+            node_id=self.node_id,
             end=lambda: self.end,
             clock=self._clock,
             published=self._published,
@@ -246,18 +291,10 @@ class Node:
     def _begin_again(self, what: str, detail: str) -> None:
         """Drop everything that was held: none of it is part of the history any more."""
         self._event(what, detail)
-        for generation in (self.generation, self.pending):
-            if generation is not None:
-                self._retire(generation)
-        self.generation = self.pending = None
+        self._generations.drop()
         self._poller = Poller(self._files, self._clock)
         self._around = self._new_surroundings()
         self.on_published()
-
-    def _retire(self, generation: Generation) -> None:
-        generation.close()
-        for replica in generation.replicas:
-            self._workers.discard(replica)
 
     def _published(self) -> None:
         self.on_published()
@@ -269,16 +306,18 @@ class Node:
             disk=self._disk,
             cache=self.cache,
             overlay_max_bytes=self.settings.overlay_max_bytes,
+            ceiling=lambda: self._ceiling,
         )
 
     def _hand_out_work(self, now_ms: float) -> None:
         """Ask the workers for a step of everything that is behind, and now and then for a look ahead."""
         retry, prefetch = now_ms >= self._next_retry_ms, self.batch_in_progress and now_ms >= self._next_prefetch_ms
-        replicas = self._replicas()
+        replicas = self._generations.replicas()
         for replica in replicas:
-            if replica.behind:
-                if replica.view is not None:
-                    self.history.commit_time_ns(replica.view.version + 1)  # time lag is told from it, by lookups
+            behind = replica.behind
+            if replica.view is not None and (behind or self._ceiling is not None):
+                self.history.commit_time_ns(replica.view.version + 1)  # time lag is told from it, by lookups
+            if behind:
                 if replica.error is None or retry:
                     self._workers.submit(replica)
             elif prefetch:
@@ -290,20 +329,18 @@ class Node:
             self._next_prefetch_ms = now_ms + max(PREFETCH_FLOOR_MS, PREFETCH_MS_PER_TASK * len(replicas))
 
     def _note_ready(self) -> None:
-        """Say once per generation that all of it can be answered from."""
+        """Say once that all that is held can be answered from, and again when there is more."""
         generation = self.generation
-        if generation is None or generation is self._announced or not generation.ready:
+        if generation is None or not generation.replicas or not generation.ready:
             return
-        self._announced = generation
+        held, told = frozenset(generation.held), self._announced
+        self._announced = (generation.lineage, generation.layout, held)
+        if told is not None and told[:2] == self._announced[:2] and held <= told[2]:
+            return
         ways = ", ".join(f"{count} by {way}" for way, count in sorted(self._disk.fetched.items()))
         self._event(
             "ready", f"{len(generation.replicas)} tasks are open" + (f"; tables brought: {ways}" if ways else "")
         )
-
-    def _replicas(self) -> list[TaskReplica]:
-        return [
-            replica for generation in (self.generation, self.pending) if generation for replica in generation.replicas
-        ]
 
     def _note_error(self, error: UnderstudyError) -> None:
         if self.error is None or self.error.args != error.args:

@@ -43,6 +43,7 @@ _LOOKUP: Json = {
         "key": {"type": "object"},
         "found": {"type": "boolean"},
         "value": {"type": "object"},
+        "result": {"type": "object", "description": "what the query outputs, where it is known"},
         "partition": {"type": "integer", "minimum": 0},
         "version": {"type": "integer", "minimum": 1},
         "committed_at": {"type": ["string", "null"]},

@@ -22,17 +22,8 @@ def read_routes(node: Node, reads: Reads) -> APIRouter:
     async def stores() -> Response:
         """Every store served here, with its schema, and what of the checkpoint is not served."""
         generation = reads.generation()
-        not_served = [
-            {
-                "operator_id": operator.operator_id,
-                "operator": operator.operator_name,
-                "reason": str(operator.unsupported),
-            }
-            for operator in generation.description.operators
-            if operator.unsupported is not None
-        ]
         described = [_described(holding, node) for holding in generation.holdings.values()]
-        return json_response({"stores": described, "not_served": not_served})
+        return json_response({"stores": described, "not_served": generation.not_served()})
 
     @router.get("/v1/stores/{store}")
     async def store_schema(store: str) -> Response:

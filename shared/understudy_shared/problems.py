@@ -32,6 +32,7 @@ class ProblemType(Enum):
     OVERLOADED = ("overloaded", 429, "Too many requests are waiting")
     INTERNAL = ("internal", 500, "A bug: please report it with the log")
     STORE_ERROR = ("store-error", 502, "The state could not be read")
+    NODE_UNREACHABLE = ("node-unreachable", 502, "The node does not answer")
     NOT_INITIALISED = ("not-initialised", 503, "Not ready yet: retry")
     NO_ACCEPTABLE_REPLICA = ("no-acceptable-replica", 503, "No replica may answer inside the bound")
     DEADLINE = ("deadline", 504, "The deadline passed")

@@ -143,7 +143,7 @@ def test_stores_and_lag_are_readable_and_json(served: Serving) -> None:
     lag = served.ask("lag")
     assert lag.returncode == 0
     assert "end 2, last batch 1 committed at " in lag.stdout.splitlines()[0]
-    assert sum("RUNNING   2/2" in line for line in lag.stdout.splitlines()) == 3 * 4 + 1
+    assert sum("RUNNING  2/2" in line for line in lag.stdout.splitlines()) == 3 * 4 + 1
     report = json.loads(served.ask("lag", "--store", "window", "--json").stdout)
     assert [part["offset_lag"] for part in report["stores"][0]["partitions"]] == [0, 0, 0]
     assert len(report["stores"]) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from understudy.commands import cli
-from understudy.welcome import example_target, url_of, welcome_lines
+from understudy.welcome import example_target, node_lines, router_lines, url_of, welcome_lines
 from understudy_shared.http_target import parse_query, split_path
 from understudy_shared.words import HostInfo
 
-COMMANDS = ["serve", "get", "lookup", "stores", "lag"]
+COMMANDS = ["demo", "serve", "node", "router", "get", "lookup", "explain", "stores", "lag", "drain"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -29,7 +30,8 @@ def test_every_command_has_an_example_and_the_exit_codes_in_its_help(command: st
 
 def test_the_help_says_what_it_is_with_examples_and_every_command() -> None:
     output = CliRunner().invoke(cli, ["--help"]).output
-    assert output.count("understudy serve ") + output.count("understudy get ") + output.count("understudy lookup ") == 3
+    assert all(output.count(f"  understudy {command}") == 1 for command in ("demo", "serve ", "get ", "lookup "))
+    assert "demo-pipeline" not in output
     assert "without a JVM" in output
     for command in COMMANDS:
         assert f"\n  {command} " in output
@@ -56,15 +58,21 @@ def test_the_help_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     ("missing", "arguments", "fix"),
-    [("click", ["--help"], "understudy[client]"), ("fastapi", ["serve", "/nowhere"], "understudy[client,node]")],
-    ids=["client", "node"],
+    [
+        ("click", ["--help"], "understudy[client]"),
+        ("fastapi", ["serve", "/nowhere"], "understudy[client,node]"),
+        ("redis", ["node", "/nowhere"], "understudy[client,node]"),
+        ("redis", ["router"], "understudy[client,router]"),
+        ("pyspark", ["demo"], "understudy[demo,node,router,pipeline,spark]"),
+    ],
+    ids=["client", "serve", "node", "router", "demo"],
 )
 def test_a_missing_extra_is_named_without_a_traceback(missing: str, arguments: Sequence[str], fix: str) -> None:
     told = python(
         f"import sys\nsys.modules[{missing!r}] = None\nsys.argv = ['understudy', *{arguments!r}]\n"
         "from understudy.cli import main\nmain()"
     )
-    assert f"error: {'the command line needs ' if missing == 'click' else ''}{missing}" in told
+    assert re.search(rf"error: (the command line needs |the demo needs )?{missing}", told), told
     assert f"pip install '{fix}'" in told
     assert "Traceback" not in told
 
@@ -109,3 +117,12 @@ def test_a_service_without_stores_says_so_and_why() -> None:
     lines = welcome_lines("http://a:1", {"stores": [], "not_served": refused})
     assert "  There is no store to ask." in lines
     assert "  not served: op0 (dedupe): not supported" in lines
+
+
+def test_a_node_of_a_cluster_sends_readers_to_a_router_and_a_router_shows_them_how() -> None:
+    document = {"stores": [store(STRING)], "not_served": []}
+    assert not any("curl" in line for line in node_lines("http://a:1", document))
+    assert any("understudy router --help" in line for line in node_lines("http://a:1", document))
+    lines = router_lines("http://a:1", document)
+    assert lines[0] == "Routing at http://a:1"
+    assert f"    curl 'http://a:1{example_target(store(STRING))}'" in lines

@@ -15,6 +15,7 @@ from understudy.progress import (
     BarDisplay,
     LogDisplay,
     RunningNode,
+    RunningService,
     Standing,
     TaskStanding,
     changed_tasks,
@@ -22,12 +23,18 @@ from understudy.progress import (
     watch,
 )
 from understudy_node.node import Node
+from understudy_router.router import Router
 from understudy_shared.words import ApplicationId, HostInfo, ReplicaState, TaskId
 
 
 def a_node_is_what_the_display_reads(node: Node) -> RunningNode:
     """Checked by the type checker: the service fits the client's Protocol."""
     return node
+
+
+def a_router_is_what_the_display_reads(router: Router) -> RunningService:
+    """Checked by the type checker as well."""
+    return router
 
 
 @dataclass

@@ -319,3 +319,27 @@ def test_the_server_may_be_named_by_a_variable() -> None:
     with canned_server([Canned(FOUND)]) as served:
         result = CliRunner().invoke(cli, ["get", "s", "k"], env={"UNDERSTUDY_URL": served.url})
     assert result.exit_code == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("reply", "reasons"),
+    [
+        (Canned(b'{"ready":true,"reasons":[]}'), []),
+        (Canned(b'{"ready":false,"reasons":["no assignment is known yet"]}', 503), ["no assignment is known yet"]),
+        (Canned(b"oops", 502, "text/plain"), ["/readyz has status 502"]),
+        (Canned(b"[]"), ["/readyz has status 200"]),
+    ],
+    ids=["ready", "not-ready", "no-json", "no-object"],
+)
+def test_a_server_is_ready_only_when_it_says_so(reply: Canned, reasons: list[str]) -> None:
+    with canned_server([reply]) as served, Server(served.url, timeout_s=30) as server:
+        assert server.not_ready() == reasons
+    assert served.requests == [("GET /readyz", b"")]
+
+
+def test_a_server_that_is_away_is_not_ready() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        free_port = listener.getsockname()[1]
+    with Server(f"http://127.0.0.1:{free_port}", timeout_s=30) as server:
+        (reason,) = server.not_ready()
+    assert reason.startswith("it does not answer: ")

@@ -1,34 +1,60 @@
-"""The flags of `understudy serve` are the service's settings: same names, same defaults, and only given ones count."""
+"""The flags of services are the services' settings: same names, same defaults, and only given ones count."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pydantic_settings import BaseSettings
+from tests.support.command_line import ask
 
 from understudy.commands import cli
 from understudy.exits import CommandError, ExitCode
-from understudy.service_settings import FLAGS, given_settings
-from understudy.serving import settings_error, use_config_file
+from understudy.running import use_config_file
+from understudy.service_flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Flag
+from understudy.service_settings import given_settings, settings_error
+from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.settings import NodeSettings
+from understudy_router.settings import RouterSettings
 
-NOTHING_GIVEN = dict.fromkeys((flag.name for flag in FLAGS), None)
-DERIVED = {"application_id", "data_dir"}
+NOTHING_GIVEN = dict.fromkeys((flag.name for flag in SERVE_FLAGS), None)
+DERIVED = {"application_id", "data_dir", "node_id", "advertise_host"}
+UNSET = ("", None)
+
+SERVICES = pytest.mark.parametrize(
+    ("command", "table", "settings"),
+    [
+        ("serve", SERVE_FLAGS, NodeSettings),
+        ("node", NODE_FLAGS, ClusterNodeSettings),
+        ("router", ROUTER_FLAGS, RouterSettings),
+    ],
+    ids=["serve", "node", "router"],
+)
 
 
-def test_every_setting_is_a_flag_with_the_services_default() -> None:
-    fields = {name: field.default for name, field in NodeSettings.model_fields.items() if name != "checkpoint"}
-    assert {flag.name for flag in FLAGS} == set(fields)
-    for flag in FLAGS:
-        assert flag.name in DERIVED or flag.default == fields[flag.name], flag.name
+@SERVICES
+def test_every_setting_is_a_flag_with_the_services_default(
+    command: str, table: Sequence[Flag], settings: type[BaseSettings]
+) -> None:
+    fields = {name: field for name, field in settings.model_fields.items() if name != "checkpoint"}
+    assert {flag.name for flag in table} == set(fields)
+    for flag in table:
+        field = fields[flag.name]
+        assert flag.is_required == field.is_required(), flag.name
+        if not flag.is_required and not (flag.name in DERIVED and field.default in UNSET):
+            assert flag.default == (None if field.default in UNSET else field.default), flag.name
 
 
-def test_the_help_shows_every_flag_and_its_default() -> None:
-    shown = " ".join(CliRunner().invoke(cli, ["serve", "--help"], terminal_width=400).output.split())
-    for flag in FLAGS:
+@SERVICES
+def test_the_help_shows_every_flag_and_its_default(
+    command: str, table: Sequence[Flag], settings: type[BaseSettings]
+) -> None:
+    shown = " ".join(CliRunner().invoke(cli, [command, "--help"], terminal_width=400).output.split())
+    for flag in table:
         assert f"{flag.option} " in shown
-        assert f"{flag.help} [default: {flag.default_text}]" in shown
+        assert f"{flag.help} {flag.default_text}" in shown
 
 
 def test_flags_win_over_variables_and_variables_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,9 +65,9 @@ def test_flags_win_over_variables_and_variables_over_the_file(tmp_path: Path, mo
     monkeypatch.setenv("UNDERSTUDY_WORKERS", "5")
     monkeypatch.setenv("UNDERSTUDY_URL", "http://a-setting-of-the-client:1")
     use_config_file(file)
-    given = given_settings(None, {**NOTHING_GIVEN, "port": 3, "overlay_max_bytes": "1MiB"})
+    given = given_settings(SERVE_FLAGS, {**NOTHING_GIVEN, "port": 3, "overlay_max_bytes": "1MiB"})
     assert given == {"port": 3, "overlay_max_bytes": 1 << 20}
-    settings = NodeSettings(**given)  # type: ignore[arg-type]  # pydantic validates
+    settings = NodeSettings(**given)
     assert (settings.checkpoint, settings.port, settings.workers, settings.lag_refresh_ms) == ("/from/file", 3, 5, 7)
     assert settings.overlay_max_bytes == 1 << 20
 
@@ -49,7 +75,7 @@ def test_flags_win_over_variables_and_variables_over_the_file(tmp_path: Path, mo
 def test_every_wrong_setting_is_told_at_once_with_where_it_may_come_from() -> None:
     with pytest.raises(ValueError, match="validation") as caught:
         NodeSettings(port=99_999, workers=1, nonsense=1)  # type: ignore[call-arg]
-    told = settings_error(caught.value)  # type: ignore[arg-type]
+    told = settings_error(caught.value, command="serve")  # type: ignore[arg-type]
     problems = [told.what, *told.notes]
     assert told.exit_code is ExitCode.USAGE
     assert len(problems) == 4
@@ -57,6 +83,25 @@ def test_every_wrong_setting_is_told_at_once_with_where_it_may_come_from() -> No
     assert any("port=99999" in text and "--port, UNDERSTUDY_PORT" in text for text in problems)
     assert any("workers=1" in text for text in problems)
     assert any("nonsense: there is no such setting" in text for text in problems)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        (["serve"], ["checkpoint"]),
+        (["node"], ["checkpoint", "redis"]),
+        (["node", "/nowhere"], ["redis"]),
+        (["router"], ["application_id", "redis"]),
+    ],
+    ids=" ".join,
+)
+def test_a_required_setting_that_is_nowhere_is_named_with_its_places(arguments: list[str], missing: list[str]) -> None:
+    done = ask(*arguments)
+    assert done.returncode == ExitCode.USAGE
+    told = [line.removeprefix("error:").strip() for line in done.stderr.splitlines() if "none was given" in line]
+    assert sorted(line.partition(":")[0] for line in told) == missing
+    assert all(f"UNDERSTUDY_{name.upper()}" in done.stderr for name in missing)
+    assert f"understudy {arguments[0]} --help" in done.stderr
 
 
 def test_a_settings_file_that_is_not_toml_is_refused_by_name(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.reports import lag_footer, lag_header, lag_rows, not_served_lines, store_fields, store_row
+from understudy.lag_reports import lag_page
+from understudy.pages import Lines, Sheet
+from understudy.reports import not_served_lines, store_fields, store_row
 from understudy.values import count_text, duration_text, quoted, shown
 from understudy_shared.printable import printable
 
@@ -79,7 +81,7 @@ REPORT = {
 
 
 def test_the_lag_report_tells_position_lag_and_marks_of_every_partition() -> None:
-    running, restoring = lag_rows(REPORT)
+    running, restoring = next(part for part in lag_page(REPORT) if isinstance(part, Sheet)).rows
     assert running == (
         "op0", "0", "active", "RUNNING", "5/6", "1", "12 ms", "2026-11-20T11:00:03Z", "stale-snapshot"
     )  # fmt: skip
@@ -87,10 +89,10 @@ def test_the_lag_report_tells_position_lag_and_marks_of_every_partition() -> Non
 
 
 def test_the_lag_report_says_that_the_end_is_not_confirmed_and_what_went_wrong_where() -> None:
-    header = lag_header(REPORT)
+    header, footer = [part.lines for part in lag_page(REPORT) if isinstance(part, Lines)]
     assert header[0] == "flights: query unknown, a batch is in progress, end 6 (not confirmed), last batch 5"
     assert "8 partitions" in header[1]
-    assert lag_footer(REPORT) == ["error: op0 partition 1: torn\\u000afile", "hint: use RocksDB"]
+    assert list(footer) == ["", "error: op0 partition 1: torn\\u000afile", "hint: use RocksDB"]
 
 
 def test_a_store_without_key_columns_says_so() -> None:

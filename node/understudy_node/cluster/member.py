@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import Literal
 
 from understudy_node.cluster.catalogue import catalogue_of
 from understudy_node.cluster.heartbeat import heartbeat_of
@@ -171,7 +172,7 @@ class Member:
             self._catalogue = (generation, digest_of(catalogue), catalogue)
         return self._catalogue[1], self._catalogue[2]
 
-    def _state(self) -> str:
+    def _state(self) -> Literal["starting", "serving", "draining", "failed"]:
         if self.node.dead or self._tasks.dead or self._rival or self._outvoted:
             return "failed"
         if self.draining:

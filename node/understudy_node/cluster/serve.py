@@ -11,8 +11,6 @@ import logging
 import uuid
 from collections.abc import Callable
 
-from understudy_shared.bus.redis_bus import RedisBus
-
 from understudy_node.app import create_app
 from understudy_node.cluster.member import Member, claim
 from understudy_node.cluster.routes import cluster_routes
@@ -21,6 +19,7 @@ from understudy_node.node import Node
 from understudy_node.serve import open_node, run
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import SettingsError
 from understudy_shared.messages import Applied, Endpoint, Heartbeat

@@ -7,7 +7,7 @@ hold up the process. Merging copies dicts at C speed, but holds the GIL while it
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
 from sys import getsizeof
 from typing import Final
@@ -82,7 +82,7 @@ def measured_bytes(changes: Mapping[bytes, bytes | None]) -> int:
     return getsizeof(changes) + content + _ENTRY_OVERHEAD_BYTES * len(changes)
 
 
-def release_tiers(tiers: list[Tier]) -> Iterator[None]:
+def release_tiers(tiers: list[Tier]) -> Generator[None, None, None]:
     """Drop replaced tiers one step at a time: freeing 100,000 entries at once would hold the GIL for 10 ms.
 
     `list(old_view.tiers)`, then publish the new view, then let a worker exhaust this.

@@ -31,3 +31,15 @@ def lag_of(version: int, end: End, commit_time_ns: CommitTime, *, now_ms: float,
         return LagInfo(version, end.version, offset_lag, None)
     behind_ms = max(0, newest_ns - missed_ns) / 1e6
     return LagInfo(version, end.version, offset_lag, round(behind_ms + since_confirmed_ms))
+
+
+def against_known_end(lag: LagInfo, known_end: int) -> LagInfo:
+    """The lag against the newer of its end and one that somebody else saw committed.
+
+    Unknown lag stays unknown: how far a replica is behind what nobody has confirmed is not known. Time lag stays, too:
+    it counts from the poll that confirmed the older end, before the newer commit could have been seen.
+    """
+    if lag.offset_lag is None or lag.end_offset_position is None or known_end <= lag.end_offset_position:
+        return lag
+    version = lag.current_offset_position
+    return LagInfo(version, known_end, known_end - version, lag.time_lag_ms)

@@ -134,6 +134,11 @@ class LocalBases:
             found.append(LocalBase(directory, record))
         yield from sorted(found, key=lambda base: base.record.version, reverse=True)
 
+    def disown(self, store: Path) -> None:
+        """Make no base of a store be used again; one that is open is removed by whoever has it open."""
+        for directory in store.iterdir() if store.is_dir() else ():
+            (directory / RECORD).unlink(missing_ok=True)
+
     def remove_others(self, store: Path, keep: Path | None) -> None:
         """Remove everything of a store but one base: left-overs of earlier processes."""
         for directory in store.iterdir() if store.is_dir() else ():

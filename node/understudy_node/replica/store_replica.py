@@ -121,6 +121,17 @@ class StoreReplica:
             spill = Spill.open(directory, cache=self._around.cache)
         self._replace(view.with_spill(spill))
 
+    def leave(self) -> None:
+        """Give the local disk back, files in use when their last reader is gone. No other call follows."""
+        view, self.view = self.view, None
+        if view is None:
+            self._around.disk.remove_others(self._choice.local_directory, None)
+            return
+        self._around.disk.disown(self._choice.local_directory)
+        view.base.remove_when_unused()
+        if view.spill is not None:
+            view.spill.remove_when_unused()
+
     def _reopened(self, local: LocalBase) -> Base | None:
         """A base of an earlier process; None when it does not open: a reboot may have cut it, and it is only a copy."""
         try:

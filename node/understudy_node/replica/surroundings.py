@@ -14,13 +14,17 @@ from understudy_shared.words import Lineage, TaskId
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Shared by all replicas. `overlay_max_bytes`: changes a store partition keeps in memory above its base."""
+    """Shared by all replicas. `overlay_max_bytes`: changes a store partition keeps in memory above its base.
+
+    `ceiling` is a version above which nothing is shown, None for no such limit.
+    """
 
     files: CheckpointFiles
     history: History
     disk: LocalBases
     cache: BlockCache
     overlay_max_bytes: int
+    ceiling: Callable[[], int | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

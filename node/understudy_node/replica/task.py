@@ -7,7 +7,8 @@ while the last good version stays on show, and the next poll tries again: no par
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
 
 import orjson
 
@@ -20,6 +21,7 @@ from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark, TaskView, task_view
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError, VanishedError
+from understudy_shared.messages import task_key
 from understudy_shared.words import HostInfo, LagInfo, ReplicaState, Role
 
 log = logging.getLogger(__name__)
@@ -39,25 +41,32 @@ class TaskReplica:
         end: Callable[[], End],
         clock: Clock,
         host: HostInfo,
+        node_id: str | None,
         role: Role,
         acceptable_recovery_lag: int,
         end_expiry_ms: float,
         published: Callable[[], None],
     ) -> None:
         self.task = places[0].task
+        self.key = task_key(self.task)
         self.lineage = places[0].lineage
         self.role = role
         self.view: TaskView | None = None
         self.error: UnderstudyError | None = None
+        self.gone = False
+        """Whether it left for good: nothing of it is on local disk that another replica of the task might meet."""
         self._places = tuple(places)
         self._around = around
         self._end = end
         self._clock = clock
         self._host = host
+        self._node_id = node_id
         self._acceptable_recovery_lag = acceptable_recovery_lag
         self._end_expiry_ms = end_expiry_ms
         self._published = published
         self._closed = False
+        self._leaving = False
+        self._stamping = threading.Lock()
         self._vanished = 0
         self._wants_prefetch = False
         self._wants_rebuild = False
@@ -65,9 +74,10 @@ class TaskReplica:
         self._newest_fitting = 0
         self._judged_end = 0
         self._stores = self._new_stores()
-        self._job: Iterator[None] | None = None
+        self._job: Generator[None, None, None] | None = None
         self._state = ReplicaState.CREATED
-        self.served_by_json = self._served_by()
+        self.served_by_json = b""
+        self._stamp()
 
     def __repr__(self) -> str:
         version = None if self.view is None else self.view.version
@@ -79,7 +89,12 @@ class TaskReplica:
 
     @property
     def target(self) -> int:
-        """The newest version it may show: the end, unless the query went on in another layout."""
+        """The newest version it may show: the end, unless the query went on in another layout, or it is held back."""
+        newest, ceiling = self._newest, self._around.ceiling()
+        return newest if ceiling is None else min(newest, ceiling)
+
+    @property
+    def _newest(self) -> int:
         end = self._end().version
         if end == self._judged_end:
             return self._newest_fitting
@@ -110,12 +125,12 @@ class TaskReplica:
 
     def lag_of(self, view: TaskView) -> LagInfo:
         """The lag of a view of this task, now."""
+        return self.lag_at(view.version, self._end(), now_ms=self._clock.monotonic_ms())
+
+    def lag_at(self, version: int, end: End, *, now_ms: float) -> LagInfo:
+        """The lag of a version against an end; that must be read after the version, so that an error is upward."""
         return lag_of(
-            view.version,
-            self._end(),
-            self._around.history.known_commit_time_ns,
-            now_ms=self._clock.monotonic_ms(),
-            expiry_ms=self._end_expiry_ms,
+            version, end, self._around.history.known_commit_time_ns, now_ms=now_ms, expiry_ms=self._end_expiry_ms
         )
 
     def committed_at_us(self, version: int) -> int | None:
@@ -134,6 +149,8 @@ class TaskReplica:
     def step(self) -> bool:
         """One bounded piece of work; True when there is more to do right now."""
         if self._closed:
+            if self._leaving and not self.gone:
+                self._give_back()
             return False
         try:
             return self._step()
@@ -169,6 +186,28 @@ class TaskReplica:
         self._closed = True
         self._enter(ReplicaState.CLOSED)
 
+    def leave(self) -> None:
+        """Take one more step, which gives the local disk back. Views in flight stay readable."""
+        self._leaving = True
+        self.close()
+
+    def set_role(self, role: Role) -> None:
+        """Change what it is for its task; what it holds stays as it is. Called from any thread."""
+        if role is not self.role:
+            self.role = role
+            self._stamp()
+
+    def _give_back(self) -> None:
+        if self._job is not None:
+            self._job.close()
+            self._job = None
+        for store in self._stores:
+            store.leave()
+        self._stores = []
+        self.view = None
+        self._enter(ReplicaState.CLOSED)  # a step that was in flight when it was closed may have entered another
+        self.gone = True
+
     def _step(self) -> bool:
         if self._wants_rebuild:
             self._wants_rebuild = False
@@ -186,7 +225,7 @@ class TaskReplica:
             return self.behind
         return True
 
-    def _next_job(self) -> Iterator[None] | None:
+    def _next_job(self) -> Generator[None, None, None] | None:
         target = self.target
         if target < 1:
             return None
@@ -207,7 +246,7 @@ class TaskReplica:
             return self._prefetch()
         return None
 
-    def _prefetch(self) -> Iterator[None]:
+    def _prefetch(self) -> Generator[None, None, None]:
         for store in self._stores:
             yield from store.prefetch()
 
@@ -224,7 +263,7 @@ class TaskReplica:
             return
         record = self._around.history.record(version)
         self.view = task_view(self.task, self.lineage, version=version, stores=stores, record=record, marks=self._marks)
-        if self.restoring and self.target - version <= self._acceptable_recovery_lag:
+        if self.restoring and self._newest - version <= self._acceptable_recovery_lag:
             self._enter(ReplicaState.RUNNING)
         self._published()
 
@@ -257,8 +296,13 @@ class TaskReplica:
 
     def _enter(self, state: ReplicaState) -> None:
         self._state = state
-        self.served_by_json = self._served_by()
+        self._stamp()
 
-    def _served_by(self) -> bytes:
-        host = self._host
-        return orjson.dumps({"host": host.host, "port": host.port, "role": self.role, "state": self._state})
+    def _stamp(self) -> None:
+        """What answers say of their origin; a worker and whoever changes the role may both do this."""
+        with self._stamping:
+            host = self._host
+            fields: dict[str, object] = {"host": host.host, "port": host.port, "role": self.role, "state": self._state}
+            if self._node_id is not None:
+                fields["node_id"] = self._node_id
+            self.served_by_json = orjson.dumps(fields)

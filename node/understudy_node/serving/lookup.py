@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 import orjson
 
+from understudy_node.follow.lag import against_known_end
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
 from understudy_node.serving.stores import ServedStore
 from understudy_shared.bounds import NO_BOUND, Bound, Refusal, refusal
 from understudy_shared.lookup_requests import encoded_key
 from understudy_shared.problems import Problem, ProblemType, refused
-from understudy_shared.words import ApplicationId, LagInfo, Lineage
+from understudy_shared.words import ApplicationId, LagInfo, Lineage, ReplicaState
 
 
 class Answer(NamedTuple):
@@ -95,8 +96,11 @@ class Holding:
                 answers[index] = self.answer(keys[index], value, reading)
         return [answers[index] for index in range(len(keys))]
 
-    def read_from(self, partition: int, bound: Bound) -> Reading | Problem:
-        """The version to answer from, with its lag, or why this node may not answer."""
+    def read_from(self, partition: int, bound: Bound, known_end: int = 0) -> Reading | Problem:
+        """The version to answer from, with its lag, or why this node may not answer.
+
+        `known_end` is the newest committed version that the asker heard of; the newer of it and this node's counts.
+        """
         replica = self.replicas.get(partition)
         if replica is None:
             return self._not_owner(partition)
@@ -104,26 +108,44 @@ class Holding:
         if view is None:
             return self._not_initialised(replica)
         lag = replica.lag_of(view)
+        if known_end:
+            lag = against_known_end(lag, known_end)
         if bound is not NO_BOUND:
-            reason = self._refusal(bound, replica, view, lag)
+            reason = self._refusal(bound, replica, view, lag, known_end)
             if reason is not None:
                 return refused(reason, candidates=[replica.as_candidate(lag, reason)])
         return Reading(view, _tail(replica, view, lag))
 
     def answer(self, key: Key, stored: bytes | None, reading: Reading) -> Answer:
         """The body of a lookup, found or not."""
-        head = b'{"store":%b,"key":%b,' % (self.json_name, key.json)
-        if stored is None:
-            return Answer(404, b'%b"found":false,%b' % (head, reading.tail))
-        value = orjson.dumps(self.store.print_value(stored[len(self.row_prefix) :]))
-        return Answer(200, b'%b"found":true,"value":%b,%b' % (head, value, reading.tail))
+        body = b'{"store":%b,"key":%b,%b' % (self.json_name, key.json, self.rest(stored, reading))
+        return Answer(404 if stored is None else 200, body)
 
-    def _refusal(self, bound: Bound, replica: TaskReplica, view: TaskView, lag: LagInfo) -> Refusal | None:
+    def rest(self, stored: bytes | None, reading: Reading) -> bytes:
+        """The body after its key."""
+        if stored is None:
+            return b'"found":false,%b' % reading.tail
+        store = self.store
+        value = store.print_value(stored[len(self.row_prefix) :])
+        if store.print_result is None:
+            return b'"found":true,"value":%b,%b' % (orjson.dumps(value), reading.tail)
+        result = orjson.dumps(store.print_result(value))
+        return b'"found":true,"value":%b,"result":%b,%b' % (orjson.dumps(value), result, reading.tail)
+
+    def _refusal(
+        self, bound: Bound, replica: TaskReplica, view: TaskView, lag: LagInfo, known_end: int
+    ) -> Refusal | None:
         position = bound.min_position
         if position is not None and (position.application_id, position.lineage) != (self.application_id, self.lineage):
             return Refusal.LINEAGE_CHANGED
-        seen_at_us = None if position is None else replica.committed_at_us(position.version)
-        return refusal(bound, lag=lag, role=replica.role, version=view.version, position_committed_at_us=seen_at_us)
+        return refusal(
+            bound,
+            lag=lag,
+            role=replica.role,
+            version=view.version,
+            position_committed_at_us=None if position is None else replica.committed_at_us(position.version),
+            known_end=known_end,
+        )
 
     def _not_owner(self, partition: int) -> Problem:
         held = ", ".join(map(str, sorted(self.replicas))) or "none"
@@ -135,6 +157,8 @@ class Holding:
         )
 
     def _not_initialised(self, replica: TaskReplica) -> Problem:
+        if replica.state is ReplicaState.CLOSED:  # it left between the look at the generation and this one
+            return self._not_owner(replica.task.partition)
         error = replica.error
         if error is not None:
             return Problem(ProblemType.STORE_ERROR, error.what, error.where, error.fix)

@@ -70,6 +70,16 @@ class Reads:
         """The store of that name; UnknownStoreError names those there are."""
         return _holding(self.generation(), name)
 
+    @property
+    def application_id(self) -> str:
+        """Whose state this is."""
+        return self._node.settings.application
+
+    @property
+    def end_version(self) -> int:
+        """The newest committed version that this node saw."""
+        return self._node.end.version
+
     async def learn(self, position: Position) -> None:
         """Read when a position's version was committed here, once, off the event loop: it shows a rewound history."""
         history = self._node.history

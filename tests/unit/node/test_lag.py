@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from understudy_node.checkpoint.files import FileStat
 from understudy_node.follow.end import End
-from understudy_node.follow.lag import lag_of
+from understudy_node.follow.lag import against_known_end, lag_of
 from understudy_shared.words import LagInfo
 
 FILE = FileStat(1, 30, 1)
@@ -107,3 +107,16 @@ def test_a_replica_further_behind_never_has_less_time_lag(
         lag_at(at, end, now_ms=now_ms, committed_ns=committed_ns).time_lag_ms for at in (version, max(0, version - 1))
     )
     assert nearer is None or (further is not None and further >= nearer)
+
+
+@given(VERSIONS, ENDS, HISTORIES, NOW, st.integers(0, 20))
+def test_a_newer_end_that_somebody_else_saw_only_adds_versions(
+    version: int, end: End, committed_ns: dict[int, int], now_ms: float, known_end: int
+) -> None:
+    own = lag_at(version, end, now_ms=now_ms, committed_ns=committed_ns)
+    lag = against_known_end(own, known_end)
+    if own.offset_lag is None:
+        assert lag == own, "unknown lag stays unknown"
+    else:
+        newest = max(end.version, known_end)
+        assert lag == LagInfo(version, newest, newest - version, own.time_lag_ms)

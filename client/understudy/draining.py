@@ -1,0 +1,112 @@
+"""`understudy drain`: a node's tasks are moved to others before it is stopped; shows how many it still has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+import orjson
+
+from understudy.console import print_json, print_lines
+from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy.http_client import Server, path_segment
+from understudy.options import server_options
+from understudy.reading import problems_as_json
+from understudy.values import number_text
+from understudy_shared.printable import printable
+
+LOOK_EVERY_S = 0.25
+_ROLES = ("active", "standby", "warmup")
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@click.argument("node_id")
+@click.option("--undo", is_flag=True, help="Let the node take tasks again.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until the node holds nothing.")
+@click.option(
+    "--within-s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds to wait until the node holds nothing.",
+)
+@server_options
+def drain(
+    node_id: str, *, undo: bool, no_wait: bool, within_s: float, url: str, timeout_s: float, as_json: bool
+) -> None:
+    """Ask a router to move all tasks of the node NODE_ID to other nodes, and wait until it holds none.
+
+    The node answers meanwhile, and nothing is lost: it can be stopped afterwards without a reader noticing. It stays
+    drained until it is restarted, or until --undo.
+
+    \b
+    Examples:
+      understudy drain node-2
+      understudy drain node-2 --undo
+      understudy drain node-2 --no-wait --json
+    """
+    path = f"/admin/v1/nodes/{path_segment(node_id)}/drain"
+    with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
+        body = server.post(path, orjson.dumps({"drain": not undo}))
+        if as_json:
+            print_json(body)
+        if undo:
+            _say(f"{printable(node_id)} takes tasks again", as_json=as_json)
+        elif no_wait:
+            _say(f"{printable(node_id)} is draining", as_json=as_json)
+        else:
+            _wait_until_empty(server, node_id, within_s=within_s, as_json=as_json)
+
+
+def tasks_left(member: Mapping[str, Any] | None) -> int | None:
+    """Tasks that a node of the report has; None while that is not known, 0 for a node that has left."""
+    if member is None:
+        return 0
+    counts = [member[role] for role in _ROLES]
+    return None if None in counts else sum(counts)
+
+
+def progress_line(node_id: str, member: Mapping[str, Any] | None) -> str:
+    """Where the draining is."""
+    if member is None:
+        return f"{printable(node_id)} has left the cluster"
+    if tasks_left(member) == 0:
+        return f"{printable(node_id)} holds nothing: it can be stopped"
+    told = ", ".join(f"{number_text(member[role])} {role}" for role in _ROLES)
+    return f"{printable(node_id)} is {member['state']}: {told}"
+
+
+def _wait_until_empty(server: Server, node_id: str, *, within_s: float, as_json: bool) -> None:
+    deadline = time.monotonic() + within_s
+    last = ""
+    for member in _members(server, node_id):
+        line = progress_line(node_id, member)
+        if line != last:
+            _say(line, as_json=as_json)
+            if as_json and member is not None:
+                print_json(orjson.dumps(member))
+            last = line
+        # Until the router has heard that it drains, an empty node is one that has nothing yet.
+        if member is None or (tasks_left(member) == 0 and member["state"] == "draining"):
+            return
+        if time.monotonic() > deadline:
+            raise CommandError(
+                f"not drained within {within_s:g} s: {line}",
+                fix="It goes on by itself; understudy lag shows who could take its tasks. Other nodes must be running",
+                exit_code=ExitCode.REFUSED,
+            )
+
+
+def _members(server: Server, node_id: str) -> Iterator[Mapping[str, Any] | None]:
+    """The node as the router sees it, again and again; None when it is not there."""
+    while True:
+        members = orjson.loads(server.get("/admin/v1/lag")).get("nodes", [])
+        yield next((member for member in members if member["node_id"] == node_id and member["live"]), None)
+        time.sleep(LOOK_EVERY_S)
+
+
+def _say(line: str, *, as_json: bool) -> None:
+    if not as_json:
+        print_lines([line])

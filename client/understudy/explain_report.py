@@ -1,0 +1,70 @@
+"""What a router's metadata call tells of one key, as a page of text (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from understudy.pages import Lines, Page, Sheet
+from understudy.values import duration_text, host_text, number_text, quoted
+from understudy_shared.printable import printable
+
+_REPLICA_COLUMNS = ("node", "role", "state", "version", "lag", "time lag")
+ORDER_COLUMNS = ("#", *_REPLICA_COLUMNS, "why")
+LEFT_OUT_COLUMNS = (*_REPLICA_COLUMNS, "reason")
+
+
+def explain_page(told: Mapping[str, Any]) -> Page:
+    """Where the key is, who would be asked in which order, and who would not, each with its reason."""
+    order = [(str(place), *_replica(replica), _why(replica, "why")) for place, replica in enumerate(told["choice"], 1)]
+    left_out = [(*_replica(replica), _why(replica, "reason")) for replica in told["exclusions"]]
+    parts: list[Lines | Sheet] = [Lines(_where(told))]
+    if order:
+        parts += [Lines(["", "asked in this order:"]), Sheet(ORDER_COLUMNS, order)]
+    else:
+        parts.append(Lines(["", "nobody may answer"]))
+    if left_out:
+        parts += [Lines(["", "left out:"]), Sheet(LEFT_OUT_COLUMNS, left_out)]
+    return parts
+
+
+def _where(told: Mapping[str, Any]) -> list[str]:
+    names = {host_text(replica): replica["node_id"] for replica in [*told["choice"], *told["exclusions"]]}
+    active = "none" if told["active_host"] is None else _named(told["active_host"], names)
+    standbys = ", ".join(_named(host, names) for host in told["standby_hosts"]) or "none"
+    end = number_text(told["end_offset_position"]) + ("" if told["end_confirmed"] else " (not confirmed)")
+    lines = [
+        f"{printable(told['store'])} {quoted(told['key'])}",
+        f"  partition  {told['partition']} of {told['partitions']}",
+        f"  active     {active}",
+        f"  standbys   {standbys}",
+        f"  end        {end}",
+        f"  assignment {number_text(told['epoch'])} of term {number_text(told['term'])}",
+    ]
+    if told["bounds"]:
+        bounds = ", ".join(f"{printable(str(name))} {quoted(bound)}" for name, bound in told["bounds"].items())
+        lines.append(f"  bounds     {bounds}")
+    return lines
+
+
+def _named(host: Mapping[str, Any], names: Mapping[str, str | None]) -> str:
+    """`node-1 (host:port)`; the host alone where nobody knows who it is."""
+    text = host_text(host)
+    name = names.get(text)
+    return f"{printable(name)} ({text})" if name else text
+
+
+def _replica(replica: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        printable(replica["node_id"] or "-"),
+        printable(replica["role"] or "-"),
+        printable(replica["state"] or "unknown"),
+        "-" if replica["version"] is None else str(replica["version"]),
+        number_text(replica["offset_lag"]),
+        duration_text(replica["time_lag_ms"]),
+    )
+
+
+def _why(replica: Mapping[str, Any], field: str) -> str:
+    why = replica[field]
+    return printable(why if isinstance(why, str) else ", ".join(map(str, why)))

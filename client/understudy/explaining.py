@@ -1,0 +1,76 @@
+"""`understudy explain`: where a key is and who would be asked for it, with the reasons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import orjson
+
+from understudy.console import print_json, print_page
+from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy.explain_report import explain_page
+from understudy.http_client import Server, ServerProblemError, path_segment
+from understudy.options import as_parameters, bound_options, given_bounds, server_options
+from understudy.reading import KeyCommand, checked_json, problems_as_json
+
+
+@click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
+@click.argument("store")
+@click.argument("key", nargs=-1)
+@click.option("--key", "json_key", metavar="JSON", help="The key in the exact form, instead of words.")
+@bound_options
+@server_options
+def explain(
+    store: str,
+    key: tuple[str, ...],
+    *,
+    json_key: str | None,
+    url: str,
+    timeout_s: float,
+    as_json: bool,
+    **bounds: Any,
+) -> None:
+    """Tell which partition of STORE a key is in, who would be asked for it in which order, and who would not, and why.
+
+    Nobody is asked: it is what a router would do now, with the bounds that are given. The key is written as for get, or
+    as JSON with --key.
+
+    \b
+    Examples:
+      understudy explain aircraft N14228
+      understudy explain routes UA EWR IAH --max-lag 0
+      understudy explain aircraft --key '[null]' --json
+    """
+    path, parameters = _target(store, key, json_key)
+    with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
+        try:
+            body = server.get(path, {**parameters, **as_parameters(given_bounds(bounds))})
+        except ServerProblemError as problem:
+            if problem.slug == "unknown-path":
+                raise _not_a_router(url) from None
+            raise
+    if as_json:
+        print_json(body)
+    else:
+        print_page(explain_page(orjson.loads(body)))
+
+
+def _target(store: str, key: tuple[str, ...], json_key: str | None) -> tuple[str, dict[str, str]]:
+    path = f"/v1/stores/{path_segment(store)}/metadata"
+    if bool(key) == (json_key is not None):
+        raise click.UsageError("give the key's words, or --key JSON: one of the two")
+    if json_key is not None:
+        return path, {"key": checked_json(json_key, where="--key")}
+    if "" in key:
+        raise click.UsageError("a key's words are not empty: use the exact form, --key '<JSON array or object>'")
+    return "/".join([path, *map(path_segment, key)]), {}
+
+
+def _not_a_router(url: str) -> CommandError:
+    return CommandError(
+        "this server is a node: it holds what it holds and chooses nobody, so there is nothing to explain",
+        where=url,
+        fix="Name a router with --url; a node by itself shows its partitions with: understudy lag",
+        exit_code=ExitCode.REFUSED,
+    )

@@ -1,0 +1,161 @@
+"""`GET /admin/v1/lag` as pages of text: a node's report of what it holds, a router's of the whole cluster (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from understudy.pages import Lines, Page, Sheet
+from understudy.values import duration_text, number_text, position_text
+from understudy_shared.printable import printable
+
+NODE_LAG_COLUMNS = ("store", "part", "role", "state", "position", "lag", "time lag", "committed at", "marks")
+ROUTER_LAG_COLUMNS = ("store", "part", "node", "role", "state", "position", "lag", "time lag", "report age")
+NODES_COLUMNS = ("node", "host", "zone", "state", "heartbeat", "version", "active", "standby", "warm-up", "why")
+
+OPTIONAL_COLUMNS = ("zone", "why")
+
+_ROLE_ORDER = {"active": 0, "standby": 1, "warmup": 2}
+
+
+def lag_page(report: Mapping[str, Any]) -> Page:
+    """Either kind of report: only a router's has nodes."""
+    return _router_page(report) if "nodes" in report else _node_page(report)
+
+
+def _router_page(report: Mapping[str, Any]) -> Page:
+    replicas = [
+        _replica_row(store["store"], replica)
+        for store in report["stores"]
+        for replica in sorted(store["partitions"], key=_replica_order)
+    ]
+    return (
+        Lines([*_router_header(report), ""]),
+        _needed(Sheet(NODES_COLUMNS, [_member_row(member) for member in report["nodes"]])),
+        Lines([""]),
+        Sheet(ROUTER_LAG_COLUMNS, replicas),
+        Lines(["", *_errors(report)]),
+    )
+
+
+def _needed(sheet: Sheet) -> Sheet:
+    """Without the columns that say nothing of anybody, so that a row fits a terminal."""
+    kept = [
+        index
+        for index, column in enumerate(sheet.columns)
+        if column not in OPTIONAL_COLUMNS or any(row[index] not in ("", "-") for row in sheet.rows)
+    ]
+    rows = [[row[index] for index in kept] for row in sheet.rows]
+    return Sheet([sheet.columns[index] for index in kept], rows, sheet.title)
+
+
+def _router_header(report: Mapping[str, Any]) -> list[str]:
+    bus, assignment = report["bus"], report["assignment"]
+    assigned = "no assignment yet"
+    if assignment is not None:
+        assigned = (
+            f"assignment {assignment['epoch']} of term {assignment['term']} by {printable(assignment['written_by'])}"
+        )
+    why = f": {printable(bus['why'])}" if bus["why"] else ""
+    return [f"{printable(report['application_id'])}: end {_end(report)}, {assigned}, bus {bus['state']}{why}"]
+
+
+def _member_row(member: Mapping[str, Any]) -> tuple[str, ...]:
+    """A node; one that is silent is told by that, whatever it said last."""
+    state = member["state"] if member["live"] else "dead"
+    return (
+        printable(member["node_id"]),
+        printable(f"{member['host']}:{member['port']}"),
+        printable(member["zone"] or "-"),
+        state + (", suspect" if member["suspect"] else ""),
+        _age(member["heartbeat_age_ms"]),
+        "-" if member["version"] is None else str(member["version"]),
+        *(number_text(member[role]) for role in ("active", "standby", "warmup")),
+        printable(member["reason"] or ""),
+    )
+
+
+def _replica_order(replica: Mapping[str, Any]) -> tuple[int, int, str]:
+    return (replica["partition"], _ROLE_ORDER.get(replica["role"], len(_ROLE_ORDER)), replica["node_id"])
+
+
+def _replica_row(store: str, replica: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        printable(store),
+        str(replica["partition"]),
+        printable(replica["node_id"]),
+        replica["role"],
+        replica["state"] or "unknown",
+        position_text(replica["current_offset_position"], replica["end_offset_position"]),
+        number_text(replica["offset_lag"]),
+        duration_text(replica["time_lag_ms"]),
+        _age(replica["report_age_ms"]),
+    )
+
+
+def _node_page(report: Mapping[str, Any]) -> Page:
+    rows = [
+        _partition_row(store["store"], partition) for store in report["stores"] for partition in store["partitions"]
+    ]
+    hints = [f"hint: {printable(hint)}" for hint in report["hints"]]
+    return (
+        Lines([*_node_header(report), ""]),
+        Sheet(NODE_LAG_COLUMNS, rows),
+        Lines(["", *_errors(report), *hints]),
+    )
+
+
+def _node_header(report: Mapping[str, Any]) -> list[str]:
+    """What is known of the query and its end."""
+    query = report["query"]
+    state = query["state"] + (", a batch is in progress" if query["batch_in_progress"] else "")
+    committed = "no batch committed yet"
+    if query["last_batch"] is not None:
+        committed = f"last batch {query['last_batch']}"
+        if query["last_commit_at"] is not None:
+            committed += f" committed at {query['last_commit_at']}"
+    lines = [f"{printable(report['application_id'])}: query {state}, end {_end(report)}, {committed}"]
+    if report["restoring_layout"] is not None:
+        lines.append(f"the query now has {report['restoring_layout']} partitions: the new layout is being restored")
+    return lines
+
+
+def _partition_row(store: str, partition: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        printable(store),
+        str(partition["partition"]),
+        partition["role"],
+        partition["state"],
+        position_text(partition["current_offset_position"], partition["end_offset_position"]),
+        number_text(partition["offset_lag"]),
+        duration_text(partition["time_lag_ms"]),
+        _second(partition["committed_at"]),
+        ", ".join(partition["marks"]),
+    )
+
+
+def _end(report: Mapping[str, Any]) -> str:
+    end = number_text(report["end_offset_position"])
+    return end if report["end_confirmed"] else f"{end} (not confirmed)"
+
+
+def _errors(report: Mapping[str, Any]) -> list[str]:
+    """What went wrong with which replica."""
+    return [
+        f"error: {printable(store['store'])} partition {partition['partition']}"
+        + (f" on {printable(partition['node_id'])}" if "node_id" in partition else "")
+        + f": {printable(partition['error'])}"
+        for store in report["stores"]
+        for partition in store["partitions"]
+        if partition["error"]
+    ]
+
+
+def _age(ms: float | None) -> str:
+    """How long ago something arrived."""
+    return "never" if ms is None else duration_text(round(ms))
+
+
+def _second(moment: str | None) -> str:
+    """A moment without its fraction, so that a row fits a terminal; --json has all of it."""
+    return "-" if moment is None else f"{moment[:19]}Z"

@@ -1,0 +1,189 @@
+"""What every command that runs a service does: find it, hand it its settings, show that it starts, tell its errors.
+
+Services are found by their entry points: this package imports none of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import tomllib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import click
+import orjson
+from pydantic import ValidationError
+
+from understudy.console import print_lines
+from understudy.exits import CommandError, ExitCode
+from understudy.http_client import Server
+from understudy.progress import BarDisplay, Generation, LogDisplay, RunningNode, RunningService, watch
+from understudy.service_settings import settings_error
+from understudy.welcome import url_of
+from understudy_shared.errors import SettingsError, UnderstudyError
+from understudy_shared.logs import LogFormat, configure_logging
+
+log = logging.getLogger(__name__)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FIRST_REPLY_TIMEOUT_S = 30.0
+"""The service was ready a moment ago; a machine that is this busy is told so by a warning, not by silence."""
+
+END_TIMEOUT_S = 2.0
+"""A bar is taken from the terminal within a tenth of a second; only a reply that hangs takes longer."""
+
+Greeting = Callable[[str, Mapping[str, Any]], Sequence[str]]
+"""Lines to say when a service is ready, of its URL and what its `/v1/stores` answers."""
+
+
+class Service(Protocol):
+    """What an entry point gives: serves until interrupted."""
+
+    def __call__(
+        self, settings: dict[str, object], started: Callable[[RunningService], None] | None = None
+    ) -> None: ...
+
+
+def service_options(command: Command) -> Command:
+    """--config, --log-format and --log-level."""
+    options = (
+        click.option(
+            "--config", type=click.Path(exists=True, dir_okay=False), envvar="UNDERSTUDY_CONFIG", show_envvar=True,
+            help="TOML file with settings, named as the flags with underscores.",
+        ),
+        click.option(
+            "--log-format", type=click.Choice(["text", "json"]), default="text", envvar="UNDERSTUDY_LOG_FORMAT",
+            show_default=True, show_envvar=True, help="Logs go to stderr, a line per record.",
+        ),
+        click.option(
+            "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+            default="INFO", envvar="UNDERSTUDY_LOG_LEVEL", show_default=True, show_envvar=True,
+            help="Least level that is logged.",
+        ),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def prepare(*, config: str | None, log_format: LogFormat, log_level: str) -> None:
+    """Logs and the file of settings, before the service is loaded."""
+    configure_logging(log_format=log_format, level=log_level.upper())
+    # Python hides deprecations from everybody but developers; this one is for whoever set the old name.
+    warnings.filterwarnings("default", message=".*cache_max_bytes_buffering", category=DeprecationWarning)
+    if config is not None:
+        use_config_file(Path(config))
+
+
+def use_config_file(path: Path) -> None:
+    """Hand the file to the service, which reads it by this variable; a file that is not TOML is refused here."""
+    try:
+        tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise CommandError(
+            f"the file of settings is not TOML ({error})",
+            where=str(path),
+            fix="Write lines such as: port = 8081",
+            exit_code=ExitCode.USAGE,
+        ) from None
+    os.environ["UNDERSTUDY_CONFIG"] = str(path)
+
+
+def find_service(name: str, *, extras: str) -> Service:
+    """A service by its entry point, or which extras to install."""
+    found = [entry for entry in entry_points(group="understudy.services") if entry.name == name]
+    missing = f"the service {name!r}"
+    try:
+        if found:
+            service: Service = found[0].load()
+            return service
+    except ModuleNotFoundError as error:
+        missing = str(error.name)
+    raise CommandError(
+        f"{missing} is not installed", fix=f"pip install 'understudy[{extras}]'", exit_code=ExitCode.REFUSED
+    )
+
+
+class _AsItSays:
+    """A service that is ready when it also says so to everybody else: a member of a cluster may wait for others."""
+
+    def __init__(self, service: RunningService, server: Server) -> None:
+        self._service = service
+        self._server = server
+        self.host = service.host
+
+    @property
+    def generation(self) -> Generation | None:
+        return self._service.generation if isinstance(self._service, RunningNode) else None
+
+    def not_ready(self) -> list[str]:
+        return self._service.not_ready() or self._server.not_ready()
+
+
+class Welcome:
+    """A thread beside the service: shows how it starts, says what can be asked, and ends."""
+
+    def __init__(self, greeting: Greeting, *, speaks: bool) -> None:
+        self._greeting = greeting
+        self._speaks = speaks
+        self._on_terminal = speaks and sys.stderr.isatty()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, service: RunningService) -> None:
+        """The service has started."""
+        self._thread = threading.Thread(target=self._run, args=(service,), name="welcome", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """The service has ended: give the terminal back as it was."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(END_TIMEOUT_S)
+
+    def _run(self, service: RunningService) -> None:
+        url = url_of(service.host)
+        with Server(url, timeout_s=FIRST_REPLY_TIMEOUT_S) as server:
+            display = BarDisplay() if self._on_terminal else LogDisplay()
+            if not watch(_AsItSays(service, server), display, self._stopping):
+                return
+            try:
+                document = orjson.loads(server.get("/v1/stores"))
+            except UnderstudyError as error:
+                if not self._stopping.is_set():
+                    log.warning("%s", error, extra={"action": "welcome-failed"})
+                return
+        if not self._on_terminal:
+            log.info("serving", extra={"action": "serving", "url": url, "stores": len(document["stores"])})
+        if self._speaks:
+            print_lines(self._greeting(url, document))
+            sys.stdout.flush()
+
+
+def run_service(
+    service: Service, settings: dict[str, object], *, greeting: Greeting, command: str, speaks: bool
+) -> None:
+    """Serve until a signal. Raises CommandError for what the user can fix."""
+    welcome = Welcome(greeting, speaks=speaks)
+    for stop in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background job begins with it ignored
+        signal.signal(stop, signal.default_int_handler)
+    try:
+        service(settings, welcome.start)
+    except KeyboardInterrupt:
+        log.info("stopped", extra={"action": "stopped"})
+        return
+    except ValidationError as error:
+        raise settings_error(error, command=command) from None
+    except SettingsError as error:
+        raise CommandError(error.what, where=error.where, fix=error.fix, exit_code=ExitCode.USAGE) from None
+    finally:
+        welcome.end()
+    raise CommandError("the service ended by itself", fix="Its log says why", exit_code=ExitCode.REFUSED)

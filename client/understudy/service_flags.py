@@ -1,0 +1,92 @@
+"""The flags of `understudy serve`, `node` and `router`: one per setting of the service, with unit and default (data).
+
+The services own names, ranges and defaults; a test compares these tables with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from understudy_shared.sizes import size_text
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A setting as a flag. `default` is the service's: a value, or words when it is derived."""
+
+    name: str
+    kind: Literal["text", "number", "size", "path"]
+    default: int | str | None
+    help: str
+    is_required: bool = False
+
+    @property
+    def option(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def default_text(self) -> str:
+        """What holds without the flag, as the help shows it."""
+        if self.is_required:
+            return "[required]"
+        if self.default is None:
+            return "[default: none]"
+        is_size = self.kind == "size" and isinstance(self.default, int)
+        return f"[default: {size_text(int(self.default)) if is_size else self.default}]"
+
+
+_HOST = Flag(
+    "host", "text", "127.0.0.1", "Address to listen on. There is no authentication yet: mind who can reach it."
+)
+_MAX_IN_FLIGHT = Flag("max_in_flight", "number", 1024, "Requests answered at once; one more gets 429.")
+_REDIS = Flag(
+    "redis", "text", None, "Redis or Valkey of the cluster: redis://host:port/db or unix:///path.", is_required=True
+)
+
+
+def _port(default: int) -> Flag:
+    return Flag("port", "number", default, "Port to listen on; 0 takes a free one.")
+
+
+_FOLLOWING = (
+    Flag("application_id", "text", "last part of CHECKPOINT", "Names the query in answers and position tokens."),
+    Flag(
+        "data_dir", "path", "a folder per checkpoint under ~/.cache/understudy", "Where local copies of the state go."
+    ),
+    Flag("aliases", "path", None, "TOML file with names for stores and columns."),
+    Flag("lag_refresh_ms", "number", 1000, "Longest time in ms between two looks at the commit log."),
+    Flag("end_expiry_ms", "number", 10_000, "After how many ms an unconfirmed end makes lag unknown."),
+    Flag("acceptable_recovery_lag", "number", 10, "Versions behind up to which a replica counts as caught up."),
+    Flag("statestore_cache_max_bytes", "size", 10 * MIB, "One block cache for all stores; 0 disables it."),
+    Flag("cache_max_bytes_buffering", "size", None, "Deprecated name of --statestore-cache-max-bytes."),
+    Flag("overlay_max_bytes", "size", 64 * MIB, "Changes since its snapshot that a store partition keeps in memory."),
+    Flag("workers", "number", 3, "Threads that restore and follow; one is always kept for following."),
+    _MAX_IN_FLIGHT,
+)
+
+_MEMBER = (
+    _REDIS,
+    Flag("node_id", "text", "advertised host and port", "Names the node; unique, and the same after a restart."),
+    Flag("advertise_host", "text", "--host", "Host that routers connect to."),
+    Flag("zone", "text", None, "Where it runs; standbys are placed in other zones than their active where possible."),
+    Flag("num_standby_replicas", "number", 1, "Standbys of each task."),
+    Flag("max_warmup_replicas", "number", 2, "Extra replicas restored at a time, to move tasks."),
+)
+
+SERVE_FLAGS = (_HOST, _port(8080), *_FOLLOWING)
+
+NODE_FLAGS = (*_MEMBER, _HOST, _port(7101), *_FOLLOWING)
+
+ROUTER_FLAGS = (
+    Flag("application_id", "text", None, "The query whose nodes to route to.", is_required=True),
+    _REDIS,
+    _HOST,
+    _port(8080),
+    Flag("hop_timeout_ms", "number", 1000, "How long in ms a node may take before the next candidate is asked."),
+    Flag("deadline_ms", "number", 3000, "How long in ms a whole lookup may take."),
+    Flag("end_expiry_ms", "number", 10_000, "After how many ms an unconfirmed end makes lag unknown."),
+    _MAX_IN_FLIGHT,
+)

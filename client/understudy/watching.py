@@ -1,0 +1,62 @@
+"""A report shown again and again until Ctrl-C: redrawn on a terminal, one after the other elsewhere.
+
+A server that is away for a moment is told in place of its report; only a first look that fails ends the command.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from understudy.console import drawn, print_json, print_page
+from understudy.exits import error_lines, say_error
+from understudy.pages import Lines, Page
+from understudy_shared.errors import UnderstudyError
+
+
+def watch_pages(fetch: Callable[[], bytes], page_of: Callable[[bytes], Page], *, every_s: float, as_json: bool) -> None:
+    """Show `fetch` each `every_s` seconds; Ctrl-C is the way to end it, so it is no error."""
+    body: bytes | UnderstudyError = fetch()
+    try:
+        with ExitStack() as open_displays:
+            show = _shower(page_of, open_displays, as_json=as_json)
+            while True:
+                show(body)
+                body = _next(fetch, every_s)
+    except KeyboardInterrupt:
+        return
+
+
+def _next(fetch: Callable[[], bytes], every_s: float) -> bytes | UnderstudyError:
+    time.sleep(every_s)
+    try:
+        return fetch()
+    except UnderstudyError as error:
+        return error
+
+
+def _shower(
+    page_of: Callable[[bytes], Page], displays: ExitStack, *, as_json: bool
+) -> Callable[[bytes | UnderstudyError], None]:
+    if as_json:
+        return lambda told: say_error(told) if isinstance(told, UnderstudyError) else print_json(told)
+    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    if console.is_terminal:
+        live = displays.enter_context(Live(console=console, auto_refresh=False, vertical_overflow="crop"))
+        return lambda told: live.update(drawn(_page(page_of, told)), refresh=True)
+
+    def print_after_an_empty_line(told: bytes | UnderstudyError) -> None:
+        print_page(_page(page_of, told))
+        click.echo("")
+
+    return print_after_an_empty_line
+
+
+def _page(page_of: Callable[[bytes], Page], told: bytes | UnderstudyError) -> Page:
+    return (Lines(error_lines(told)),) if isinstance(told, UnderstudyError) else page_of(told)

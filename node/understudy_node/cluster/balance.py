@@ -1,0 +1,245 @@
+"""Where the replicas of each task should be, if moving cost nothing but movement (pure, deterministic).
+
+Every task gets the same number of replicas, each on another node. Replicas, actives and standbys per node differ by one
+at most; of the placements that do, the search keeps to what is there already. What may be done now is the assignor's.
+
+Why roles alone can even out the actives: with k replicas of each task and D or D+1 replicas on each node, a share of
+1/k of every replica is an even spread, and a flow with such a fractional solution has an integral one beside it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+MAX_TRIED = 32
+"""Least-loaded nodes looked at for one in another zone: a preference must not cost a look at every node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who lives and has a replica of a task now, by role; `ready` are those of them that are caught up."""
+
+    active: str | None
+    standbys: frozenset[str]
+    warmups: frozenset[str]
+    ready: frozenset[str]
+    versions: Mapping[str, int]
+    """Of the replicas that show anything."""
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """Whose replica counts: all but the warm-ups."""
+        return self.standbys if self.active is None else self.standbys | {self.active}
+
+    @property
+    def everyone(self) -> frozenset[str]:
+        return self.settled | self.warmups
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who should have a task."""
+
+    nodes: frozenset[str]
+    active: str
+
+
+def targets(zones: Mapping[str, str], standings: Mapping[str, Standing], copies: int) -> dict[str, Target]:
+    """The placement to work towards. `zones` are the nodes that may have replicas; `copies` is at most their number."""
+    search = _Search(zones, standings, copies)
+    search.trim()
+    search.fill()
+    search.level_replicas()
+    search.choose_actives()
+    search.level_actives()
+    search.level_standbys()
+    return {task: Target(frozenset(nodes), search.active[task]) for task, nodes in search.nodes_of.items()}
+
+
+class _Search:
+    """The placement while it is worked on."""
+
+    def __init__(self, zones: Mapping[str, str], standings: Mapping[str, Standing], copies: int) -> None:
+        self.active: dict[str, str] = {}
+        self._zones = zones
+        self._has_zones = len(set(zones.values())) > 1
+        self._standings = standings
+        self._copies = copies
+        self.nodes_of = {task: set(standings[task].everyone & zones.keys()) for task in sorted(standings)}
+        self._tasks_of: dict[str, set[str]] = {node: set() for node in sorted(zones)}
+        self._active_at: dict[str, set[str]] = {node: set() for node in self._tasks_of}
+        for task, nodes in self.nodes_of.items():
+            for node in nodes:
+                self._tasks_of[node].add(task)
+
+    def trim(self) -> None:
+        """Leave out whoever is one too many: where most replicas are, then where most standbys are.
+
+        So a warm-up stays as long as it makes the placement more even, and whom it replaces is found again each time.
+        """
+        standbys = Counter(
+            node for task, nodes in self.nodes_of.items() for node in nodes if node != self._standings[task].active
+        )
+        for task, nodes in self.nodes_of.items():
+            while len(nodes) > self._copies:
+                _, _, _, dropped = max(
+                    (len(self._tasks_of[node]), standbys[node], -self._worth(task, node), node) for node in nodes
+                )
+                self._take(task, dropped)
+                standbys[dropped] -= dropped != self._standings[task].active
+
+    def fill(self) -> None:
+        """Give every task all its replicas, each where fewest are."""
+        order = [(len(tasks), node) for node, tasks in self._tasks_of.items()]
+        heapq.heapify(order)
+        for task, nodes in self.nodes_of.items():
+            while len(nodes) < self._copies:
+                node = self._pop_least(order, task)
+                self._give(task, node)
+                heapq.heappush(order, (len(self._tasks_of[node]), node))
+
+    def level_replicas(self) -> None:
+        """Move replicas from where most are to where fewest are, until these differ by one."""
+        while self._tasks_of:
+            most = max(self._tasks_of, key=lambda node: len(self._tasks_of[node]))
+            least = min(self._tasks_of, key=lambda node: len(self._tasks_of[node]))
+            if len(self._tasks_of[most]) - len(self._tasks_of[least]) < 2:
+                return
+            task = self._cheapest(self._tasks_of[most] - self._tasks_of[least], most, least)
+            self._take(task, most)
+            self._give(task, least)
+
+    def choose_actives(self) -> None:
+        """Keep the actives that can stay; the others go where fewest are, to those that are caught up first."""
+        left = []
+        for task, nodes in self.nodes_of.items():
+            active = self._standings[task].active
+            if active is not None and active in nodes:
+                self._set_active(task, active)
+            else:
+                left.append(task)
+        for task in left:
+            ready = self._standings[task].ready
+            _, _, node = min((each not in ready, len(self._active_at[each]), each) for each in self.nodes_of[task])
+            self._set_active(task, node)
+
+    def level_actives(self) -> None:
+        """Swap roles along paths of tasks, from nodes with more actives to nodes with fewer, until these differ by one."""
+        searching = True
+        while searching:
+            searching = False
+            fewest = min(map(len, self._active_at.values()), default=0)
+            for node in sorted(self._active_at, key=lambda node: -len(self._active_at[node])):
+                actives = len(self._active_at[node])
+                if actives - fewest < 2:
+                    break
+                few = {each for each, tasks in self._active_at.items() if len(tasks) <= actives - 2}
+                if self._pass_on(node, few):
+                    searching = True
+                    break
+
+    def level_standbys(self) -> None:
+        """Even out the standbys without changing what is even already: by roles if that does it, else by a replica."""
+        while self._level_a_standby():
+            pass
+
+    def _level_a_standby(self) -> bool:
+        standbys = {node: len(tasks) - len(self._active_at[node]) for node, tasks in self._tasks_of.items()}
+        fewest = min(standbys.values(), default=0)
+        many = sorted((node for node in standbys if standbys[node] >= fewest + 2), key=lambda node: -standbys[node])
+        for most in many:
+            few = {node for node in standbys if standbys[node] <= standbys[most] - 2}
+            if any(
+                len(self._active_at[node]) > len(self._active_at[most]) and self._pass_on(node, {most})
+                for node in sorted(few)
+            ):
+                return True
+            for least in sorted(few, key=lambda node: standbys[node]):
+                movable = self._tasks_of[most] - self._active_at[most] - self._tasks_of[least]
+                if movable and len(self._tasks_of[least]) < len(self._tasks_of[most]):
+                    task = self._cheapest(movable, most, least)
+                    self._take(task, most)
+                    self._give(task, least)
+                    return True
+        return False
+
+    def _pass_on(self, start: str, ends: set[str]) -> bool:
+        """Take an active role from `start` and give one to one of `ends`; who is between them takes one and gives one."""
+        came: dict[str, tuple[str, str]] = {}
+        queue = deque([start])
+        while queue:
+            node = queue.popleft()
+            if node in ends:
+                while node != start:
+                    giver, task = came[node]
+                    self._active_at[giver].remove(task)
+                    self._set_active(task, node)
+                    node = giver
+                return True
+            for task in sorted(self._active_at[node]):
+                for taker in sorted(self.nodes_of[task]):
+                    if taker != start and taker not in came:
+                        came[taker] = (node, task)
+                        queue.append(taker)
+        return False
+
+    def _pop_least(self, order: list[tuple[int, str]], task: str) -> str:
+        """The node with fewest replicas that has none of the task; of equal ones the first in another zone."""
+        passed: list[tuple[int, str]] = []
+        chosen: tuple[int, str] | None = None
+        while order and len(passed) < MAX_TRIED + len(self.nodes_of[task]):
+            entry = heapq.heappop(order)
+            passed.append(entry)
+            if entry[1] in self.nodes_of[task]:
+                continue
+            if chosen is not None and entry[0] > chosen[0]:
+                break
+            is_elsewhere = self._in_its_zone(task, entry[1]) == 0
+            if chosen is None or is_elsewhere:
+                chosen = entry
+            if is_elsewhere:
+                break
+        assert chosen is not None, f"no node left for a replica of {task}"
+        for entry in passed:
+            if entry != chosen:
+                heapq.heappush(order, entry)
+        return chosen[1]
+
+    def _cheapest(self, tasks: Iterable[str], giver: str, taker: str) -> str:
+        """The replica that is least missed at `giver`; of equal ones that which spreads its task over most zones."""
+        _, _, task = min(
+            (self._worth(task, giver), self._in_its_zone(task, taker) - self._in_its_zone(task, giver), task)
+            for task in tasks
+        )
+        return task
+
+    def _in_its_zone(self, task: str, node: str) -> int:
+        """Other replicas of the task in a node's zone."""
+        if not self._has_zones:
+            return 0
+        zone = self._zones[node]
+        return sum(each != node and self._zones[each] == zone for each in self.nodes_of[task])
+
+    def _worth(self, task: str, node: str) -> int:
+        """What would be lost with a replica."""
+        standing = self._standings[task]
+        if node == standing.active:
+            return 3
+        if node in standing.standbys or node in standing.ready:
+            return 2
+        return 1 if node in standing.warmups else 0
+
+    def _give(self, task: str, node: str) -> None:
+        self.nodes_of[task].add(node)
+        self._tasks_of[node].add(task)
+
+    def _take(self, task: str, node: str) -> None:
+        self.nodes_of[task].remove(node)
+        self._tasks_of[node].remove(task)
+
+    def _set_active(self, task: str, node: str) -> None:
+        self.active[task] = node
+        self._active_at[node].add(task)

@@ -1,0 +1,104 @@
+"""How a node is, as the message that others route and assign by (pure but for reading the node).
+
+Positions are read before the end: what passes between the two reads makes a replica look further behind than it is,
+never nearer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal, NamedTuple
+
+from understudy_node.node import Node
+from understudy_node.replica.task import TaskReplica
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.messages import Applied, Endpoint, Heartbeat
+from understudy_shared.words import ReplicaState
+
+MAX_ERROR_CHARACTERS = 500
+"""Of a replica's error: enough to know where to look."""
+
+State = Literal["starting", "serving", "draining", "failed"]
+
+
+class _Standing(NamedTuple):
+    """How far a replica is: equal for all that are in step."""
+
+    version: int | None
+    time_lag_ms: int | None
+    state: ReplicaState
+    error: str | None
+
+    def applied(self) -> Applied:
+        return Applied(version=self.version, time_lag_ms=self.time_lag_ms, state=self.state.value, error=self.error)
+
+
+_NOTHING = _Standing(None, None, ReplicaState.CREATED, None)
+
+
+def heartbeat_of(
+    node: Node,
+    *,
+    node_id: str,
+    incarnation: str,
+    sequence: int,
+    endpoint: Endpoint,
+    zone: str | None,
+    state: State,
+    heartbeat_ms: int,
+    term: int,
+    epoch: int,
+    catalogue: str | None,
+    now_ms: float,
+) -> Heartbeat:
+    """The node now; `now_ms` is its monotonic clock."""
+    generation = node.generation
+    replicas = () if generation is None else generation.replicas
+    read = [(replica, _version(replica), replica.state, replica.error) for replica in replicas]
+    end = node.end
+    standings = {
+        replica.key: _standing(
+            version, None if version is None else replica.lag_at(version, end, now_ms=now_ms).time_lag_ms, at, error
+        )
+        for replica, version, at, error in read
+    }
+    most = Counter(standings.values()).most_common(1)
+    usual = most[0][0] if most else _NOTHING
+    return Heartbeat(
+        application_id=node.settings.application,
+        node_id=node_id,
+        incarnation=incarnation,
+        sequence=sequence,
+        endpoint=endpoint,
+        zone=zone,
+        state=state,
+        heartbeat_ms=heartbeat_ms,
+        lineage=node.lineage,
+        partitions=None if generation is None else generation.layout.partitions,
+        end_version=end.version,
+        end_age_ms=None if end.confirmed_ms is None else max(0, round(now_ms - end.confirmed_ms)),
+        applied=usual.applied(),
+        exceptions={task: standing.applied() for task, standing in standings.items() if standing != usual},
+        held=_held(node, list(standings)),
+        term=term,
+        epoch=epoch,
+        catalogue=catalogue,
+        checkpoint=node.settings.checkpoint,
+    )
+
+
+def _version(replica: TaskReplica) -> int | None:
+    view = replica.view
+    return None if view is None else view.version
+
+
+def _standing(
+    version: int | None, time_lag_ms: int | None, state: ReplicaState, error: UnderstudyError | None
+) -> _Standing:
+    return _Standing(version, time_lag_ms, state, None if error is None else str(error)[:MAX_ERROR_CHARACTERS])
+
+
+def _held(node: Node, held: list[str]) -> list[str] | None:
+    """Every task held, when that is not what the duties give."""
+    duties = node.duties
+    return None if duties is not None and duties.keys() == set(held) else sorted(held)

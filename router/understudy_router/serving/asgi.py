@@ -1,0 +1,131 @@
+"""The hot path: lookups as plain ASGI in front of the FastAPI application, which serves everything else.
+
+Nothing here decides anything: `Reads` parses, `Forwarder` asks, this sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+from understudy_router.catalogue import StoreRoute
+from understudy_router.forward import Forwarder, Result
+from understudy_router.serving.reads import Reads, keyed
+from understudy_shared.bounds import Bound
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.hop import FOUND, HopKey
+from understudy_shared.http_edge import JSON_TYPE, App, Receive, Scope, Send, bug, not_allowed, read_body, send_reply
+from understudy_shared.http_target import split_path
+from understudy_shared.lookup_requests import parse_batch
+from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
+
+PARSE_SLICE_KEYS = 200
+"""Keys parsed and hashed between two turns of the event loop: about 2 ms."""
+
+_PREFIX = b"/v1/stores/"
+_CALLS = (b"keys", b"lookup")
+
+
+class LookupsFirst:
+    """ASGI application. `requests` counts by (operation, outcome) for the metrics."""
+
+    def __init__(self, app: App, reads: Reads, forwarder: Forwarder, *, max_in_flight: int) -> None:
+        self.requests: Counter[tuple[str, str]] = Counter()
+        self.in_flight = 0
+        self._app = app
+        self._reads = reads
+        self._forwarder = forwarder
+        self._max_in_flight = max_in_flight
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            raw_path: bytes = scope["raw_path"]
+            if raw_path.startswith(_PREFIX):
+                call = raw_path[len(_PREFIX) :].partition(b"/")[2]
+                if call.startswith(b"keys/") or call in _CALLS:
+                    if scope["method"] == "GET":
+                        return await self._lookup(raw_path, scope["query_string"], send)
+                    if scope["method"] == "POST" and call == b"lookup":
+                        return await self._batch(raw_path, receive, send)
+                    return await self._refuse("lookup", not_allowed(scope["method"]), send)
+        return await self._app(scope, receive, send)
+
+    async def _lookup(self, raw_path: bytes, query: bytes, send: Send) -> None:
+        self.in_flight += 1
+        try:
+            self._refuse_one_too_many()
+            request = self._reads.parse(raw_path, query)
+            result = await self._forwarder.look_up(request.route, request.bound, request.keys)
+        except UnderstudyError as error:
+            result = problem_of(error)
+        except Exception as error:
+            result = bug(error)
+        finally:
+            self.in_flight -= 1
+        if isinstance(result, Problem):
+            return await self._refuse("lookup", result, send)
+        kind, body = result
+        if kind == FOUND:
+            self.requests["lookup", "found"] += 1
+            return await send_reply(send, 200, request.head + body, JSON_TYPE)
+        self.requests["lookup", "absent"] += 1
+        return await send_reply(send, 404, request.head + body, JSON_TYPE)
+
+    async def _batch(self, raw_path: bytes, receive: Receive, send: Send) -> None:
+        self.in_flight += 1
+        try:
+            self._refuse_one_too_many()
+            body = await self._answer_batch(raw_path, receive)
+        except UnderstudyError as error:
+            return await self._refuse("batch", problem_of(error), send)
+        except Exception as error:
+            return await self._refuse("batch", bug(error), send)
+        finally:
+            self.in_flight -= 1
+        self.requests["batch", "answered"] += 1
+        return await send_reply(send, 200, body, JSON_TYPE)
+
+    def _refuse_one_too_many(self) -> None:
+        """For a request that was counted in."""
+        if self.in_flight > self._max_in_flight:
+            detail = f"{self._max_in_flight} requests are in flight"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))
+
+    async def _answer_batch(self, raw_path: bytes, receive: Receive) -> bytes:
+        match split_path(raw_path):
+            case ["v1", "stores", name, "lookup"]:
+                route = self._reads.route(name)
+            case _:
+                raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "batches go to /v1/stores/{store}/lookup"))
+        keys, bound = parse_batch(await read_body(receive))
+        results = await batch_results(self._forwarder, route, self._reads.same(bound), keys)
+        return b'{"results":[' + b",".join(results) + b"]}\n"
+
+    async def _refuse(self, operation: str, problem: Problem, send: Send) -> None:
+        self.requests[operation, problem.type.slug] += 1
+        await send_reply(send, problem.status, problem.body(), CONTENT_TYPE)
+
+
+async def batch_results(forwarder: Forwarder, route: StoreRoute, bound: Bound, keys: Sequence[object]) -> list[bytes]:
+    """The results of a batch as JSON objects, in the order of its keys; a key that is none is its own result."""
+    parsed: list[tuple[HopKey, bytes] | Problem] = []
+    for start in range(0, len(keys), PARSE_SLICE_KEYS):
+        parsed += [_parsed(route, key) for key in keys[start : start + PARSE_SLICE_KEYS]]
+        await asyncio.sleep(0)
+    asked = [item[0] for item in parsed if not isinstance(item, Problem)]
+    answers = iter(await forwarder.look_up_many(route, bound, asked) if asked else ())
+    return [item.body().rstrip() if isinstance(item, Problem) else _result(item[1], next(answers)) for item in parsed]
+
+
+def _parsed(route: StoreRoute, key: object) -> tuple[HopKey, bytes] | Problem:
+    try:
+        return keyed(route, route.codec.parse_json(key))
+    except UnderstudyError as error:
+        return problem_of(error)
+
+
+def _result(head: bytes, result: Result) -> bytes:
+    if isinstance(result, Problem):
+        return result.body().rstrip()
+    return b'{"status":%d,%b%b' % (200 if result.kind == FOUND else 404, head[1:], result.body.rstrip())

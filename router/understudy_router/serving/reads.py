@@ -1,0 +1,89 @@
+"""What readers ask, parsed: target or batch to store, key, partition and bound (bytes in, no I/O).
+
+Targets repeat, so what they parse to is kept, together with the beginning of every answer to them; never an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import orjson
+
+from understudy_router.catalogue import StoreRoute, Stores
+from understudy_shared.bounds import NO_BOUND, Bound
+from understudy_shared.hop import HopKey
+from understudy_shared.http_target import split_path
+from understudy_shared.lookup_requests import TargetCache, encoded_key, key_and_bound, unknown_path
+from understudy_shared.problems import ProblemError
+from understudy_shared.spark.key_codec import Row
+
+MAX_BOUNDS = 1024
+"""Bounds kept so that equal ones are one object, and travel as one group of a hop."""
+
+
+class Request(NamedTuple):
+    """A single-key lookup: `keys` holds just its key; `head` begins its answer."""
+
+    route: StoreRoute
+    bound: Bound
+    keys: tuple[HopKey]
+    head: bytes
+
+
+class Reads:
+    """Parses by the stores that are known at that moment; `stores` raises the problem of knowing none."""
+
+    def __init__(self, stores: Callable[[], Stores]) -> None:
+        self._stores = stores
+        self._parsed_by: Stores | None = None
+        self._targets: TargetCache[Request] = TargetCache()
+        self._bounds: dict[Bound, Bound] = {}
+
+    def parse(self, raw_path: bytes, query: bytes) -> Request:
+        """A GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.
+
+        Raises the problem of a request that asks for nothing there is.
+        """
+        stores = self._stores()
+        if stores is not self._parsed_by:
+            self._parsed_by = stores
+            self._targets.clear()
+        target = (raw_path, query)
+        request = self._targets.get(target)
+        if request is None:
+            request = self._parse(stores, raw_path, query)
+            self._targets.keep(target, request)
+        return request
+
+    def route(self, name: str) -> StoreRoute:
+        """The store of that name; UnknownStoreError names those there are."""
+        return self._stores().get(name)
+
+    def same(self, bound: Bound) -> Bound:
+        """An equal bound, the same object each time."""
+        if bound == NO_BOUND:
+            return NO_BOUND
+        if len(self._bounds) >= MAX_BOUNDS:
+            self._bounds.clear()
+        return self._bounds.setdefault(bound, bound)
+
+    def _parse(self, stores: Stores, raw_path: bytes, query: bytes) -> Request:
+        match split_path(raw_path):
+            case ["v1", "stores", name, *form] if form and form[0] in {"keys", "lookup"}:
+                route = stores.get(name)
+                row, bound = key_and_bound(route.codec, form, query)
+                key, head = keyed(route, row)
+                return Request(route, self.same(bound), (key,), head)
+            case _:
+                raise ProblemError(unknown_path(raw_path))
+
+
+def keyed(route: StoreRoute, row: Row) -> tuple[HopKey, bytes]:
+    """A row as it travels, and the beginning of its answer; hashing says the partition, as it did for Spark."""
+    encoded = encoded_key(route.codec, row)
+    key = orjson.dumps(route.codec.to_json(encoded))
+    return HopKey(route.codec.partition(row, route.partitions), encoded), b'{"store":%b,"key":%b,' % (
+        route.json_name,
+        key,
+    )

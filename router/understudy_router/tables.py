@@ -1,0 +1,210 @@
+"""What a router knows of its nodes: heartbeats, the assignment, who failed lately (no I/O, no clock, one thread).
+
+One door for each thing that happens; time is passed in. Ages are this machine's monotonic time since a report arrived,
+plus the age that a key read from the bus had by its expiry. `version` grows whenever a choice might come out otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, replace
+
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
+from understudy_shared.messages import Assignment, Farewell, Heartbeat
+
+MAX_EVENTS = 256
+MAX_DEAD = 256
+DEAD_KEPT_MS = 10 * 60 * 1000
+"""How long people are told of a node that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """The last that a node said. `said_ms` is when, on this machine's monotonic clock."""
+
+    heartbeat: Heartbeat
+    said_ms: float
+    failed_ms: float | None = None
+    failed_why: str = ""
+
+    @property
+    def suspect(self) -> bool:
+        """Whether a request to it failed since it last said anything."""
+        return self.failed_ms is not None
+
+    def age_ms(self, now_ms: float) -> float:
+        return max(0.0, now_ms - self.said_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadNode:
+    """A node that is gone, for people."""
+
+    heartbeat: Heartbeat
+    died_ms: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableEvent:
+    """Something that happened, at this machine's monotonic time."""
+
+    at_ms: float
+    event: str
+    detail: str
+
+
+class Tables:
+    """`nodes` are those that live, by node id."""
+
+    def __init__(self, *, end_expiry_ms: float = 10_000) -> None:
+        """`end_expiry_ms`: a confirmation of the end older than this counts no more."""
+        self.end_expiry_ms = end_expiry_ms
+        self.nodes: dict[str, NodeReport] = {}
+        self.dead: dict[str, DeadNode] = {}
+        self.assignment: Assignment | None = None
+        self.previous: Assignment | None = None
+        """The one before, which nodes follow until they have heard of the next."""
+        self.bus_lost_why: str | None = "not connected yet"
+        self.events: deque[TableEvent] = deque(maxlen=MAX_EVENTS)
+        self.version = 0
+        self._hop_end: tuple[str | None, int] = (None, 0)
+
+    @property
+    def lineage(self) -> str | None:
+        """The history in use: the assignment's, else that of most live nodes."""
+        if self.assignment is not None:
+            return self.assignment.lineage
+        told = Counter(node.heartbeat.lineage for node in self.nodes.values() if node.heartbeat.lineage is not None)
+        return min(told, key=lambda lineage: (-told[lineage], lineage), default=None)
+
+    @property
+    def catalogue_digest(self) -> str | None:
+        """The catalogue to encode keys by: of the lineage in use, the one that most live nodes serve by."""
+        told: Counter[str] = Counter()
+        ends: dict[str, int] = {}
+        for node in self.nodes.values():
+            beat = node.heartbeat
+            if beat.catalogue is not None and beat.lineage == self.lineage:
+                told[beat.catalogue] += 1
+                ends[beat.catalogue] = max(ends.get(beat.catalogue, 0), beat.end_version)
+        return min(told, key=lambda digest: (-told[digest], -ends[digest], digest), default=None)
+
+    @property
+    def end_version(self) -> int:
+        """The newest end that anybody reported of the lineage in use."""
+        lineage = self.lineage
+        reported = [node.heartbeat.end_version for node in self.nodes.values() if node.heartbeat.lineage == lineage]
+        return max([*reported, self._hop_end[1] if self._hop_end[0] == lineage else 0], default=0)
+
+    def end_confirmed(self, now_ms: float) -> bool:
+        """Whether somebody confirmed the end recently enough."""
+        return any(
+            node.heartbeat.end_age_ms is not None
+            and node.heartbeat.lineage == self.lineage
+            and node.heartbeat.end_age_ms + node.age_ms(now_ms) <= self.end_expiry_ms
+            for node in self.nodes.values()
+        )
+
+    def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> bool:
+        """Take a heartbeat; False when it is older than what is known."""
+        said_ms = now_ms - age_ms
+        if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS:
+            return False
+        known = self.nodes.get(heartbeat.node_id)
+        if known is not None:
+            if known.heartbeat.incarnation == heartbeat.incarnation:
+                if heartbeat.sequence <= known.heartbeat.sequence:
+                    return False
+            elif said_ms < known.said_ms:
+                return False
+        self.nodes[heartbeat.node_id] = self._report(known, heartbeat, said_ms)
+        self.dead.pop(heartbeat.node_id, None)
+        if known is None:
+            endpoint = heartbeat.endpoint
+            self._event(now_ms, "joined", f"{heartbeat.node_id} at {endpoint.host}:{endpoint.port}")
+        elif known.heartbeat.incarnation != heartbeat.incarnation:
+            self._event(now_ms, "restarted", heartbeat.node_id)
+        self.version += 1
+        return True
+
+    def left(self, farewell: Farewell, now_ms: float = 0.0) -> None:
+        """A node said that it goes."""
+        known = self.nodes.get(farewell.node_id)
+        if known is not None and known.heartbeat.incarnation == farewell.incarnation:
+            self._bury(farewell.node_id, now_ms, "it said farewell", "left")
+
+    def assigned(self, assignment: Assignment, now_ms: float = 0.0) -> bool:
+        """Take an assignment; False unless its (term, epoch) is above the one that is followed."""
+        if self.assignment is not None and assignment.order <= self.assignment.order:
+            return False
+        if self.assignment is not None:
+            for task, duty in sorted(assignment.tasks.items()):
+                before = self.assignment.tasks.get(task)
+                if before is not None and before.active != duty.active:
+                    self._event(now_ms, "promoted", f"{duty.active} is active for {task}, after {before.active}")
+        self.previous, self.assignment = self.assignment, assignment
+        self.version += 1
+        return True
+
+    def bus_lost(self, now_ms: float, why: str) -> None:
+        """The bus is away: silence on it says nothing about nodes."""
+        if self.bus_lost_why is None:
+            self._event(now_ms, "bus-lost", why)
+        self.bus_lost_why = why
+        self.version += 1
+
+    def bus_back(self, now_ms: float) -> None:
+        """The bus is there; the keys were read, or are about to be."""
+        if self.bus_lost_why is not None:
+            self._event(now_ms, "bus-back", "")
+        self.bus_lost_why = None
+        self.version += 1
+
+    def expire(self, now_ms: float) -> None:
+        """Bury nodes that were silent for three of their heartbeats; nobody while the bus is away."""
+        if self.bus_lost_why is None:
+            for node_id, node in list(self.nodes.items()):
+                expiry_ms = node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+                if node.age_ms(now_ms) > expiry_ms:
+                    self._bury(node_id, now_ms, f"silent for more than {expiry_ms} ms", "died")
+        for node_id, dead in list(self.dead.items()):
+            if now_ms - dead.died_ms > DEAD_KEPT_MS:
+                del self.dead[node_id]
+
+    def hop_failed(self, node_id: str, now_ms: float, why: str) -> None:
+        """A request to a node failed: it is asked last until it says something."""
+        node = self.nodes.get(node_id)
+        if node is not None:
+            if not node.suspect:
+                self._event(now_ms, "suspect", f"{node_id}: {why}")
+            self.nodes[node_id] = replace(node, failed_ms=now_ms, failed_why=why)
+            self.version += 1
+
+    def hop_answered(self, node_id: str, now_ms: float, term: int, epoch: int, end_version: int) -> bool:
+        """A node answered a hop. True when it follows a later assignment than the one known here."""
+        node = self.nodes.get(node_id)
+        if node is not None and node.suspect:
+            self.nodes[node_id] = replace(node, failed_ms=None, failed_why="")
+            self.version += 1
+        if node is not None and node.heartbeat.lineage == self.lineage and end_version > self.end_version:
+            self._hop_end = (self.lineage, end_version)
+            self.version += 1
+        return self.assignment is None or (term, epoch) > self.assignment.order
+
+    def _report(self, known: NodeReport | None, heartbeat: Heartbeat, said_ms: float) -> NodeReport:
+        """A heartbeat clears a suspicion only if it was said after the failure."""
+        if known is None or known.failed_ms is None or said_ms > known.failed_ms:
+            return NodeReport(heartbeat, said_ms)
+        return NodeReport(heartbeat, said_ms, known.failed_ms, known.failed_why)
+
+    def _bury(self, node_id: str, now_ms: float, why: str, event: str) -> None:
+        node = self.nodes.pop(node_id)
+        while len(self.dead) >= MAX_DEAD:
+            del self.dead[min(self.dead, key=lambda dead: self.dead[dead].died_ms)]
+        self.dead[node_id] = DeadNode(node.heartbeat, now_ms, why)
+        self._event(now_ms, event, f"{node_id}: {why}")
+        self.version += 1
+
+    def _event(self, at_ms: float, event: str, detail: str) -> None:
+        self.events.append(TableEvent(at_ms, event, detail))

@@ -1,0 +1,148 @@
+"""One connection to a node: HTTP/1.1 with one hop at a time, bytes in, bytes out.
+
+Written on asyncio's Protocol with httptools because a hop is all that it ever carries (decisions/0006 has the numbers).
+Rule: whatever is not exactly the reply to what was sent closes the connection; nothing is read from it afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple, cast
+
+import httptools
+
+from understudy_shared.hop import CONTENT_TYPE, MAX_HOP_BYTES, PATH
+from understudy_shared.words import HostInfo
+
+
+class WireError(StrEnum):
+    """How a hop can fail before a node's word is heard."""
+
+    REFUSED = "refused"
+    RESET = "reset"
+    TIMEOUT = "timeout"
+    BAD_REPLY = "bad-reply"
+    TOO_LARGE = "too-large"
+
+
+class WireReply(NamedTuple):
+    """A whole HTTP reply."""
+
+    status: int
+    body: bytes
+
+
+class WireFailure(NamedTuple):
+    """Why there is no reply. `heard` is whether any byte of one came: only without is it safe to call it stale."""
+
+    error: WireError
+    detail: str
+    heard: bool = False
+
+
+Done = Callable[["HopConnection", WireReply | WireFailure], None]
+"""Called once for each hop that was sent."""
+
+
+class HopConnection(asyncio.Protocol):
+    """A persistent connection. `used` counts the hops that it carried to their end."""
+
+    def __init__(self, host: HostInfo) -> None:
+        authority = f"[{host.host}]" if ":" in host.host else host.host
+        self._head = (
+            f"POST {PATH} HTTP/1.1\r\nhost: {authority}:{host.port}\r\ncontent-type: {CONTENT_TYPE.decode()}\r\n"
+            "content-length: "
+        ).encode()
+        self.used = 0
+        self._transport: asyncio.Transport | None = None
+        self._done: Done | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._keeps_alive = False
+        self._begin()
+
+    def __repr__(self) -> str:
+        state = "closed" if not self.is_open else "idle" if self._done is None else "busy"
+        return f"HopConnection({state}, {self.used} hops)"
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    def send(self, body: bytes, done: Done) -> None:
+        """Send one hop; `done` gets its reply or why there is none. The connection is open and idle."""
+        assert self._transport is not None, "sent on a closed connection"
+        assert self._done is None, "one hop at a time"
+        self._done = done
+        self._transport.write(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
+
+    def give_up(self, error: WireError, detail: str) -> None:
+        """Close it; the hop on its way fails with this."""
+        self._close()
+        self._finish(WireFailure(error, detail, self._heard))
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class
+
+    def data_received(self, data: bytes) -> None:
+        if self._done is None:
+            self._close()  # a node that speaks unasked, or after its reply was whole
+            return
+        self._heard = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.give_up(WireError.BAD_REPLY, f"not an HTTP reply: {error}")
+            return
+        if self._size_bytes > MAX_HOP_BYTES:
+            self.give_up(WireError.TOO_LARGE, f"a reply above {MAX_HOP_BYTES} bytes")
+        elif self._messages > 1:
+            self.give_up(WireError.BAD_REPLY, "more than one reply")
+        elif self._complete:
+            self._reply()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._finish(WireFailure(WireError.RESET, str(exc or "the node closed the connection"), self._heard))
+
+    # ---- httptools' callbacks
+
+    def on_body(self, body: bytes) -> None:
+        self._size_bytes += len(body)
+        if self._size_bytes <= MAX_HOP_BYTES:
+            self._parts.append(body)
+
+    def on_message_begin(self) -> None:
+        self._messages += 1
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+        self._keeps_alive = self._parser.should_keep_alive()
+
+    def _reply(self) -> None:
+        reply = WireReply(self._parser.get_status_code(), b"".join(self._parts))
+        self.used += 1
+        self._begin()
+        if not self._keeps_alive:
+            self._close()
+        self._finish(reply)
+
+    def _begin(self) -> None:
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+        self._messages = 0
+        self._complete = False
+        self._heard = False
+
+    def _close(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    def _finish(self, outcome: WireReply | WireFailure) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(self, outcome)

@@ -1,0 +1,145 @@
+"""The stack of docker-compose.yml: the demo's topology, told by real settings, and allowed no more than it needs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import click
+import pytest
+from tests.support.deploy_files import (
+    DOCKER,
+    DOCKERFILE,
+    HTTP,
+    IMAGES,
+    OURS,
+    ROOT,
+    SERVICES,
+    SETTINGS,
+    STACK,
+    variables,
+)
+from understudy_router.settings import RouterSettings
+
+from understudy.commands import cli
+from understudy_node.cluster.settings import ClusterNodeSettings
+
+PROJECT_VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+each_service = pytest.mark.parametrize("name", SERVICES)
+
+
+def known_variables(image: str) -> set[str]:
+    """What a service's process reads: its settings, and what its command takes from the environment."""
+    command = cli.get_command(click.Context(cli), image) if image in HTTP.values() else None
+    options = [] if command is None else command.params
+    envvars = {option.envvar for option in options if isinstance(option.envvar, str)}
+    return {f"UNDERSTUDY_{name.upper()}" for name in SETTINGS[image].model_fields} | envvars
+
+
+def environment_of(name: str) -> dict[str, str]:
+    """What a process is told of ours: by its image, then by the compose file."""
+    told = variables(DOCKER.line_of(IMAGES[name])[::-1]) | SERVICES[name]["environment"]
+    return {variable: value for variable, value in told.items() if variable.startswith("UNDERSTUDY_")}
+
+
+def test_the_stack_is_the_demos_topology() -> None:
+    counts = {image: list(IMAGES.values()).count(image) for image in IMAGES.values()}
+    assert counts == {"pipeline": 1, "node": 3, "router": 2}
+    assert set(SERVICES) - set(OURS) == {"valkey"}
+
+
+@each_service
+def test_every_image_has_a_version_and_ours_is_the_projects(name: str) -> None:
+    repository, _, tag = SERVICES[name]["image"].partition(":")
+    assert re.match(r"\d+\.\d+\.\d+", tag)
+    if name in OURS:
+        assert (repository, tag) == (
+            f"understudy-{IMAGES[name]}",
+            PROJECT_VERSION,
+        )
+        assert OURS[name]["build"]["dockerfile"] == str(DOCKERFILE.relative_to(ROOT))
+        assert (ROOT / OURS[name]["build"]["context"]).samefile(ROOT)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_variable_is_a_setting_of_its_service(name: str) -> None:
+    assert set(environment_of(name)) <= known_variables(IMAGES[name])
+
+
+@pytest.mark.parametrize("name", HTTP)
+def test_the_settings_of_a_service_are_complete_and_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = environment_of(name)
+    for variable, value in told.items():
+        monkeypatch.setenv(variable, value)
+    settings = SETTINGS[IMAGES[name]]()
+    assert isinstance(settings, ClusterNodeSettings | RouterSettings)
+    assert settings.redis == "redis://valkey:6379/0"
+    assert settings.application_id == "flights"
+    if isinstance(settings, ClusterNodeSettings):
+        assert settings.node_id == settings.advertise_host == SERVICES[name]["hostname"] == name
+
+
+def test_everybody_is_told_the_same_application_and_the_same_redis() -> None:
+    for variable in ("UNDERSTUDY_APPLICATION_ID", "UNDERSTUDY_REDIS"):
+        assert len({environment_of(name)[variable] for name in OURS}) == 1
+    followers = [name for name in OURS if IMAGES[name] != "router"]
+    assert len({environment_of(name)["UNDERSTUDY_CHECKPOINT"] for name in followers}) == 1
+
+
+@each_service
+def test_no_service_has_a_privilege_that_it_does_not_need(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not {"privileged", "cap_add", "pid", "ipc", "network_mode", "devices"} & set(service)
+    assert not any("docker.sock" in volume for volume in service.get("volumes", []))
+    assert service["mem_limit"]
+    assert service["pids_limit"] > 0
+    assert name in OURS or service["user"].split(":")[0] not in ("0", "root")
+
+
+@each_service
+def test_every_service_says_how_it_is_and_who_waits_for_it_waits_until_it_is_well(name: str) -> None:
+    assert SERVICES[name]["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
+    for needed, how in SERVICES[name].get("depends_on", {}).items():
+        assert needed in SERVICES
+        assert how == {"condition": "service_healthy"}
+
+
+@pytest.mark.parametrize("name", HTTP)
+def test_the_stack_asks_a_service_for_its_health_where_it_listens(name: str) -> None:
+    told = environment_of(name)
+    assert f":{told['UNDERSTUDY_PORT']}/livez" in SERVICES[name]["healthcheck"]["test"][-1]
+
+
+def test_the_pipeline_is_well_when_the_checkpoint_that_nodes_follow_has_a_commit() -> None:
+    test = SERVICES["pipeline"]["healthcheck"]["test"][-1]
+    assert f"{environment_of('pipeline')['UNDERSTUDY_CHECKPOINT']}/commits" in test
+
+
+def test_only_routers_can_be_reached_and_only_from_this_machine() -> None:
+    for name, service in SERVICES.items():
+        ports = service.get("ports", [])
+        assert bool(ports) == (IMAGES.get(name) == "router")
+        assert all(re.fullmatch(r"127\.0\.0\.1:\d+:8080", port) for port in ports)
+        assert ("edge" in service["networks"]) == bool(ports)
+    assert STACK["networks"]["cluster"] == {"internal": True}
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert len(set(published)) == len(published)
+
+
+def test_the_checkpoint_is_written_by_the_pipeline_alone_and_local_state_is_shared_by_nobody() -> None:
+    mounts = [(name, *volume.split(":")) for name in SERVICES for volume in SERVICES[name].get("volumes", [])]
+    assert {volume for _, volume, *_ in mounts} == set(STACK["volumes"])
+    writers = [name for name, volume, _, *mode in mounts if volume == "checkpoint" and mode != ["ro"]]
+    assert writers == ["pipeline"]
+    for name in (name for name in HTTP if IMAGES[name] == "node"):
+        own = [(volume, target) for who, volume, target, *_ in mounts if who == name and volume != "checkpoint"]
+        assert own == [(name, environment_of(name)["UNDERSTUDY_DATA_DIR"])]
+
+
+def test_what_a_container_writes_to_belongs_to_its_user_in_the_image() -> None:
+    made = " ".join(DOCKER.stage("runtime").all("RUN"))
+    targets = {volume.split(":")[1] for service in OURS.values() for volume in service.get("volumes", [])}
+    assert all(re.search(rf"install -d -o understudy -g understudy.* {target}\b", made) for target in targets)

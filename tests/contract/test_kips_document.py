@@ -1,0 +1,65 @@
+"""docs/kips.md names tests as proof: each of them exists, and none that is numbered after a statement is left out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "kips.md").read_text()
+NAMED = set(re.findall(r"`(test_\w+)`", DOCUMENT))
+NUMBERED = re.compile(r"test_statement_(\d\d)_\w+")
+
+
+@cache
+def every_test() -> frozenset[str]:
+    """Every test function, methods of classes included, whatever folder it is in."""
+    return frozenset(
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    )
+
+
+def row_of(number: int) -> str:
+    """The one row of the KIP-535 statements that has this number."""
+    (row,) = re.findall(rf"(?m)^\| {number} \|.*$", DOCUMENT)
+    return str(row)
+
+
+def test_every_test_that_the_document_names_exists() -> None:
+    assert NAMED
+    assert NAMED - every_test() == set()
+
+
+def test_every_test_that_is_numbered_after_a_statement_is_in_the_document() -> None:
+    numbered = {name for name in every_test() if NUMBERED.fullmatch(name)}
+    assert numbered - NAMED == set()
+
+
+@pytest.mark.parametrize("number", range(1, 16))
+def test_every_statement_of_kip_535_is_shown_by_a_test_of_its_number(number: int) -> None:
+    shown_by = NUMBERED.findall(row_of(number))
+    assert f"{number:02d}" in shown_by
+
+
+def test_every_number_of_the_five_proposals_has_a_row() -> None:
+    listed: set[int] = set()
+    for cell in re.findall(r"(?m)^\| ([\d, -]+) \|", DOCUMENT):
+        for part in cell.split(", "):
+            first, _, last = part.partition("-")
+            listed |= set(range(int(first), int(last or first) + 1))
+    assert listed == set(range(1, 16)) | set(range(23, 64))
+
+
+def test_a_row_without_a_test_says_why() -> None:
+    """A row of the statements, or of an interface, proves something, or tells why there is nothing to prove."""
+    reasons = ("comes with the aligned source", "not offered", "upstream", "nothing corresponds", "never existed")
+    for row in re.findall(r"(?m)^\| .*$", DOCUMENT.partition("### Interfaces")[2].partition("### Rejected")[0]):
+        if not row.startswith("| theirs") and not row.startswith("| no."):
+            assert "`test_" in row or any(reason in row for reason in reasons), row

@@ -1,0 +1,163 @@
+"""The hop between router and node: what the plain lookup answers, for many keys at once, or a typed refusal of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.counting_query import WORDS, run_counting
+from tests.support.handmade_checkpoint import HandmadeCheckpoint
+from tests.support.hopping import group_of, half_sent, hop, keys_of, refused_hop, request_of
+from tests.support.served_node import ServedNode, served_node
+from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark_queries import wait_until
+
+from understudy_node.serving.hop import HOP_SLICE_KEYS
+from understudy_shared.bounds import Bound, UnknownLag
+from understudy_shared.hop import ABSENT, FOUND, PROBLEM, encode_request
+from understudy_shared.position import decode_position
+from understudy_shared.words import Role
+
+VERSION = 3
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
+    folder = tmp_path_factory.mktemp("hops")
+    checkpoint = HandmadeCheckpoint(folder / "checkpoint").create().add(1, 2, VERSION)
+    with served_node(checkpoint.path, folder / "data") as node:
+        node.wait_for_version(VERSION)
+        yield node
+
+
+def without_age(body: dict[str, object]) -> dict[str, object]:
+    """An answer without what passes between two requests."""
+    lag = body["lag"]
+    assert isinstance(lag, dict)
+    return {**body, "lag": {**lag, "time_lag_ms": None}}
+
+
+@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id)
+def test_a_hop_answers_every_key_as_the_plain_lookup_does(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat
+) -> None:
+    run_counting(spark, tmp_path / "counting", state_format, 3)
+    with served_node(tmp_path / "counting", tmp_path / "data") as served:
+        served.wait_for_version(3)
+        keys = [[word] for word in (*WORDS, "born-0", "born-2", "absent", "another")]
+        reply, outcomes = hop(served, request_of(served, group_of(served, keys_of(served, keys))))
+        assert (reply.end_version, reply.term, reply.epoch) == (3, 0, 0)
+        assert [outcome.kind for outcome in outcomes] == [FOUND] * (len(keys) - 2) + [ABSENT] * 2
+        for key, outcome in zip(keys, outcomes, strict=True):
+            plain = served.look_up(key)
+            assert plain.status == (200 if outcome.kind == FOUND else 404)
+            head = {name: plain.body[name] for name in ("store", "key")}
+            assert without_age({**head, **outcome.body}) == without_age(plain.body)
+
+
+def test_groups_of_one_hop_are_answered_in_order_each_under_its_own_bound(served: ServedNode) -> None:
+    one, two = keys_of(served, [[WORDS[0]]]), keys_of(served, [[WORDS[1]], ["absent"]])
+    seen = decode_position(str(served.look_up([WORDS[0]]).body["position"]))
+    future = Bound(min_position=type(seen)(seen.application_id, seen.lineage, VERSION + 1, None))
+    request = request_of(
+        served,
+        group_of(served, one, bound=future),
+        group_of(served, two, bound=Bound(max_lag=0, min_position=seen)),
+        group_of(served, one, lineage="another-life"),
+        group_of(served, [*one, *one]),
+    )
+    _, outcomes = hop(served, request)
+    assert [outcome.kind for outcome in outcomes] == [PROBLEM, FOUND, ABSENT, PROBLEM, FOUND, FOUND]
+    assert outcomes[0].reasons == ["below-min-position"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "application_id", "problem"),
+    [
+        ({"lineage": "another-life"}, "", "lineage-changed"),
+        ({"partitions": 4}, "", "not-owner"),
+        ({"partitions": 1}, "", "not-owner"),
+        ({"store": "op7"}, "", "unknown-store"),
+        ({}, "another", "not-owner"),
+    ],
+    ids=["lineage", "more partitions", "fewer partitions", "store", "application"],
+)
+def test_a_hop_about_anything_else_than_what_is_served_is_refused_key_by_key(
+    served: ServedNode, changed: dict[str, object], application_id: str, problem: str
+) -> None:
+    keys = keys_of(served, [[WORDS[0]], ["absent"]])
+    group = group_of(served, keys, **changed)  # type: ignore[arg-type]  # each is of its parameter's type
+    _, outcomes = hop(served, request_of(served, group, application_id=application_id))
+    assert [outcome.problem for outcome in outcomes] == [problem, problem]
+
+
+def test_a_partition_that_there_is_not_is_refused_and_the_others_are_answered(served: ServedNode) -> None:
+    key = keys_of(served, [[WORDS[0]]])[0]
+    _, outcomes = hop(served, request_of(served, group_of(served, [key._replace(partition=2), key])))
+    assert outcomes[0].problem == "not-owner"
+    assert outcomes[1].kind == FOUND
+
+
+def test_an_empty_hop_and_one_of_several_slices_are_answered_whole(served: ServedNode) -> None:
+    assert hop(served, request_of(served))[1] == []
+    keys = keys_of(served, [[WORDS[at % len(WORDS)]] for at in range(5 * HOP_SLICE_KEYS)])
+    _, outcomes = hop(served, request_of(served, group_of(served, keys)))
+    assert [outcome.body["partition"] for outcome in outcomes] == [key.partition for key in keys]
+    assert {outcome.kind for outcome in outcomes} == {FOUND}
+
+
+def test_after_the_deadline_the_keys_that_are_left_are_told_so(served: ServedNode) -> None:
+    keys = keys_of(served, [[word] for word in WORDS])
+    _, outcomes = hop(served, request_of(served, group_of(served, keys), deadline_ms=0))
+    assert {outcome.problem for outcome in outcomes} == {"deadline"}
+
+
+def test_the_bound_is_measured_against_the_newest_end_that_the_router_heard_of(served: ServedNode) -> None:
+    keys = keys_of(served, [[WORDS[0]]])
+    newer = VERSION + 5
+    _, (plain,) = hop(served, request_of(served, group_of(served, keys), end_version=newer))
+    lag = plain.body["lag"]
+    assert isinstance(lag, dict)
+    assert (lag["current_offset_position"], lag["end_offset_position"], lag["offset_lag"]) == (VERSION, newer, 5)
+    for max_lag, kind in ((5, FOUND), (4, PROBLEM)):
+        group = group_of(served, keys, bound=Bound(max_lag=max_lag, unknown_lag=UnknownLag.SERVE))
+        _, (outcome,) = hop(served, request_of(served, group, end_version=newer))
+        assert outcome.kind == kind
+        assert kind == FOUND or outcome.reasons == ["lag-exceeded"]
+    _, (older,) = hop(served, request_of(served, group_of(served, keys), end_version=1))
+    assert isinstance(older.body["lag"], dict)
+    assert older.body["lag"]["offset_lag"] == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"USH1", b"GET / HTTP/1.1\r\n" * 4, b'{"keys": []}'], ids=repr)
+def test_what_is_no_hop_is_a_bad_request(served: ServedNode, body: bytes) -> None:
+    reply = refused_hop(served, body)
+    assert (reply.status, reply.problem) == (400, "bad-request")
+
+
+def test_a_hop_that_was_cut_or_is_not_posted_is_refused(served: ServedNode) -> None:
+    whole = encode_request(request_of(served, group_of(served, keys_of(served, [[WORDS[0]]]))))
+    assert refused_hop(served, whole[:-1]).problem == "bad-request"
+    assert refused_hop(served, b"", method="GET").problem == "method-not-allowed"
+
+
+def test_beyond_the_hops_that_may_be_in_flight_the_node_says_that_it_is_overloaded(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    with served_node(checkpoint.path, tmp_path / "data", max_in_flight=1) as served:
+        served.wait_for_version(1)
+        with half_sent(served):
+            wait_until(lambda: refused_hop(served, b"").status == 429, what="the first hop to be in flight")
+            reply = refused_hop(served, b"")
+        assert (reply.status, reply.problem) == (429, "overloaded")
+
+
+def test_a_hop_to_a_replica_that_is_no_active_is_refused_to_who_requires_one(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    with served_node(checkpoint.path, tmp_path / "data") as served:
+        served.wait_for_version(1)
+        served.node.assign(dict.fromkeys(served.node.tasks(), Role.STANDBY))
+        group = group_of(served, keys_of(served, [[WORDS[0]]]), bound=Bound(require_active=True))
+        _, (outcome,) = hop(served, request_of(served, group))
+        assert outcome.reasons == ["not-active"]

@@ -1,0 +1,294 @@
+"""Where a router's knowledge comes from: the bus, the keys after a loss, the nodes themselves while the bus is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import orjson
+import pytest
+from tests.support.bus_talk import APPLICATION
+from tests.support.fake_cluster import STORE, cluster, routed, until
+from tests.support.fake_node import FakeNode, found, problem
+from tests.support.fake_node import HopOutcome as Outcome
+
+from understudy_shared.bus.base import Back, BusError, Lost
+from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
+from understudy_shared.bus.local_bus import LocalBus
+from understudy_shared.bus.redis_bus import RedisBus
+from understudy_shared.hop import HopGroup, HopKey
+from understudy_shared.messages import Applied, Farewell
+from understudy_shared.problems import ProblemType
+
+
+def a(_group: HopGroup, _key: HopKey) -> Outcome:
+    return found("a")
+
+
+def b(_group: HopGroup, _key: HopKey) -> Outcome:
+    return found("b")
+
+
+class FragileBus(LocalBus):
+    """A bus in this process that can be taken away and given back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = False
+        self._turned = asyncio.Event()
+
+    def turn(self, *, away: bool) -> None:
+        self.is_away = away
+        self._turned.set()
+
+    def _open(self) -> None:
+        if self.is_away:
+            raise BusError("it was taken away", where="the test")
+        super()._open()
+
+    async def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
+        while True:
+            if self.is_away:
+                yield Lost("it was taken away")
+            while self.is_away:
+                self._turned.clear()
+                await self._turned.wait()
+            heard = super().listen(channel)
+            next_one = asyncio.ensure_future(anext(heard))
+            turned = asyncio.ensure_future(self._turned.wait())
+            try:
+                while not self.is_away:
+                    self._turned.clear()
+                    await asyncio.wait({next_one, turned}, return_when=asyncio.FIRST_COMPLETED)
+                    if next_one.done():
+                        yield next_one.result()
+                        next_one = asyncio.ensure_future(anext(heard))
+                    if turned.done():
+                        turned = asyncio.ensure_future(self._turned.wait())
+            finally:
+                next_one.cancel()
+                turned.cancel()
+                await asyncio.wait({next_one, turned})
+                await heard.aclose()  # type: ignore[attr-defined]  # LocalBus.listen is a generator
+
+
+async def test_a_router_without_any_node_says_what_is_missing() -> None:
+    async with cluster() as known:
+        await until(lambda: known.router.degraded is None)
+        reply = await known.get(f"{STORE}/keys/x")
+        assert (reply.status_code, reply.json()["type"]) == (503, "not-initialised")
+        assert "no catalogue is known yet" in reply.json()["detail"]
+        ready = await known.get("/readyz")
+        assert ready.status_code == 503
+        assert ready.json()["reasons"] == ["no catalogue is known yet", "no assignment is known yet"]
+        assert (await known.get("/livez")).status_code == 200
+        assert (await known.get("/admin/v1/lag")).json()["nodes"] == []
+
+
+@pytest.mark.parametrize("target", ["/v1/stores", f"{STORE}", f"{STORE}/metadata", f"{STORE}/metadata/x"])
+async def test_nothing_is_described_before_anything_is_known(target: str) -> None:
+    async with cluster() as known:
+        reply = await known.get(target)
+        assert (reply.status_code, reply.json()["type"]) == (503, "not-initialised")
+
+
+async def test_a_router_whose_redis_cannot_be_reached_starts_and_says_so(tmp_path: Path) -> None:
+    async with routed(RedisBus(f"unix://{tmp_path}/nobody.sock")) as (router, http):
+        await until(lambda: "nobody.sock" in (router.degraded or ""), what="the bus to be missed")
+        ready = await http.get("/readyz")
+        assert ready.status_code == 503
+        assert "nobody.sock" in ready.json()["degraded"]
+        assert any("nobody.sock" in reason for reason in ready.json()["reasons"])
+        assert (await http.get("/livez")).status_code == 200
+        assert (await http.get(f"{STORE}/keys/x")).status_code == 503
+        assert b"understudy_router_bus_connected 0.0" in (await http.get("/metrics")).content
+
+
+async def test_what_nodes_say_is_heard_as_it_is_said() -> None:
+    async with cluster(a, b) as known:
+        await known.beat(known.nodes[1], applied=Applied(version=9), end_version=9)
+        await until(lambda: known.router.tables.end_version == 9)
+        await known.gossip.leave(Farewell(application_id=APPLICATION, node_id="a", incarnation="i-a"))
+        await until(lambda: "a" not in known.router.tables.nodes)
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "b"}
+        assert known.nodes[0].hops == []
+
+
+async def test_a_new_assignment_is_followed_at_once() -> None:
+    async with cluster(a, b) as known:
+        first, second = known.nodes
+        await known.assign(known.assignment(term=2, epoch=2, order=[second, first]))
+        await until(lambda: known.router.tables.assignment.order == (2, 2))  # type: ignore[union-attr]  # it has one
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "b"}
+
+
+async def test_a_refusal_that_shows_an_old_view_makes_the_router_read_the_keys_again() -> None:
+    def refuses(_group: HopGroup, _key: HopKey) -> Outcome:
+        return problem(ProblemType.NOT_OWNER)
+
+    bus = LocalBus()
+    async with cluster(refuses, b, bus=bus) as known:
+        # Written behind the channel's back: only whoever reads the key sees it.
+        later = known.assignment(term=9, epoch=9)
+        await bus.put(known.gossip.names.assignment, enveloped(later))
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "b"}
+        await until(lambda: known.router.tables.assignment == later, what="the keys to be read again")
+
+
+async def test_a_node_that_follows_a_later_assignment_makes_the_router_read_the_keys_again() -> None:
+    bus = LocalBus()
+    async with cluster(a, bus=bus) as known:
+        later = known.assignment(term=9, epoch=9)
+        await bus.put(known.gossip.names.assignment, enveloped(later))
+        known.nodes[0].term, known.nodes[0].epoch = 9, 9
+        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+        await until(lambda: known.router.tables.assignment == later, what="the keys to be read again")
+
+
+async def test_a_catalogue_that_is_not_on_the_bus_is_fetched_from_a_node() -> None:
+    bus = LocalBus()
+    async with cluster(a, bus=bus) as known:
+        renamed = known.catalogue.model_copy(
+            update={"stores": [known.catalogue.stores[0].model_copy(update={"store": "renamed"})]}
+        )
+        known.nodes[0].documents["/internal/v1/catalogue"] = renamed.encode()
+        known.catalogue = renamed
+        await known.beat(known.nodes[0])
+        await until(lambda: "renamed" in known.router.stores().by_name)
+        assert known.router.stores().digest == digest_of(renamed)
+        assert (await known.get("/v1/stores/renamed/keys/x")).status_code == 200
+        assert (await known.get(f"{STORE}/keys/x")).status_code == 404
+
+
+async def test_without_the_bus_lookups_go_on_and_lag_is_asked_from_the_nodes() -> None:
+    bus = FragileBus()
+    async with cluster(a, b, bus=bus) as known:
+        for node in known.nodes:
+            await known.beat(node, heartbeat_ms=50)
+        await until(lambda: all(node.heartbeat.heartbeat_ms == 50 for node in known.router.tables.nodes.values()))
+        known.sequence += 1
+        for node in known.nodes:
+            told = known.heartbeat(node, heartbeat_ms=50, end_version=12, applied=Applied(version=12))
+            node.documents["/internal/v1/lags"] = told.encode()
+        bus.turn(away=True)
+        await until(lambda: known.router.tables.end_version == 12, what="nodes to be asked")
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
+        ready = await known.get("/readyz")
+        assert (ready.status_code, "taken away" in ready.json()["degraded"]) == (200, True)
+        report = (await known.get("/admin/v1/lag")).json()
+        assert report["bus"]["state"] == "degraded"
+        assert {each["current_offset_position"] for each in report["stores"][0]["partitions"]} == {12}
+        bus.turn(away=False)
+        await until(lambda: known.router.degraded is None, what="the bus to be back")
+        assert (await known.get("/readyz")).json()["degraded"] is None
+
+
+async def test_without_the_bus_nobody_is_called_dead_for_silence_on_it() -> None:
+    bus = FragileBus()
+    async with cluster(a, bus=bus) as known:
+        await known.beat(known.nodes[0], heartbeat_ms=10)
+        bus.turn(away=True)
+        await until(lambda: known.router.degraded)
+        polled = len(known.nodes[0].requests)
+        await until(lambda: len(known.nodes[0].requests) > polled + 5, what="several polls, each answered by 404")
+        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+        await known.nodes[0].kill()
+        assert (await known.get(f"{STORE}/keys/x")).json()["candidates"][0]["reason"] == "refused"
+
+
+async def test_a_document_that_is_none_is_counted_and_nothing_else_happens() -> None:
+    bus = LocalBus()
+    async with cluster(a, bus=bus) as known:
+        await bus.publish(known.gossip.names.channel, b"heartbeat\n{")
+        await bus.publish(known.gossip.names.channel, b"nonsense")
+        await until(lambda: known.router.gossip.refused.total() == 2)
+        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+        metrics = (await known.get("/metrics")).text
+        assert 'understudy_router_refused_messages_total{kind="heartbeat"} 1.0' in metrics
+
+
+async def test_drain_is_forwarded_to_the_node_that_it_is_about() -> None:
+    async with cluster(a, b) as known:
+        known.nodes[1].documents["/admin/v1/drain"] = b'{"node_id":"b","draining":true}'
+        for body, sent in ((None, True), ({"drain": True}, True), ({"drain": False}, False)):
+            reply = await known.http.post("/admin/v1/nodes/b/drain", json=body)
+            assert (reply.status_code, reply.json()["node_id"]) == (200, "b")
+            method, asked = known.nodes[1].requests[-1]
+            assert (method, orjson.loads(asked)) == ("POST /admin/v1/drain", {"drain": sent})
+        assert known.nodes[0].requests == []
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "code", "kind"),
+    [
+        ("/admin/v1/nodes/z/drain", {"drain": True}, 404, "unknown-path"),
+        ("/admin/v1/nodes/a/drain", {"drain": "perhaps"}, 400, "bad-request"),
+        ("/admin/v1/nodes/a/drain", [], 400, "bad-request"),
+    ],
+)
+async def test_a_drain_of_nobody_or_of_nonsense_is_refused(target: str, body: object, code: int, kind: str) -> None:
+    async with cluster(a) as known:
+        reply = await known.http.post(target, json=body)
+        assert (reply.status_code, reply.json()["type"]) == (code, kind)
+
+
+async def test_a_drain_of_a_node_that_does_not_answer_is_a_typed_failure() -> None:
+    async with cluster(a) as known:
+        await known.nodes[0].kill()
+        reply = await known.http.post("/admin/v1/nodes/a/drain", json={"drain": True})
+        assert (reply.status_code, reply.json()["type"]) == (502, "node-unreachable")
+
+
+async def test_metrics_count_requests_hops_keys_and_fallbacks() -> None:
+    async with cluster(a, b) as known:
+        await known.get(f"{STORE}/keys/x")
+        await known.http.post(f"{STORE}/lookup", json={"keys": [["x"], ["y"]]})
+        counts = (await known.get("/metrics")).text.splitlines()
+        assert {"understudy_router_hop_keys_total 3.0", "understudy_router_hop_seconds_count 2.0"} <= set(counts)
+        await known.nodes[0].kill()
+        await known.get(f"{STORE}/keys/x")
+        lines = set((await known.get("/metrics")).text.splitlines())
+        assert lines >= {
+            'understudy_requests_total{op="lookup",outcome="found"} 2.0',
+            'understudy_requests_total{op="batch",outcome="answered"} 1.0',
+            'understudy_router_fallbacks_total{reason="refused"} 1.0',
+            "understudy_router_nodes 2.0",
+            "understudy_router_bus_connected 1.0",
+            "understudy_router_in_flight 0.0",
+            "understudy_end_offset_position 7.0",
+        }
+
+
+async def test_the_document_of_the_api_has_the_lookups() -> None:
+    async with cluster(a) as known:
+        paths = (await known.get("/openapi.json")).json()["paths"]
+        assert paths.keys() >= {
+            "/v1/stores/{store}/keys/{key}",
+            "/v1/stores/{store}/lookup",
+            "/v1/stores/{store}/metadata",
+            "/admin/v1/nodes/{node_id}/drain",
+        }
+
+
+async def test_the_way_to_a_node_follows_its_address() -> None:
+    async with cluster(a) as known:
+        moved = FakeNode("a", b)
+        await moved.start()
+        try:
+            await known.beat(moved)
+            endpoint = known.router.tables.nodes["a"].heartbeat.endpoint
+            await until(lambda: known.router.tables.nodes["a"].heartbeat.endpoint != endpoint)
+            assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "b"}
+        finally:
+            await moved.kill()
+
+
+async def test_another_applications_gossip_is_not_this_routers() -> None:
+    bus = LocalBus()
+    async with cluster(a, bus=bus) as known:
+        other = known.heartbeat(known.nodes[0], application_id="other")
+        await Gossip(bus, "other").beat(other.model_copy(update={"node_id": "z"}))
+        await known.beat(known.nodes[0], end_version=8)
+        await until(lambda: known.router.tables.end_version == 8)
+        assert list(known.router.tables.nodes) == ["a"]

@@ -1,0 +1,347 @@
+"""A router in front of nodes made by hand: answers, fallbacks, refusals, batches, and how lookups share hops."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+import pytest
+from tests.support.fake_cluster import STORE, Cluster, cluster, until
+from tests.support.fake_node import RESET, Answer, Hang, Raw, found, problem, refusal, status
+
+from understudy_shared.bounds import Refusal
+from understudy_shared.hop import ABSENT, MAX_HOP_BYTES, HopGroup, HopKey, HopOutcome, HopReply, encode_reply
+from understudy_shared.position import Position
+from understudy_shared.problems import ProblemType
+from understudy_shared.words import ApplicationId, Lineage
+
+TOKEN = Position(ApplicationId("flights"), Lineage("l1"), 9, None).encode()
+
+
+def says(outcome: HopOutcome) -> Answer:
+    """A node that answers every key so."""
+    return lambda _group, _key: outcome
+
+
+A, B, C = says(found("a")), says(found("b")), says(found("c"))
+
+
+async def test_a_found_key_is_the_head_of_the_router_and_the_rest_of_the_node() -> None:
+    async with cluster(A, B) as known:
+        reply = await known.get(f"{STORE}/keys/x")
+        assert (reply.status_code, reply.headers["content-type"]) == (200, "application/json")
+        assert reply.json() == {
+            "store": "words",
+            "key": {"word": "x"},
+            "found": True,
+            "value": {"by": "a"},
+            "version": 7,
+        }
+        assert known.nodes[1].hops == []
+
+
+async def test_an_absent_key_is_404_with_found_false() -> None:
+    async with cluster(says(HopOutcome(ABSENT, b'"found":false,"version":7}\n'))) as known:
+        reply = await known.get(f"{STORE}/lookup?key=%5B%22x%22%5D")
+        assert (reply.status_code, reply.headers["content-type"]) == (404, "application/json")
+        assert reply.json() == {"store": "words", "key": {"word": "x"}, "found": False, "version": 7}
+
+
+async def test_a_hop_says_what_is_asked_for_and_what_this_router_knows() -> None:
+    async with cluster(A, partitions=8) as known:
+        await known.get(f"{STORE}/keys/x?max_lag=2")
+        (hop,) = known.nodes[0].hops
+        (group,) = hop.groups
+        assert (hop.application_id, hop.end_version, hop.term, hop.epoch) == ("flights", 7, 1, 1)
+        assert 0 < hop.deadline_ms <= known.router.settings.hop_timeout_ms
+        assert (group.store, group.lineage, group.partitions, group.bound.max_lag) == ("words", "l1", 8, 2)
+        codec = known.router.stores().get("words").codec
+        assert group.keys == [HopKey(codec.partition(("x",), 8), codec.encode(("x",)))]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (RESET, "reset"),
+        (says(problem(ProblemType.NOT_OWNER)), "not-owner"),
+        (says(problem(ProblemType.UNKNOWN_STORE)), "unknown-store"),
+        (says(problem(ProblemType.LINEAGE_CHANGED)), "lineage-changed"),
+        (says(problem(ProblemType.NOT_INITIALISED)), "not-initialised"),
+        (says(problem(ProblemType.STORE_ERROR)), "store-error"),
+        (says(problem(ProblemType.INTERNAL)), "internal"),
+        (says(problem(ProblemType.DEADLINE)), "deadline"),
+        (says(refusal(Refusal.NOT_ACTIVE)), "not-active"),
+        (says(refusal(Refusal.LAG_EXCEEDED)), "lag-exceeded"),
+        (says(HopOutcome(2, b"no problem")), "bad-reply"),
+        (Raw(b"SSH-2.0-OpenSSH_9.6\r\n"), "bad-reply"),
+        (status(200, b"not a hop"), "bad-reply"),
+        (status(200, encode_reply(HopReply(1, 1, 7, []))), "bad-reply"),
+        (status(500, b"oops"), "bad-reply"),
+        (status(429, b"{}"), "overloaded"),
+        (Hang(), "timeout"),
+    ],
+)
+async def test_what_one_node_cannot_answer_the_next_one_does(answer: Answer | Raw | Hang, reason: str) -> None:
+    async with cluster(answer, B, hop_timeout_ms=60) as known:
+        reply = await known.get(f"{STORE}/keys/x")
+        assert (reply.status_code, reply.json()["value"]) == (200, {"by": "b"})
+        assert known.router.forwarder.fallbacks == {reason: 1}
+        assert known.nodes[0].keys == [1]
+
+
+async def test_an_active_that_is_killed_before_it_answers_is_replaced_by_its_standby() -> None:
+    async with cluster(A, B, hop_timeout_ms=10_000, deadline_ms=30_000) as known:
+        active = known.nodes[0]
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
+        active.held = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(known.get(f"{STORE}/keys/{number}")) for number in range(20)]
+            await until(lambda: sum(active.keys) == 21, what="the lookups to be at the active")
+            await active.kill()
+        replies = [reader.result() for reader in readers]
+        assert [(reply.status_code, reply.json()["value"]) for reply in replies] == [(200, {"by": "b"})] * 20
+        assert set(known.router.forwarder.fallbacks) == {"refused"}  # reset, and refused on a fresh connection
+
+
+async def test_a_connection_that_went_stale_is_replaced_without_asking_anybody_else() -> None:
+    async with cluster(A, B) as known:
+        active = known.nodes[0]
+        await known.get(f"{STORE}/keys/x")
+        active.once = RESET  # it closes while the next request is on its way: no byte of a reply comes back
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
+        assert (active.accepted, known.router.lanes.counts.retried) == (2, 1)
+        assert not known.router.forwarder.fallbacks
+
+
+async def test_a_connection_whose_hop_timed_out_is_not_used_again() -> None:
+    async with cluster(Hang(), hop_timeout_ms=50, deadline_ms=200) as known:
+        node = known.nodes[0]
+        assert (await known.get(f"{STORE}/keys/x")).status_code == 504
+        await until(lambda: not node.connections, what="the connection to be closed")
+        node.answer = A
+        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+        assert node.accepted == 2
+
+
+async def test_when_nobody_answers_everybody_is_named_with_the_reason() -> None:
+    behind = says(refusal(Refusal.LAG_EXCEEDED, version=3, offset_lag=4))
+    async with cluster(behind, says(problem(ProblemType.NOT_OWNER)), A) as known:
+        await known.nodes[2].kill()
+        reply = await known.get(f"{STORE}/keys/x?max_lag=0")
+        assert (reply.status_code, reply.json()["type"]) == (503, "no-acceptable-replica")
+        assert reply.headers["retry-after"] == "1"
+        named = {each["node_id"]: each for each in reply.json()["candidates"]}
+        assert {name: each["reason"] for name, each in named.items()} == {
+            "a": "lag-exceeded",
+            "b": "not-owner",
+            "c": "refused",
+        }
+        assert named["a"].items() >= {"version": 3, "offset_lag": 4, "time_lag_ms": 40, "role": "standby"}.items()
+        assert named["c"].items() >= {"port": known.nodes[2].port, "version": 7, "offset_lag": 0}.items()
+
+
+async def test_candidates_that_are_never_asked_are_named_too() -> None:
+    async with cluster(says(refusal(Refusal.NOT_ACTIVE)), B) as known:
+        reply = await known.get(f"{STORE}/keys/x?require_active=true")
+        named = {each["node_id"]: each["reason"] for each in reply.json()["candidates"]}
+        assert (reply.status_code, named) == (503, {"a": "not-active", "b": "not-active"})
+        assert known.nodes[1].hops == []
+
+
+async def test_a_store_that_no_node_has_is_404_and_not_an_absent_key() -> None:
+    async with cluster(says(problem(ProblemType.UNKNOWN_STORE)), says(problem(ProblemType.UNKNOWN_STORE))) as known:
+        reply = await known.get(f"{STORE}/keys/x")
+        assert (reply.status_code, reply.json()["type"]) == (404, "unknown-store")
+        assert reply.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_position_of_a_history_that_is_gone_is_409() -> None:
+    gone = says(refusal(Refusal.LINEAGE_CHANGED))
+    async with cluster(gone, gone) as known:
+        reply = await known.get(f"{STORE}/keys/x?min_position={TOKEN}")
+        assert (reply.status_code, reply.json()["type"]) == (409, "lineage-changed")
+
+
+async def test_when_every_node_is_overloaded_the_reader_is_told_to_come_back() -> None:
+    async with cluster(status(429, b"{}"), status(429, b"{}")) as known:
+        reply = await known.get(f"{STORE}/keys/x")
+        assert (reply.status_code, reply.json()["type"]) == (429, "overloaded")
+        assert reply.headers["retry-after"] == "1"
+
+
+async def test_one_request_too_many_is_429_and_those_before_are_answered() -> None:
+    async with cluster(A, max_in_flight=3, hop_timeout_ms=10_000, deadline_ms=30_000) as known:
+        known.nodes[0].held = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(known.get(f"{STORE}/keys/{number}")) for number in range(3)]
+            await until(lambda: sum(known.nodes[0].keys) == 3)
+            late = await known.get(f"{STORE}/keys/late")
+            batch = await known.http.post(f"{STORE}/lookup", json={"keys": [["x"]]})
+            known.nodes[0].held.set()
+        assert (late.status_code, late.json()["type"], late.headers["retry-after"]) == (429, "overloaded", "1")
+        assert batch.status_code == 429
+        assert [reader.result().status_code for reader in readers] == [200, 200, 200]
+        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+
+
+async def test_the_deadline_ends_a_lookup_before_everybody_was_asked() -> None:
+    async with cluster(Hang(), Hang(), Hang(), hop_timeout_ms=200, deadline_ms=250) as known:
+        reply = await known.get(f"{STORE}/keys/x")
+        assert (reply.status_code, reply.json()["type"]) == (504, "deadline")
+        reasons = [each["reason"] for each in reply.json()["candidates"]]
+        assert reasons == ["timeout", "timeout", "not-asked"]
+
+
+async def test_a_reader_with_a_position_waits_until_a_node_has_it() -> None:
+    async with cluster(says(refusal(Refusal.BELOW_MIN_POSITION))) as known:
+        node = known.nodes[0]
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(known.get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=20000"))
+            await until(lambda: len(node.hops) >= 3, what="the router to ask again")
+            node.answer = A
+        assert reader.result().status_code == 200
+
+
+async def test_the_wait_for_a_position_ends() -> None:
+    async with cluster(says(refusal(Refusal.BELOW_MIN_POSITION))) as known:
+        reply = await known.get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=60")
+        assert (reply.status_code, reply.json()["candidates"][0]["reason"]) == (503, "below-min-position")
+        assert len(known.nodes[0].hops) >= 2
+
+
+async def test_lookups_of_one_turn_for_one_node_travel_as_one_request() -> None:
+    async with cluster(A, partitions=4) as known:
+        await known.get(f"{STORE}/keys/first")
+        replies = await asyncio.gather(*(known.get(f"{STORE}/keys/{number}?max_lag=3") for number in range(40)))
+        assert known.nodes[0].keys == [1, 40]
+        assert [len(hop.groups) for hop in known.nodes[0].hops] == [1, 1]
+        assert [reply.json()["key"]["word"] for reply in replies] == [str(number) for number in range(40)]
+
+
+async def test_what_comes_while_all_connections_are_busy_travels_with_the_next_hop() -> None:
+    async with cluster(A, hop_timeout_ms=10_000, deadline_ms=30_000) as known:
+        node = known.nodes[0]
+        node.held = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            readers = []
+            for number in range(30):
+                readers.append(group.create_task(known.get(f"{STORE}/keys/{number}")))
+                await asyncio.sleep(0.002)
+            busy = len(node.keys)
+            node.held.set()
+        assert all(reader.result().status_code == 200 for reader in readers)
+        assert node.keys[busy:] == [30 - sum(node.keys[:busy])]
+        assert node.accepted == busy
+
+
+async def test_a_batch_keeps_the_order_of_its_keys_bad_ones_and_repeated_ones_included() -> None:
+    def answer(_group: HopGroup, key: HopKey) -> HopOutcome:
+        absent = b"absent" in key.row
+        return HopOutcome(ABSENT, b'"found":false}\n') if absent else found("a")
+
+    async with cluster(answer, partitions=8) as known:
+        keys = [["x"], 7, ["absent"], {"word": "y"}, ["x"], ["a", "b"], {"wort": "z"}]
+        reply = await known.http.post(f"{STORE}/lookup", json={"keys": keys})
+        assert reply.status_code == 200
+        results = reply.json()["results"]
+        assert [each["status"] for each in results] == [200, 400, 404, 200, 200, 400, 400]
+        assert [each.get("key", {}).get("word") for each in results] == ["x", None, "absent", "y", "x", None, None]
+        assert {each["type"] for each in results if each["status"] == 400} == {"bad-key"}
+        assert known.nodes[0].keys == [4]
+
+
+async def test_only_the_partitions_that_one_node_refuses_are_asked_of_the_next() -> None:
+    def answer(_group: HopGroup, key: HopKey) -> HopOutcome:
+        return problem(ProblemType.NOT_OWNER) if key.partition % 2 else found("a")
+
+    async with cluster(answer, B, partitions=4) as known:
+        reply = await known.http.post(f"{STORE}/lookup", json={"keys": [[str(number)] for number in range(200)]})
+        codec = known.router.stores().get("words").codec
+        odd = [codec.partition((str(number),), 4) % 2 for number in range(200)]
+        assert [each["value"]["by"] for each in reply.json()["results"]] == ["b" if flag else "a" for flag in odd]
+        assert (known.nodes[0].keys, known.nodes[1].keys) == ([200], [sum(odd)])
+
+
+async def test_a_batch_of_values_too_large_for_one_reply_is_asked_for_in_parts() -> None:
+    large = HopOutcome(0, b'"found":true,"value":"%b"}\n' % (b"v" * (MAX_HOP_BYTES // 5)))
+    async with cluster(says(large), hop_timeout_ms=20_000, deadline_ms=60_000) as known:
+        reply = await known.http.post(f"{STORE}/lookup", json={"keys": [[str(number)] for number in range(8)]})
+        assert [each["status"] for each in reply.json()["results"]] == [200] * 8
+        replies = await asyncio.gather(*(known.get(f"{STORE}/keys/{number}") for number in range(8)))
+        assert [each.status_code for each in replies] == [200] * 8
+
+
+async def test_a_value_too_large_for_any_reply_is_a_typed_refusal() -> None:
+    huge = HopOutcome(0, b'"found":true,"value":"%b"}\n' % (b"v" * (MAX_HOP_BYTES + 1)))
+    async with cluster(says(huge), hop_timeout_ms=20_000, deadline_ms=60_000) as known:
+        reply = await known.get(f"{STORE}/keys/x")
+        assert (reply.status_code, reply.json()["type"]) == (413, "too-large")
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "kind"),
+    [
+        (f"{STORE}/keys/x?max_lga=5", 400, "bad-bound"),
+        (f"{STORE}/keys/x?max_lag=few", 400, "bad-bound"),
+        (f"{STORE}/keys/x?wait_ms=600000", 400, "bad-bound"),
+        (f"{STORE}/keys/x?min_position=us1.x", 400, "bad-bound"),
+        (f"{STORE}/keys/a/b", 400, "bad-key"),
+        (f"{STORE}/lookup", 400, "bad-key"),
+        ("/v1/stores/nowhere/keys/x", 404, "unknown-store"),
+        ("/v1/stores/nowhere", 404, "unknown-store"),
+        ("/v1/stores/nowhere/metadata", 404, "unknown-store"),
+        ("/v1/stores/nowhere/metadata/x", 404, "unknown-store"),
+        ("/admin/v1/lag?store=nowhere", 404, "unknown-store"),
+        ("/nowhere", 404, "unknown-path"),
+        (f"{STORE}/keys/{'x' * 5000}", 413, "too-large"),
+    ],
+)
+async def test_a_request_for_nothing_there_is_asks_no_node(target: str, code: int, kind: str) -> None:
+    async with cluster(A) as known:
+        reply = await known.get(target)
+        assert (reply.status_code, reply.json()["type"]) == (code, kind)
+        assert reply.headers["content-type"] == "application/problem+json"
+        assert known.nodes[0].hops == []
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "code", "kind"),
+    [
+        ("PUT", f"{STORE}/keys/x", b"", 405, "method-not-allowed"),
+        ("POST", "/v1/stores", b"", 405, "method-not-allowed"),
+        ("POST", f"{STORE}/lookup", b"{", 400, "bad-request"),
+        ("POST", f"{STORE}/lookup", orjson.dumps({"keys": [["x"]] * 1001}), 413, "too-large"),
+        ("POST", f"{STORE}/lookup", b'{"keys":[["x"]],"bounds":{"max_lga":1}}', 400, "bad-bound"),
+        ("POST", "/v1/stores/nowhere/lookup", b'{"keys":[["x"]]}', 404, "unknown-store"),
+    ],
+)
+async def test_other_methods_and_bodies_are_typed_refusals(
+    method: str, target: str, body: bytes, code: int, kind: str
+) -> None:
+    async with cluster(A) as known:
+        reply = await known.http.request(method, target, content=body)
+        assert (reply.status_code, reply.json()["type"]) == (code, kind)
+        assert known.nodes[0].hops == []
+
+
+async def test_a_batch_without_keys_is_an_empty_answer() -> None:
+    async with cluster(A) as known:
+        reply = await known.http.post(f"{STORE}/lookup", json={"keys": []})
+        assert (reply.status_code, reply.json()) == (200, {"results": []})
+
+
+def hosts(known: Cluster, *numbers: int) -> list[dict[str, object]]:
+    return [{"host": "127.0.0.1", "port": known.nodes[number].port} for number in numbers]
+
+
+async def test_metadata_names_the_hosts_of_a_key_and_explains_the_choice() -> None:
+    async with cluster(A, B, C) as known:
+        for target in (f"{STORE}/metadata/x?max_lag=5", f"{STORE}/metadata?key=%5B%22x%22%5D&max_lag=5"):
+            told = (await known.get(target)).json()
+            assert (told["key"], told["bounds"]) == ({"word": "x"}, {"max_lag": 5})
+            assert [told["active_host"]] == hosts(known, 0)
+            assert told["standby_hosts"] == hosts(known, 1, 2)
+            assert told["choice"][0]["node_id"] == "a"
+        whole = (await known.get(f"{STORE}/metadata")).json()
+        assert [each["active_host"] for each in whole["partitions"]] == hosts(known, 0)
+        assert [node.hops for node in known.nodes] == [[], [], []]
