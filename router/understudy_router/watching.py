@@ -28,6 +28,9 @@ HEARTBEAT_MS = 1000
 MIN_REFRESH_GAP_MS = 200
 """Refusals of nodes may ask for a new look at the keys thousands of times a second; that many are made."""
 
+QUIET_HEARTBEATS = 1.5
+"""Silence of everybody after which the bus is asked whether it is there; nodes are dead after three."""
+
 MAX_POLLS = 16
 """Nodes asked for their lag at the same time."""
 
@@ -43,6 +46,8 @@ class Watcher:
         self._tables = tables
         self._nodes = nodes
         self._clock = clock
+        self._listens = False
+        self._heard_ms = clock.monotonic_ms()
         self._random = random.Random()  # noqa: S311  # jitter
         self._refresh_wanted = asyncio.Event()
         self._news = asyncio.Event()
@@ -67,7 +72,7 @@ class Watcher:
 
     async def _listen(self) -> None:
         async for heard in self._gossip.listen():
-            now_ms = self._clock.monotonic_ms()
+            now_ms = self._heard_ms = self._clock.monotonic_ms()
             match heard:
                 case Heartbeat():
                     self._tables.heard(heard, age_ms=0, now_ms=now_ms)
@@ -76,8 +81,10 @@ class Watcher:
                 case Assignment():
                     self._tables.assigned(heard, now_ms)
                 case Lost():
+                    self._listens = False
                     self._lost(heard.why)
                 case Back():
+                    self._listens = True
                     await self._read_keys()
             self._news.set()
 
@@ -87,14 +94,13 @@ class Watcher:
             seen, assignment = await self._gossip.nodes(), await self._gossip.assignment()
         except BusError as error:
             self._lost(str(error))
-            self._refresh_wanted.set()
             return
         now_ms = self._clock.monotonic_ms()
         for each in seen:
             self._tables.heard(each.heartbeat, age_ms=each.age_ms, now_ms=now_ms)
         if assignment is not None:
             self._tables.assigned(assignment, now_ms)
-        if self.degraded is not None:
+        if self.degraded is not None and self._listens:
             log.info("the bus is there", extra={"action": "bus-back", "nodes": len(seen)})
             self.degraded = None
             self._tables.bus_back(now_ms)
@@ -105,17 +111,20 @@ class Watcher:
             log.warning("the bus is away: %s; lookups go on, nodes are asked for their lag", why, extra=_LOST)
         self.degraded = f"the bus is away: {why}"
         self._tables.bus_lost(self._clock.monotonic_ms(), why)
+        self._refresh_wanted.set()
         self._news.set()
 
     async def _read_when_wanted(self) -> None:
+        """Read the keys when something shows that they changed; once per heartbeat while nothing is heard."""
         while True:
-            await self._refresh_wanted.wait()
+            if self.degraded is None:
+                await self._refresh_wanted.wait()
             self._refresh_wanted.clear()
             await self._read_keys()
-            await asyncio.sleep(self._jittered_s(MIN_REFRESH_GAP_MS))
+            await asyncio.sleep(self._jittered_s(MIN_REFRESH_GAP_MS if self.degraded is None else self.heartbeat_ms))
 
     async def _keep(self) -> None:
-        """Let silent nodes die; and after a pause of this process, in which messages were missed, read the keys."""
+        """Let silent nodes die; but first read the keys when silence may be the bus's, or this process's, own fault."""
         last_ms = self._clock.monotonic_ms()
         while True:
             await asyncio.sleep(self.heartbeat_ms / 4 / 1000)
@@ -123,7 +132,11 @@ class Watcher:
             paused_ms, last_ms = now_ms - last_ms, now_ms
             if paused_ms > self.heartbeat_ms * 5 / 4:
                 log.warning("this process paused for %d ms", paused_ms, extra={"action": "paused"})
-                await self._read_keys()  # before anybody is called dead for what was not heard
+                await self._read_keys()
+            elif self.degraded is None and now_ms - self._heard_ms > self.heartbeat_ms * QUIET_HEARTBEATS:
+                # Nobody says anything: a bus that hangs looks like that before its connection breaks.
+                self._heard_ms = now_ms
+                await self._read_keys()
             self._tables.expire(self._clock.monotonic_ms())
 
     async def _follow_catalogue(self) -> None:
@@ -171,7 +184,9 @@ class Watcher:
         while True:
             await asyncio.sleep(self._jittered_s(self.heartbeat_ms))
             if self.degraded is not None:
-                hosts = [node.heartbeat.endpoint.host_info() for node in self._tables.nodes.values()]
+                # Those that died lately too: silence on a bus that was about to go says little.
+                known = [*self._tables.nodes.values(), *self._tables.dead.values()]
+                hosts = [node.heartbeat.endpoint.host_info() for node in known]
                 await asyncio.gather(*(self._poll(host) for host in hosts))
                 self._news.set()
 

@@ -78,7 +78,9 @@ def build(flights: DataFrame) -> DataFrame:
 
 
 def rows(batch: int) -> list[InputRow]:
-    """Ten rows of one hour, with nulls in every column, and a key whose amounts are all null."""
+    """Ten rows of one hour, with nulls in every column, and a key whose amounts are all null. Sums of `d` are exact in
+    any order.
+    """
     return [
         {
             "k": [None, "a", "b", "empty"][at % 4],
@@ -86,7 +88,7 @@ def rows(batch: int) -> list[InputRow]:
             "i": None if at % 4 == 3 else 10 * batch + at,
             "wide": None if at % 4 == 3 else Decimal(f"{batch}{at}.25"),
             "narrow": None if at % 4 == 3 else Decimal(f"-{at}.1{batch % 10}"),
-            "d": None if at % 4 == 3 else batch / (at + 3),
+            "d": None if at % 4 == 3 else batch + at / 8,
             "s": None if at == 5 else f"label-{at % 3}",
         }
         for at in range(10)
@@ -118,7 +120,7 @@ class Ear:
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url, socket_timeout=10)
-        self._subscription = self._client.pubsub(ignore_subscribe_messages=True)
+        self._subscription = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
         self.channel = Names(APPLICATION).channel
         self._subscription.subscribe(self.channel)
         self._subscription.get_message(timeout=LIMIT_S)
@@ -179,7 +181,7 @@ def test_what_is_announced_fits_the_checkpoint_and_gives_what_the_query_outputs(
     with closing(CheckpointReader(feeder.checkpoint, tmp_path)) as reader:
         assert announcement.query_id == reader.description.query_id
         for store in announcement.stores:
-            (served,) = (each for each in reader.stores if each.operator_id == store.operator_id)
+            (served,) = (each for each in reader.stores.values() if each.operator_id == store.operator_id)
             assert store.value == list(served.value_names), "the value's columns are the checkpoint's"
             assert store.key is not None
             assert len(store.key) == len(served.key_schema.fields)

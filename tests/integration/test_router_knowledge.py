@@ -165,11 +165,11 @@ async def test_without_the_bus_lookups_go_on_and_lag_is_asked_from_the_nodes() -
     bus = FragileBus()
     async with cluster(a, b, bus=bus) as known:
         for node in known.nodes:
-            await known.beat(node, heartbeat_ms=50)
-        await until(lambda: all(node.heartbeat.heartbeat_ms == 50 for node in known.router.tables.nodes.values()))
+            await known.beat(node, heartbeat_ms=100)
+        await until(lambda: all(node.heartbeat.heartbeat_ms == 100 for node in known.router.tables.nodes.values()))
         known.sequence += 1
         for node in known.nodes:
-            told = known.heartbeat(node, heartbeat_ms=50, end_version=12, applied=Applied(version=12))
+            told = known.heartbeat(node, heartbeat_ms=100, end_version=12, applied=Applied(version=12))
             node.documents["/internal/v1/lags"] = told.encode()
         bus.turn(away=True)
         await until(lambda: known.router.tables.end_version == 12, what="nodes to be asked")
@@ -187,14 +187,42 @@ async def test_without_the_bus_lookups_go_on_and_lag_is_asked_from_the_nodes() -
 async def test_without_the_bus_nobody_is_called_dead_for_silence_on_it() -> None:
     bus = FragileBus()
     async with cluster(a, bus=bus) as known:
-        await known.beat(known.nodes[0], heartbeat_ms=10)
+        await known.beat(known.nodes[0], heartbeat_ms=100)
         bus.turn(away=True)
         await until(lambda: known.router.degraded)
         polled = len(known.nodes[0].requests)
-        await until(lambda: len(known.nodes[0].requests) > polled + 5, what="several polls, each answered by 404")
+        await until(lambda: len(known.nodes[0].requests) > polled + 3, what="several polls, each answered by 404")
         assert (await known.get(f"{STORE}/keys/x")).status_code == 200
         await known.nodes[0].kill()
         assert (await known.get(f"{STORE}/keys/x")).json()["candidates"][0]["reason"] == "refused"
+
+
+async def test_a_bus_that_hangs_is_noticed_before_its_nodes_are_called_dead() -> None:
+    bus = FragileBus()
+    async with cluster(a, bus=bus) as known:
+        await known.beat(known.nodes[0], heartbeat_ms=200)
+        await until(lambda: known.router.watcher.heartbeat_ms == 200)
+        bus.is_away = True  # calls fail; the subscription does not know yet
+        await until(lambda: known.router.degraded, what="the silence to be noticed")
+        assert list(known.router.tables.nodes) == ["a"]
+        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+
+
+async def test_a_node_that_falls_silent_while_others_speak_dies() -> None:
+    async with cluster(a, b) as known:
+        silent, speaker = known.nodes
+        await known.beat(silent, heartbeat_ms=50)
+        await until(lambda: known.router.watcher.heartbeat_ms == 50)
+
+        async def beats_until_it_is_dead() -> None:
+            while "a" in known.router.tables.nodes:
+                await known.beat(speaker)
+                await asyncio.sleep(0.01)
+
+        async with asyncio.timeout(20):
+            await beats_until_it_is_dead()
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "b"}
+        assert silent.hops == []
 
 
 async def test_a_document_that_is_none_is_counted_and_nothing_else_happens() -> None:

@@ -123,10 +123,15 @@ class Demo:
                     f"the demo did not become ready within {limit_s:g} s: {why}",
                     fix="Run it again with --keep DIR to read the logs",
                     exit_code=ExitCode.REFUSED,
-                    notes=[f"| {line}" for line in self._children[-1].last_lines()] if self._children else (),
+                    notes=[f"| {line}" for line in self._blamed(why).last_lines()],
                 )
             show(why)
             time.sleep(_LOOK_EVERY_S)
+
+    def _blamed(self, why: str) -> Child:
+        """The part that a reason is about; else the one that was started last."""
+        named = [child for child in self._children if why.startswith(f"{child.part.name}:")]
+        return (named or self._children)[-1]
 
     def _ready(self, plan: Plan, valkey: LocalRedis) -> Ready:
         pids = [child.pid for child in self._children if child.part.url == self._active_url]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 MAX_TRIED = 32
@@ -108,6 +108,8 @@ class _Search:
             least = min(self._tasks_of, key=lambda node: len(self._tasks_of[node]))
             if len(self._tasks_of[most]) - len(self._tasks_of[least]) < 2:
                 return
+            if self._pass_on_new(most, len(self._tasks_of[most]) - 2):
+                continue
             task = self._cheapest(self._tasks_of[most] - self._tasks_of[least], most, least)
             self._take(task, most)
             self._give(task, least)
@@ -127,7 +129,7 @@ class _Search:
             self._set_active(task, node)
 
     def level_actives(self) -> None:
-        """Swap roles along paths of tasks, from nodes with more actives to nodes with fewer, until these differ by one."""
+        """Swap roles along paths of tasks, from nodes with many actives to nodes with few, until they differ by one."""
         searching = True
         while searching:
             searching = False
@@ -167,24 +169,26 @@ class _Search:
         return False
 
     def _pass_on(self, start: str, ends: set[str]) -> bool:
-        """Take an active role from `start` and give one to one of `ends`; who is between them takes one and gives one."""
-        came: dict[str, tuple[str, str]] = {}
-        queue = deque([start])
-        while queue:
-            node = queue.popleft()
-            if node in ends:
-                while node != start:
-                    giver, task = came[node]
-                    self._active_at[giver].remove(task)
-                    self._set_active(task, node)
-                    node = giver
-                return True
-            for task in sorted(self._active_at[node]):
-                for taker in sorted(self.nodes_of[task]):
-                    if taker != start and taker not in came:
-                        came[taker] = (node, task)
-                        queue.append(taker)
-        return False
+        """Take an active role from `start` and give one to one of `ends`; who is between takes one and gives one."""
+        path = _path(start, ends, lambda node: self._active_at[node], lambda task: self.nodes_of[task])
+        for giver, task, taker in path:
+            self._active_at[giver].remove(task)
+            self._set_active(task, taker)
+        return bool(path)
+
+    def _pass_on_new(self, start: str, most: int) -> bool:
+        """The same with replicas that nobody has yet, to a node with at most `most`: their places are free."""
+        ends = {node for node, tasks in self._tasks_of.items() if len(tasks) <= most}
+        path = _path(
+            start,
+            ends,
+            lambda node: {task for task in self._tasks_of[node] if node not in self._standings[task].everyone},
+            lambda task: self._tasks_of.keys() - self.nodes_of[task],
+        )
+        for giver, task, taker in path:
+            self._take(task, giver)
+            self._give(task, taker)
+        return bool(path)
 
     def _pop_least(self, order: list[tuple[int, str]], task: str) -> str:
         """The node with fewest replicas that has none of the task; of equal ones the first in another zone."""
@@ -243,3 +247,26 @@ class _Search:
     def _set_active(self, task: str, node: str) -> None:
         self.active[task] = node
         self._active_at[node].add(task)
+
+
+def _path(
+    start: str, ends: set[str], gives: Callable[[str], Iterable[str]], takes: Callable[[str], Iterable[str]]
+) -> list[tuple[str, str, str]]:
+    """The shortest chain of (giver, task, taker) from `start` to one of `ends`; empty when there is none."""
+    came: dict[str, tuple[str, str]] = {}
+    queue = deque([start])
+    while queue:
+        node = queue.popleft()
+        if node in ends:
+            path = []
+            while node != start:
+                giver, task = came[node]
+                path.append((giver, task, node))
+                node = giver
+            return path
+        for task in sorted(gives(node)):
+            for taker in sorted(takes(task)):
+                if taker != start and taker not in came:
+                    came[taker] = (node, task)
+                    queue.append(taker)
+    return []

@@ -315,7 +315,7 @@ class Member:
         log.info(
             "assignment %d.%d: %d tasks", assignment.term, assignment.epoch, len(duties), extra={"action": "assigned"}
         )
-        self.node.assign(duties)
+        self.node.assign(duties, partitions=assignment.partitions if applies[1] else None)
 
 
 def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role]:

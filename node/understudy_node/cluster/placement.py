@@ -1,34 +1,33 @@
-"""Who assigns: whichever node has the lease, under a term that Redis checks at every write.
+"""Who assigns: the holder of a lease in Redis, under a term; and when it does.
 
-`turn` is called with every heartbeat. All that decides is pure (`assignor.assign`); this takes and keeps the lease,
-gathers what the decision needs, and writes what is new. It never writes because it believes that it has the lease: the
-bus compares the fence in the same step, and a refusal means that the office is gone.
+Nothing here is checked before a write that Redis does not check again in it: a holder that slept is refused there. What
+this adds is patience. Nodes that start together share from the beginning, a Redis that came back empty is not mistaken
+for a cluster without nodes, and a node that does not know what the others follow leaves the lease to those who do.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from understudy_node.cluster.assignor import Member, Replica, assign
+from understudy_node.cluster.assignor import assign
+from understudy_node.cluster.holdings import Holdings, members_of
 from understudy_shared.bus.base import BusError, Fence
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Seen
 from understudy_shared.clock import Clock
-from understudy_shared.messages import Applied, AssignedTask, Assignment, Heartbeat
+from understudy_shared.messages import Assignment
 
 log = logging.getLogger(__name__)
 
+LEASE_HEARTBEATS = 2
+"""Of a lease without renewal. The others look once per heartbeat, so a holder that died is replaced within three."""
+
 Layout = tuple[str, int, Sequence[str]]
-"""Lineage, shuffle partitions, and the tasks."""
-
-MAX_RECENT = 8
-"""Assignments remembered to understand heartbeats of nodes that have not heard of the last one."""
-
-_MEMBER_STATES = frozenset({"serving", "draining"})
+"""Lineage, partitions, and the keys of all tasks."""
 
 
 class Placement:
-    """The office of assigning, as one node sees it."""
+    """One node's part in assigning. Not for several tasks at once: the node's heartbeat calls it."""
 
     def __init__(
         self,
@@ -43,26 +42,32 @@ class Placement:
         clock: Clock,
     ) -> None:
         self.fence: Fence | None = None
+        """The lease, while this node has it as far as it knows."""
         self._gossip = gossip
         self._node_id = node_id
         self._owner = f"{node_id}/{incarnation}"
         self._heartbeat_ms = heartbeat_ms
-        self._expiry_ms = heartbeat_ms * EXPIRY_HEARTBEATS
+        self._expiry_ms = EXPIRY_HEARTBEATS * heartbeat_ms
         self._num_standby_replicas = num_standby_replicas
         self._max_warmup_replicas = max_warmup_replicas
-        self._acceptable_recovery_lag = acceptable_recovery_lag
         self._clock = clock
-        self._quiet_until_ms = 0.0
-        self._first_member_ms: float | None = None
-        self._recent: dict[tuple[int, int], Assignment] = {}
-        self._written_ms = -self._expiry_ms * 1.0
+        self._known: Assignment | None = None
+        self._stored: Assignment | None = None
+        """What Redis has; worth nothing unless `_has_read`."""
+        self._has_read = False
+        self._quiet_until_ms = float("-inf")
+        self._behind_since_ms: float | None = None
+        self._first_seen: tuple[str, float] | None = None
+        """The lineage that is to be assigned for the first time, and since when."""
+        self._holdings = Holdings(acceptable_recovery_lag)
 
     def bus_came_back(self) -> None:
-        """The bus was away: nodes may not have registered yet, so nothing is assigned for one expiry."""
+        """The bus was away or has just been reached: for one expiry, who is silent may only not have spoken yet."""
         self._quiet_until_ms = self._clock.monotonic_ms() + self._expiry_ms
+        self._has_read = False
 
     async def give_up(self) -> None:
-        """Let somebody else assign."""
+        """Let another node assign. Raises BusError; the lease is forgotten all the same."""
         fence, self.fence = self.fence, None
         if fence is not None:
             await self._gossip.give_lease_up(fence)
@@ -70,132 +75,132 @@ class Placement:
     async def turn(
         self, *, nodes: Sequence[Seen], layout: Layout | None, highest: tuple[int, int], known: Assignment | None
     ) -> Assignment | None:
-        """Take or keep the lease, and write the next assignment if there is one. Raises BusError."""
-        if layout is None:
+        """At every heartbeat: take or keep the lease, and assign if there is anything to assign anew.
+
+        `nodes` live, this node among them; `highest` is the highest (term, epoch) that anybody told, `known` the last
+        assignment that this node saw. Returns what was written. Raises BusError.
+        """
+        self._learn(known)
+        if layout is None or self._node_id not in {member.node_id for member in members_of(nodes, layout[0])}:
+            await self.give_up()
             return None
         try:
-            stored = await self._gossip.assignment() if self.fence is None else known
-            latest = _latest(stored, known)
-            self._remember(latest)
-            top = max(highest, (0, 0) if latest is None else latest.order)
-            await self._hold(top[0])
-            if self.fence is None or not self._may_assign(nodes, latest, top):
+            if not await self._may_assign(highest) or self._waits(nodes, layout[0], highest):
                 return None
-            return await self._write(nodes, layout, latest, top)
+            return await self._assign(nodes, layout, highest)
         except BusError:
-            self.fence = None
+            self._has_read = False  # whether the write came through is not known
             raise
 
-    async def _hold(self, above: int) -> None:
-        """Keep the lease, or try to take it."""
-        if self.fence is not None and not await self._gossip.keep_lease(self.fence, expiry_ms=self._expiry_ms):
-            log.warning("the lease is another's now", extra={"action": "lease-lost"})
-            self.fence = None
-        if self.fence is None:
-            self.fence = await self._gossip.take_lease(self._owner, above=above, expiry_ms=self._expiry_ms)
-            if self.fence is not None:
-                log.info("this node assigns now", extra={"action": "lease-taken", "term": self.fence.term})
+    @property
+    def _order(self) -> tuple[int, int]:
+        return (0, 0) if self._known is None else self._known.order
 
-    def _may_assign(self, nodes: Sequence[Seen], latest: Assignment | None, top: tuple[int, int]) -> bool:
-        """Whether who is there is known well enough. Nodes that start together are to share from the beginning."""
-        now_ms = self._clock.monotonic_ms()
-        if latest is None and top == (0, 0):
-            if self._first_member_ms is None and any(_is_member(seen.heartbeat) for seen in nodes):
-                self._first_member_ms = now_ms
-            starting = any(seen.heartbeat.state == "starting" for seen in nodes)
-            if self._first_member_ms is None:
-                return False
-            waited_ms = now_ms - self._first_member_ms
-            return waited_ms >= (self._expiry_ms if starting else self._heartbeat_ms)
-        if now_ms < self._quiet_until_ms:
+    def _learn(self, assignment: Assignment | None) -> None:
+        if assignment is not None and assignment.order > self._order:
+            self._known = assignment
+            self._holdings.follow(assignment)
+
+    async def _may_assign(self, highest: tuple[int, int]) -> bool:
+        """Whether this node has the lease, and knows what the others follow."""
+        if highest > self._order:
+            self._learn(await self._gossip.assignment())
+        if self._is_behind(highest):
+            await self.give_up()
             return False
-        # One step at a time: what follows is decided when everybody has taken up the last one, or had time enough.
-        followed = latest is not None and all(
-            (seen.heartbeat.term, seen.heartbeat.epoch) == latest.order
-            for seen in nodes
-            if _is_member(seen.heartbeat) and seen.heartbeat.node_id in latest.members
-        )
-        return followed or now_ms - self._written_ms >= self._expiry_ms
+        above = max(highest[0], self._order[0])
+        await self._keep_lease(above)
+        if self.fence is None and not await self._take_lease(above):
+            return False
+        if not self._has_read:
+            self._stored = await self._gossip.assignment()
+            self._learn(self._stored)
+            self._has_read = True
+        return True
 
-    def _remember(self, assignment: Assignment | None) -> None:
-        """Heartbeats speak of the assignment that their node follows, which may be the one before."""
-        if assignment is not None and assignment.order not in self._recent:
-            self._recent[assignment.order] = assignment
-            while len(self._recent) > MAX_RECENT:
-                del self._recent[min(self._recent)]
+    def _is_behind(self, highest: tuple[int, int]) -> bool:
+        """Whether somebody follows an assignment that this node does not know; one expiry later that one is lost."""
+        now_ms = self._clock.monotonic_ms()
+        if highest <= self._order:
+            self._behind_since_ms = None
+            return False
+        if self._behind_since_ms is None:
+            self._behind_since_ms = now_ms
+        return now_ms - self._behind_since_ms < self._expiry_ms
 
-    async def _write(
-        self, nodes: Sequence[Seen], layout: Layout, latest: Assignment | None, top: tuple[int, int]
-    ) -> Assignment | None:
-        assert self.fence is not None
+    async def _keep_lease(self, above: int) -> None:
+        """Renew the lease; without one, or with one that others are past, there is none afterwards."""
+        fence = self.fence
+        if fence is None:
+            return
+        if fence.term < above:
+            await self.give_up()
+        elif not await self._gossip.keep_lease(fence, expiry_ms=LEASE_HEARTBEATS * self._heartbeat_ms):
+            self.fence = None
+            log.warning("lost the lease of term %d", fence.term, extra={"action": "lease-lost", "term": fence.term})
+
+    async def _take_lease(self, above: int) -> bool:
+        expiry_ms = LEASE_HEARTBEATS * self._heartbeat_ms
+        fence = await self._gossip.take_lease(self._owner, above=above, expiry_ms=expiry_ms)
+        if fence is None:
+            return False
+        self.fence, self._has_read = fence, False
+        log.info("assigns under term %d", fence.term, extra={"action": "lease-taken", "term": fence.term})
+        return True
+
+    def _waits(self, nodes: Sequence[Seen], lineage: str, highest: tuple[int, int]) -> bool:
+        """Whether it is too early: who has not spoken yet may be about to."""
+        now_ms = self._clock.monotonic_ms()
+        is_known = self._known is not None or highest > (0, 0)
+        if is_known and now_ms < self._quiet_until_ms:
+            return True
+        if self._known is not None and self._known.lineage == lineage:
+            return False
+        if self._first_seen is None or self._first_seen[0] != lineage:
+            self._first_seen = (lineage, now_ms)
+        all_follow = all(each.heartbeat.lineage == lineage and each.heartbeat.state != "starting" for each in nodes)
+        return now_ms - self._first_seen[1] < (self._heartbeat_ms if all_follow else self._expiry_ms)
+
+    async def _assign(self, nodes: Sequence[Seen], layout: Layout, highest: tuple[int, int]) -> Assignment | None:
+        """Write the next assignment, if Redis does not have it already."""
+        assert self.fence is not None, "only a holder assigns"
         lineage, partitions, tasks = layout
-        members = [seen.heartbeat for seen in nodes if _is_member(seen.heartbeat) and seen.heartbeat.lineage == lineage]
-        if not members:
-            return None
-        same = latest is not None and (latest.lineage, latest.partitions) == (lineage, partitions)
-        previous: Mapping[str, AssignedTask] = latest.tasks if latest is not None and same else {}
-        found = assign(
-            [Member(beat.node_id, beat.zone or "", beat.state == "draining") for beat in members],
+        members = members_of(nodes, lineage)
+        known = self._known
+        assigned = assign(
+            members,
             tasks,
-            previous,
-            _held(members, tasks, self._recent, self._acceptable_recovery_lag),
+            known.tasks if known is not None and known.lineage == lineage else {},
+            self._holdings.of(nodes, lineage, partitions),
             num_standby_replicas=self._num_standby_replicas,
             max_warmup_replicas=self._max_warmup_replicas,
         )
-        draining = sorted(beat.node_id for beat in members if beat.state == "draining")
-        if latest is not None and same and found == dict(latest.tasks) and draining == latest.draining:
-            return None
-        assignment = Assignment(
+        named = {node_id for task in assigned.values() for node_id in task.holders}
+        endpoints = {each.heartbeat.node_id: each.heartbeat.endpoint for each in nodes}
+        found = Assignment(
             application_id=self._gossip.application_id,
             term=self.fence.term,
-            epoch=top[1] + 1,
+            epoch=max(self._order[1], highest[1]) + 1,
             written_by=self._node_id,
             lineage=lineage,
             partitions=partitions,
-            tasks=found,
-            members={beat.node_id: beat.endpoint for beat in members},
-            draining=draining,
+            tasks=assigned,
+            members={node_id: endpoints[node_id] for node_id in sorted(named)},
+            draining=sorted(member.node_id for member in members if member.draining),
         )
-        if await self._gossip.write_assignment(assignment, self.fence):
-            self._written_ms = self._clock.monotonic_ms()
-            return assignment
-        log.warning("an assignment was refused: the lease is another's", extra={"action": "lease-lost"})
-        self.fence = None
-        return None
+        if self._stored is not None and self._stored.order == self._order and says_the_same(self._stored, found):
+            return None
+        if not await self._gossip.write_assignment(found, self.fence):
+            log.warning("refused: term %d is over", found.term, extra={"action": "assign-refused", "term": found.term})
+            await self.give_up()
+            return None
+        self._stored = found
+        self._learn(found)
+        log.info("assigned %d.%d", *found.order, extra={"action": "assign", "term": found.term, "epoch": found.epoch})
+        return found
 
 
-def _latest(*assignments: Assignment | None) -> Assignment | None:
-    return max((each for each in assignments if each is not None), key=lambda each: each.order, default=None)
-
-
-def _is_member(heartbeat: Heartbeat) -> bool:
-    """Whether a node may be given tasks."""
-    return heartbeat.state in _MEMBER_STATES and heartbeat.lineage is not None
-
-
-def _held(
-    members: Sequence[Heartbeat],
-    tasks: Sequence[str],
-    recent: Mapping[tuple[int, int], Assignment],
-    acceptable_recovery_lag: int,
-) -> dict[str, list[Replica]]:
-    """What the nodes say they have, by task."""
-    end = max((beat.end_version for beat in members), default=0)
-    held: dict[str, list[Replica]] = {task: [] for task in tasks}
-    for beat in members:
-        for task in tasks:
-            applied = _applied(beat, task, recent.get((beat.term, beat.epoch)))
-            if applied is not None and applied.version is not None:
-                caught_up = end - applied.version <= acceptable_recovery_lag
-                held[task].append(Replica(beat.node_id, caught_up, applied.version))
-    return held
-
-
-def _applied(beat: Heartbeat, task: str, followed: Assignment | None) -> Applied | None:
-    """How far a node is with a task; None when it says nothing about it."""
-    if task in beat.exceptions:
-        return beat.exceptions[task]
-    if beat.held is not None:
-        return beat.applied if task in beat.held else None
-    duty = None if followed is None else followed.tasks.get(task)
-    return beat.applied if duty is not None and beat.node_id in duty.holders else None
+def says_the_same(one: Assignment, other: Assignment) -> bool:
+    """Whether two assignments differ in nothing but who wrote them when."""
+    unsaid = {"term", "epoch", "written_by"}
+    return one.model_dump(exclude=unsaid) == other.model_dump(exclude=unsaid)

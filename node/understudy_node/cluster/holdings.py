@@ -1,0 +1,70 @@
+"""What nodes say they have, as the assignor needs it (pure): members, and the replicas of each task.
+
+A heartbeat names no tasks while its node holds what its assignment gives it, so it is read by that assignment, which
+may be the one before: the last few are remembered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from understudy_node.cluster.assignor import Member, Replica
+from understudy_shared.bus.gossip import Seen
+from understudy_shared.messages import Assignment, Heartbeat
+
+REMEMBERED = 8
+"""Assignments. A node that is further behind than that has missed seconds of them."""
+
+
+class Holdings:
+    """Reads heartbeats by the assignments that their nodes follow."""
+
+    def __init__(self, acceptable_recovery_lag: int) -> None:
+        self._acceptable_recovery_lag = acceptable_recovery_lag
+        self._given: deque[tuple[tuple[int, int], dict[str, list[str]]]] = deque(maxlen=REMEMBERED)
+
+    def follow(self, assignment: Assignment) -> None:
+        """Remember an assignment that nodes may follow."""
+        given: dict[str, list[str]] = {}
+        for task, assigned in assignment.tasks.items():
+            for node_id in assigned.holders:
+                given.setdefault(node_id, []).append(task)
+        self._given.append((assignment.order, given))
+
+    def of(self, nodes: Sequence[Seen], lineage: str, partitions: int) -> dict[str, list[Replica]]:
+        """The replicas of each task in one layout, with who is caught up: near the highest end that anybody tells."""
+        following = [each.heartbeat for each in nodes if each.heartbeat.lineage == lineage]
+        enough = max((each.end_version for each in following), default=0) - self._acceptable_recovery_lag
+        held: dict[str, list[Replica]] = {}
+        for heartbeat in following:
+            if heartbeat.partitions == partitions:
+                for task in self._tasks_of(heartbeat):
+                    held.setdefault(task, []).append(_replica(heartbeat, task, enough))
+        return held
+
+    def _tasks_of(self, heartbeat: Heartbeat) -> Sequence[str]:
+        if heartbeat.held is not None:
+            return heartbeat.held
+        order = (heartbeat.term, heartbeat.epoch)
+        if order == (0, 0) or not self._given:
+            return ()
+        # Of an assignment that nobody remembers: most of it is as it is now.
+        given = next((tasks for of, tasks in self._given if of == order), self._given[-1][1])
+        return given.get(heartbeat.node_id, ())
+
+
+def members_of(nodes: Sequence[Seen], lineage: str) -> list[Member]:
+    """Who may be given tasks of a lineage. Partitions do not matter: what is to be served must be restored first."""
+    return [
+        Member(each.heartbeat.node_id, each.heartbeat.zone or "", each.heartbeat.state == "draining")
+        for each in nodes
+        if each.heartbeat.lineage == lineage and each.heartbeat.state in ("serving", "draining")
+    ]
+
+
+def _replica(heartbeat: Heartbeat, task: str, enough: int) -> Replica:
+    applied = heartbeat.exceptions.get(task, heartbeat.applied)
+    version = applied.version
+    caught_up = version is not None and version >= enough and applied.state in ("RUNNING", "RESTORING")
+    return Replica(heartbeat.node_id, caught_up, version)

@@ -1,0 +1,188 @@
+"""The demo's pipeline as a process of its own: what its query keeps is what a plain recount of the flights gives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from tests.support.redis_server import redis_server
+from tests.support.spark_queries import committed_batches, wait_until
+from tests.support.spark_session import java_environment
+
+from understudy_node.reader import CheckpointReader
+from understudy_node.serving.naming import naming_of
+from understudy_pipeline.demo.flights import Flight, flights_file, load_flights
+from understudy_pipeline.demo.replay import landed_flights
+from understudy_shared.bus.gossip import Names
+from understudy_shared.messages import Announcement
+from understudy_shared.spark.unsafe_row import compile_row_decoder
+
+FLIGHTS = 3000
+START_LIMIT_S = 180.0
+HOUR_S = 3600
+
+State = dict[tuple[object, ...], tuple[object, ...]]
+
+
+@contextmanager
+def demo_process(folder: Path, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
+    """`python -m understudy_pipeline.demo`; its log is `folder/log.txt`. What still runs at the end is killed."""
+    told = {"checkpoint": folder / "checkpoint", "driver_memory": "512m", "max_flights": FLIGHTS, **settings}
+    environment = {
+        **os.environ,
+        **java_environment(),
+        "TMPDIR": str(folder),
+        **{f"UNDERSTUDY_{name.upper()}": str(value) for name, value in told.items()},
+    }
+    with (folder / "log.txt").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "understudy_pipeline.demo"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def said(folder: Path) -> str:
+    return (folder / "log.txt").read_text()[-4000:]
+
+
+@pytest.mark.parametrize("provider", ["rocksdb", pytest.param("hdfs", marks=pytest.mark.full)])
+def test_a_demo_that_is_stopped_and_started_again_counts_every_flight_once(tmp_path: Path, provider: str) -> None:
+    checkpoint, landing = tmp_path / "checkpoint", tmp_path / "checkpoint.input"
+    with redis_server() as server:
+        with demo_process(tmp_path, provider=provider, redis=server.url) as process:
+            wait_until(
+                lambda: len(committed_batches(checkpoint)) >= 2 or process.poll() is not None,
+                what="two commits",
+                limit_s=START_LIMIT_S,
+            )
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0, said(tmp_path)
+        stopped = landed_flights(landing)
+        assert 0 < stopped < FLIGHTS
+        assert committed_batches(checkpoint)[-1] == _last_planned(checkpoint), "it was stopped in the middle of a batch"
+        announced = server.command("GET", Names("flights").announcement)
+        with demo_process(tmp_path, provider=provider, redis=server.url, speed_up=100_000) as process:
+            assert process.wait(START_LIMIT_S) == 0, said(tmp_path)
+    assert landed_flights(landing) == FLIGHTS
+    assert isinstance(announced, bytes)
+    flights = load_flights(flights_file())[:FLIGHTS]
+    assert any(flight.tailnum is None for flight in flights)
+    assert any(flight.dep_delay is None for flight in flights)
+    state = read_state(checkpoint, tmp_path / "copies", announced)
+    assert state["aircraft"] == aircraft(flights)
+    assert state["routes"] == routes(flights)
+    hours = airport_hours(flights)
+    kept = state["airport_hours"]
+    assert kept == {key: hours[key] for key in kept}
+    assert set(kept) >= {key for key in hours if _window_end_us(key) > (flights[-1].event_time + 60) * 1_000_000}
+    assert len(kept) < len(hours) / 4, "hours that are over have not left the state"
+
+
+def test_a_query_that_fails_ends_the_process_with_the_reason(tmp_path: Path) -> None:
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text("v1\n{damaged\n")
+    with demo_process(tmp_path) as process:
+        assert process.wait(START_LIMIT_S) == 1
+    log = said(tmp_path)
+    assert "the query failed: " in log
+    assert str(tmp_path / "checkpoint") in log
+
+
+def test_a_setting_that_does_not_exist_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    with demo_process(tmp_path, speed_up="fast") as process:
+        assert process.wait(60) == 1
+    assert "speed_up" in said(tmp_path)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def read_state(checkpoint: Path, copies: Path, announced: bytes) -> Mapping[str, State]:
+    """Keys and values of each store at the last version, by the names that were announced."""
+    document = announced.partition(b"announcement\n")[2]
+    announcement = Announcement.decode(document, application_id="flights", where="test")
+    with closing(CheckpointReader(checkpoint, copies)) as reader:
+        aliases = naming_of(reader.description, {}, announcement).aliases
+        named = {store.operator_id: store.name for store in announcement.stores}
+        assert sorted(alias.name or "" for alias in aliases.values()) == ["aircraft", "airport_hours", "routes"]
+        found: dict[str, State] = {}
+        for store in reader.stores.values():
+            key, value = compile_row_decoder(store.key_schema), compile_row_decoder(store.value_schema)
+            rows = reader.rows(store, reader.versions()[-1])
+            found[str(named[store.operator_id])] = {_tuple(key(row.key)): _tuple(value(row.value)) for row in rows}
+        return found
+
+
+def aircraft(flights: list[Flight]) -> State:
+    """(tail number) -> flights, last seen, sum of delays, (sum, count) of the mean, largest delay."""
+    grouped: dict[tuple[object, ...], list[Flight]] = defaultdict(list)
+    for flight in flights:
+        grouped[flight.tailnum,].append(flight)
+    return {key: _aircraft_value(group) for key, group in grouped.items()}
+
+
+def _aircraft_value(group: list[Flight]) -> tuple[object, ...]:
+    delays = [flight.dep_delay for flight in group if flight.dep_delay is not None]
+    total = sum(delays) if delays else None
+    last_seen_us = max(flight.event_time for flight in group) * 1_000_000
+    return (len(group), last_seen_us, total, float(sum(delays)), len(delays), max(delays, default=None))
+
+
+def routes(flights: list[Flight]) -> State:
+    """(carrier, origin, destination) -> flights, (sum, count) of the mean arrival delay, largest."""
+    grouped: dict[tuple[object, ...], list[Flight]] = defaultdict(list)
+    for flight in flights:
+        grouped[flight.carrier, flight.origin, flight.dest].append(flight)
+    found: State = {}
+    for key, group in grouped.items():
+        delays = [flight.arr_delay for flight in group if flight.arr_delay is not None]
+        found[key] = (len(group), float(sum(delays)), len(delays), max(delays, default=None))
+    return found
+
+
+def airport_hours(flights: list[Flight]) -> State:
+    """((start, end), origin) -> flights, (sum, count) of the mean departure delay."""
+    count: Counter[tuple[int, str]] = Counter()
+    total: Counter[tuple[int, str]] = Counter()
+    known: Counter[tuple[int, str]] = Counter()
+    for flight in flights:
+        key = (flight.event_time // HOUR_S, flight.origin)
+        count[key] += 1
+        total[key] += flight.dep_delay or 0
+        known[key] += flight.dep_delay is not None
+    us = HOUR_S * 1_000_000
+    return {
+        ((hour * us, (hour + 1) * us), origin): (count[hour, origin], float(total[hour, origin]), known[hour, origin])
+        for hour, origin in count
+    }
+
+
+def _window_end_us(key: tuple[object, ...]) -> int:
+    window = key[0]
+    assert isinstance(window, tuple)
+    return int(window[1])
+
+
+def _last_planned(checkpoint: Path) -> int:
+    return max(int(path.name) for path in (checkpoint / "offsets").iterdir() if path.name.isdigit())
+
+
+def _tuple(value: object) -> tuple[object, ...]:
+    assert isinstance(value, tuple)
+    return value
