@@ -60,6 +60,9 @@ _MAY_BE_OUTDATED = frozenset(
 _UNKNOWN_LAG = 2**62
 """Sorts behind every lag."""
 
+_NO_VERSION = 1
+"""Sorts behind every version."""
+
 
 def choose(candidates: Sequence[Candidate], bound: Bound, *, key_hash: int, load: Mapping[str, int]) -> Choice:
     """Sort the candidates of one partition. `load` is keys on their way, by node id."""
@@ -123,6 +126,8 @@ def _preference(candidate: Candidate, *, key_hash: int, load: Mapping[str, int])
         candidate.is_draining,
         not is_first,
         _UNKNOWN_LAG if lag is None else lag,
+        # Nobody knows how far behind these are, but the later of two versions is the less stale one.
+        0 if lag is not None else _NO_VERSION if candidate.version is None else -candidate.version,
         load.get(candidate.node_id, 0),
         crc32(b"%d %b" % (key_hash, candidate.node_id.encode())),
         candidate.node_id,

@@ -33,7 +33,7 @@ def explain_key(
         "term": assignment.term,
         "epoch": assignment.epoch,
         "lineage": route.lineage,
-        "end_offset_position": tables.end_version,
+        "end_offset_position": tables.end_version or None,
         "end_confirmed": tables.end_confirmed(now_ms),
         "bounds": bound_fields(bound),
         "choice": _choice(choice),

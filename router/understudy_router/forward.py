@@ -75,7 +75,7 @@ class Forwarder:
             self._lanes.to(first.node_id, first.endpoint).ask(Ask(route, bound, keys, future, until_ms))
             outcomes = await future
             outcome = outcomes if isinstance(outcomes, HopFailure) else outcomes[0]
-            if isinstance(outcome, HopOutcome) and outcome.kind != PROBLEM:
+            if type(outcome) is HopOutcome and outcome[0] != PROBLEM:
                 return outcome
             told = _told(outcome)
             if next_step(told.reason) is Step.STOP:
@@ -104,23 +104,23 @@ class Forwarder:
         """Walk on; while a position may still come, and the reader waits for it, walk again."""
         patience_end_ms = errand.began_ms + errand.bound.wait_ms
         while True:
-            while errand.open:
-                await self._round(errand)
-            again = errand.may_pass()
+            while open_keys := errand.open():
+                await self._round(errand, open_keys)
             left_ms = patience_end_ms - self._clock.monotonic_ms()
-            if left_ms <= 0 or not again:
+            again = errand.may_pass() if left_ms > 0 else []
+            if not again:
                 return [errand.results[index] for index in range(len(errand.keys))]
             await asyncio.sleep(min(ASK_AGAIN_MS, left_ms) / 1000)
             for index in again:
                 del errand.results[index]
             self._begin_walks(errand, again)
 
-    async def _round(self, errand: _Errand) -> None:
+    async def _round(self, errand: _Errand, open_keys: dict[int, list[int]]) -> None:
         """Each open partition's keys to its next candidate, all at the same time."""
         now_ms = self._clock.monotonic_ms()
         late = now_ms >= errand.deadline_ms
         by_node: dict[Place, tuple[Candidate, list[int]]] = {}
-        for partition, indexes in errand.open.items():
+        for partition, indexes in open_keys.items():
             walk = errand.walks[partition]
             candidate = None if late else walk.next()
             if candidate is None:
@@ -172,7 +172,7 @@ class Forwarder:
         """Keep what was answered; what was not goes on with the next candidate of its partition."""
         failed: dict[int, Told] = {}
         for index, outcome in zip(indexes, outcomes, strict=True):
-            if isinstance(outcome, HopOutcome) and outcome.kind != PROBLEM:
+            if type(outcome) is HopOutcome and outcome[0] != PROBLEM:
                 errand.results[index] = outcome
                 continue
             told = _told(outcome)
@@ -202,13 +202,13 @@ class _Errand:
     walks: dict[int, Walk] = field(default_factory=dict)
     results: dict[int, Result] = field(default_factory=dict)
 
-    @property
     def open(self) -> dict[int, list[int]]:
         """The keys without a result, by partition."""
         by_partition: dict[int, list[int]] = {}
-        for index, key in enumerate(self.keys):
-            if index not in self.results:
-                by_partition.setdefault(key.partition, []).append(index)
+        if len(self.results) < len(self.keys):
+            for index, key in enumerate(self.keys):
+                if index not in self.results:
+                    by_partition.setdefault(key[0], []).append(index)
         return by_partition
 
     def may_pass(self) -> list[int]:

@@ -18,6 +18,7 @@ def lag_report(
 ) -> dict[str, object]:  # fmt: skip
     """The whole report, or one store's part of it. `now_us` is wall time, for people only."""
     assignment = tables.assignment
+    duties = _duties(tables)
     routes = [] if stores is None else list(stores.by_name.values()) if store is None else [stores.get(store)]
     return {
         "generated_at": utc_text(now_us),
@@ -34,7 +35,7 @@ def lag_report(
         if assignment is None
         else {"term": assignment.term, "epoch": assignment.epoch, "written_by": assignment.written_by},
         "nodes": [
-            *(_node(tables, node, now_ms) for _, node in sorted(tables.nodes.items())),
+            *(_node(node, duties, now_ms) for _, node in sorted(tables.nodes.items())),
             *(_dead(dead, now_ms) for _, dead in sorted(tables.dead.items())),
         ],
         "stores": [_store(tables, route, now_ms) for route in routes],
@@ -79,13 +80,19 @@ def _replica(candidate: Candidate, end: int | None) -> dict[str, object]:
     }
 
 
-def _node(tables: Tables, node: NodeReport, now_ms: float) -> dict[str, object]:
-    duties: Counter[str] = Counter()
-    if tables.assignment is not None:
-        for task in tables.assignment.tasks.values():
-            duties["active"] += task.active == node.heartbeat.node_id
-            duties["standby"] += node.heartbeat.node_id in task.standbys
-            duties["warmup"] += node.heartbeat.node_id in task.warmups
+def _duties(tables: Tables) -> Counter[tuple[str, str]]:
+    """How many tasks each node has in each role, by (node id, role)."""
+    duties: Counter[tuple[str, str]] = Counter()
+    for task in () if tables.assignment is None else tables.assignment.tasks.values():
+        if task.active is not None:
+            duties[task.active, "active"] += 1
+        duties.update((node_id, "standby") for node_id in task.standbys)
+        duties.update((node_id, "warmup") for node_id in task.warmups)
+    return duties
+
+
+def _node(node: NodeReport, duties: Counter[tuple[str, str]], now_ms: float) -> dict[str, object]:
+    node_id = node.heartbeat.node_id
     return {
         **_identity(node.heartbeat),
         "state": node.heartbeat.state,
@@ -93,9 +100,9 @@ def _node(tables: Tables, node: NodeReport, now_ms: float) -> dict[str, object]:
         "suspect": node.suspect,
         "heartbeat_age_ms": round(node.age_ms(now_ms)),
         "version": node.heartbeat.applied.version,
-        "active": duties["active"],
-        "standby": duties["standby"],
-        "warmup": duties["warmup"],
+        "active": duties[node_id, "active"],
+        "standby": duties[node_id, "standby"],
+        "warmup": duties[node_id, "warmup"],
         "reason": node.failed_why,
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.messages import Assignment, Farewell, Heartbeat
@@ -54,6 +55,14 @@ class TableEvent:
     detail: str
 
 
+class _HopEnd(NamedTuple):
+    """The newest end that came with an answer instead of a heartbeat."""
+
+    lineage: str | None
+    version: int
+    said_ms: float
+
+
 class Tables:
     """`nodes` are those that live, by node id."""
 
@@ -68,7 +77,11 @@ class Tables:
         self.bus_lost_why: str | None = "not connected yet"
         self.events: deque[TableEvent] = deque(maxlen=MAX_EVENTS)
         self.version = 0
-        self._hop_end: tuple[str | None, int] = (None, 0)
+        self._hop_end: _HopEnd | None = None
+        self._end: tuple[int, int] = (-1, 0)
+        """`end_version`, and the `version` it was found at."""
+        self._catalogue: tuple[str | None] | None = None
+        """`catalogue_digest` while nothing that decides it has changed."""
 
     @property
     def lineage(self) -> str | None:
@@ -81,27 +94,38 @@ class Tables:
     @property
     def catalogue_digest(self) -> str | None:
         """The catalogue to encode keys by: of the lineage in use, the one that most live nodes serve by."""
+        if self._catalogue is not None:
+            return self._catalogue[0]
+        lineage = self.lineage
         told: Counter[str] = Counter()
         ends: dict[str, int] = {}
         for node in self.nodes.values():
             beat = node.heartbeat
-            if beat.catalogue is not None and beat.lineage == self.lineage:
+            if beat.catalogue is not None and beat.lineage == lineage:
                 told[beat.catalogue] += 1
                 ends[beat.catalogue] = max(ends.get(beat.catalogue, 0), beat.end_version)
-        return min(told, key=lambda digest: (-told[digest], -ends[digest], digest), default=None)
+        chosen = min(told, key=lambda digest: (-told[digest], -ends[digest], digest), default=None)
+        if len(told) < 2:  # else ends decide a tie, and each heartbeat may move one
+            self._catalogue = (chosen,)
+        return chosen
 
     @property
     def end_version(self) -> int:
-        """The newest end that anybody reported of the lineage in use."""
-        lineage = self.lineage
-        reported = [node.heartbeat.end_version for node in self.nodes.values() if node.heartbeat.lineage == lineage]
-        return max([*reported, self._hop_end[1] if self._hop_end[0] == lineage else 0], default=0)
+        """The newest end that anybody reported of the lineage in use; 0 while nobody did."""
+        if self._end[0] != self.version:
+            lineage = self.lineage
+            ends = [node.heartbeat.end_version for node in self.nodes.values() if node.heartbeat.lineage == lineage]
+            if self._hop_end is not None and self._hop_end.lineage == lineage:
+                ends.append(self._hop_end.version)
+            self._end = (self.version, max(ends, default=0))
+        return self._end[1]
 
     def end_confirmed(self, now_ms: float) -> bool:
         """Whether somebody confirmed the end recently enough."""
+        lineage = self.lineage
         return any(
             node.heartbeat.end_age_ms is not None
-            and node.heartbeat.lineage == self.lineage
+            and node.heartbeat.lineage == lineage
             and node.heartbeat.end_age_ms + node.age_ms(now_ms) <= self.end_expiry_ms
             for node in self.nodes.values()
         )
@@ -111,6 +135,10 @@ class Tables:
         said_ms = now_ms - age_ms
         if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS:
             return False
+        dead = self.dead.get(heartbeat.node_id)
+        if dead is not None and dead.heartbeat.incarnation == heartbeat.incarnation:
+            if heartbeat.sequence <= dead.heartbeat.sequence:
+                return False  # a key that was read before its node said farewell
         known = self.nodes.get(heartbeat.node_id)
         if known is not None:
             if known.heartbeat.incarnation == heartbeat.incarnation:
@@ -120,6 +148,8 @@ class Tables:
                 return False
         self.nodes[heartbeat.node_id] = self._report(known, heartbeat, said_ms)
         self.dead.pop(heartbeat.node_id, None)
+        if known is None or _catalogue_told(known.heartbeat) != _catalogue_told(heartbeat):
+            self._catalogue = None
         if known is None:
             endpoint = heartbeat.endpoint
             self._event(now_ms, "joined", f"{heartbeat.node_id} at {endpoint.host}:{endpoint.port}")
@@ -144,6 +174,7 @@ class Tables:
                 if before is not None and before.active != duty.active:
                     self._event(now_ms, "promoted", f"{duty.active} is active for {task}, after {before.active}")
         self.previous, self.assignment = self.assignment, assignment
+        self._catalogue = None
         self.version += 1
         return True
 
@@ -162,7 +193,13 @@ class Tables:
         self.version += 1
 
     def expire(self, now_ms: float) -> None:
-        """Bury nodes that were silent for three of their heartbeats; nobody while the bus is away."""
+        """Bury nodes that were silent for three of their heartbeats; nobody while the bus is away.
+
+        An end that came with an answer is forgotten in time too: a history that was rewound ends earlier than it did.
+        """
+        if self._hop_end is not None and now_ms - self._hop_end.said_ms > self.end_expiry_ms:
+            self._hop_end = None
+            self.version += 1
         if self.bus_lost_why is None:
             for node_id, node in list(self.nodes.items()):
                 expiry_ms = node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
@@ -188,7 +225,7 @@ class Tables:
             self.nodes[node_id] = replace(node, failed_ms=None, failed_why="")
             self.version += 1
         if node is not None and node.heartbeat.lineage == self.lineage and end_version > self.end_version:
-            self._hop_end = (self.lineage, end_version)
+            self._hop_end = _HopEnd(self.lineage, end_version, now_ms)
             self.version += 1
         return self.assignment is None or (term, epoch) > self.assignment.order
 
@@ -200,6 +237,7 @@ class Tables:
 
     def _bury(self, node_id: str, now_ms: float, why: str, event: str) -> None:
         node = self.nodes.pop(node_id)
+        self._catalogue = None
         while len(self.dead) >= MAX_DEAD:
             del self.dead[min(self.dead, key=lambda dead: self.dead[dead].died_ms)]
         self.dead[node_id] = DeadNode(node.heartbeat, now_ms, why)
@@ -208,3 +246,8 @@ class Tables:
 
     def _event(self, at_ms: float, event: str, detail: str) -> None:
         self.events.append(TableEvent(at_ms, event, detail))
+
+
+def _catalogue_told(heartbeat: Heartbeat) -> tuple[str | None, str | None]:
+    """What of a heartbeat decides the catalogue in use."""
+    return (heartbeat.lineage, heartbeat.catalogue)

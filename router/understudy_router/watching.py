@@ -31,6 +31,9 @@ MIN_REFRESH_GAP_MS = 200
 QUIET_HEARTBEATS = 1.5
 """Silence of everybody after which the bus is asked whether it is there; nodes are dead after three."""
 
+MAX_TICK_MS = 250
+"""Between two looks for nodes that died."""
+
 MAX_POLLS = 16
 """Nodes asked for their lag at the same time."""
 
@@ -51,6 +54,7 @@ class Watcher:
         self._random = random.Random()  # noqa: S311  # jitter
         self._refresh_wanted = asyncio.Event()
         self._news = asyncio.Event()
+        self._away = asyncio.Event()
         self._polls = asyncio.Semaphore(MAX_POLLS)
 
     def start(self, tasks: Supervisor) -> None:
@@ -103,14 +107,16 @@ class Watcher:
         if self.degraded is not None and self._listens:
             log.info("the bus is there", extra={"action": "bus-back", "nodes": len(seen)})
             self.degraded = None
+            self._away.clear()
             self._tables.bus_back(now_ms)
         self._news.set()
 
     def _lost(self, why: str) -> None:
-        if self.degraded is None:
-            log.warning("the bus is away: %s; lookups go on, nodes are asked for their lag", why, extra=_LOST)
+        if not self._away.is_set():
+            log.warning("the bus is away: %s; nodes are asked for their lag", why, extra={"action": "bus-lost"})
         self.degraded = f"the bus is away: {why}"
         self._tables.bus_lost(self._clock.monotonic_ms(), why)
+        self._away.set()
         self._refresh_wanted.set()
         self._news.set()
 
@@ -127,10 +133,11 @@ class Watcher:
         """Let silent nodes die; but first read the keys when silence may be the bus's, or this process's, own fault."""
         last_ms = self._clock.monotonic_ms()
         while True:
-            await asyncio.sleep(self.heartbeat_ms / 4 / 1000)
+            tick_ms = min(MAX_TICK_MS, self.heartbeat_ms / 4)
+            await asyncio.sleep(tick_ms / 1000)
             now_ms = self._clock.monotonic_ms()
-            paused_ms, last_ms = now_ms - last_ms, now_ms
-            if paused_ms > self.heartbeat_ms * 5 / 4:
+            paused_ms, last_ms = now_ms - last_ms - tick_ms, now_ms
+            if paused_ms > self.heartbeat_ms:
                 log.warning("this process paused for %d ms", paused_ms, extra={"action": "paused"})
                 await self._read_keys()
             elif self.degraded is None and now_ms - self._heard_ms > self.heartbeat_ms * QUIET_HEARTBEATS:
@@ -182,13 +189,13 @@ class Watcher:
 
     async def _poll_while_lost(self) -> None:
         while True:
+            await self._away.wait()
+            # Those that died lately too: silence on a bus that was about to go says little.
+            beats = [node.heartbeat for node in self._tables.nodes.values()]
+            beats += [node.heartbeat for node in self._tables.dead.values()]
+            await asyncio.gather(*(self._poll(beat.endpoint.host_info()) for beat in beats))
+            self._news.set()
             await asyncio.sleep(self._jittered_s(self.heartbeat_ms))
-            if self.degraded is not None:
-                # Those that died lately too: silence on a bus that was about to go says little.
-                known = [*self._tables.nodes.values(), *self._tables.dead.values()]
-                hosts = [node.heartbeat.endpoint.host_info() for node in known]
-                await asyncio.gather(*(self._poll(host) for host in hosts))
-                self._news.set()
 
     async def _poll(self, host: HostInfo) -> None:
         """A node's heartbeat, by its own word; and its assignment, if that is later than the one known here."""
@@ -206,6 +213,3 @@ class Watcher:
     def _jittered_s(self, ms: float) -> float:
         """About so long: routers that started together do not stay in step."""
         return ms * self._random.uniform(0.8, 1.2) / 1000
-
-
-_LOST = {"action": "bus-lost"}

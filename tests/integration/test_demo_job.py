@@ -96,14 +96,29 @@ def test_a_demo_that_is_stopped_and_started_again_counts_every_flight_once(tmp_p
 
 
 def test_a_query_that_fails_ends_the_process_with_the_reason(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    with demo_process(tmp_path) as process:
+        wait_until(
+            lambda: len(committed_batches(checkpoint)) >= 1 or process.poll() is not None,
+            what="a commit",
+            limit_s=START_LIMIT_S,
+        )
+        # Another query plans a batch in the same checkpoint: Spark ends the one that comes second.
+        (checkpoint / "offsets" / str(_last_planned(checkpoint) + 5)).write_text("v1\n{}\n")
+        assert process.wait(START_LIMIT_S) == 1, said(tmp_path)
+    log = said(tmp_path)
+    assert "the query failed: " in log
+    assert str(checkpoint) in log
+
+
+@pytest.mark.full
+def test_a_query_that_cannot_be_started_ends_the_process_with_the_reason(tmp_path: Path) -> None:
     offsets = tmp_path / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
     (offsets / "0").write_text("v1\n{damaged\n")
     with demo_process(tmp_path) as process:
         assert process.wait(START_LIMIT_S) == 1
-    log = said(tmp_path)
-    assert "the query failed: " in log
-    assert str(tmp_path / "checkpoint") in log
+    assert "the query failed: " in said(tmp_path)
 
 
 def test_a_setting_that_does_not_exist_is_refused_before_spark_starts(tmp_path: Path) -> None:

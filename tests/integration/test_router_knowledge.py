@@ -11,22 +11,22 @@ import pytest
 from tests.support.bus_talk import APPLICATION
 from tests.support.fake_cluster import STORE, cluster, routed, until
 from tests.support.fake_node import FakeNode, found, problem
-from tests.support.fake_node import HopOutcome as Outcome
+from tests.support.redis_server import redis_server
 
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
 from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.hop import HopGroup, HopKey
+from understudy_shared.hop import HopGroup, HopKey, HopOutcome
 from understudy_shared.messages import Applied, Farewell
 from understudy_shared.problems import ProblemType
 
 
-def a(_group: HopGroup, _key: HopKey) -> Outcome:
+def a(_group: HopGroup, _key: HopKey) -> HopOutcome:
     return found("a")
 
 
-def b(_group: HopGroup, _key: HopKey) -> Outcome:
+def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
     return found("b")
 
 
@@ -124,7 +124,7 @@ async def test_a_new_assignment_is_followed_at_once() -> None:
 
 
 async def test_a_refusal_that_shows_an_old_view_makes_the_router_read_the_keys_again() -> None:
-    def refuses(_group: HopGroup, _key: HopKey) -> Outcome:
+    def refuses(_group: HopGroup, _key: HopKey) -> HopOutcome:
         return problem(ProblemType.NOT_OWNER)
 
     bus = LocalBus()
@@ -320,3 +320,29 @@ async def test_another_applications_gossip_is_not_this_routers() -> None:
         await known.beat(known.nodes[0], end_version=8)
         await until(lambda: known.router.tables.end_version == 8)
         assert list(known.router.tables.nodes) == ["a"]
+
+
+@pytest.mark.parametrize("how", ["frozen", "killed"])
+async def test_lookups_go_on_while_redis_is_gone_and_after_it_came_back_empty(how: str) -> None:
+    with redis_server() as server:
+        async with cluster(a, b, bus=RedisBus(server.url, call_timeout_ms=300)) as known:
+            for node in known.nodes:
+                told = known.heartbeat(node, heartbeat_ms=500, end_version=12, applied=Applied(version=12))
+                node.documents["/internal/v1/lags"] = told.model_copy(update={"sequence": 99}).encode()
+                await known.beat(node, heartbeat_ms=500)
+            await until(lambda: known.router.watcher.heartbeat_ms == 500)
+            if how == "frozen":
+                server.pause()
+            else:
+                server.kill()
+            await until(lambda: known.router.degraded, what="the loss to be noticed")
+            await until(lambda: known.router.tables.end_version == 12, what="nodes to be asked")
+            assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
+            assert (await known.get("/readyz")).status_code == 200
+            if how == "frozen":
+                server.resume()
+            else:
+                server.start()
+            await until(lambda: known.router.degraded is None, what="the bus to be back")
+            assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
+            assert known.router.tables.assignment == known.assignment()

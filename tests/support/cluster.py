@@ -54,9 +54,7 @@ def cluster_node(
     )
     node = Node(told, LocalFiles(checkpoint), host=HostInfo("127.0.0.1", port), clock=SystemClock())
     node.assign({})
-    member = Member(
-        node, RedisBus(redis_url), told, node_id=node_id, incarnation=uuid.uuid4().hex, clock=SystemClock()
-    )
+    member = Member(node, RedisBus(redis_url), told, node_id=node_id, incarnation=uuid.uuid4().hex, clock=SystemClock())
     with served(create_app(node, member, cluster_routes(member)), listener):
         yield ClusterNode(node, port, member)
     assert node.failure is None

@@ -68,12 +68,13 @@ class _Search:
         self._has_zones = len(set(zones.values())) > 1
         self._standings = standings
         self._copies = copies
-        self.nodes_of = {task: set(standings[task].everyone & zones.keys()) for task in sorted(standings)}
+        self._shared: Counter[tuple[str, str]] = Counter()
+        self.nodes_of: dict[str, set[str]] = {task: set() for task in sorted(standings)}
         self._tasks_of: dict[str, set[str]] = {node: set() for node in sorted(zones)}
         self._active_at: dict[str, set[str]] = {node: set() for node in self._tasks_of}
-        for task, nodes in self.nodes_of.items():
-            for node in nodes:
-                self._tasks_of[node].add(task)
+        for task in self.nodes_of:
+            for node in standings[task].everyone & zones.keys():
+                self._give(task, node)
 
     def trim(self) -> None:
         """Leave out whoever is one too many: where most replicas are, then where most standbys are.
@@ -191,26 +192,27 @@ class _Search:
         return bool(path)
 
     def _pop_least(self, order: list[tuple[int, str]], task: str) -> str:
-        """The node with fewest replicas that has none of the task; of equal ones the first in another zone."""
+        """The node with fewest replicas that has none of the task.
+
+        Of equal ones the first in another zone, then the one that has fewest tasks in common with the others, so that
+        the work of a node that dies is spread over all.
+        """
         passed: list[tuple[int, str]] = []
-        chosen: tuple[int, str] | None = None
-        while order and len(passed) < MAX_TRIED + len(self.nodes_of[task]):
+        equal: list[tuple[int, str]] = []
+        holders = self.nodes_of[task]
+        while order and len(equal) < MAX_TRIED and (not equal or order[0][0] == equal[0][0]):
             entry = heapq.heappop(order)
-            passed.append(entry)
-            if entry[1] in self.nodes_of[task]:
-                continue
-            if chosen is not None and entry[0] > chosen[0]:
-                break
-            is_elsewhere = self._in_its_zone(task, entry[1]) == 0
-            if chosen is None or is_elsewhere:
-                chosen = entry
-            if is_elsewhere:
-                break
-        assert chosen is not None, f"no node left for a replica of {task}"
-        for entry in passed:
+            (passed if entry[1] in holders else equal).append(entry)
+        assert equal, f"no node left for a replica of {task}"
+        _, _, chosen = min((self._in_its_zone(task, each[1]), self._in_common(task, each[1]), each) for each in equal)
+        for entry in passed + equal:
             if entry != chosen:
                 heapq.heappush(order, entry)
         return chosen[1]
+
+    def _in_common(self, task: str, node: str) -> int:
+        """Tasks that a node shares with those who have this one."""
+        return sum(self._shared[node, each] for each in self.nodes_of[task])
 
     def _cheapest(self, tasks: Iterable[str], giver: str, taker: str) -> str:
         """The replica that is least missed at `giver`; of equal ones that which spreads its task over most zones."""
@@ -237,12 +239,19 @@ class _Search:
         return 1 if node in standing.warmups else 0
 
     def _give(self, task: str, node: str) -> None:
+        self._count_shared(task, node, 1)
         self.nodes_of[task].add(node)
         self._tasks_of[node].add(task)
 
     def _take(self, task: str, node: str) -> None:
         self.nodes_of[task].remove(node)
         self._tasks_of[node].remove(task)
+        self._count_shared(task, node, -1)
+
+    def _count_shared(self, task: str, node: str, change: int) -> None:
+        for other in self.nodes_of[task]:
+            self._shared[node, other] += change
+            self._shared[other, node] += change
 
     def _set_active(self, task: str, node: str) -> None:
         self.active[task] = node

@@ -53,7 +53,10 @@ class DemoJob:
 
     def run(self, spark: SparkSession, settings: DemoSettings, replay: Replay) -> None:
         """Until all flights were replayed and read, or `stop`. Raises UnderstudyError when the query fails."""
-        query = start_query(spark, settings)
+        try:
+            query = start_query(spark, settings)
+        except PySparkException as error:
+            raise query_failed(error, settings.checkpoint) from None
         thread = threading.Thread(target=self._replay, args=(replay,), name="understudy-replay", daemon=True)
         with ExitStack() as stack:
             stack.callback(query.stop)
@@ -122,7 +125,7 @@ def start_query(spark: SparkSession, settings: DemoSettings) -> StreamingQuery:
 
 
 def query_failed(error: Exception, checkpoint: Path) -> UnderstudyError:
-    """The query's end, in the first line of what Spark says of it."""
+    """The query's end, in the first line of what Spark says of it; Spark must still be there to say it."""
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return UnderstudyError(
         f"the query failed: {reason}", where=str(checkpoint), fix="Spark's log above has the whole error"

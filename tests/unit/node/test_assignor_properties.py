@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from random import Random
 
 import pytest
 from hypothesis import settings
@@ -231,3 +232,61 @@ class AnySequence(RuleBasedStateMachine):
 
 TestAnySequence = AnySequence.TestCase
 TestAnySequence.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """A cluster at rest, with all that was asked for restored."""
+    cluster = Cluster(draw(st.integers(0, 40)), standbys=draw(st.integers(0, 3)), warmups=draw(st.integers(1, 4)))
+    for node in NODES[: draw(st.integers(1, 7))]:
+        cluster.join(node)
+    cluster.settle()
+    return cluster
+
+
+@given(cluster=clusters(), which=st.integers(0, 7))
+def test_when_a_node_leaves_little_more_than_its_replicas_is_restored(cluster: Cluster, which: int) -> None:
+    before, copies = cluster.replicas(), cluster.copies
+    gone = sorted(cluster.members)[which % len(cluster.members)]
+    lost = sum(node == gone for _, node in before)
+    cluster.die(gone)
+    if cluster.members:
+        cluster.settle()
+        wanted = lost if cluster.copies == copies else 0
+        assert len(cluster.replicas() - before) <= wanted + len(cluster.members)
+
+
+@given(cluster=clusters())
+def test_when_a_node_joins_little_more_than_its_share_is_moved(cluster: Cluster) -> None:
+    before = cluster.replicas()
+    joined = NODES[len(cluster.members)]
+    cluster.join(joined)
+    cluster.settle()
+    share = -(-len(cluster.tasks) * cluster.copies // len(cluster.members))
+    assert len(cluster.replicas() - before) <= share + 1
+    assert all(node == joined for _, node in cluster.replicas() - before) or cluster.standbys > 0
+
+
+@given(cluster=clusters(), gone=st.integers(0, 7), seed=st.randoms(use_true_random=False))
+def test_the_order_in_which_things_are_told_changes_nothing(cluster: Cluster, gone: int, seed: Random) -> None:
+    cluster.die(sorted(cluster.members)[gone % len(cluster.members)])
+    cluster.join("n7")
+    found, told = cluster.next(), cluster.held()
+    members = list(cluster.members.values())
+    tasks = list(cluster.tasks)
+    for each in (members, tasks, *told.values()):
+        seed.shuffle(each)
+    again = assign(
+        members,
+        tasks,
+        dict(reversed(cluster.assignment.items())),
+        told,
+        num_standby_replicas=cluster.standbys,
+        max_warmup_replicas=cluster.warmups,
+    )
+    assert again == found
+
+
+@given(cluster=clusters())
+def test_at_rest_the_same_assignment_comes_out_again(cluster: Cluster) -> None:
+    assert cluster.next() == cluster.assignment

@@ -1,0 +1,179 @@
+"""The assignor case by case: who gets what, and when."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from understudy_node.cluster.assignor import Duty, Member, Replica, assign, roles_of
+from understudy_shared.messages import AssignedTask, Assignment
+
+A, B, C, D = (Member(node_id) for node_id in "abcd")
+TASKS = [f"0_{partition}" for partition in range(4)]
+
+
+def ready(*node_ids: str, version: int = 9) -> list[Replica]:
+    return [Replica(node_id, True, version) for node_id in node_ids]
+
+
+def behind(*node_ids: str, version: int | None = 1) -> list[Replica]:
+    return [Replica(node_id, False, version) for node_id in node_ids]
+
+
+def one(
+    members: list[Member], before: AssignedTask, replicas: list[Replica], *, standbys: int = 1, warmups: int = 2
+) -> AssignedTask:
+    """The next assignment of a single task."""
+    found = assign(
+        members, ["0_0"], {"0_0": before}, {"0_0": replicas}, num_standby_replicas=standbys, max_warmup_replicas=warmups
+    )
+    return found["0_0"]
+
+
+def several(
+    members: list[Member],
+    before: dict[str, AssignedTask],
+    held: dict[str, list[Replica]],
+    *,
+    standbys: int = 1,
+    warmups: int = 2,
+) -> dict[str, AssignedTask]:
+    return assign(members, TASKS, before, held, num_standby_replicas=standbys, max_warmup_replicas=warmups)
+
+
+def task(active: str | None, standbys: str = "", warmups: str = "") -> AssignedTask:
+    return AssignedTask(active=active, standbys=list(standbys), warmups=list(warmups))
+
+
+def test_without_members_no_task_has_anybody() -> None:
+    assert several([], {}, {}) == dict.fromkeys(TASKS, task(None))
+
+
+def test_at_the_beginning_actives_and_standbys_are_placed_at_once() -> None:
+    found = several([A, B], {}, {})
+    assert Counter(each.active for each in found.values()) == {"a": 2, "b": 2}
+    assert all({each.active, *each.standbys} == {"a", "b"} and not each.warmups for each in found.values())
+
+
+def test_fewer_nodes_than_replicas_get_as_many_as_possible() -> None:
+    assert one([A], task(None), [], standbys=3) == task("a")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "before", "promoted"),
+    [
+        pytest.param(ready("b") + ready("c", version=8), task("a", "bc"), "b", id="the most caught-up standby"),
+        pytest.param(ready("b", version=8) + ready("c"), task("a", "bc"), "c", id="whatever its name"),
+        pytest.param(behind("b") + ready("c"), task("a", "bc"), "c", id="never one behind while another is caught up"),
+        pytest.param(
+            behind("b") + ready("c"), task("a", "b", "c"), "c", id="a caught-up warm-up before a late standby"
+        ),
+        pytest.param(
+            ready("b", version=8) + ready("c"), task("a", "b", "c"), "b", id="else a standby before a warm-up"
+        ),
+        pytest.param(behind("b", version=2) + behind("c"), task("a", "bc"), "b", id="the nearest when all are behind"),
+        pytest.param(behind("b") + behind("c"), task("a", "", "bc"), "b", id="a warm-up when there is nothing else"),
+        pytest.param([], task("a", "bc"), "b", id="somebody when nobody tells anything"),
+    ],
+)
+def test_who_is_promoted_when_the_active_dies(replicas: list[Replica], before: AssignedTask, promoted: str) -> None:
+    assert one([B, C], before, replicas, standbys=2).active == promoted
+
+
+def test_an_active_that_fell_behind_gives_way_to_a_caught_up_standby() -> None:
+    assert one([A, B], task("a", "b"), behind("a") + ready("b")) == task("b", "a")
+
+
+def test_an_active_stays_when_nobody_is_caught_up() -> None:
+    assert one([A, B], task("b", "a"), behind("a", "b")) == task("b", "a")
+
+
+def test_a_node_that_comes_back_is_warm_up_first_and_standby_when_it_is_caught_up() -> None:
+    died = one([A], task("b", "a"), ready("a"))
+    assert died == task("a")
+    back = one([A, B], died, ready("a"))
+    assert back == task("a", "", "b")
+    assert one([A, B], back, ready("a") + behind("b")) == back
+    assert one([A, B], back, ready("a", "b")) == task("a", "b")
+
+
+def test_a_replica_moves_by_a_warm_up_and_the_old_one_goes_last() -> None:
+    before = {key: task("a") for key in TASKS}
+    held = {key: ready("a") for key in TASKS}
+    moving = several([A, B], before, held, standbys=0)
+    moved = [key for key in TASKS if moving[key].warmups]
+    assert [moving[key] for key in moved] == [task("a", "", "b")] * 2
+    done = several([A, B], moving, held | {key: ready("a", "b") for key in moved}, standbys=0)
+    assert [done[key] for key in moved] == [task("b")] * 2
+
+
+def test_no_more_is_moved_at_a_time_than_allowed() -> None:
+    before = {key: task("a") for key in TASKS}
+    moving = several([A, B], before, {key: ready("a") for key in TASKS}, standbys=0, warmups=1)
+    assert sum(len(each.warmups) for each in moving.values()) == 1
+
+
+def test_gaps_are_filled_without_counting() -> None:
+    before = {key: task("a") for key in TASKS}
+    filling = several([A, B], before, {key: ready("a") for key in TASKS}, warmups=1)
+    assert list(filling.values()) == [task("a", "", "b")] * 4
+
+
+def test_a_draining_node_gives_its_role_at_once_and_its_replica_when_another_has_it() -> None:
+    draining = Member("a", draining=True)
+    first = one([draining, B, C], task("a", "b"), ready("a", "b"))
+    assert first == task("b", "a", "c")
+    assert one([draining, B, C], first, ready("a", "b") + behind("c")) == first
+    assert one([draining, B, C], first, ready("a", "b", "c")) == task("b", "c")
+
+
+def test_a_draining_node_keeps_an_active_until_another_is_caught_up() -> None:
+    draining = Member("a", draining=True)
+    first = one([draining, B], task("a"), ready("a"), standbys=0)
+    assert first == task("a", "", "b")
+    assert one([draining, B], first, ready("a", "b"), standbys=0) == task("b")
+
+
+def test_nodes_that_all_drain_keep_what_they_have() -> None:
+    both = [Member("a", draining=True), Member("b", draining=True)]
+    assert one(both, task("a", "b"), ready("a", "b")) == task("a", "b")
+
+
+def test_a_warm_up_that_replaces_nothing_any_more_is_dropped() -> None:
+    draining = Member("a", draining=True)
+    held = {key: ready("a", "b") for key in TASKS}
+    before = {key: task("a", "b") if key < "0_2" else task("b", "a") for key in TASKS}
+    leaving = several([draining, B, C, D], before, held)
+    assert any(each.warmups for each in leaving.values())
+    assert several([A, B], leaving, held) == before
+
+
+def test_a_caught_up_replica_that_was_given_to_nobody_is_taken_when_all_others_died() -> None:
+    assert one([A, B], task("c", "d"), ready("b")).active == "b"
+
+
+def test_a_standby_is_in_another_zone_than_its_active() -> None:
+    zones = {"a": "x", "b": "x", "c": "y", "d": "y"}
+    found = several([Member(node_id, zone) for node_id, zone in zones.items()], {}, {})
+    assert all(len({zones[node] for node in each.holders}) == 2 for each in found.values())
+
+
+def test_the_actives_of_a_node_that_dies_are_not_all_promoted_on_one_other() -> None:
+    tasks = [f"0_{partition}" for partition in range(24)]
+    before = assign([A, B, C, D], tasks, {}, {}, num_standby_replicas=1, max_warmup_replicas=2)
+    standbys = {each.standbys[0] for each in before.values() if each.active == "a"}
+    assert standbys == {"b", "c", "d"}
+
+
+def test_duties_are_read_from_the_assignment() -> None:
+    found = Assignment(
+        application_id="flights",
+        term=1,
+        epoch=1,
+        written_by="a",
+        lineage="l",
+        partitions=4,
+        tasks={"0_0": task("a", "b"), "0_1": task("b", "a"), "0_2": task("b", "", "a"), "0_3": task("b")},
+    )
+    assert roles_of(found, "a") == {"0_0": Duty.ACTIVE, "0_1": Duty.STANDBY, "0_2": Duty.WARMUP}
