@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import orjson
@@ -258,6 +259,9 @@ class Lanes:
         self._tick_s = tick_ms / 1000
         self._clock = clock
         self._lanes: dict[tuple[str, str, int], Lane] = {}
+        self._newest: dict[str, Lane] = {}
+        self.loads: Mapping[str, int] = Loads(self._newest)
+        """Keys that wait or travel, by node id; read when it is asked for."""
 
     def __repr__(self) -> str:
         return f"Lanes({list(self._lanes.values())})"
@@ -275,17 +279,13 @@ class Lanes:
                 counts=self.counts,
                 clock=self._clock,
             )
+            self._newest[node_id] = lane
         return lane
 
     @property
     def dead(self) -> str | None:
         """The first lane whose background task died."""
         return next((lane.dead for lane in self._lanes.values() if lane.dead), None)
-
-    def load(self) -> dict[str, int]:
-        """Keys that wait or travel, by node id; idle nodes are left out."""
-        loads = {lane.node_id: lane.load for lane in self._lanes.values()}
-        return {node_id: load for node_id, load in loads.items() if load}
 
     async def keep_time(self) -> None:
         """End what takes too long, for ever; a background task of its own."""
@@ -296,13 +296,32 @@ class Lanes:
                 lane.expire(now_ms)
                 if not lane.load and now_ms - lane.last_used_ms > IDLE_S * 1000:
                     del self._lanes[place]
+                    if self._newest.get(lane.node_id) is lane:
+                        del self._newest[lane.node_id]
                     await lane.close()
 
     async def close(self) -> None:
         """Close all of them."""
         lanes, self._lanes = list(self._lanes.values()), {}
+        self._newest.clear()
         for lane in lanes:
             await lane.close()
+
+
+class Loads(Mapping[str, int]):
+    """How much is on its way to each node."""
+
+    def __init__(self, lanes: Mapping[str, Lane]) -> None:
+        self._lanes = lanes
+
+    def __getitem__(self, node_id: str) -> int:
+        return self._lanes[node_id].load
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lanes)
+
+    def __len__(self) -> int:
+        return len(self._lanes)
 
 
 def _refusal(reply: WireReply) -> HopFailure:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 from understudy_router.asks import HopFailure
 from understudy_router.candidates import candidates_of
@@ -20,7 +19,7 @@ from understudy_router.node_calls import NodeCallError, NodeCalls
 from understudy_router.settings import RouterSettings
 from understudy_router.tables import Tables
 from understudy_router.watching import Watcher
-from understudy_shared.bounds import NO_BOUND, Bound
+from understudy_shared.bounds import Bound
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.clock import Clock
@@ -30,6 +29,13 @@ from understudy_shared.supervise import Supervisor
 from understudy_shared.words import HostInfo
 
 log = logging.getLogger(__name__)
+
+
+MAX_CHOICE_AGE_MS = 100
+"""Far below a heartbeat, which is how old all else is that a choice rests on."""
+
+MAX_CHOICES = 16_384
+"""Of partitions and bounds; when there are more, all are made anew."""
 
 
 class Router:
@@ -54,7 +60,7 @@ class Router:
         self._bus = bus
         self._clock = clock
         self._tasks = Supervisor()
-        self._chosen: dict[tuple[int, int], Choice] = {}
+        self._chosen: dict[tuple[int, int, int], tuple[Bound, float, Choice]] = {}
         self._chosen_at = -1
         self._known = Known(0, 0, 0)
         self._known_at = -1
@@ -103,16 +109,18 @@ class Router:
         return stores
 
     def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice:
-        """Whom to ask for a partition. Without a bound that changes only with the tables, and is kept."""
-        if bound is not NO_BOUND:
-            return self._choose(route, partition, bound)
-        if self._chosen_at != self.tables.version:
+        """Whom to ask for a partition. Kept until the tables change, or for MAX_CHOICE_AGE_MS: ages grow, loads move."""
+        now_ms = self._clock.monotonic_ms()
+        if self._chosen_at != self.tables.version or len(self._chosen) >= MAX_CHOICES:
             self._chosen_at = self.tables.version
             self._chosen.clear()
-        task = (route.operator_id, partition)
-        choice = self._chosen.get(task)
-        if choice is None:
-            choice = self._chosen[task] = self._choose(route, partition, bound)
+        place = (route.operator_id, partition, id(bound))
+        kept = self._chosen.get(place)
+        if kept is not None and kept[0] is bound and now_ms - kept[1] <= MAX_CHOICE_AGE_MS:
+            return kept[2]
+        candidates = candidates_of(self.tables, route.operator_id, partition, now_ms)
+        choice = choose(candidates, bound, key_hash=key_hash(route, partition), load=self.lanes.loads)
+        self._chosen[place] = (bound, now_ms, choice)
         return choice
 
     def refresh(self) -> None:
@@ -154,10 +162,6 @@ class Router:
         except NodeCallError as error:
             raise ProblemError(Problem(ProblemType.NODE_UNREACHABLE, error.what, error.where, "Retry")) from None
 
-    def load(self) -> Mapping[str, int]:
-        """Keys on their way, by node."""
-        return self.lanes.load()
-
     def lag_report(self, store: str | None) -> dict[str, object]:
         """How far everybody is, as this router knows it; of one store, if it is named."""
         return lag_report(
@@ -173,10 +177,6 @@ class Router:
     def now_ms(self) -> float:
         """The monotonic clock that the tables' times are of."""
         return self._clock.monotonic_ms()
-
-    def _choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice:
-        candidates = candidates_of(self.tables, route.operator_id, partition, self._clock.monotonic_ms())
-        return choose(candidates, bound, key_hash=key_hash(route, partition), load=self.lanes.load())
 
     def _because(self, what: str) -> str:
         reasons = (self.watcher.degraded, self.watcher.last_catalogue_error)

@@ -49,7 +49,7 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
     def explained(store: str, form: list[str], query: bytes) -> dict[str, object]:
         route = reads.route(store)
         row, bound = key_and_bound(route.codec, form, query)
-        return explain_key(router.tables, route, row, bound, load=router.load(), now_ms=router.now_ms())
+        return explain_key(router.tables, route, row, bound, load=router.lanes.loads, now_ms=router.now_ms())
 
     return routes
 

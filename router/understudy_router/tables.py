@@ -133,19 +133,9 @@ class Tables:
     def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> bool:
         """Take a heartbeat; False when it is older than what is known."""
         said_ms = now_ms - age_ms
-        if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS:
+        if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS or self._is_old(heartbeat, said_ms):
             return False
-        dead = self.dead.get(heartbeat.node_id)
-        if dead is not None and dead.heartbeat.incarnation == heartbeat.incarnation:
-            if heartbeat.sequence <= dead.heartbeat.sequence:
-                return False  # a key that was read before its node said farewell
         known = self.nodes.get(heartbeat.node_id)
-        if known is not None:
-            if known.heartbeat.incarnation == heartbeat.incarnation:
-                if heartbeat.sequence <= known.heartbeat.sequence:
-                    return False
-            elif said_ms < known.said_ms:
-                return False
         self.nodes[heartbeat.node_id] = self._report(known, heartbeat, said_ms)
         self.dead.pop(heartbeat.node_id, None)
         if known is None or _catalogue_told(known.heartbeat) != _catalogue_told(heartbeat):
@@ -228,6 +218,18 @@ class Tables:
             self._hop_end = _HopEnd(self.lineage, end_version, now_ms)
             self.version += 1
         return self.assignment is None or (term, epoch) > self.assignment.order
+
+    def _is_old(self, heartbeat: Heartbeat, said_ms: float) -> bool:
+        """Whether the same process said more already, or another one that has its node id did later."""
+        dead = self.dead.get(heartbeat.node_id)
+        if dead is not None and dead.heartbeat.incarnation == heartbeat.incarnation:
+            return heartbeat.sequence <= dead.heartbeat.sequence  # a key that was read before its node said farewell
+        known = self.nodes.get(heartbeat.node_id)
+        if known is None:
+            return False
+        if known.heartbeat.incarnation == heartbeat.incarnation:
+            return heartbeat.sequence <= known.heartbeat.sequence
+        return said_ms < known.said_ms
 
     def _report(self, known: NodeReport | None, heartbeat: Heartbeat, said_ms: float) -> NodeReport:
         """A heartbeat clears a suspicion only if it was said after the failure."""

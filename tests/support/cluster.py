@@ -6,21 +6,28 @@ farewell, and asks the routers as a reader would.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
-from tests.support.served_node import ServedNode, served
+from tests.support.served_node import Served, ServedNode, served
+from tests.support.spark_queries import wait_until
 
 from understudy_node.app import create_app
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.cluster.member import Member
 from understudy_node.cluster.routes import cluster_routes
+from understudy_node.cluster.serve import _claim
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
+from understudy_router.app import create_app as create_router_app
+from understudy_router.router import Router
+from understudy_router.settings import RouterSettings
+from understudy_shared.bus.base import BusError
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.words import HostInfo
@@ -29,33 +36,197 @@ HEARTBEAT_MS = 200
 """Five times a second: an expiry is 0.6 s."""
 
 APPLICATION = "counting"
+LIMIT_S = 20.0
+"""What is waited for takes about a second; a loaded machine gets its time."""
 
 
-@dataclass(frozen=True, slots=True)
+class CuttableBus(RedisBus):
+    """A bus that a test takes from its node: a node without it ends as one that is killed, with no farewell."""
+
+    is_cut = False
+
+    async def _call(self, doing: str, work: Callable[[], Any], *, limit_ms: int | None = None) -> Any:
+        if self.is_cut:
+            raise BusError("the test cut it", where=self.where)
+        return await super()._call(doing, work, limit_ms=limit_ms)
+
+
 class ClusterNode(ServedNode):
     """A node with its part in the cluster."""
 
-    member: Member
+    def __init__(self, node: Node, port: int, member: Member, bus: CuttableBus) -> None:
+        super().__init__(node, port)
+        self.port = port
+        self.member = member
+        self.bus = bus
+
+    @property
+    def holds(self) -> set[str]:
+        """The tasks that it has replicas of."""
+        return set() if self.node.generation is None else set(self.node.generation.held)
+
+    def not_ready(self) -> str:
+        """Why it is not ready, as its probe says; "" when it is."""
+        return why_not_ready(self)
+
+
+class ClusterRouter(Served):
+    """A router, and a client of its port."""
+
+    def __init__(self, router: Router, port: int) -> None:
+        super().__init__(port)
+        self.router = router
+
+    def not_ready(self) -> str:
+        """Why it is not ready, as its probe says; "" when it is."""
+        return why_not_ready(self)
+
+    def order(self) -> tuple[int, int]:
+        """(term, epoch) of the assignment that it routes by; (0, 0) before there is one."""
+        assignment: Any = self.lag()["assignment"]
+        return (0, 0) if assignment is None else (assignment["term"], assignment["epoch"])
+
+    def living(self) -> dict[str, dict[str, Any]]:
+        """What it tells of each node that lives, by node id."""
+        nodes: Any = self.lag()["nodes"]
+        return {node["node_id"]: node for node in nodes if node["live"]}
+
+    def explain(self, key: object, *, bounds: str = "") -> dict[str, Any]:
+        """Whom it would ask for a key, and whom not."""
+        reply = self.get(f"/v1/stores/op0/metadata/{key}?{bounds}")
+        assert reply.status == 200, reply
+        return reply.body
+
+
+def why_not_ready(of: Served) -> str:
+    """The reasons of a readiness probe in one text."""
+    reply = of.get("/readyz")
+    reasons: Any = reply.body["reasons"]
+    assert (reply.status == 503) == bool(reasons), reply
+    return "; ".join(reasons)
 
 
 @contextmanager
 def cluster_node(
     checkpoint: Path, data_dir: Path, redis_url: str, *, node_id: str, **settings: object
 ) -> Iterator[ClusterNode]:
-    """One node of application `counting`, until the block ends."""
+    """One node of application `counting`, until the block ends; it takes its id first, as the command does."""
+    options: dict[str, Any] = {"application_id": APPLICATION, "lag_refresh_ms": HEARTBEAT_MS, **settings}
+    told = ClusterNodeSettings(
+        checkpoint=str(checkpoint), data_dir=data_dir, redis=redis_url, node_id=node_id, **options
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    try:
+        port = listener.getsockname()[1]
+        node = Node(told, LocalFiles(checkpoint), host=HostInfo("127.0.0.1", port), clock=SystemClock())
+        node.assign({})
+        incarnation = uuid.uuid4().hex
+        asyncio.run(_claim(told, node, node_id, incarnation))
+    except BaseException:
+        listener.close()
+        raise
+    bus = CuttableBus(redis_url)
+    member = Member(node, bus, told, node_id=node_id, incarnation=incarnation, clock=SystemClock())
+    with served(create_app(node, member, cluster_routes(member)), listener):
+        yield ClusterNode(node, port, member, bus)
+        assert node.dead is None
+        assert member.dead is None
+
+
+@contextmanager
+def cluster_router(redis_url: str, **settings: object) -> Iterator[ClusterRouter]:
+    """One router of application `counting`, until the block ends."""
+    options: dict[str, Any] = {"application_id": APPLICATION, **settings}
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    told = ClusterNodeSettings(
-        checkpoint=str(checkpoint),
-        data_dir=data_dir,
-        redis=redis_url,
-        node_id=node_id,
-        **{"application_id": APPLICATION, "lag_refresh_ms": HEARTBEAT_MS, **settings},  # type: ignore[arg-type]
+    told = RouterSettings(redis=redis_url, **options)
+    router = Router(told, RedisBus(redis_url), host=HostInfo("127.0.0.1", port), clock=SystemClock())
+    with served(create_router_app(router), listener):
+        yield ClusterRouter(router, port)
+        assert router.dead is None
+
+
+class Cluster:
+    """Nodes that come and go, by node id, and the routers in front of them."""
+
+    def __init__(self, checkpoint: Path, folder: Path, redis_url: str, settings: dict[str, object]) -> None:
+        self.nodes: dict[str, ClusterNode] = {}
+        self.routers: list[ClusterRouter] = []
+        self._checkpoint = checkpoint
+        self._folder = folder
+        self._redis_url = redis_url
+        self._settings = settings
+        self._ends: dict[str, ExitStack] = {}
+
+    @property
+    def router(self) -> ClusterRouter:
+        """The first of them."""
+        return self.routers[0]
+
+    def start(self, node_id: str) -> ClusterNode:
+        """A node; with the same id as one before it finds that one's files."""
+        stack = ExitStack()
+        self.nodes[node_id] = stack.enter_context(
+            cluster_node(self._checkpoint, self._folder / node_id, self._redis_url, node_id=node_id, **self._settings)
+        )
+        self._ends[node_id] = stack
+        return self.nodes[node_id]
+
+    def stop(self, node_id: str) -> None:
+        """It leaves in good order."""
+        del self.nodes[node_id]
+        self._ends.pop(node_id).close()
+
+    def end(self, node_id: str) -> None:
+        """It answers nobody from now on, and said nothing about it."""
+        self.nodes[node_id].bus.is_cut = True
+        self.stop(node_id)
+
+    def wait_to_rest(self, *, copies: int, version: int) -> None:
+        """Return when every router knows exactly these nodes, each task has `copies` replicas, spread evenly, and all
+        of them show `version`.
+        """
+        for router in self.routers:
+            try:
+                wait_until(
+                    lambda router=router: not router.not_ready() and rests(router, self.nodes, copies, version),
+                    what="a cluster at rest",
+                    limit_s=LIMIT_S,
+                )
+            except AssertionError as error:
+                raise AssertionError(f"{error}: {router.not_ready()} {router.lag()}") from None
+
+
+@contextmanager
+def cluster(
+    checkpoint: Path, folder: Path, redis_url: str, *, nodes: int = 3, routers: int = 1, **settings: object
+) -> Iterator[Cluster]:
+    """Nodes `n1`, `n2`... and routers, until the block ends."""
+    known = Cluster(checkpoint, folder, redis_url, settings)
+    with ExitStack() as stack:
+        stack.callback(lambda: [known.stop(node_id) for node_id in list(known.nodes)])
+        for _ in range(routers):
+            known.routers.append(stack.enter_context(cluster_router(redis_url)))
+        for number in range(nodes):
+            known.start(f"n{number + 1}")
+        yield known
+
+
+def rests(router: ClusterRouter, nodes: Collection[str], copies: int, version: int) -> bool:
+    """Whether nothing is left to do, as this router sees it."""
+    report: Any = router.lag()
+    living = [node for node in report["nodes"] if node["live"]]
+    replicas = [replica for store in report["stores"] for replica in store["partitions"]]
+    tasks = len({replica["partition"] for replica in replicas})
+    return (
+        {node["node_id"] for node in living} == set(nodes)
+        and tasks > 0
+        and [sum(node[role] for node in living) for role in ("active", "standby", "warmup")]
+        == [tasks, tasks * (copies - 1), 0]
+        and all(_is_even([node[role] for node in living]) for role in ("active", "standby"))
+        and all(replica["current_offset_position"] == version and replica["offset_lag"] == 0 for replica in replicas)
     )
-    node = Node(told, LocalFiles(checkpoint), host=HostInfo("127.0.0.1", port), clock=SystemClock())
-    node.assign({})
-    member = Member(node, RedisBus(redis_url), told, node_id=node_id, incarnation=uuid.uuid4().hex, clock=SystemClock())
-    with served(create_app(node, member, cluster_routes(member)), listener):
-        yield ClusterNode(node, port, member)
-    assert node.failure is None
-    assert member.dead is None
+
+
+def _is_even(counts: list[int]) -> bool:
+    return max(counts) - min(counts) <= 1

@@ -123,6 +123,8 @@ def demo_process(folder: Path, arguments: Sequence[str] = ()) -> Iterator[DemoPr
                 process.kill()
                 process.wait(END_LIMIT_S)
         reader.join(END_LIMIT_S)
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 def _read(process: subprocess.Popen[str], lines: list[dict[str, Any]]) -> None:

@@ -1,59 +1,119 @@
-"""Tables of a router as tests make them: nodes that said something, and who was given what."""
+"""Tables of a router, filled by hand: heartbeats, assignments and a catalogue of one application."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from tests.support.bus_talk import heartbeat
-
+from understudy_router.candidates import Candidate
+from understudy_router.catalogue import StoreRoute, stores_of
 from understudy_router.tables import Tables
-from understudy_shared.messages import Applied, AssignedTask, Assignment, Endpoint
+from understudy_shared.messages import Applied, AssignedTask, Assignment, Catalogue, CatalogueStore, Endpoint, Heartbeat
+from understudy_shared.words import HostInfo
 
+APPLICATION = "flights"
+LINEAGE = "l1"
+HEARTBEAT_MS = 1000
+END_EXPIRY_MS = 10_000
 TASK = "0_0"
-NOW_MS = 100_000.0
+
+_KEY_SCHEMA = '{"type":"struct","fields":[{"name":"word","type":"string","nullable":true,"metadata":{}}]}'
+_NO_COLUMNS = '{"type":"struct","fields":[]}'
+
+
+def port_of(node_id: str) -> int:
+    """Where a node of these tables listens: each elsewhere."""
+    return 7000 + sum(node_id.encode()) % 1000
+
+
+def beat(node_id: str = "a", *, version: int | None = 7, sequence: int = 1, **fields: Any) -> Heartbeat:
+    """A node that is in step with an end that it confirmed just now."""
+    told: dict[str, Any] = {
+        "application_id": APPLICATION,
+        "node_id": node_id,
+        "incarnation": "i1",
+        "sequence": sequence,
+        "endpoint": Endpoint(host="127.0.0.1", port=port_of(node_id)),
+        "state": "serving",
+        "heartbeat_ms": HEARTBEAT_MS,
+        "lineage": LINEAGE,
+        "partitions": 1,
+        "end_version": 7,
+        "end_age_ms": 0,
+        "applied": Applied(version=version, time_lag_ms=0),
+        "term": 1,
+        "epoch": 1,
+        "catalogue": "c1",
+        **fields,
+    }
+    return Heartbeat(**told)
 
 
 def assigned(
-    active: str | None,
-    standbys: list[str] | None = None,
-    warmups: list[str] | None = None,
-    *,
-    order: tuple[int, int] = (1, 1),
-    lineage: str = "l1",
-    partitions: int = 1,
+    tasks: Mapping[str, AssignedTask], *, order: tuple[int, int] = (1, 1), partitions: int = 1, lineage: str = LINEAGE
 ) -> Assignment:
-    """One task and its holders; every holder listens on a port of its own."""
-    task = AssignedTask(active=active, standbys=standbys or [], warmups=warmups or [])
+    """An assignment whose nodes all listen somewhere."""
+    names = sorted({node_id for duty in tasks.values() for node_id in duty.holders})
     return Assignment(
-        application_id="flights",
+        application_id=APPLICATION,
         term=order[0],
         epoch=order[1],
-        written_by="n1",
+        written_by="a",
         lineage=lineage,
         partitions=partitions,
-        tasks={TASK: task},
-        members={node: Endpoint(host=node, port=7000) for node in task.holders},
+        tasks=dict(tasks),
+        members={name: Endpoint(host="127.0.0.1", port=port_of(name)) for name in names},
     )
 
 
-def said(tables: Tables, node_id: str, version: int | None, *, age_ms: float = 0, **fields: Any) -> bool:
-    """`node_id` said that it has `version` of everything, `age_ms` before NOW_MS."""
-    told: dict[str, Any] = {
-        "applied": Applied(version=version, time_lag_ms=5, state="RUNNING" if version is not None else "CREATED"),
-        "endpoint": Endpoint(host=node_id, port=7000),
-        "partitions": 1,
-        "end_version": 10,
-        "heartbeat_ms": 1000,
+def task(active: str | None = "a", *standbys: str, warmups: tuple[str, ...] = ()) -> AssignedTask:
+    return AssignedTask(active=active, standbys=list(standbys), warmups=list(warmups))
+
+
+def tables_of(duty: AssignedTask, *heartbeats: Heartbeat, now_ms: float = 0) -> Tables:
+    """One task, and what was heard of its nodes at `now_ms`, with the bus there."""
+    tables = Tables(end_expiry_ms=END_EXPIRY_MS)
+    tables.bus_back(now_ms)
+    tables.assigned(assigned({TASK: duty}), now_ms)
+    for heartbeat in heartbeats:
+        assert tables.heard(heartbeat, age_ms=0, now_ms=now_ms)
+    return tables
+
+
+def catalogue(*, partitions: int = 1, lineage: str = LINEAGE, name: str = "words", has_keys: bool = True) -> Catalogue:
+    """One store, keyed by a word or by nothing."""
+    store = CatalogueStore(
+        store=name,
+        operator_id=0,
+        operator="stateStoreSave",
+        key_schema=_KEY_SCHEMA if has_keys else _NO_COLUMNS,
+        key_names=["word"] if has_keys else [],
+        partitions=partitions,
+        value=[{"name": "count", "type": "bigint", "nullable": False}],
+    )
+    refused: list[dict[str, str | int]] = [{"operator_id": 1, "reason": "its state is not read"}]
+    return Catalogue(
+        application_id=APPLICATION, lineage=lineage, partitions=partitions, stores=[store], not_served=refused
+    )
+
+
+def route(*, partitions: int = 1, has_keys: bool = True) -> StoreRoute:
+    """The one store."""
+    return stores_of(catalogue(partitions=partitions, has_keys=has_keys), "c1").get("words")
+
+
+def candidate(node_id: str, **fields: Any) -> Candidate:
+    """A live, open standby in step."""
+    known: dict[str, Any] = {
+        "endpoint": HostInfo("127.0.0.1", port_of(node_id)),
+        "role": "standby",
+        "state": "RUNNING",
+        "version": 7,
+        "offset_lag": 0,
+        "time_lag_ms": 0,
+        "report_age_ms": 10,
+        "is_live": True,
+        "is_heard": True,
         **fields,
     }
-    return tables.heard(heartbeat(node_id, **told), age_ms=age_ms, now_ms=NOW_MS)
-
-
-def tables_of(assignment: Assignment, **versions: int | None) -> Tables:
-    """Tables in which the assignment is known, the bus is there, and each node said its version."""
-    tables = Tables()
-    tables.bus_back(NOW_MS)
-    tables.assigned(assignment)
-    for node_id, version in versions.items():
-        said(tables, node_id, version, partitions=assignment.partitions)
-    return tables
+    return Candidate(node_id, **known)

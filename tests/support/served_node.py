@@ -55,11 +55,10 @@ class Reply:
         return " ".join(str(self.body.get(part, "")) for part in ("detail", "where", "fix"))
 
 
-class ServedNode:
-    """A node and a client of its port."""
+class Served:
+    """A client of a port that a node or a router answers on."""
 
-    def __init__(self, node: Node, port: int) -> None:
-        self.node = node
+    def __init__(self, port: int) -> None:
         self._port = port
 
     def get(self, target: str) -> Reply:
@@ -107,6 +106,24 @@ class ServedNode:
         assert isinstance(stores, list)
         return [part for each in stores if each["store"] == store for part in each["partitions"]]
 
+    def _ask(self, method: str, target: str, body: bytes | None) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
+        try:
+            connection.request(method, target, body)
+            response = connection.getresponse()
+            content = response.read()
+            return Reply(response.status, response.headers.get_content_type(), json.loads(content))
+        finally:
+            connection.close()
+
+
+class ServedNode(Served):
+    """A node and a client of its port."""
+
+    def __init__(self, node: Node, port: int) -> None:
+        super().__init__(port)
+        self.node = node
+
     def events(self) -> list[str]:
         """What happened to the checkpoint, oldest first."""
         return [event.what for event in self.node.events]
@@ -136,16 +153,6 @@ class ServedNode:
     def wait_for_event(self, what: str) -> None:
         """Return when it was reported."""
         wait_until(lambda: what in self.events(), what=f"event {what!r}, seen {self.events()}", limit_s=_WAIT_LIMIT_S)
-
-    def _ask(self, method: str, target: str, body: bytes | None) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
-        try:
-            connection.request(method, target, body)
-            response = connection.getresponse()
-            content = response.read()
-            return Reply(response.status, response.headers.get_content_type(), json.loads(content))
-        finally:
-            connection.close()
 
 
 @contextmanager

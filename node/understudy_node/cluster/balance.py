@@ -116,7 +116,7 @@ class _Search:
             self._give(task, least)
 
     def choose_actives(self) -> None:
-        """Keep the actives that can stay; the others go where fewest are, to those that are caught up first."""
+        """Keep the actives that can stay; the others go to who is caught up, has fewest, and is backed by other nodes."""
         left = []
         for task, nodes in self.nodes_of.items():
             active = self._standings[task].active
@@ -124,10 +124,15 @@ class _Search:
                 self._set_active(task, active)
             else:
                 left.append(task)
+        backed: Counter[tuple[str, str]] = Counter()
         for task in left:
-            ready = self._standings[task].ready
-            _, _, node = min((each not in ready, len(self._active_at[each]), each) for each in self.nodes_of[task])
+            nodes, ready = self.nodes_of[task], self._standings[task].ready
+            _, _, _, node = min(
+                (each not in ready, len(self._active_at[each]), sum(backed[each, other] for other in nodes), each)
+                for each in nodes
+            )
             self._set_active(task, node)
+            backed.update((node, other) for other in nodes if other != node)
 
     def level_actives(self) -> None:
         """Swap roles along paths of tasks, from nodes with many actives to nodes with few, until they differ by one."""

@@ -30,7 +30,7 @@ class DemoSettings(BaseSettings):
     provider: Provider = "rocksdb"
     """The state store: RocksDB with changelogs in checkpoint format 2, or Spark's default, HDFS-backed."""
 
-    speed_up: float = Field(3600, gt=0, le=10_000_000, allow_inf_nan=False)
+    speed_up: float = Field(3600, ge=60, le=10_000_000, allow_inf_nan=False)
     """Simulated seconds per second. An hour a second: a commit about every half second, the year in two hours."""
 
     max_flights: int | None = Field(None, ge=1)

@@ -65,10 +65,8 @@ def test_fewer_nodes_than_replicas_get_as_many_as_possible() -> None:
     [
         pytest.param(ready("b") + ready("c", version=8), task("a", "bc"), "b", id="the most caught-up standby"),
         pytest.param(ready("b", version=8) + ready("c"), task("a", "bc"), "c", id="whatever its name"),
-        pytest.param(behind("b") + ready("c"), task("a", "bc"), "c", id="never one behind while another is caught up"),
-        pytest.param(
-            behind("b") + ready("c"), task("a", "b", "c"), "c", id="a caught-up warm-up before a late standby"
-        ),
+        pytest.param(behind("b") + ready("c"), task("a", "bc"), "c", id="never one behind while one is in step"),
+        pytest.param(behind("b") + ready("c"), task("a", "b", "c"), "c", id="a warm-up in step before a late standby"),
         pytest.param(
             ready("b", version=8) + ready("c"), task("a", "b", "c"), "b", id="else a standby before a warm-up"
         ),

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from random import Random
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -264,7 +264,6 @@ def test_when_a_node_joins_little_more_than_its_share_is_moved(cluster: Cluster)
     cluster.settle()
     share = -(-len(cluster.tasks) * cluster.copies // len(cluster.members))
     assert len(cluster.replicas() - before) <= share + 1
-    assert all(node == joined for _, node in cluster.replicas() - before) or cluster.standbys > 0
 
 
 @given(cluster=clusters(), gone=st.integers(0, 7), seed=st.randoms(use_true_random=False))
@@ -272,10 +271,11 @@ def test_the_order_in_which_things_are_told_changes_nothing(cluster: Cluster, go
     cluster.die(sorted(cluster.members)[gone % len(cluster.members)])
     cluster.join("n7")
     found, told = cluster.next(), cluster.held()
-    members = list(cluster.members.values())
-    tasks = list(cluster.tasks)
-    for each in (members, tasks, *told.values()):
-        seed.shuffle(each)
+    members, tasks = list(cluster.members.values()), list(cluster.tasks)
+    seed.shuffle(members)
+    seed.shuffle(tasks)
+    for replicas in told.values():
+        seed.shuffle(replicas)
     again = assign(
         members,
         tasks,

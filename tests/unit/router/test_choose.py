@@ -1,204 +1,260 @@
-"""Whom to ask, in which order, and why not the others: for any candidates, any bound, any load."""
+"""Whom to ask: properties that hold for every set of candidates, and the order that readers are promised."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.router_tables import candidate
 
 from understudy_router.candidates import Candidate
 from understudy_router.choose import Choice, Reason, choose
 from understudy_shared.bounds import NO_BOUND, Bound, UnknownLag
 from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, HostInfo, Lineage
+from understudy_shared.words import ApplicationId, Lineage
 
-
-def candidate(node_id: str = "a", **fields: object) -> Candidate:
-    told: dict[str, object] = {
-        "node_id": node_id,
-        "endpoint": HostInfo(node_id, 7000),
-        "role": "standby",
-        "state": "RUNNING",
-        "version": 10,
-        "offset_lag": 0,
-        "time_lag_ms": 3,
-        "report_age_ms": 3,
-        "is_live": True,
-        "is_heard": True,
-        **fields,
-    }
-    return Candidate(**told)  # type: ignore[arg-type]
-
-
-def ids(candidates: tuple[Candidate, ...]) -> list[str]:
-    return [each.node_id for each in candidates]
-
-
-def chosen(candidates: list[Candidate], bound: Bound = NO_BOUND, **load: int) -> Choice:
-    return choose(candidates, bound, key_hash=7, load=load)
-
-
-def reasons(choice: Choice) -> dict[str, Reason]:
-    return {each.candidate.node_id: each.reason for each in (*choice.doubtful, *choice.exclusions)}
-
-
-maybe = st.none() | st.integers(0, 20)
-some_candidate = st.builds(
-    lambda role, state, version, lag, time_lag, flags: candidate(
-        role=role,
-        state=state,
-        version=version,
-        offset_lag=None if version is None else lag,
-        time_lag_ms=time_lag,
-        is_live=flags[0],
-        is_heard=flags[1] or version is not None,
-        suspect="refused" if flags[2] else "",
-        is_draining=flags[3],
-        has_lineage=flags[4],
-        has_layout=flags[5],
-    ),
-    st.sampled_from(["standby", "warmup"]),
-    st.sampled_from(["RUNNING", "RESTORING"]),
-    maybe,
-    maybe,
-    maybe,
-    st.tuples(*[st.booleans()] * 6),
-)
-some_candidates = st.lists(some_candidate, max_size=5).flatmap(
-    lambda found: st.booleans().map(
-        lambda has_active: [
-            candidate(
-                f"n{number}",
-                **{name: getattr(each, name) for name in each.__slots__ if name not in {"node_id", "endpoint", "role"}},
-                role="active" if has_active and number == 0 else each.role,
-            )
-            for number, each in enumerate(found)
-        ]
-    )
-)
-some_bound = st.builds(
+LOADS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9))
+LIMITS = st.none() | st.integers(0, 12)
+BOUNDS = st.builds(
     Bound,
-    max_lag=maybe,
-    max_staleness_ms=maybe,
+    max_lag=LIMITS,
+    max_staleness_ms=LIMITS,
     min_position=st.none()
-    | st.builds(lambda version: Position(ApplicationId("flights"), Lineage("l1"), version, None), st.integers(0, 20)),
+    | st.builds(Position, st.just(ApplicationId("flights")), st.just(Lineage("l1")), st.integers(0, 12), st.none()),
     require_active=st.booleans(),
-    unknown_lag=st.none() | st.sampled_from(list(UnknownLag)),
+    unknown_lag=st.none() | st.sampled_from(UnknownLag),
 )
 
 
-@given(some_candidates, some_bound)
-def test_every_candidate_is_in_exactly_one_list(candidates: list[Candidate], bound: Bound) -> None:
-    choice = chosen(candidates, bound)
-    everybody = [*ids(choice.order), *reasons(choice)]
-    assert sorted(everybody) == sorted(each.node_id for each in candidates)
+@st.composite
+def crowds(draw: st.DrawFn) -> list[Candidate]:
+    """Up to six nodes of which at most one is active, in every condition that tables can tell of."""
+    node_ids = draw(st.lists(st.sampled_from("abcdef"), unique=True))
+    found = []
+    for place, node_id in enumerate(node_ids):
+        heard = draw(st.booleans()) or draw(st.booleans())
+        version = draw(st.none() | st.integers(0, 12)) if heard else None
+        found.append(
+            candidate(
+                node_id,
+                role="active" if place == 0 and draw(st.booleans()) else draw(st.sampled_from(["standby", "warmup"])),
+                state=draw(st.sampled_from(["RUNNING", "RESTORING"])) if heard else None,
+                version=version,
+                offset_lag=None if version is None else draw(LIMITS),
+                time_lag_ms=None if version is None else draw(LIMITS),
+                is_heard=heard,
+                is_live=draw(st.booleans()) or draw(st.booleans()),
+                suspect=draw(st.sampled_from(["", "", "timeout"])),
+                is_draining=draw(st.booleans()),
+                has_lineage=draw(st.booleans()) or draw(st.booleans()),
+                has_layout=draw(st.booleans()) or draw(st.booleans()),
+            )
+        )
+    return found
 
 
-@given(some_candidates, some_bound)
-def test_whoever_is_asked_first_keeps_the_bound_by_what_is_known(candidates: list[Candidate], bound: Bound) -> None:
-    for each in chosen(candidates, bound).order:
+def chosen(crowd: Sequence[Candidate], bound: Bound = NO_BOUND, *, key_hash: int = 1, **load: int) -> Choice:
+    return choose(crowd, bound, key_hash=key_hash, load=load)
+
+
+def names(crowd: Sequence[Candidate]) -> str:
+    return "".join(each.node_id for each in crowd)
+
+
+@given(crowds(), BOUNDS, st.integers(), LOADS)
+def test_every_candidate_is_told_of_exactly_once(
+    crowd: list[Candidate], bound: Bound, key_hash: int, load: dict[str, int]
+) -> None:
+    choice = choose(crowd, bound, key_hash=key_hash, load=load)
+    told = [*choice.order, *(each.candidate for each in (*choice.doubtful, *choice.exclusions))]
+    assert sorted(names(told)) == sorted(names(crowd))
+
+
+@given(crowds(), BOUNDS, st.integers(), LOADS, st.randoms())
+def test_the_choice_is_the_same_however_the_candidates_are_listed(
+    crowd: list[Candidate], bound: Bound, key_hash: int, load: dict[str, int], shuffler: st.DataObject
+) -> None:
+    before = choose(crowd, bound, key_hash=key_hash, load=load)
+    shuffler.shuffle(crowd)  # type: ignore[attr-defined]  # hypothesis gives a random.Random
+    assert choose(crowd, bound, key_hash=key_hash, load=load) == before
+
+
+@given(crowds(), BOUNDS)
+def test_nobody_is_asked_who_is_dead_or_has_another_history_or_layout(crowd: list[Candidate], bound: Bound) -> None:
+    for each in chosen(crowd, bound).asked:
         assert each.is_live
         assert each.has_lineage
         assert each.has_layout
-        assert not bound.require_active or each.role == "active"
-        if each.version is None:
-            assert not each.is_heard
-            continue
-        if bound.max_lag is not None and each.offset_lag is not None:
-            assert each.offset_lag <= bound.max_lag
-        if bound.max_staleness_ms is not None and each.time_lag_ms is not None:
-            assert each.time_lag_ms <= bound.max_staleness_ms
+        assert each.role == "active" or not bound.require_active
+
+
+@given(crowds(), BOUNDS)
+def test_who_is_asked_first_keeps_the_bound_by_all_that_is_known(crowd: list[Candidate], bound: Bound) -> None:
+    for each in chosen(crowd, bound).order:
+        for lag, limit in ((each.offset_lag, bound.max_lag), (each.time_lag_ms, bound.max_staleness_ms)):
+            assert lag is None or limit is None or lag <= limit
         if bound.min_position is not None:
+            assert each.version is not None
             assert each.version >= bound.min_position.version
 
 
-@given(some_candidates, some_bound)
-def test_unknown_lag_is_never_taken_for_none(candidates: list[Candidate], bound: Bound) -> None:
-    if bound.serves_unknown_lag or not bound.limits_lag:
-        return
-    assert all(each.offset_lag is not None for each in chosen(candidates, bound).order)
+@given(crowds(), BOUNDS)
+def test_unknown_lag_is_never_taken_for_0(crowd: list[Candidate], bound: Bound) -> None:
+    order = chosen(crowd, bound).order
+    calm = [each for each in order if not each.suspect and not each.is_draining]
+    lags_known = [each.offset_lag is not None for each in calm]
+    assert lags_known == sorted(lags_known, reverse=True)
+    if not bound.serves_unknown_lag:
+        assert all(each.offset_lag is not None for each in order)
 
 
-@given(some_candidates, some_bound)
-def test_standbys_are_asked_by_least_lag(candidates: list[Candidate], bound: Bound) -> None:
-    good = [each for each in chosen(candidates, bound).order if not each.suspect and not each.is_draining]
-    standbys = [each for each in good if each.role != "active"]
-    lags = [each.offset_lag if each.offset_lag is not None else 2**62 for each in standbys]
-    assert lags == sorted(lags)
+@given(crowds())
+def test_without_a_bound_nobody_that_lives_and_is_open_is_left_out(crowd: list[Candidate]) -> None:
+    open_ones = [
+        each for each in crowd if each.is_live and each.has_lineage and each.has_layout and each.version is not None
+    ]
+    assert set(names(open_ones)) <= set(names(chosen(crowd).order))
 
 
-@given(some_candidates)
-def test_without_a_bound_nobody_who_lives_and_serves_this_history_is_excluded(candidates: list[Candidate]) -> None:
-    for each in chosen(candidates).exclusions:
-        assert not (each.candidate.is_live and each.candidate.has_lineage and each.candidate.has_layout)
-
-
-@given(some_candidates, some_bound, st.randoms(use_true_random=False))
-def test_the_order_does_not_depend_on_the_order_of_the_candidates(
-    candidates: list[Candidate], bound: Bound, random: object
+@given(crowds(), BOUNDS)
+def test_the_running_active_is_first_if_and_only_if_it_is_inside_the_bound(
+    crowd: list[Candidate], bound: Bound
 ) -> None:
-    shuffled = list(candidates)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert chosen(candidates, bound) == chosen(shuffled, bound)
+    calm = [each for each in crowd if not each.suspect and not each.is_draining]
+    order = chosen(calm, bound).order
+    running = [each for each in order if each.role == "active" and each.state == "RUNNING"]
+    known = [each for each in running if each.offset_lag is not None]
+    assert order[:1] == tuple(known) or not known
+    if order and order[0].role == "active" and order[0].state != "RUNNING":
+        assert all(order[0].offset_lag is None or order[0].offset_lag <= (each.offset_lag or 0) for each in order
+                   if each.offset_lag is not None)  # fmt: skip
 
 
-def test_the_running_active_inside_the_bound_comes_first_even_when_a_standby_is_less_lagged() -> None:
-    active = candidate("a", role="active", offset_lag=2)
-    choice = chosen([candidate("s", offset_lag=0), active], Bound(max_lag=2))
-    assert ids(choice.order) == ["a", "s"]
+@given(crowds(), BOUNDS)
+def test_all_others_come_by_least_lag_the_suspect_behind_the_calm(crowd: list[Candidate], bound: Bound) -> None:
+    order = chosen(crowd, bound).order
+    assert [bool(each.suspect) for each in order] == sorted(bool(each.suspect) for each in order)
+    for suspect in (False, True):
+        for draining in (False, True):
+            lags = [
+                each.offset_lag
+                for each in order
+                if bool(each.suspect) is suspect
+                and each.is_draining is draining
+                and each.offset_lag is not None
+                and not (each.role == "active" and each.state == "RUNNING")
+            ]
+            assert lags == sorted(lags)
 
 
-def test_a_restoring_active_takes_its_place_by_lag() -> None:
-    active = candidate("a", role="active", state="RESTORING", offset_lag=12)
-    assert ids(chosen([active, candidate("s", offset_lag=3)]).order) == ["s", "a"]
+def test_the_active_goes_before_a_standby_that_is_less_far_behind() -> None:
+    crowd = [candidate("a", offset_lag=0), candidate("b", role="active", offset_lag=2)]
+    assert names(chosen(crowd).order) == "ba"
 
 
-def test_of_equally_lagged_standbys_the_less_loaded_is_asked_first() -> None:
-    standbys = [candidate("s1"), candidate("s2")]
-    assert ids(chosen(standbys, s1=5, s2=1).order) == ["s2", "s1"]
-    assert ids(chosen(standbys, s1=1, s2=5).order) == ["s1", "s2"]
+def test_an_active_that_is_still_restoring_is_one_of_the_others() -> None:
+    crowd = [
+        candidate("a", role="active", state="RESTORING", offset_lag=5),
+        candidate("b"),
+        candidate("c", role="warmup"),
+    ]
+    assert names(chosen(crowd).order)[-1] == "a"
 
 
-def test_a_tie_is_broken_the_same_way_for_a_key_and_not_for_all_keys() -> None:
-    standbys = [candidate(f"s{number}") for number in range(4)]
-    firsts = {choose(standbys, NO_BOUND, key_hash=key, load={}).order[0].node_id for key in range(64)}
-    assert firsts == {each.node_id for each in standbys}
+def test_replicas_that_are_equally_behind_are_asked_by_load() -> None:
+    crowd = [candidate("a"), candidate("b")]
+    assert [names(chosen(crowd, a=3, key_hash=number).order) for number in range(20)] == ["ba"] * 20
+    assert names(chosen([candidate("a"), candidate("b", offset_lag=1)], a=3).order) == "ab"
 
 
-def test_suspects_are_asked_after_everybody_else() -> None:
-    active = candidate("a", role="active", suspect="refused")
-    assert ids(chosen([active, candidate("s", offset_lag=9)]).order) == ["s", "a"]
+def test_a_tie_is_broken_by_the_key_alike_each_time_and_spread_over_replicas() -> None:
+    crowd = [candidate("a"), candidate("b"), candidate("c")]
+    first = [names(chosen(crowd, key_hash=number).order)[0] for number in range(200)]
+    assert first == [names(chosen(crowd, key_hash=number).order)[0] for number in range(200)]
+    assert set(first) == set("abc")
 
 
-def test_a_draining_node_is_asked_after_those_that_stay() -> None:
-    active = candidate("a", role="active", is_draining=True)
-    assert ids(chosen([active, candidate("s", offset_lag=1)]).order) == ["s", "a"]
+def test_when_a_replica_goes_only_its_own_keys_get_another() -> None:
+    crowd = [candidate("a"), candidate("b"), candidate("c")]
+    for number in range(100):
+        order = names(chosen(crowd, key_hash=number).order)
+        assert names(chosen(crowd[:2], key_hash=number).order) == order.replace("c", "")
 
 
-def test_who_breaks_the_bound_by_an_old_report_is_asked_last_and_who_cannot_serve_never() -> None:
-    choice = chosen(
-        [candidate("late", offset_lag=9), candidate("dead", is_live=False), candidate("other", has_layout=False)],
-        Bound(max_lag=2),
-    )
-    assert choice.order == ()
-    assert [(each.candidate.node_id, each.reason) for each in choice.doubtful] == [("late", Reason.LAG_EXCEEDED)]
-    assert reasons(choice)["dead"] is Reason.DEAD
-    assert reasons(choice)["other"] is Reason.OTHER_LAYOUT
+def test_of_replicas_of_unknown_lag_the_later_version_is_asked_first() -> None:
+    crowd = [candidate("a", version=4, offset_lag=None), candidate("b", version=9, offset_lag=None)]
+    assert [names(chosen(crowd, key_hash=number, b=5).order) for number in range(20)] == ["ba"] * 20
 
 
-def test_require_active_leaves_out_everybody_else() -> None:
-    choice = chosen([candidate("a", role="active", offset_lag=50), candidate("s")], Bound(require_active=True))
-    assert ids(choice.order) == ["a"]
-    assert reasons(choice) == {"s": Reason.NOT_ACTIVE}
+def test_a_node_that_was_never_heard_of_comes_after_all_that_were() -> None:
+    silent = candidate("a", is_heard=False, state=None, version=None, offset_lag=None, time_lag_ms=None)
+    crowd = [silent, candidate("b", version=0, offset_lag=None), candidate("c", offset_lag=900)]
+    assert names(chosen(crowd).order) == "cba"
 
 
-def test_a_replica_of_unknown_lag_is_served_last_without_a_bound_and_doubtful_under_one() -> None:
-    candidates = [candidate("u", offset_lag=None, time_lag_ms=None), candidate("s", offset_lag=7)]
-    assert ids(chosen(candidates).order) == ["s", "u"]
-    assert reasons(chosen(candidates, Bound(max_lag=9))) == {"u": Reason.LAG_UNKNOWN}
-    assert ids(chosen(candidates, Bound(max_lag=9, unknown_lag=UnknownLag.SERVE)).order) == ["s", "u"]
+@pytest.mark.parametrize(
+    ("bound", "fields", "reason"),
+    [
+        pytest.param(Bound(max_lag=3), {"offset_lag": 4}, Reason.LAG_EXCEEDED, id="too far behind"),
+        pytest.param(Bound(max_lag=3), {"offset_lag": None}, Reason.LAG_UNKNOWN, id="lag unknown under a bound"),
+        pytest.param(Bound(max_staleness_ms=3), {"time_lag_ms": None}, Reason.LAG_UNKNOWN, id="time unknown"),
+        pytest.param(
+            Bound(min_position=Position(ApplicationId("flights"), Lineage("l1"), 8, None)),
+            {},
+            Reason.BELOW_MIN_POSITION,
+            id="below the position",
+        ),
+        pytest.param(NO_BOUND, {"version": None, "offset_lag": None}, Reason.NOT_OPEN, id="nothing open"),
+        pytest.param(
+            Bound(max_lag=3), {"is_heard": False, "version": None, "offset_lag": None}, Reason.NOT_HEARD_OF, id="silent"
+        ),
+    ],
+)
+def test_what_the_next_heartbeat_may_change_is_asked_last_and_not_left_out(
+    bound: Bound, fields: dict[str, object], reason: Reason
+) -> None:
+    choice = chosen([candidate("a", **fields)], bound)
+    assert [(names([each.candidate]), each.reason) for each in choice.doubtful] == [("a", reason)]
+    assert not choice.order
+    assert names(choice.asked) == "a"
 
 
-def test_a_node_that_was_never_heard_of_is_asked_under_a_bound_only_after_all_others() -> None:
-    unheard = candidate("new", version=None, offset_lag=None, state=None, is_heard=False)
-    assert ids(chosen([unheard]).order) == ["new"]
-    assert reasons(chosen([unheard, candidate("s")], Bound(max_lag=0))) == {"new": Reason.NOT_HEARD_OF}
+@pytest.mark.parametrize(
+    ("bound", "fields", "reason"),
+    [
+        pytest.param(NO_BOUND, {"is_live": False}, Reason.DEAD, id="dead"),
+        pytest.param(NO_BOUND, {"has_lineage": False}, Reason.LINEAGE_CHANGED, id="another history"),
+        pytest.param(NO_BOUND, {"has_layout": False}, Reason.OTHER_LAYOUT, id="another layout"),
+        pytest.param(Bound(require_active=True), {}, Reason.NOT_ACTIVE, id="a standby where the active is required"),
+    ],
+)
+def test_what_a_node_cannot_put_right_is_never_asked(bound: Bound, fields: dict[str, object], reason: Reason) -> None:
+    choice = chosen([candidate("a", **fields)], bound)
+    assert [each.reason for each in choice.exclusions] == [reason]
+    assert choice.asked == ()
+
+
+def test_the_doubtful_are_asked_by_least_lag_and_those_without_anything_open_last() -> None:
+    crowd = [
+        candidate("a", version=None, offset_lag=None),
+        candidate("b", offset_lag=9),
+        candidate("c", offset_lag=None),
+        candidate("d", offset_lag=8),
+    ]
+    assert names(chosen(crowd, Bound(max_lag=1)).asked) == "dbca"
+
+
+def test_a_bound_is_inclusive() -> None:
+    assert names(chosen([candidate("a", offset_lag=3)], Bound(max_lag=3)).order) == "a"
+
+
+def test_unknown_lag_is_served_under_a_bound_when_the_reader_says_so() -> None:
+    bound = Bound(max_lag=3, unknown_lag=UnknownLag.SERVE)
+    assert names(chosen([candidate("a", offset_lag=None), candidate("b", offset_lag=3)], bound).order) == "ba"
+
+
+def test_a_draining_node_still_serves_after_those_that_stay() -> None:
+    crowd = [candidate("a", role="active", is_draining=True), candidate("b", offset_lag=3)]
+    assert names(chosen(crowd).order) == "ba"

@@ -1,154 +1,293 @@
-"""What a router knows of its nodes, whatever arrives in whatever order."""
+"""What a router knows: each event through its door, and what holds in whichever order events come."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.bus_talk import heartbeat
-from tests.support.router_tables import NOW_MS, TASK, assigned, said, tables_of
+from tests.support.router_tables import END_EXPIRY_MS, HEARTBEAT_MS, TASK, assigned, beat, tables_of, task
 
-from understudy_router.candidates import Candidate, candidates_of
-from understudy_router.tables import Tables
-from understudy_shared.messages import Applied, Farewell
+from understudy_router.candidates import candidates_of
+from understudy_router.tables import MAX_DEAD, MAX_EVENTS, Tables
+from understudy_shared.messages import Applied, Assignment, Farewell
 
-EXPIRY_MS = 3000
-
-
-def replicas(tables: Tables, now_ms: float = NOW_MS) -> dict[str, Candidate]:
-    return {each.node_id: each for each in candidates_of(tables, 0, 0, now_ms)}
+EXPIRY_MS = 3 * HEARTBEAT_MS
+ORDERS = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
 
-@given(st.permutations(range(5)))
-def test_heartbeats_of_one_process_end_in_the_newest_whatever_their_order(order: list[int]) -> None:
+def farewell(node_id: str = "a", incarnation: str = "i1") -> Farewell:
+    return Farewell(application_id="flights", node_id=node_id, incarnation=incarnation)
+
+
+def happened(tables: Tables) -> list[str]:
+    return [event.event for event in tables.events]
+
+
+def lags(tables: Tables, now_ms: float) -> dict[str, int | None]:
+    return {each.node_id: each.offset_lag for each in candidates_of(tables, 0, 0, now_ms)}
+
+
+@given(st.permutations(range(1, 8)))
+def test_heartbeats_in_any_order_end_in_what_the_last_of_them_said(sequences: list[int]) -> None:
+    tables = tables_of(task("a"))
+    for now_ms, sequence in enumerate(sequences):
+        tables.heard(beat(sequence=sequence, version=sequence), age_ms=0, now_ms=now_ms)
+    assert tables.nodes["a"].heartbeat == beat(sequence=7, version=7)
+
+
+def test_an_older_heartbeat_of_the_same_process_changes_nothing() -> None:
+    tables = tables_of(task("a"), beat(sequence=5))
+    before = tables.version
+    assert not tables.heard(beat(sequence=5), age_ms=0, now_ms=10)
+    assert not tables.heard(beat(sequence=4), age_ms=0, now_ms=10)
+    assert tables.version == before
+
+
+def test_a_restarted_node_counts_from_the_beginning_again() -> None:
+    tables = tables_of(task("a"), beat(sequence=90))
+    assert tables.heard(beat(incarnation="i2", sequence=1), age_ms=0, now_ms=10)
+    assert tables.nodes["a"].heartbeat.incarnation == "i2"
+    assert not tables.heard(beat(incarnation="i1", sequence=91), age_ms=500, now_ms=11), "said before the restart"
+    assert happened(tables)[-1] == "restarted"
+
+
+@given(st.lists(ORDERS))
+def test_the_assignment_never_goes_back(orders: list[tuple[int, int]]) -> None:
     tables = Tables()
-    for sequence in order:
-        said(tables, "a", sequence, sequence=sequence)
-    assert tables.nodes["a"].heartbeat.applied.version == 4
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1))
-def test_the_assignment_that_is_followed_never_goes_back(orders: list[tuple[int, int]]) -> None:
-    tables = Tables()
+    highest = (0, 0)
     for order in orders:
-        before = tables.assignment
-        taken = tables.assigned(assigned("a", order=order))
-        assert taken is (before is None or order > before.order)
-    assert tables.assignment is not None
-    assert tables.assignment.order == max(orders)
+        assert tables.assigned(assigned({TASK: task("a")}, order=order), 0) == (order > highest)
+        highest = max(highest, order)
+        assert isinstance(tables.assignment, Assignment)
+        assert tables.assignment.order == highest
 
 
-def test_a_silent_node_leaves_the_tables_within_three_of_its_heartbeats_and_people_are_told_why() -> None:
-    tables = tables_of(assigned("a", ["b"]), a=10, b=10)
-    tables.expire(NOW_MS + EXPIRY_MS)
+def test_a_silent_node_leaves_within_one_expiry_and_people_are_told_why() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    tables.heard(beat("b", sequence=2), age_ms=0, now_ms=EXPIRY_MS)
+    tables.expire(EXPIRY_MS)
     assert set(tables.nodes) == {"a", "b"}
-    said(tables, "b", 10, sequence=2, age_ms=-EXPIRY_MS)
-    tables.expire(NOW_MS + EXPIRY_MS + 1)
+    tables.expire(EXPIRY_MS + 1)
     assert set(tables.nodes) == {"b"}
     assert "silent" in tables.dead["a"].why
-    assert not replicas(tables)["a"].is_live
+    assert happened(tables)[-1] == "died"
+    assert [each.node_id for each in candidates_of(tables, 0, 0, EXPIRY_MS + 1) if each.is_live] == ["b"]
 
 
-def test_nobody_dies_of_silence_while_the_bus_is_away_but_lag_becomes_unknown() -> None:
-    tables = tables_of(assigned("a"), a=10)
-    tables.bus_lost(NOW_MS, "gone")
-    later_ms = NOW_MS + 60_000
-    tables.expire(later_ms)
-    replica = replicas(tables, later_ms)["a"]
-    assert replica.is_live
-    assert replica.version == 10
-    assert replica.offset_lag is None
-    assert replica.time_lag_ms is None
-
-
-def test_a_farewell_ends_a_node_at_once_and_one_of_an_earlier_process_does_not() -> None:
-    tables = tables_of(assigned("a"), a=10)
-    tables.left(Farewell(application_id="flights", node_id="a", incarnation="another"))
-    assert "a" in tables.nodes
-    tables.left(Farewell(application_id="flights", node_id="a", incarnation="i1"))
+def test_the_age_of_a_key_counts_towards_its_nodes_end() -> None:
+    tables = tables_of(task("a"))
+    assert not tables.heard(beat(), age_ms=EXPIRY_MS + 1, now_ms=0)
+    assert tables.heard(beat(), age_ms=2500, now_ms=0)
+    tables.expire(501)
     assert "a" not in tables.nodes
 
 
-def test_a_heartbeat_that_is_older_than_an_expiry_is_no_sign_of_life() -> None:
-    tables = Tables()
-    assert not said(tables, "a", 10, age_ms=EXPIRY_MS + 1)
-    assert tables.nodes == {}
+def test_a_node_that_comes_back_is_no_longer_dead() -> None:
+    tables = tables_of(task("a"), beat(sequence=1))
+    tables.expire(EXPIRY_MS + 1)
+    assert tables.heard(beat(sequence=2), age_ms=0, now_ms=EXPIRY_MS + 2)
+    assert "a" in tables.nodes
+    assert not tables.dead
+
+
+def test_while_the_bus_is_away_nobody_dies_of_silence_and_lag_becomes_unknown() -> None:
+    tables = tables_of(task("a"), beat(version=5))
+    tables.bus_lost(1, "connection refused")
+    tables.expire(END_EXPIRY_MS)
+    assert lags(tables, END_EXPIRY_MS) == {"a": 2}
+    tables.expire(END_EXPIRY_MS + 1)
+    assert lags(tables, END_EXPIRY_MS + 1) == {"a": None}
+    assert candidates_of(tables, 0, 0, END_EXPIRY_MS + 1)[0].is_live
+    tables.bus_back(END_EXPIRY_MS + 2)
+    tables.expire(END_EXPIRY_MS + 2)
+    assert "a" not in tables.nodes
+    assert happened(tables)[-3:] == ["bus-lost", "bus-back", "died"]
+
+
+def test_a_farewell_removes_the_process_that_said_it_and_no_later_one() -> None:
+    tables = tables_of(task("a"), beat(incarnation="i2"))
+    tables.left(farewell(incarnation="i1"), 1)
+    assert "a" in tables.nodes
+    tables.left(farewell(incarnation="i2"), 1)
+    assert "a" not in tables.nodes
+    assert happened(tables)[-1] == "left"
+
+
+def test_a_key_that_was_read_before_the_farewell_does_not_bring_its_node_back() -> None:
+    tables = tables_of(task("a"), beat(sequence=5))
+    tables.left(farewell(), 1)
+    assert not tables.heard(beat(sequence=5), age_ms=20, now_ms=20)
+    assert "a" not in tables.nodes
+    assert tables.heard(beat(incarnation="i2", sequence=1), age_ms=0, now_ms=30)
 
 
 def test_lag_is_judged_against_the_highest_end_that_anybody_reported() -> None:
-    tables = tables_of(assigned("a", ["b"]))
-    said(tables, "a", 10, end_version=10)
-    said(tables, "b", 12, end_version=14)
-    assert {node: each.offset_lag for node, each in replicas(tables).items()} == {"a": 4, "b": 2}
+    tables = tables_of(task("a", "b"), beat("a", version=7, end_version=7), beat("b", version=6, end_version=9))
+    assert lags(tables, 0) == {"a": 2, "b": 3}
+    tables.hop_answered("a", 0, 1, 1, 11)
+    assert lags(tables, 0) == {"a": 4, "b": 5}
 
 
-def test_a_newer_end_in_the_reply_of_a_hop_counts_at_once() -> None:
-    tables = tables_of(assigned("a"), a=10)
-    tables.hop_answered("a", NOW_MS, 1, 1, 13)
-    assert replicas(tables)["a"].offset_lag == 3
+def test_the_end_of_another_lineage_is_no_end() -> None:
+    tables = tables_of(task("a", "b"), beat("a", end_version=7), beat("b", end_version=90, lineage="l2"))
+    tables.hop_answered("b", 0, 1, 1, 95)
+    assert tables.end_version == 7
+    tables.assigned(assigned({TASK: task("a", "b")}, order=(1, 2), lineage="l2"), 1)
+    assert tables.end_version == 90
 
 
-def test_an_end_of_another_history_does_not_count() -> None:
-    tables = tables_of(assigned("a", ["b"]), a=10)
-    said(tables, "b", 99, end_version=99, lineage="another")
+def test_a_history_that_was_rewound_ends_where_its_nodes_say_and_not_where_an_answer_once_did() -> None:
+    tables = tables_of(task("a"), beat(version=9, end_version=9))
+    tables.hop_answered("a", 0, 1, 1, 10)
+    assert tables.heard(beat(sequence=2, version=3, end_version=3), age_ms=0, now_ms=END_EXPIRY_MS)
+    tables.expire(END_EXPIRY_MS)
     assert tables.end_version == 10
-    assert not replicas(tables)["b"].has_lineage
+    before = tables.version
+    tables.expire(END_EXPIRY_MS + 1)
+    assert tables.end_version == 3
+    assert lags(tables, END_EXPIRY_MS + 1) == {"a": 0}
+    assert tables.version > before, "a choice that was kept is made anew"
 
 
-def test_lag_is_unknown_when_nobody_has_confirmed_the_end() -> None:
-    tables = tables_of(assigned("a"))
-    said(tables, "a", 10, end_age_ms=None)
-    assert replicas(tables)["a"].offset_lag is None
+def test_an_end_counts_as_confirmed_while_somebody_confirmed_it_recently() -> None:
+    tables = tables_of(task("a", "b"), beat("a", end_age_ms=None), beat("b", end_age_ms=4000))
+    assert tables.end_confirmed(END_EXPIRY_MS - 4000)
+    assert not tables.end_confirmed(END_EXPIRY_MS - 3999)
 
 
-def test_a_confirmation_of_the_end_counts_until_it_is_too_old() -> None:
-    tables = Tables(end_expiry_ms=10_000)
-    tables.assigned(assigned("a"))
-    said(tables, "a", 10, end_age_ms=9_000)
-    assert tables.end_confirmed(NOW_MS + 1_000)
-    assert not tables.end_confirmed(NOW_MS + 1_001)
+def test_lag_is_unknown_and_not_0_while_the_end_is_not_confirmed() -> None:
+    tables = tables_of(task("a"), beat(version=7, end_version=7, end_age_ms=None))
+    (only,) = candidates_of(tables, 0, 0, 0)
+    assert (only.version, only.offset_lag) == (7, None)
 
 
-def test_a_node_that_failed_is_suspect_until_it_says_something_or_answers() -> None:
-    tables = tables_of(assigned("a"), a=10)
-    tables.hop_failed("a", NOW_MS + 1, "refused")
-    assert replicas(tables)["a"].suspect
-    tables.heard(heartbeat("a", sequence=5, heartbeat_ms=1000), age_ms=0, now_ms=NOW_MS + 1)
-    assert replicas(tables)["a"].suspect, "said before the failure, as far as is known"
-    tables.heard(heartbeat("a", sequence=6, heartbeat_ms=1000), age_ms=0, now_ms=NOW_MS + 2)
-    assert not replicas(tables)["a"].suspect
-    tables.hop_failed("a", NOW_MS + 3, "refused")
-    tables.hop_answered("a", NOW_MS + 4, 1, 1, 10)
-    assert not replicas(tables)["a"].suspect
+def test_a_failed_request_is_forgiven_by_what_is_said_after_it_only() -> None:
+    tables = tables_of(task("a"), beat(sequence=1))
+    tables.hop_failed("a", 100, "connection refused")
+    assert tables.heard(beat(sequence=2), age_ms=50, now_ms=120)
+    assert tables.nodes["a"].suspect, "said before the failure"
+    assert candidates_of(tables, 0, 0, 120)[0].suspect == "connection refused"
+    assert tables.heard(beat(sequence=3), age_ms=0, now_ms=130)
+    assert not tables.nodes["a"].suspect
+    tables.hop_failed("a", 140, "timeout")
+    tables.hop_answered("a", 150, 1, 1, 7)
+    assert not tables.nodes["a"].suspect
 
 
-def test_what_a_node_does_not_hold_yet_has_no_version() -> None:
-    tables = tables_of(assigned("a", order=(1, 1)))
-    tables.assigned(assigned("a", ["b"], order=(1, 2)))
-    said(tables, "b", 10, epoch=1)  # it follows the assignment before, which gave it nothing
-    assert replicas(tables)["b"].version is None
-    said(tables, "b", 10, epoch=2, sequence=2)
-    assert replicas(tables)["b"].version == 10
+def test_an_answer_tells_when_its_node_follows_a_later_assignment() -> None:
+    tables = tables_of(task("a"), beat())
+    assert not tables.hop_answered("a", 0, 1, 1, 7)
+    assert tables.hop_answered("a", 0, 1, 2, 7)
+    assert tables.hop_answered("a", 0, 2, 0, 7)
 
 
-def test_an_exception_in_a_heartbeat_stands_for_its_task_alone() -> None:
-    tables = tables_of(assigned("a"))
-    said(tables, "a", 10, exceptions={TASK: Applied(version=4, time_lag_ms=900, state="RESTORING")})
-    replica = replicas(tables)["a"]
-    assert (replica.version, replica.offset_lag, replica.state) == (4, 6, "RESTORING")
-
-
-def test_every_change_that_may_alter_a_choice_is_seen_in_the_version_of_the_tables() -> None:
-    tables = tables_of(assigned("a"), a=10)
-    seen = {tables.version}
+def test_an_answer_that_tells_nothing_new_keeps_the_choices_that_were_made() -> None:
+    tables = tables_of(task("a"), beat())
+    before = tables.version
+    tables.hop_answered("a", 0, 1, 1, 7)
+    assert tables.version == before
     for change in (
-        lambda: said(tables, "a", 11, sequence=2),
-        lambda: tables.assigned(assigned("a", order=(1, 2))),
-        lambda: tables.hop_failed("a", NOW_MS, "refused"),
-        lambda: tables.hop_answered("a", NOW_MS, 1, 2, 99),
-        lambda: tables.bus_lost(NOW_MS, "gone"),
-        lambda: tables.bus_back(NOW_MS),
-        lambda: tables.expire(NOW_MS + 60_000),
+        lambda: tables.hop_answered("a", 0, 1, 1, 8),
+        lambda: tables.hop_failed("a", 1, "timeout"),
+        lambda: tables.hop_answered("a", 2, 1, 1, 8),
+        lambda: tables.heard(beat(sequence=2), age_ms=0, now_ms=3),
+        lambda: tables.assigned(assigned({TASK: task("b")}, order=(1, 2)), 4),
+        lambda: tables.left(farewell(), 5),
     ):
+        before = tables.version
         change()
-        assert tables.version not in seen
-        seen.add(tables.version)
+        assert tables.version > before
+
+
+def test_a_promotion_is_told_to_people() -> None:
+    tables = tables_of(task("a", "b"))
+    tables.assigned(assigned({TASK: task("b")}, order=(1, 2)), 5)
+    assert happened(tables)[-1] == "promoted"
+    assert "b is active for 0_0" in tables.events[-1].detail
+
+
+def test_the_catalogue_in_use_is_the_one_that_most_nodes_serve_by() -> None:
+    tables = tables_of(task("a"), beat("a", catalogue="old"))
+    assert tables.catalogue_digest == "old"
+    tables.heard(beat("b", catalogue="new", end_version=6), age_ms=0, now_ms=1)
+    assert tables.catalogue_digest == "old", "of two with as many nodes, the one of the higher end"
+    tables.heard(beat("b", sequence=2, catalogue="new", end_version=8), age_ms=0, now_ms=2)
+    assert tables.catalogue_digest == "new"
+    tables.left(farewell("b"), 3)
+    assert tables.catalogue_digest == "old"
+    tables.heard(beat("a", sequence=2, catalogue="new"), age_ms=0, now_ms=4)
+    assert tables.catalogue_digest == "new"
+    tables.heard(beat("c", catalogue="other", lineage="l2"), age_ms=0, now_ms=5)
+    tables.assigned(assigned({TASK: task("c")}, order=(1, 2), lineage="l2"), 6)
+    assert tables.catalogue_digest == "other"
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[tuple[str, str, int, int]]:
+    kinds = st.sampled_from(["heard", "left", "answered", "assigned", "expire"])
+    lineages = st.sampled_from("ab")
+    return draw(st.lists(st.tuples(kinds, lineages, st.integers(0, 3), st.integers(0, 9)), max_size=30))
+
+
+@given(stories())
+def test_what_is_kept_of_ends_and_catalogues_is_what_the_nodes_say(story: list[tuple[str, str, int, int]]) -> None:
+    """The end and the catalogue are found anew only after a change; a table that kept nothing says the same."""
+    tables = Tables(end_expiry_ms=END_EXPIRY_MS)
+    tables.bus_back(0)
+    for number, (kind, letter, node, end) in enumerate(story):
+        now_ms = number * 400
+        if kind == "heard":
+            fields = {"lineage": letter, "catalogue": f"{letter}{end % 2}", "end_version": end}
+            tables.heard(beat(str(node), sequence=number, **fields), age_ms=0, now_ms=now_ms)
+        elif kind == "left":
+            tables.left(farewell(str(node)), now_ms)
+        elif kind == "answered":
+            tables.hop_answered(str(node), now_ms, 1, 1, end)
+        elif kind == "assigned":
+            tables.assigned(assigned({TASK: task("0")}, order=(1, number), lineage=letter), now_ms)
+        else:
+            tables.expire(now_ms)
+        kept = (tables.end_version, tables.catalogue_digest)
+        tables.version += 1
+        tables._catalogue = None
+        assert (tables.end_version, tables.catalogue_digest) == kept
+
+
+def test_what_is_kept_for_people_is_bounded() -> None:
+    tables = tables_of(task("a"))
+    for number in range(2 * MAX_EVENTS):
+        tables.heard(beat(f"n{number}"), age_ms=0, now_ms=number)
+        tables.left(farewell(f"n{number}"), number)
+    assert len(tables.events) == MAX_EVENTS
+    assert len(tables.dead) == MAX_DEAD
+    assert f"n{2 * MAX_EVENTS - 1}" in tables.dead
+
+
+def test_a_replica_that_its_node_has_not_taken_up_yet_has_no_version() -> None:
+    """The node's heartbeat speaks of what the assignment before gave it."""
+    tables = tables_of(task("a"), beat("a"), beat("b"))
+    tables.assigned(assigned({TASK: task("a", "b")}, order=(1, 2)), 1)
+    assert {each.node_id: each.version for each in candidates_of(tables, 0, 0, 1)} == {"a": 7, "b": None}
+    tables.heard(beat("b", sequence=2, epoch=2), age_ms=0, now_ms=2)
+    assert {each.node_id: each.version for each in candidates_of(tables, 0, 0, 2)} == {"a": 7, "b": 7}
+
+
+def test_an_exception_of_a_heartbeat_goes_before_what_holds_for_all_tasks() -> None:
+    late = Applied(version=3, time_lag_ms=40, state="RESTORING", error="the disk is full")
+    tables = tables_of(task("a"), beat(version=7, exceptions={TASK: late}))
+    (only,) = candidates_of(tables, 0, 0, 5)
+    assert (only.version, only.offset_lag, only.time_lag_ms) == (3, 4, 45)
+    assert (only.state, only.error) == ("RESTORING", "the disk is full")
+
+
+def test_what_a_node_says_it_holds_goes_before_what_it_was_given() -> None:
+    tables = tables_of(task("a"), beat(held=["0_5"]))
+    assert candidates_of(tables, 0, 0, 0)[0].version is None
+
+
+def test_a_member_that_was_never_heard_of_is_told_apart_from_a_dead_one() -> None:
+    tables = tables_of(task("a", "b"), beat("a"))
+    tables.expire(EXPIRY_MS + 1)
+    dead, silent = candidates_of(tables, 0, 0, EXPIRY_MS + 1)
+    assert (dead.is_live, dead.is_heard) == (False, True)
+    assert (silent.is_live, silent.is_heard, silent.offset_lag, silent.version) == (True, False, None, None)
+    assert silent.endpoint == assigned({TASK: task("b")}).members["b"].host_info()

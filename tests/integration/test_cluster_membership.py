@@ -1,0 +1,146 @@
+"""Nodes leave, die, come back and are drained while lookups go on: a real Redis, real ports, a checkpoint by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.cluster import HEARTBEAT_MS, LIMIT_S, Cluster, cluster
+from tests.support.cluster_watch import heard_assignments, reading
+from tests.support.counting_query import WORDS
+from tests.support.handmade_checkpoint import HandmadeCheckpoint
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.spark_queries import wait_until
+
+from understudy_shared.messages import AssignedTask, Assignment
+
+TASKS = 4
+VERSION = 3
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, redis: RedisServer) -> HandmadeCheckpoint:
+    redis.flush()
+    return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
+
+
+def active_for(known: Cluster, node_id: str) -> set[str]:
+    assignment = known.router.router.tables.assignment
+    assert assignment is not None
+    return {task for task, duty in assignment.tasks.items() if duty.active == node_id}
+
+
+def answered_by(known: Cluster) -> set[object]:
+    """The roles that all words are answered in."""
+    return {result["served_by"]["role"] for result in known.router.look_up_all([[word] for word in WORDS])}  # type: ignore[index]
+
+
+def test_when_a_node_leaves_its_standbys_become_active_at_once(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+) -> None:
+    with cluster(checkpoint.path, tmp_path, redis.url) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        before = known.router.router.tables.assignment
+        assert before is not None
+        lost = active_for(known, "n1")
+        assert lost
+        with heard_assignments(redis.url) as heard, reading(known.router):
+            known.stop("n1")
+            wait_until(lambda: bool(heard), what="the next assignment", limit_s=LIMIT_S)
+            for task in lost:
+                assert heard[0].tasks[task].active in before.tasks[task].standbys
+            assert all("n1" not in duty.holders for duty in heard[0].tasks.values())
+            known.wait_to_rest(copies=2, version=VERSION)
+        assert "n1: it said farewell" in [event["detail"] for event in known.router.lag()["events"]]  # type: ignore[attr-defined]
+        assert answered_by(known) == {"active"}
+
+
+def test_a_node_that_dies_is_gone_from_every_router_and_no_lookup_fails_meanwhile(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+) -> None:
+    with cluster(checkpoint.path, tmp_path, redis.url, routers=2) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        with reading(*known.routers) as reader:
+            reader.wait_for_answers()
+            known.end("n2")
+            wait_until(
+                lambda: all("n2" not in router.living() for router in known.routers), what="its death", limit_s=LIMIT_S
+            )
+            known.wait_to_rest(copies=2, version=VERSION)
+        for router in known.routers:
+            (dead,) = [node for node in router.lag()["nodes"] if not node["live"]]  # type: ignore[attr-defined]
+            assert (dead["node_id"], dead["state"]) == ("n2", "dead")
+            assert dead["reason"] == f"silent for more than {3 * HEARTBEAT_MS} ms"
+        assert answered_by(known) == {"active"}
+
+
+def roles_over_time(heard: list[Assignment], node_id: str) -> dict[str, list[str]]:
+    """The roles that each task gives a node, one after the other."""
+    roles: dict[str, list[str]] = {}
+    for assignment in heard:
+        for task, duty in assignment.tasks.items():
+            role = _role(duty, node_id)
+            before = roles.setdefault(task, [])
+            if role is not None and before[-1:] != [role]:
+                before.append(role)
+    return roles
+
+
+def _role(duty: AssignedTask, node_id: str) -> str | None:
+    if duty.active == node_id:
+        return "active"
+    return "standby" if node_id in duty.standbys else "warmup" if node_id in duty.warmups else None
+
+
+def test_a_node_that_comes_back_under_its_id_is_a_warm_up_before_it_counts(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+) -> None:
+    with cluster(checkpoint.path, tmp_path, redis.url, num_standby_replicas=2) as known:
+        known.wait_to_rest(copies=3, version=VERSION)
+        with reading(known.router) as reader:
+            known.end("n3")
+            known.wait_to_rest(copies=2, version=VERSION)
+            checkpoint.add(VERSION + 1, VERSION + 2)
+            with heard_assignments(redis.url) as heard:
+                known.start("n3")
+                known.wait_to_rest(copies=3, version=VERSION + 2)
+            reader.wait_for_answers()
+        roles = roles_over_time(heard, "n3")
+        assert len(roles) == TASKS
+        for task, given in roles.items():
+            assert given in (["warmup", "standby"], ["warmup", "standby", "active"], ["warmup", "active"]), (
+                task,
+                given,
+            )
+        assert "standby" in {role for given in roles.values() for role in given}
+        joined = [event["event"] for event in known.router.lag()["events"] if "n3" in event["detail"]]  # type: ignore[attr-defined]
+        assert [event for event in joined if event in {"joined", "died"}] == ["joined", "died", "joined"]
+
+
+def test_a_drain_through_a_router_empties_a_node_and_undo_brings_tasks_back(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+) -> None:
+    with cluster(checkpoint.path, tmp_path, redis.url) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        node = known.nodes["n1"]
+        with reading(known.router) as reader:
+            reply = known.router.post("/admin/v1/nodes/n1/drain", b"")
+            assert (reply.status, reply.body) == (202, {"node_id": "n1", "draining": True})
+            wait_until(lambda: not node.holds, what="an empty node", limit_s=LIMIT_S)
+            told = known.router.living()["n1"]
+            assert (told["state"], told["active"], told["standby"], told["warmup"]) == ("draining", 0, 0, 0)
+            assert node.not_ready() == ""
+            reader.wait_for_answers()
+            reply = known.router.post("/admin/v1/nodes/n1/drain", json.dumps({"drain": False}).encode())
+            assert (reply.status, reply.body) == (202, {"node_id": "n1", "draining": False})
+            known.wait_to_rest(copies=2, version=VERSION)
+        assert node.holds
+        assert known.router.post("/admin/v1/nodes/n9/drain", b"").status == 404
