@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from understudy_router.metrics import RouterMetrics
@@ -42,7 +41,6 @@ def create_app(router: Router) -> LookupsFirst:
     add_lookups(http)
     http.add_exception_handler(UnderstudyError, _ours)
     http.add_exception_handler(HTTPException, _theirs)
-    http.add_exception_handler(RequestValidationError, _not_valid)
     return app
 
 
@@ -55,13 +53,6 @@ async def _theirs(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:
         return _response(Problem(ProblemType.METHOD_NOT_ALLOWED, f"{request.method} is not taken at this path"))
     return _response(unknown_path(request.scope["raw_path"]))
-
-
-async def _not_valid(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError), "registered for these only"
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))
-    return _response(Problem(ProblemType.BAD_REQUEST, str(first["msg"]), where=where, fix='Send {"drain": true}'))
 
 
 def _response(problem: Problem) -> Response:

@@ -16,7 +16,7 @@ from understudy_router.asks import HopFailure
 from understudy_router.candidates import Candidate
 from understudy_router.choose import Choice, Exclusion
 from understudy_router.explain import described
-from understudy_router.lanes import OVERLOADED
+from understudy_router.lane import OVERLOADED
 from understudy_router.wire import WireError
 from understudy_shared.bounds import Bound, Refusal
 from understudy_shared.problems import Problem, ProblemType, refused

@@ -14,7 +14,8 @@ from understudy_router.choose import Choice, choose
 from understudy_router.explain import key_hash
 from understudy_router.forward import Forwarder
 from understudy_router.lag_report import lag_report
-from understudy_router.lanes import Known, Lanes, tick_ms_of
+from understudy_router.lane import Known
+from understudy_router.lanes import Lanes, tick_ms_of
 from understudy_router.node_calls import NodeCallError, NodeCalls
 from understudy_router.settings import RouterSettings
 from understudy_router.tables import Tables
@@ -109,7 +110,7 @@ class Router:
         return stores
 
     def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice:
-        """Whom to ask for a partition. Kept until the tables change, or for MAX_CHOICE_AGE_MS: ages grow, loads move."""
+        """Whom to ask for a partition. Kept until the tables change, at most MAX_CHOICE_AGE_MS: ages grow."""
         now_ms = self._clock.monotonic_ms()
         if self._chosen_at != self.tables.version or len(self._chosen) >= MAX_CHOICES:
             self._chosen_at = self.tables.version

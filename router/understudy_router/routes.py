@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import orjson
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from understudy_router.catalogue import StoreRoute
 from understudy_router.explain import explain_key, explain_store
 from understudy_router.metrics import CONTENT_TYPE_LATEST, RouterMetrics
 from understudy_router.router import Router
 from understudy_router.serving.reads import Reads
+from understudy_shared.http_edge import flag_body, read_flag
 from understudy_shared.http_target import parse_query, split_path
 from understudy_shared.lookup_requests import key_and_bound
 
@@ -63,10 +62,11 @@ def admin_routes(router: Router, metrics: RouterMetrics) -> APIRouter:
         """How far every replica is, and how every node is, as this router knows it."""
         return json_response(router.lag_report(store))
 
-    @routes.post("/admin/v1/nodes/{node_id}/drain")
-    async def drain(node_id: str, drain: Annotated[bool, Body(embed=True)] = True) -> Response:
+    @routes.post("/admin/v1/nodes/{node_id}/drain", openapi_extra=flag_body("drain", default=True))
+    async def drain(node_id: str, request: Request) -> Response:
         """Ask the cluster to move a node's tasks to others; `{"drain": false}` takes that back."""
-        status, body, content_type = await router.drain(node_id, drain=drain)
+        wanted = await read_flag(request.receive, "drain", default=True)
+        status, body, content_type = await router.drain(node_id, drain=wanted)
         return Response(body, status, media_type=content_type)
 
     @routes.get("/livez")

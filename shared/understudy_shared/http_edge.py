@@ -9,6 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import orjson
+
 from understudy_shared.problems import Problem, ProblemError, ProblemType
 
 Scope = MutableMapping[str, Any]
@@ -19,6 +21,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 JSON_TYPE = b"application/json"
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """A thousand keys of 4 KiB, percent and quotes included."""
+
+MAX_FLAG_BYTES = 1024
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,33 @@ async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> byt
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)
+
+
+async def read_flag(receive: Receive, name: str, *, default: bool) -> bool:
+    """A body of `{name: boolean}`, whatever its content type: curl calls what it sends a form. No body is the default.
+
+    Raises the problem of anything else: a flag that is misread does the opposite of what was asked.
+    """
+    body = await read_body(receive, max_bytes=MAX_FLAG_BYTES)
+    if not body:
+        return default
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        found = None
+    flag = found.get(name, default) if isinstance(found, dict) else None
+    if not isinstance(flag, bool):
+        raise ProblemError(
+            Problem(ProblemType.BAD_REQUEST, f"{name} is no boolean", f"body.{name}", f'Send {{"{name}": true}}')
+        )
+    return flag
+
+
+def flag_body(name: str, *, default: bool) -> dict[str, Any]:
+    """The same for an OpenAPI document."""
+    flag = {"type": "boolean", "default": default}
+    schema = {"type": "object", "properties": {name: flag}}
+    return {"requestBody": {"required": False, "content": {"application/json": {"schema": schema}}}}
 
 
 async def send_reply(send: Send, status: int, body: bytes, content_type: bytes) -> None:

@@ -26,21 +26,34 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
+Order = list[tuple[str, int | None]]
+"""Node ids, and how far the router believes each to be behind."""
+
+
 class Trio:
     """The active of a key and its two standbys, by node id."""
 
-    def __init__(self, known: Cluster) -> None:
+    def __init__(self, known: Cluster, checkpoint: HandmadeCheckpoint) -> None:
         self.known = known
+        self.checkpoint = checkpoint
         chosen = known.router.explain(KEY)["choice"]
         assert [each["role"] for each in chosen] == ["active", "standby", "standby"]
-        # By name, so that which one is asked first is not what it was before they fell behind.
+        # The one that was asked before the other, when both were in step, is to be asked after it.
         self.active: str = chosen[0]["node_id"]
-        self.farther, self.nearer = (str(each["node_id"]) for each in chosen[1:])
+        self.farther: str = chosen[1]["node_id"]
+        self.nearer: str = chosen[2]["node_id"]
+        self.standbys: Order = [(self.nearer, NEARER_LAG), (self.farther, FARTHER_LAG)]
 
-    def order(self, *, bounds: str = "") -> list[tuple[str, int | None]]:
+    def order(self, *, bounds: str = "") -> Order:
         """Whom the router would ask, in order, and how far it believes each to be behind."""
         choice = self.known.router.explain(KEY, bounds=bounds)["choice"]
         return [(each["node_id"], each["offset_lag"]) for each in choice]
+
+    def wait_for_order(self, expected: Order) -> None:
+        try:
+            wait_until(lambda: self.order() == expected, what=f"{expected}", limit_s=LIMIT_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.known.router.explain(KEY)}") from None
 
     def look_up(self, bounds: str = "") -> dict[str, Any]:
         reply = self.known.router.look_up([KEY], bounds=bounds)
@@ -57,61 +70,75 @@ class Trio:
             and body["lag"]["end_offset_position"] == END
         )
 
+    def assert_nearer_within_bounds(self) -> None:
+        """The less lagged standby is asked first, and answers, whatever bound it keeps and the active breaks."""
+        for bound in (NEARER_LAG, FARTHER_LAG - 1, FARTHER_LAG, ACTIVE_LAG - 1):
+            assert self.answers(self.look_up(f"max_lag={bound}"), self.nearer, NEARER_LAG)
+            asked = self.order(bounds=f"max_lag={bound}")
+            assert [each for each in asked if each[0] != self.active] == self.standbys
 
-@pytest.mark.parametrize("active", ["ended without a farewell", "held back most of all"])
-def test_the_less_lagged_of_two_standbys_is_asked_first_and_says_its_true_lag(
-    tmp_path: Path, redis: RedisServer, active: str
-) -> None:
+    def assert_refused_below_both(self) -> None:
+        """A bound that neither keeps is refused with what each of them said of itself, in the order of explain."""
+        bounds = f"max_lag={NEARER_LAG - 1}"
+        reply = self.known.router.look_up([KEY], bounds=bounds)
+        assert (reply.status, reply.problem) == (503, "no-acceptable-replica")
+        candidates: Any = reply.body["candidates"]
+        told = {each["node_id"]: (each["reason"], each["offset_lag"], each["version"]) for each in candidates}
+        assert told[self.nearer] == ("lag-exceeded", NEARER_LAG, END - NEARER_LAG)
+        assert told[self.farther] == ("lag-exceeded", FARTHER_LAG, END - FARTHER_LAG)
+        if self.active in self.known.nodes:
+            assert told[self.active] == ("lag-exceeded", ACTIVE_LAG, END - ACTIVE_LAG)
+        elif self.active in told:
+            assert told[self.active][0] in {"dead", "refused", "reset"}
+        explained = self.known.router.explain(KEY, bounds=bounds)["choice"]
+        standbys = [each for each in explained if each["node_id"] != self.active]
+        assert [(each["node_id"], each["offset_lag"]) for each in standbys] == self.standbys
+        assert all(each["why"].startswith("asked last: lag-exceeded") for each in standbys)
+
+
+@pytest.fixture
+def trio(tmp_path: Path, redis: RedisServer) -> Iterator[Trio]:
+    """Everybody at `FIRST`, the standbys held back from there on."""
     redis.flush()
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(*range(1, FIRST + 1))
-    # One version behind is not caught up: then nobody is, and what is asked for is decided by lag alone.
+    # One version behind is not caught up: then no standby is, and nothing but lag decides between them.
     settings = {"num_standby_replicas": 2, "acceptable_recovery_lag": 0}
-    with cluster(checkpoint.path, tmp_path, redis.url, nodes=3, **settings) as known:
+    with cluster(checkpoint.path, tmp_path, redis.url, **settings) as known:
         known.wait_to_rest(copies=3, version=FIRST)
-        trio = Trio(known)
+        trio = Trio(known, checkpoint)
         known.nodes[trio.farther].node.hold_at(END - FARTHER_LAG)
         known.nodes[trio.nearer].node.hold_at(END - NEARER_LAG)
-        ends = active == "ended without a farewell"
-        if not ends:
-            known.nodes[trio.active].node.hold_at(END - ACTIVE_LAG)
-        with reading(known.router) as reader:
-            checkpoint.add(*range(FIRST + 1, END + 1))
-            behind = [(trio.nearer, NEARER_LAG), (trio.farther, FARTHER_LAG)]
-            everyone = [(trio.active, 0), *behind] if ends else [*behind, (trio.active, ACTIVE_LAG)]
-            wait_until(lambda: trio.order() == everyone, what=f"{everyone}", limit_s=LIMIT_S)
-            if ends:
-                assert trio.answers(trio.look_up(), trio.active, 0)
-                known.end(trio.active)
-            reader.wait_for_answers()
-            for _ in range(20):  # the first of these find the dead active still in the tables
-                assert trio.answers(trio.look_up(), trio.nearer, NEARER_LAG)
-            for bound in (NEARER_LAG, FARTHER_LAG, FARTHER_LAG + 5):
-                assert trio.answers(trio.look_up(f"max_lag={bound}"), trio.nearer, NEARER_LAG)
-                asked = trio.order(bounds=f"max_lag={bound}")
-                assert [each for each in asked if each[0] != trio.active] == behind
-        refused(trio, dead=trio.active if ends else None)
-        if ends:
-            wait_until(lambda: trio.order() == behind, what="the active's death", limit_s=LIMIT_S)
-            wait_until(lambda: trio.look_up()["served_by"]["role"] == "active", what="a new active", limit_s=LIMIT_S)
+        yield trio
+
+
+def test_when_the_active_is_gone_the_less_lagged_standby_answers_and_says_its_true_lag(trio: Trio) -> None:
+    with reading(trio.known.router) as reader:
+        trio.checkpoint.add(*range(FIRST + 1, END + 1))
+        trio.wait_for_order([(trio.active, 0), *trio.standbys])
+        assert trio.answers(trio.look_up(), trio.active, 0)
+        trio.known.end(trio.active)
+        for _ in range(20):  # the first of these find the dead active still in the tables
             assert trio.answers(trio.look_up(), trio.nearer, NEARER_LAG)
-            refused(trio, dead=None)
-        every_word = known.router.look_up_all([[word] for word in WORDS])
-        assert {result["version"] for result in every_word} == {END - NEARER_LAG}
+        trio.assert_nearer_within_bounds()
+        trio.assert_refused_below_both()
+        trio.wait_for_order(trio.standbys)
+        wait_until(lambda: trio.look_up()["served_by"]["role"] == "active", what="a new active", limit_s=LIMIT_S)
+        assert trio.answers(trio.look_up(), trio.nearer, NEARER_LAG)
+        trio.assert_nearer_within_bounds()
+        trio.assert_refused_below_both()
+        reader.wait_for_answers()
+    every_word = trio.known.router.look_up_all([[word] for word in WORDS])
+    assert {result["version"] for result in every_word} == {END - NEARER_LAG}
 
 
-def refused(trio: Trio, *, dead: str | None) -> None:
-    """A bound below all of them is refused with what each of them said of itself."""
-    reply = trio.known.router.look_up([KEY], bounds=f"max_lag={NEARER_LAG - 1}")
-    assert (reply.status, reply.problem) == (503, "no-acceptable-replica")
-    candidates: Any = reply.body["candidates"]
-    told = {each["node_id"]: (each["reason"], each["offset_lag"], each["version"]) for each in candidates}
-    assert told[trio.nearer] == ("lag-exceeded", NEARER_LAG, END - NEARER_LAG)
-    assert told[trio.farther] == ("lag-exceeded", FARTHER_LAG, END - FARTHER_LAG)
-    others = set(told) - {trio.nearer, trio.farther}
-    assert others <= {trio.active}
-    if dead is not None:
-        assert dead not in told or told[dead][0] in {"dead", "refused", "reset"}
-    explained = trio.known.router.explain(KEY, bounds=f"max_lag={NEARER_LAG - 1}")
-    asked = [each for each in explained["choice"] if each["node_id"] != trio.active]
-    assert [each["node_id"] for each in asked] == [trio.nearer, trio.farther]
-    assert all(each["why"].startswith("asked last: lag-exceeded") for each in asked)
+def test_when_the_active_is_most_behind_a_bound_that_it_breaks_goes_to_the_less_lagged_standby(trio: Trio) -> None:
+    trio.known.nodes[trio.active].node.hold_at(END - ACTIVE_LAG)
+    with reading(trio.known.router) as reader:
+        trio.checkpoint.add(*range(FIRST + 1, END + 1))
+        trio.wait_for_order([(trio.active, ACTIVE_LAG), *trio.standbys])  # a RUNNING active is first within the bound
+        assert trio.answers(trio.look_up(), trio.active, ACTIVE_LAG)
+        assert trio.answers(trio.look_up(f"max_lag={ACTIVE_LAG}"), trio.active, ACTIVE_LAG)
+        assert trio.order(bounds=f"max_lag={FARTHER_LAG}") == [*trio.standbys, (trio.active, ACTIVE_LAG)]
+        trio.assert_nearer_within_bounds()
+        trio.assert_refused_below_both()
+        reader.wait_for_answers()

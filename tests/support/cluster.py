@@ -11,6 +11,7 @@ import socket
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ HEARTBEAT_MS = 200
 """Five times a second: an expiry is 0.6 s."""
 
 APPLICATION = "counting"
-LIMIT_S = 20.0
+LIMIT_S = 6.0
 """What is waited for takes about a second; a loaded machine gets its time."""
 
 
@@ -188,13 +189,17 @@ class Cluster:
         """
         for router in self.routers:
             try:
-                wait_until(
-                    lambda router=router: not router.not_ready() and rests(router, self.nodes, copies, version),
-                    what="a cluster at rest",
-                    limit_s=LIMIT_S,
-                )
+                wait_until(partial(self._is_at_rest, router, copies, version), what="rest", limit_s=LIMIT_S)
             except AssertionError as error:
                 raise AssertionError(f"{error}: {router.not_ready()} {router.lag()}") from None
+
+    def close(self) -> None:
+        """Every node leaves in good order."""
+        for node_id in list(self.nodes):
+            self.stop(node_id)
+
+    def _is_at_rest(self, router: ClusterRouter, copies: int, version: int) -> bool:
+        return not router.not_ready() and rests(router, self.nodes, copies, version)
 
 
 @contextmanager
@@ -204,7 +209,7 @@ def cluster(
     """Nodes `n1`, `n2`... and routers, until the block ends."""
     known = Cluster(checkpoint, folder, redis_url, settings)
     with ExitStack() as stack:
-        stack.callback(lambda: [known.stop(node_id) for node_id in list(known.nodes)])
+        stack.callback(known.close)
         for _ in range(routers):
             known.routers.append(stack.enter_context(cluster_router(redis_url)))
         for number in range(nodes):

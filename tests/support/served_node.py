@@ -182,7 +182,7 @@ def served_node(
 @contextmanager
 def served(app: App, listener: socket.socket) -> Iterator[None]:
     """Run an application on a socket that listens, until the block ends."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))  # type: ignore[arg-type]  # ASGI
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
     thread.start()
     try:

@@ -116,7 +116,7 @@ class _Search:
             self._give(task, least)
 
     def choose_actives(self) -> None:
-        """Keep the actives that can stay; the others go to who is caught up, has fewest, and is backed by other nodes."""
+        """Keep the actives that can stay; others go to who is caught up, has fewest, and is backed by other nodes."""
         left = []
         for task, nodes in self.nodes_of.items():
             active = self._standings[task].active

@@ -7,6 +7,7 @@ for a cluster without nodes, and a node that does not know what the others follo
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -59,6 +60,8 @@ class Placement:
         self._behind_since_ms: float | None = None
         self._first_seen: tuple[str, float] | None = None
         """The lineage that is to be assigned for the first time, and since when."""
+        self._at_rest: object = None
+        """All that was decided from, when there was nothing to do."""
         self._holdings = Holdings(acceptable_recovery_lag)
 
     def bus_came_back(self) -> None:
@@ -95,6 +98,11 @@ class Placement:
     @property
     def _order(self) -> tuple[int, int]:
         return (0, 0) if self._known is None else self._known.order
+
+    @property
+    def _has_stored_known(self) -> bool:
+        """Whether Redis has the last assignment that is known, too."""
+        return self._stored is not None and self._stored.order == self._order
 
     def _learn(self, assignment: Assignment | None) -> None:
         if assignment is not None and assignment.order > self._order:
@@ -165,18 +173,23 @@ class Placement:
         """Write the next assignment, if Redis does not have it already."""
         assert self.fence is not None, "only a holder assigns"
         lineage, partitions, tasks = layout
-        members = members_of(nodes, lineage)
-        known = self._known
-        assigned = assign(
+        members, known = members_of(nodes, lineage), self._known
+        endpoints = {each.heartbeat.node_id: each.heartbeat.endpoint for each in nodes}
+        held = self._holdings.of(nodes, lineage, partitions)
+        caught_up = {task: {each.node_id for each in replicas if each.caught_up} for task, replicas in held.items()}
+        question = (self._order, layout, endpoints, members, caught_up)
+        if self._has_stored_known and question == self._at_rest:
+            return None
+        assigned = await asyncio.to_thread(  # thousands of tasks take long enough to be felt by lookups
+            assign,
             members,
             tasks,
             known.tasks if known is not None and known.lineage == lineage else {},
-            self._holdings.of(nodes, lineage, partitions),
+            held,
             num_standby_replicas=self._num_standby_replicas,
             max_warmup_replicas=self._max_warmup_replicas,
         )
         named = {node_id for task in assigned.values() for node_id in task.holders}
-        endpoints = {each.heartbeat.node_id: each.heartbeat.endpoint for each in nodes}
         found = Assignment(
             application_id=self._gossip.application_id,
             term=self.fence.term,
@@ -188,7 +201,8 @@ class Placement:
             members={node_id: endpoints[node_id] for node_id in sorted(named)},
             draining=sorted(member.node_id for member in members if member.draining),
         )
-        if self._stored is not None and self._stored.order == self._order and says_the_same(self._stored, found):
+        if self._has_stored_known and self._stored is not None and says_the_same(self._stored, found):
+            self._at_rest = question
             return None
         if not await self._gossip.write_assignment(found, self.fence):
             log.warning("refused: term %d is over", found.term, extra={"action": "assign-refused", "term": found.term})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Request, Response
 
 from understudy_node.cluster.member import Member
 from understudy_node.routes import json_response
+from understudy_shared.http_edge import flag_body, read_flag
 from understudy_shared.problems import Problem, ProblemError, ProblemType
 
 
@@ -35,10 +34,10 @@ def cluster_routes(member: Member) -> APIRouter:
             raise _not_yet("no assignment is known yet")
         return Response(member.assignment.encode(), media_type="application/json")
 
-    @router.post("/admin/v1/drain")
-    async def drain(drain: Annotated[bool, Body(embed=True)] = True) -> Response:
+    @router.post("/admin/v1/drain", openapi_extra=flag_body("drain", default=True))
+    async def drain(request: Request) -> Response:
         """Ask the cluster to move this node's tasks to others; `{"drain": false}` takes that back."""
-        member.drain(drain)
+        member.drain(await read_flag(request.receive, "drain", default=True))
         return json_response({"node_id": member.node_id, "draining": member.draining}, 202)
 
     return router

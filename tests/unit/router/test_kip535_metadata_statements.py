@@ -42,7 +42,7 @@ def asked(tables: Tables, now_ms: float, bound: Bound = NO_BOUND) -> str:
 
 
 def test_statement_01_metadata_is_an_active_host_standby_hosts_and_a_partition() -> None:
-    """Which standby to ask is not read off the order of the hosts: that is told beside them. A warm-up is no standby."""
+    """Whom to ask first is told beside the hosts, not by their order. A warm-up is no standby."""
     tables = tables_of(task("a", "b", "c", warmups=("d",)), beat("a"), beat("b", version=3), beat("c"), beat("d"))
     found = resolve(tables, route(), ("w",))
     assert [field.name for field in dataclasses.fields(found)] == ["active_host", "standby_hosts", "partition"]

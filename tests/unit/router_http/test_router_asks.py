@@ -14,7 +14,7 @@ from tests.support.fake_cluster import catalogue
 
 from understudy_router.asks import Ask, Hop, HopFailure, Outcomes, take
 from understudy_router.catalogue import stores_of
-from understudy_router.lanes import HopCounts, Known, Lane
+from understudy_router.lane import HopCounts, Known, Lane
 from understudy_shared.bounds import NO_BOUND, Bound
 from understudy_shared.clock import ManualClock
 from understudy_shared.hop import FOUND, HopKey, HopOutcome, HopReply, decode_request
@@ -105,7 +105,7 @@ def asked(lane: Lane, keys: Sequence[HopKey], until_ms: float = 1000.0) -> async
 async def test_what_does_not_fit_in_the_queue_is_refused_at_once_and_the_rest_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("understudy_router.lanes.MAX_WAITING_KEYS", 5)
+    monkeypatch.setattr("understudy_router.lane.MAX_WAITING_KEYS", 5)
     clock = ManualClock()
     lane = Lane("a", HostInfo("127.0.0.1", 1), application_id="f", listener=Deaf(), counts=HopCounts(), clock=clock)
     keys = [HopKey(0, b"r")] * 3

@@ -19,7 +19,7 @@ from understudy_router.fallback import (
     told_by_failure,
     told_by_problem,
 )
-from understudy_router.lanes import OVERLOADED
+from understudy_router.lane import OVERLOADED
 from understudy_router.wire import WireError
 from understudy_shared.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.position import Position
