@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 
 from understudy_node.metrics import NodeMetrics
 from understudy_node.node import Node
-from understudy_node.openapi import add_lookups
 from understudy_node.routes import admin_routes, read_routes
 from understudy_node.serving.asgi import LookupsFirst
 from understudy_node.serving.hop import Hops
@@ -25,6 +24,7 @@ from understudy_shared.errors import UnderstudyError
 from understudy_shared.http_edge import App
 from understudy_shared.lookup_requests import unknown_path
 from understudy_shared.messages import Assignment
+from understudy_shared.openapi import add_lookups
 from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemType, problem_of
 
 
@@ -47,6 +47,10 @@ class Companion(Protocol):
     @property
     def assignment(self) -> Assignment | None:
         """What the node's duties come from."""
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Documents of the cluster that were not used, by kind."""
 
     @property
     def dead(self) -> str | None: ...
@@ -89,8 +93,9 @@ def create_app(node: Node, companion: Companion | None = None, *routers: APIRout
 
     http = FastAPI(title="Understudy node", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
     app = LookupsFirst(http, reads, max_in_flight=node.settings.max_in_flight)
+    metrics = NodeMetrics(node, app, None if companion is None else companion.refused)
     http.include_router(read_routes(node, reads))
-    http.include_router(admin_routes(node, reads, NodeMetrics(node, app), companion))
+    http.include_router(admin_routes(node, reads, metrics, companion))
     for router in routers:
         http.include_router(router)
     add_lookups(http)

@@ -5,7 +5,7 @@ Series of tasks that are no longer held disappear by themselves. Base units, `_t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry
@@ -23,9 +23,11 @@ __all__ = ["CONTENT_TYPE_LATEST", "NodeMetrics"]
 class NodeMetrics(Collector):
     """A registry of its own per node, so that several can live in one process."""
 
-    def __init__(self, node: Node, lookups: LookupsFirst) -> None:
+    def __init__(self, node: Node, lookups: LookupsFirst, refused: Mapping[str, int] | None = None) -> None:
+        """`refused` counts the bus's documents that were not used, by kind; None without a cluster."""
         self._node = node
         self._lookups = lookups
+        self._refused = refused
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -39,6 +41,13 @@ class NodeMetrics(Collector):
         yield self._requests()
         yield from self._memory()
         yield from self._replicas()
+        if self._refused is not None:
+            refused = CounterMetricFamily(
+                "understudy_node_refused_messages", "Documents from the bus that were not used", labels=("kind",)
+            )
+            for kind, count in sorted(self._refused.items()):
+                refused.add_metric((kind,), count)
+            yield refused
 
     def _requests(self) -> Metric:
         requests = CounterMetricFamily(

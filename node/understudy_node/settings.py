@@ -1,7 +1,4 @@
-"""A node's settings: one frozen model, unknown keys refused, a reason above each default.
-
-From flags, `UNDERSTUDY_*` variables, or a TOML file, in this order of precedence.
-"""
+"""A node's settings; `understudy_shared.service_settings` says where they come from."""
 
 from __future__ import annotations
 
@@ -12,17 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
 
 from understudy_node.engine.rocksdb_base import DEFAULT_CACHE_BYTES
+from understudy_shared.service_settings import Port, ServiceSettings
 from understudy_shared.sizes import BadSizeError, parse_size
-
-Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 def _size(given: object) -> object:
@@ -39,10 +29,8 @@ Bytes = Annotated[int, Field(ge=0), BeforeValidator(_size)]
 """A size: a number of bytes, or a text with a unit of 1024 such as 64MiB."""
 
 
-class NodeSettings(BaseSettings):
+class NodeSettings(ServiceSettings):
     """What `understudy serve` is told."""
-
-    model_config = SettingsConfigDict(env_prefix="UNDERSTUDY_", extra="forbid", frozen=True)
 
     checkpoint: str
     """The query's checkpoint location: a path, or any URL that fsspec knows."""
@@ -104,20 +92,6 @@ class NodeSettings(BaseSettings):
         )
         object.__setattr__(self, "statestore_cache_max_bytes", self.cache_max_bytes_buffering)
         return self
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, then variables, then the file that UNDERSTUDY_CONFIG names."""
-        path = os.environ.get("UNDERSTUDY_CONFIG")
-        file = (TomlConfigSettingsSource(settings_cls, Path(path)),) if path else ()
-        return (init_settings, env_settings, *file)
 
     @property
     def application(self) -> str:

@@ -12,13 +12,13 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from understudy_router.metrics import RouterMetrics
-from understudy_router.openapi import add_lookups
 from understudy_router.router import Router
 from understudy_router.routes import admin_routes, read_routes
 from understudy_router.serving.asgi import LookupsFirst
 from understudy_router.serving.reads import Reads
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.lookup_requests import unknown_path
+from understudy_shared.openapi import add_lookups
 from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemType, problem_of
 
 

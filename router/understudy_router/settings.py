@@ -1,29 +1,14 @@
-"""A router's settings: one frozen model, unknown keys refused, a reason above each default.
-
-From flags, `UNDERSTUDY_*` variables, or a TOML file, in this order of precedence.
-"""
+"""A router's settings; `understudy_shared.service_settings` says where they come from."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Annotated
-
 from pydantic import Field
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
 
-Port = Annotated[int, Field(ge=0, le=65535)]
+from understudy_shared.service_settings import Port, ServiceSettings
 
 
-class RouterSettings(BaseSettings):
+class RouterSettings(ServiceSettings):
     """What `understudy router` is told."""
-
-    model_config = SettingsConfigDict(env_prefix="UNDERSTUDY_", extra="forbid", frozen=True)
 
     redis: str = Field(min_length=1)
     """Redis or Valkey, shared with the nodes: redis://host:port/db, rediss://, unix:///path."""
@@ -48,17 +33,3 @@ class RouterSettings(BaseSettings):
 
     max_in_flight: int = Field(1024, ge=1)
     """Requests answered at once; one more gets 429."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, then variables, then the file that UNDERSTUDY_CONFIG names."""
-        path = os.environ.get("UNDERSTUDY_CONFIG")
-        file = (TomlConfigSettingsSource(settings_cls, Path(path)),) if path else ()
-        return (init_settings, env_settings, *file)

@@ -66,10 +66,6 @@ class ClusterNode(ServedNode):
         """The tasks that it has replicas of."""
         return set() if self.node.generation is None else set(self.node.generation.held)
 
-    def not_ready(self) -> str:
-        """Why it is not ready, as its probe says; "" when it is."""
-        return why_not_ready(self)
-
 
 class ClusterRouter(Served):
     """A router, and a client of its port."""
@@ -77,10 +73,6 @@ class ClusterRouter(Served):
     def __init__(self, router: Router, port: int) -> None:
         super().__init__(port)
         self.router = router
-
-    def not_ready(self) -> str:
-        """Why it is not ready, as its probe says; "" when it is."""
-        return why_not_ready(self)
 
     def order(self) -> tuple[int, int]:
         """(term, epoch) of the assignment that it routes by; (0, 0) before there is one."""
@@ -97,14 +89,6 @@ class ClusterRouter(Served):
         reply = self.get(f"/v1/stores/op0/metadata/{key}?{bounds}")
         assert reply.status == 200, reply
         return reply.body
-
-
-def why_not_ready(of: Served) -> str:
-    """The reasons of a readiness probe in one text."""
-    reply = of.get("/readyz")
-    reasons: Any = reply.body["reasons"]
-    assert (reply.status == 503) == bool(reasons), reply
-    return "; ".join(reasons)
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def reading(*routers: ClusterRouter) -> Iterator[Reader]:
         reader.wait_for_answers()
     finally:
         reader.end()
-    assert reader.failed == []
+    assert reader.failed == [], reader.failed[:3]
 
 
 @contextmanager

@@ -100,6 +100,14 @@ class Served:
         assert reply.status == 200, reply
         return reply.body
 
+    def not_ready(self) -> str:
+        """Why it is not ready, as its probe says; "" when it is."""
+        reply = self.get("/readyz")
+        reasons = reply.body["reasons"]
+        assert isinstance(reasons, list)
+        assert (reply.status == 503) == bool(reasons), reply
+        return "; ".join(reasons)
+
     def partitions(self, store: str = "op0") -> list[dict[str, object]]:
         """A store's partitions in the lag report; none before there is anything to serve."""
         stores = self.lag()["stores"]

@@ -110,6 +110,11 @@ class Member:
         await self._bus.close()
 
     @property
+    def refused(self) -> Mapping[str, int]:
+        """Documents from the bus that were not used, by kind."""
+        return self.gossip.refused
+
+    @property
     def dead(self) -> str | None:
         """Why this process cannot go on, None while it can."""
         return self._tasks.dead
@@ -117,7 +122,7 @@ class Member:
     @property
     def degraded(self) -> str | None:
         """What does not work although lookups do, None when all does."""
-        why = self._deaf or self._mute
+        why = self._mute or self._deaf  # what a call met says more than that nothing is heard
         return None if why is None else f"the bus is away: {why}"
 
     def not_ready(self) -> list[str]:

@@ -16,7 +16,7 @@ from understudy_node.cluster.member import Member, claim
 from understudy_node.cluster.routes import cluster_routes
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
-from understudy_node.serve import open_node, run
+from understudy_node.serve import open_node, serve_app
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
@@ -54,7 +54,7 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     member = Member(node, bus, told, node_id=node_id, incarnation=incarnation, clock=SystemClock())
     if started is not None:
         started(node)
-    run(create_app(node, member, cluster_routes(member)), listener)
+    serve_app(create_app(node, member, cluster_routes(member)), listener)
 
 
 async def _claim(settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str) -> None:

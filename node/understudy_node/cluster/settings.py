@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from understudy_node.settings import NodeSettings, Port
+from understudy_node.settings import NodeSettings
+from understudy_shared.service_settings import Port
 
 
 class ClusterNodeSettings(NodeSettings):

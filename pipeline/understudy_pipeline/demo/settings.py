@@ -1,19 +1,17 @@
-"""What the demo's pipeline is told: by its caller, else by `UNDERSTUDY_*` variables."""
+"""The demo pipeline's settings; `understudy_shared.service_settings` says where they come from."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from understudy_pipeline.demo.query import Provider
+from understudy_shared.service_settings import ServiceSettings
 
 
-class DemoSettings(BaseSettings):
-    """One frozen model; unknown keys are errors."""
-
-    model_config = SettingsConfigDict(env_prefix="UNDERSTUDY_", extra="forbid", frozen=True)
+class DemoSettings(ServiceSettings):
+    """What the demo's pipeline is told."""
 
     checkpoint: Path
     """Where the query keeps its checkpoint: a local folder, which the nodes see too."""

@@ -245,6 +245,8 @@ def test_the_doubtful_are_asked_by_least_lag_and_those_without_anything_open_las
         candidate("d", offset_lag=8),
     ]
     assert names(chosen(crowd, Bound(max_lag=1)).asked) == "dbca"
+    failing = candidate("e", offset_lag=2, suspect="timeout")
+    assert names(chosen([*crowd, failing], Bound(max_lag=1)).asked) == "dbcea"
 
 
 def test_a_bound_is_inclusive() -> None:

@@ -131,6 +131,8 @@ def test_the_end_of_another_lineage_is_no_end() -> None:
     tables = tables_of(task("a", "b"), beat("a", end_version=7), beat("b", end_version=90, lineage="l2"))
     tables.hop_answered("b", 0, 1, 1, 95)
     assert tables.end_version == 7
+    tables.hop_answered("a", 0, 1, 1, 99)
+    assert tables.end_version == 99
     tables.assigned(assigned({TASK: task("a", "b")}, order=(1, 2), lineage="l2"), 1)
     assert tables.end_version == 90
 
@@ -158,6 +160,14 @@ def test_lag_is_unknown_and_not_0_while_the_end_is_not_confirmed() -> None:
     tables = tables_of(task("a"), beat(version=7, end_version=7, end_age_ms=None))
     (only,) = candidates_of(tables, 0, 0, 0)
     assert (only.version, only.offset_lag) == (7, None)
+
+
+def test_lag_is_unknown_by_a_report_that_is_too_old_though_others_confirm_the_end() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    tables.bus_lost(1, "connection refused")
+    tables.heard(beat("b", sequence=2), age_ms=0, now_ms=END_EXPIRY_MS)
+    assert lags(tables, END_EXPIRY_MS) == {"a": 0, "b": 0}
+    assert lags(tables, END_EXPIRY_MS + 1) == {"a": None, "b": 0}
 
 
 def test_a_failed_request_is_forgiven_by_what_is_said_after_it_only() -> None:
@@ -236,8 +246,8 @@ def test_what_is_kept_of_ends_and_catalogues_is_what_the_nodes_say(story: list[t
     for number, (kind, letter, node, end) in enumerate(story):
         now_ms = number * 400
         if kind == "heard":
-            fields = {"lineage": letter, "catalogue": f"{letter}{end % 2}", "end_version": end}
-            tables.heard(beat(str(node), sequence=number, **fields), age_ms=0, now_ms=now_ms)
+            said = beat(str(node), sequence=number, lineage=letter, catalogue=f"{letter}{end % 2}", end_version=end)
+            tables.heard(said, age_ms=0, now_ms=now_ms)
         elif kind == "left":
             tables.left(farewell(str(node)), now_ms)
         elif kind == "answered":

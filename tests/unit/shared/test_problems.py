@@ -34,6 +34,7 @@ def test_types_and_statuses_are_the_documented_ones() -> None:
         "overloaded": 429,
         "internal": 500,
         "store-error": 502,
+        "node-unreachable": 502,
         "not-initialised": 503,
         "no-acceptable-replica": 503,
         "deadline": 504,

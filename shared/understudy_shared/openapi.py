@@ -1,12 +1,16 @@
-"""The lookups in the OpenAPI document: they are served in front of FastAPI, so it does not know of them."""
+"""The lookups in the OpenAPI document, the same for nodes and routers (pure).
+
+They are served in front of FastAPI, which therefore does not know of them.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-from fastapi import FastAPI
+from typing import TYPE_CHECKING, Any
 
 from understudy_shared.bounds import MAX_WAIT_MS
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 Json = dict[str, Any]
 
@@ -76,16 +80,17 @@ def add_lookups(http: FastAPI) -> None:
     """Make `/openapi.json` complete."""
     generated = http.openapi
 
-    def complete() -> Json:
+    def complete() -> dict[str, Any]:
         if http.openapi_schema is None:
             document = generated()
-            document["paths"] |= _paths()
+            document["paths"] |= lookup_paths()
         return http.openapi_schema or {}
 
     http.openapi = complete  # type: ignore[method-assign]  # FastAPI's documented way to extend it
 
 
-def _paths() -> Json:
+def lookup_paths() -> Json:
+    """The `paths` of the lookups."""
     store = _parameter("store", "path", {"type": "string"})
     bounds = [_parameter(name, "query", schema) for name, schema in _BOUNDS.items()]
     key_path = _parameter("key", "path", {"type": "string"}, "one percent-encoded segment per key column")

@@ -1,0 +1,40 @@
+"""Where a service's settings come from: flags, `UNDERSTUDY_*` variables, or a TOML file, in this order of precedence.
+
+A service's own model says what there is: frozen, unknown keys refused, a reason above each default.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class ServiceSettings(BaseSettings):
+    """What every service's settings have in common."""
+
+    model_config = SettingsConfigDict(env_prefix="UNDERSTUDY_", extra="forbid", frozen=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then variables, then the file that UNDERSTUDY_CONFIG names."""
+        path = os.environ.get("UNDERSTUDY_CONFIG")
+        file = (TomlConfigSettingsSource(settings_cls, Path(path)),) if path else ()
+        return (init_settings, env_settings, *file)

@@ -1,0 +1,364 @@
+"""A cluster that is told nonsense: on the bus, by its operators, and by readers. Nothing of it stops a lookup."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.support.cluster import APPLICATION, LIMIT_S, Cluster, cluster, cluster_node, cluster_router
+from tests.support.cluster_watch import heard_assignments, reading
+from tests.support.counting_query import WORDS
+from tests.support.handmade_checkpoint import HandmadeCheckpoint
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.served_node import Served
+from tests.support.spark_queries import wait_until
+
+from understudy_node.cluster.member import IdentityError
+from understudy_node.cluster.serve import main
+from understudy_shared.bus.gossip import Names
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.messages import MAX_MESSAGE_BYTES
+
+TASKS = 4
+VERSION = 3
+NAMES = Names(APPLICATION)
+LOOKUP = "/v1/stores/op0/lookup?key=%5B%22word-0%22%5D"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(folder: Path) -> HandmadeCheckpoint:
+    return HandmadeCheckpoint(folder / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def known(folder: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer) -> Iterator[Cluster]:
+    """Three nodes with two replicas of each task, at rest: the same ones before and after each test."""
+    with cluster(checkpoint.path, folder, redis.url) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        yield known
+
+
+def heartbeat(**fields: object) -> bytes:
+    """A heartbeat as JSON: one that could be used, but for `fields`."""
+    told = {
+        "format": 1,
+        "application_id": APPLICATION,
+        "node_id": "stranger",
+        "incarnation": "i",
+        "sequence": 1,
+        "endpoint": {"host": "127.0.0.1", "port": 1},
+        "state": "serving",
+        "heartbeat_ms": 60_000,
+        "lineage": "l",
+        "end_version": 1_000_000,
+        "end_age_ms": 0,
+        "applied": {"version": 1_000_000},
+        "term": 1_000_000,
+        "epoch": 1_000_000,
+    }
+    return json.dumps(told | fields).encode()
+
+
+NONSENSE = {
+    "malformed": b"{",
+    "no object": b"[1, 2]",
+    "incomplete": b'{"format": 1, "application_id": "counting"}',
+    "mistyped": heartbeat(application_id=7),
+    "oversized": heartbeat(more=" " * MAX_MESSAGE_BYTES),
+    "foreign application": heartbeat(application_id="another"),
+    "future format": heartbeat(format=2),
+    "binary": b"\xff\xfe\x00",
+}
+
+
+def refused_messages(of: Served, kind: str) -> float:
+    """How many of a kind its metrics say it has left out."""
+    for line in of.text("/metrics").splitlines():
+        if f'_refused_messages_total{{kind="{kind}"}}' in line:
+            return float(line.split()[-1])
+    return 0.0
+
+
+def test_nonsense_on_the_channel_is_counted_and_left_out_and_lookups_go_on(known: Cluster, redis: RedisServer) -> None:
+    kinds = {
+        "heartbeat": b"heartbeat",
+        "farewell": b"farewell",
+        "assignment": b"assignment",
+        "commithint": b"hint",
+        "announcement": b"announcement",
+    }
+    hearers: list[Served] = [known.router, *known.nodes.values()]
+    before = {(each, kind): refused_messages(each, kind) for each in hearers for kind in (*kinds, "message")}
+    order = known.router.order()
+    with reading(known.router) as reader:
+        for name in kinds.values():
+            for document in NONSENSE.values():
+                redis.command("PUBLISH", NAMES.channel, name + b"\n" + document)
+        unknown = (b"", b"gibberish", b"\n", b"heartbeats\n{}", b"\xff" * 100)
+        for message in unknown:
+            redis.command("PUBLISH", NAMES.channel, message)
+        for each in hearers:
+            expected = before[each, "message"] + len(unknown)
+            wait_until(
+                lambda each=each, expected=expected: refused_messages(each, "message") == expected,  # type: ignore[misc]
+                what="all of it counted",
+                limit_s=LIMIT_S,
+            )
+            for kind in kinds:
+                assert refused_messages(each, kind) == before[each, kind] + len(NONSENSE), (each, kind)
+        reader.wait_for_answers()
+    assert_well(known)
+    assert known.router.order() == order
+
+
+def assert_well(known: Cluster) -> None:
+    """Everybody lives and is ready, nobody else was let in, and all is as it was."""
+    for each in (known.router, *known.nodes.values()):
+        assert each.get("/livez").status == 200
+        assert each.not_ready() == ""
+    known.wait_to_rest(copies=2, version=VERSION)
+    assert set(known.router.living()) == set(known.nodes)
+
+
+def test_nonsense_under_the_keys_is_left_out_and_a_new_router_gets_along_without(
+    known: Cluster, redis: RedisServer
+) -> None:
+    with reading(known.router) as reader:
+        for number, document in enumerate(NONSENSE.values()):
+            redis.command("SET", NAMES.node(f"bad-{number}"), b"us1 owned i\nheartbeat\n" + document)
+        redis.command("SET", NAMES.node("impostor"), b"us1 owned i\nheartbeat\n" + heartbeat(node_id="n1"))
+        redis.command("SET", NAMES.node("not-ours"), b"whatever")
+        redis.command("RPUSH", NAMES.node("a-list"), b"us1 owned i\n")
+        redis.command("SET", NAMES.announcement, b"us1 put\nannouncement\n{")
+        redis.command("SET", NAMES.catalogue("0" * 32), b"us1 put\ncatalogue\n[]")
+        redis.command("SET", NAMES.term, b"not a number")
+        with cluster_router(redis.url) as newcomer:
+            wait_until(lambda: newcomer.not_ready() == "", what="a new router that is ready", limit_s=LIMIT_S)
+            assert "understudy_router_refused_messages_total" in newcomer.text("/metrics")
+            for each in (known.router, newcomer):
+                assert set(each.living()) == set(known.nodes)
+            reader.wait_for_answers()
+    assert_well(known)
+
+
+def test_nonsense_does_not_keep_the_cluster_from_healing(known: Cluster, redis: RedisServer) -> None:
+    """The assignment in Redis is overwritten, and then a node dies: the next one is written over it all the same."""
+    redis.command("SET", NAMES.assignment, b"us1 fenced 99 99 and more\nassignment\n{")
+    redis.command("DEL", NAMES.term)
+    before = known.router.order()
+    with reading(known.router):
+        known.end("n3")
+        known.wait_to_rest(copies=2, version=VERSION)
+        assert known.router.order() > before
+        known.start("n3")
+        known.wait_to_rest(copies=2, version=VERSION)
+    assert_well(known)
+
+
+def start_a_node(folder: Path, redis: RedisServer, **settings: object) -> None:
+    """As the command does; it must be refused."""
+    told = {"application_id": APPLICATION, "redis": redis.url, "port": 0, "lag_refresh_ms": 100, **settings}
+    main({"data_dir": folder / "refused", **told})
+
+
+def test_a_second_node_of_one_id_is_refused_at_its_start_by_that_id(
+    known: Cluster, folder: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+) -> None:
+    with reading(known.router), pytest.raises(IdentityError, match="another process of the cluster is n1") as refused:
+        start_a_node(folder, redis, checkpoint=str(checkpoint.path), node_id="n1")
+    assert "--node-id" in str(refused.value)
+    assert_well(known)
+
+
+def test_a_node_whose_checkpoint_is_none_is_refused_at_its_start_by_its_path(
+    known: Cluster, folder: Path, redis: RedisServer
+) -> None:
+    wrong = folder / "nowhere"
+    with pytest.raises(UnderstudyError, match="checkpoint") as refused:
+        start_a_node(folder, redis, checkpoint=str(wrong), node_id="n4")
+    assert str(wrong) in str(refused.value)
+    assert redis.command("EXISTS", NAMES.node("n4")) == 0
+    assert_well(known)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "parameter"),
+    [
+        ("max_lag=few", "max_lag"),
+        ("max_lag=-1", "max_lag"),
+        ("max_lag=1.5", "max_lag"),
+        ("max_staleness_ms=1s", "max_staleness_ms"),
+        ("require_active=perhaps", "require_active"),
+        ("unknown_lag=ask", "unknown_lag"),
+        ("wait_ms=99999999", "wait_ms"),
+        ("min_position=us1.garbage", "min_position"),
+        ("maxlag=1", "maxlag"),
+    ],
+)
+def test_a_router_refuses_an_unknown_or_mistyped_bound_by_the_parameter(
+    known: Cluster, bounds: str, parameter: str
+) -> None:
+    reply = known.router.look_up(["word-0"], bounds=bounds)
+    assert (reply.status, reply.problem) == (400, "bad-bound")
+    assert parameter in reply.text
+    explained = known.router.get(f"/v1/stores/op0/metadata/word-0?{bounds}")
+    assert (explained.status, explained.problem) == (400, "bad-bound")
+
+
+def test_in_a_batch_bad_keys_are_refused_in_their_places_and_the_others_are_answered(known: Cluster) -> None:
+    keys = [["word-0"], [7], ["nobody"], [], {"wrod": "word-1"}, ["word-1"], None, ["word-1"], [["word-2"]], ["word-2"]]
+    results = known.router.look_up_all(keys)
+    assert [(result["status"], result.get("type")) for result in results] == [
+        (200, None),
+        (400, "bad-key"),
+        (404, None),
+        *[(400, "bad-key")] * 2,
+        (200, None),
+        (400, "bad-key"),
+        (200, None),
+        (400, "bad-key"),
+        (200, None),
+    ]
+    assert [result["key"] for result in results if "type" not in result] == [
+        {"word": word} for word in ("word-0", "nobody", "word-1", "word-1", "word-2")
+    ]
+    assert all(result["detail"] for result in results if "type" in result)
+
+
+def test_what_there_is_not_is_told_from_what_is_mistyped(known: Cluster) -> None:
+    unknown = known.router.look_up(["word-0"], store="nostore")
+    assert (unknown.status, unknown.problem) == (404, "unknown-store")
+    assert "nostore" in unknown.text
+    mistyped = known.router.look_up([7])
+    assert (mistyped.status, mistyped.problem) == (400, "bad-key")
+    assert "word" in mistyped.text
+    absent = known.router.look_up(["nobody"])
+    assert (absent.status, absent.content_type, absent.body["found"]) == (404, "application/json", False)
+
+
+def test_a_node_that_is_asked_directly_answers_for_what_it_holds_and_for_nothing_else(known: Cluster) -> None:
+    route = known.router.router.stores().get("op0")
+    for node in known.nodes.values():
+        statuses: dict[str, set[int]] = {}
+        for word in WORDS:
+            reply = node.look_up([word])
+            statuses.setdefault(f"0_{route.codec.partition((word,), TASKS)}", set()).add(reply.status)
+            assert reply.status == 200 or reply.problem == "not-owner"
+        assert statuses == {f"0_{task}": {200 if f"0_{task}" in node.holds else 421} for task in range(TASKS)}
+        assert {200} in statuses.values()
+        assert {421} in statuses.values()
+
+
+def test_a_router_without_any_node_says_that_nothing_is_known(folder: Path, redis: RedisServer) -> None:
+    with cluster_router(redis.url, application_id="nobody-serves-it") as router:
+        wait_until(lambda: router.get("/readyz").body["degraded"] is None, what="the bus", limit_s=LIMIT_S)
+        assert router.not_ready() == "no catalogue is known yet; no assignment is known yet"
+        for reply in (router.look_up(["word-0"]), router.post("/v1/stores/op0/lookup", b'{"keys":[["a"]]}')):
+            assert (reply.status, reply.problem) == (503, "not-initialised")
+            assert "/readyz" in reply.text
+        assert router.get("/v1/stores").status == 503
+        assert router.lag()["nodes"] == []
+        assert router.get("/livez").status == 200
+
+
+def test_of_two_nodes_that_took_one_id_while_redis_was_away_one_is_unready_until_the_other_leaves(
+    tmp_path: Path,
+) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(1)
+    with redis_server() as own_redis, cluster(checkpoint.path, tmp_path, own_redis.url) as known:
+        known.wait_to_rest(copies=2, version=1)
+        with reading(known.router) as reader, ExitStack() as stack:
+            own_redis.kill()
+            second = stack.enter_context(
+                cluster_node(checkpoint.path, tmp_path / "second", own_redis.url, node_id="n1")
+            )
+            own_redis.start()
+            twins = [known.nodes["n1"], second]
+            rivals = "another process of the cluster is n1"
+            wait_until(lambda: any(rivals in twin.not_ready() for twin in twins), what="a loser", limit_s=LIMIT_S)
+            wait_until(lambda: not all(twin.not_ready() for twin in twins), what="a winner", limit_s=LIMIT_S)
+            (loser,) = [twin for twin in twins if rivals in twin.not_ready()]
+            assert loser.get("/livez").status == 200
+            assert loser.member.heartbeat().state == "failed"
+            known.wait_to_rest(copies=2, version=1)
+            reader.wait_for_answers()
+            if loser is second:
+                known.stop("n1")
+                known.nodes["n1"] = second
+            else:
+                stack.close()
+            wait_until(lambda: loser.not_ready() == "", what="the id to be free", limit_s=LIMIT_S)
+            known.wait_to_rest(copies=2, version=1)
+            if loser is second:
+                del known.nodes["n1"]
+
+
+@pytest.mark.parametrize("stranger", ["n0", "n9"])
+def test_a_node_on_another_checkpoint_is_outvoted_gets_no_tasks_and_answers_nobody(
+    tmp_path: Path, stranger: str
+) -> None:
+    common = HandmadeCheckpoint(tmp_path / "common", partitions=TASKS).create().add(1)
+    other = HandmadeCheckpoint(tmp_path / "other", partitions=TASKS).create().add(1, 2)
+    other.write("metadata", b'{"id":"99999999-2222-4333-8444-555555555555"}')
+    with redis_server() as own_redis, cluster(common.path, tmp_path, own_redis.url, nodes=2) as known:
+        known.wait_to_rest(copies=2, version=1)
+        with (
+            reading(known.router) as reader,
+            heard_assignments(own_redis.url) as heard,
+            cluster_node(other.path, tmp_path / stranger, own_redis.url, node_id=stranger) as outvoted,
+        ):
+            wait_until(lambda: "others of application" in outvoted.not_ready(), what="the vote", limit_s=LIMIT_S)
+            assert outvoted.not_ready().startswith(f"this node follows {other.path} (lineage 99999999-")
+            assert f"follow {common.path} (lineage 11111111-" in outvoted.not_ready()
+            wait_until(lambda: stranger in known.router.living(), what="word of it", limit_s=LIMIT_S)
+            wait_until(lambda: known.router.living()[stranger]["state"] == "failed", what="its state", limit_s=LIMIT_S)
+            for word in WORDS:
+                assert outvoted.look_up([word]).problem == "not-owner"
+            common.add(2)
+            wait_until(lambda: shows(known, 2), what="the next version", limit_s=LIMIT_S)
+            reader.wait_for_answers()
+            assert outvoted.holds == set()
+            told = known.router.living()[stranger]
+            assert (told["active"], told["standby"], told["warmup"]) == (0, 0, 0)
+            assert known.router.lag()["end_offset_position"] == 2
+        known.wait_to_rest(copies=2, version=2)
+    assert all(stranger not in duty.holders for assignment in heard for duty in assignment.tasks.values())
+
+
+def shows(known: Cluster, version: int) -> bool:
+    """Whether every replica does."""
+    return all(part["current_offset_position"] == version for part in known.router.partitions())
+
+
+def test_a_node_that_was_alone_with_its_checkpoint_gives_way_to_most(tmp_path: Path) -> None:
+    common = HandmadeCheckpoint(tmp_path / "common", partitions=TASKS).create().add(1)
+    other = HandmadeCheckpoint(tmp_path / "other", partitions=TASKS).create().add(1, 2)
+    other.write("metadata", b'{"id":"99999999-2222-4333-8444-555555555555"}')
+    with (
+        redis_server() as own_redis,
+        cluster_node(other.path, tmp_path / "n0", own_redis.url, node_id="n0") as early,
+    ):
+        wait_until(lambda: len(early.holds) == TASKS, what="all tasks, while it is alone", limit_s=LIMIT_S)
+        assert early.look_up(["word-0"]).status == 200
+        with cluster(common.path, tmp_path, own_redis.url, nodes=2) as known:
+            wait_until(lambda: "others of application" in early.not_ready(), what="the vote", limit_s=LIMIT_S)
+            wait_until(lambda: not early.holds, what="no task left with it", limit_s=LIMIT_S)
+            wait_until(lambda: {known.router.look_up([word]).status for word in WORDS} == {200}, what="answers")
+            with reading(known.router):
+                assert {early.look_up([word]).problem for word in WORDS} == {"not-owner"}
+                for word in WORDS:
+                    assert known.router.look_up([word]).body["version"] == 1

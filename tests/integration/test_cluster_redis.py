@@ -1,0 +1,145 @@
+"""Redis away at the start, lost, back empty, and emptied under way: lookups go on, and nothing turns back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.cluster import APPLICATION, LIMIT_S, Cluster, cluster, cluster_router
+from tests.support.cluster_watch import heard_assignments, reading
+from tests.support.handmade_checkpoint import HandmadeCheckpoint
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.served_node import Served
+from tests.support.spark_queries import wait_until
+
+from understudy_shared.bus.gossip import Names
+from understudy_shared.messages import Assignment
+
+TASKS = 4
+VERSION = 3
+NAMES = Names(APPLICATION)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
+    return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
+
+
+@pytest.fixture
+def running(tmp_path: Path, checkpoint: HandmadeCheckpoint) -> Iterator[tuple[Cluster, RedisServer]]:
+    """Three nodes and two routers at rest, and their Redis."""
+    with redis_server() as redis, cluster(checkpoint.path, tmp_path, redis.url, routers=2) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        yield known, redis
+
+
+def degraded(of: Served) -> str:
+    """What the readiness probe says does not work; "" when all does."""
+    return str(of.get("/readyz").body["degraded"] or "")
+
+
+def wait_to_be_told(of: Served, what: str) -> None:
+    """Return when its probe says that; "" is that all works."""
+    wait_until(lambda: what in degraded(of) if what else not degraded(of), what=what or "no word", limit_s=LIMIT_S)
+
+
+def keys(redis: RedisServer) -> set[str]:
+    found: Any = redis.command("KEYS", "*")
+    return {key.decode() for key in found}
+
+
+def assert_goes_on_from(before: Assignment, heard: list[Assignment]) -> None:
+    """All that was assigned since comes after what was there, in order."""
+    orders = [before.order, *(assignment.order for assignment in heard)]
+    assert orders == sorted(set(orders))
+
+
+def test_without_redis_everybody_starts_waits_and_says_so_and_is_ready_when_it_comes(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint
+) -> None:
+    with redis_server(running=False) as redis, cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
+        for node in known.nodes.values():
+            wait_to_be_told(node, "the bus is away: Redis cannot be reached")
+            assert node.not_ready().startswith("no assignment is known yet; the bus is away: Redis cannot be reached")
+        wait_to_be_told(known.router, "the bus is away: Redis cannot be reached")
+        assert "no catalogue is known yet; the bus is away: Redis cannot be reached" in known.router.not_ready()
+        assert "no assignment is known yet; the bus is away: Redis cannot be reached" in known.router.not_ready()
+        for each in (known.router, *known.nodes.values()):
+            assert each.get("/livez").status == 200
+        refused = known.router.look_up(["word-0"])
+        assert (refused.status, refused.problem) == (503, "not-initialised")
+        assert known.router.lag()["assignment"] is None
+        redis.start()
+        known.wait_to_rest(copies=2, version=VERSION)
+        for each in (known.router, *known.nodes.values()):
+            wait_to_be_told(each, "")
+            assert each.get("/readyz").status == 200
+        with reading(known.router):
+            pass
+
+
+def test_while_redis_is_away_lookups_go_on_lag_is_known_and_nothing_is_reassigned_and_then_it_is_back_empty(
+    running: tuple[Cluster, RedisServer], checkpoint: HandmadeCheckpoint
+) -> None:
+    known, redis = running
+    before = known.router.router.tables.assignment
+    assert before is not None
+    with reading(*known.routers) as reader, heard_assignments(redis.url) as heard:
+        redis.kill()
+        for each in (*known.routers, *known.nodes.values()):
+            wait_to_be_told(each, "the bus is away: Redis cannot be reached")
+            assert each.get("/readyz").status == 200
+            assert each.get("/livez").status == 200
+        checkpoint.add(VERSION + 1)
+        known.wait_to_rest(copies=2, version=VERSION + 1)  # by the word of the nodes themselves
+        for router in known.routers:
+            bus: Any = router.lag()["bus"]
+            assert bus["state"] == "degraded"
+            assert "Redis" in bus["why"]
+        known.end("n3")
+        reader.wait_for_answers(200)
+        assert {router.order() for router in known.routers} == {before.order}
+        assert {node.member.assignment.order for node in known.nodes.values() if node.member.assignment} == {
+            before.order
+        }
+        redis.start()
+        assert keys(redis) == set()
+        known.wait_to_rest(copies=2, version=VERSION + 1)
+        for each in (*known.routers, *known.nodes.values()):
+            wait_to_be_told(each, "")
+        reader.wait_for_answers()
+        wait_until(lambda: bool(heard), what="an assignment without n3", limit_s=LIMIT_S)
+    assert_goes_on_from(before, heard)
+    assert heard[-1].term > before.term
+    found = keys(redis)
+    assert {NAMES.node("n1"), NAMES.node("n2"), NAMES.assignment} <= found
+    assert NAMES.node("n3") not in found
+    assert any(key.startswith(NAMES.catalogues) for key in found)
+
+
+def test_a_redis_that_is_emptied_under_way_is_filled_again_and_turns_nothing_back(
+    running: tuple[Cluster, RedisServer],
+) -> None:
+    known, redis = running
+    before = known.router.router.tables.assignment
+    assert before is not None
+    with reading(*known.routers) as reader, heard_assignments(redis.url) as heard:
+        redis.flush()
+        wait_until(lambda: NAMES.assignment in keys(redis), what="the assignment in Redis again", limit_s=LIMIT_S)
+        wait_until(lambda: bool(heard), what="its word on the bus", limit_s=LIMIT_S)
+        known.wait_to_rest(copies=2, version=VERSION)
+        reader.wait_for_answers()
+    assert_goes_on_from(before, heard)
+    assert heard[-1].tasks == before.tasks
+    assert {NAMES.node(f"n{number}") for number in (1, 2, 3)} <= keys(redis)
+
+
+def test_a_router_that_starts_after_redis_was_emptied_learns_everything(running: tuple[Cluster, RedisServer]) -> None:
+    known, redis = running
+    redis.flush()
+    with cluster_router(redis.url) as newcomer:
+        wait_until(lambda: newcomer.not_ready() == "", what="a router that is ready", limit_s=LIMIT_S)
+        with reading(newcomer, *known.routers):
+            pass
