@@ -97,4 +97,4 @@ def json_response(content: object, status: int = 200) -> Response:
 
 
 def _described(router: Router, route: StoreRoute) -> dict[str, object]:
-    return {**route.described(), "end_offset_position": router.tables.end_version}
+    return {**route.described(), "end_offset_position": router.tables.end_version or None}

@@ -353,6 +353,7 @@ def test_a_node_that_was_alone_with_its_checkpoint_gives_way_to_most(tmp_path: P
         cluster_node(other.path, tmp_path / "n0", own_redis.url, node_id="n0") as early,
     ):
         wait_until(lambda: len(early.holds) == TASKS, what="all tasks, while it is alone", limit_s=LIMIT_S)
+        wait_until(lambda: early.not_ready() == "", what="something to show", limit_s=LIMIT_S)
         assert early.look_up(["word-0"]).status == 200
         with cluster(common.path, tmp_path, own_redis.url, nodes=2) as known:
             wait_until(lambda: "others of application" in early.not_ready(), what="the vote", limit_s=LIMIT_S)

@@ -147,6 +147,10 @@ def test_a_warm_up_that_replaces_nothing_any_more_is_dropped() -> None:
     assert several([A, B], leaving, held) == before
 
 
+def test_of_equal_ones_the_warm_up_is_the_one_too_many() -> None:
+    assert one([A, B, C], task("a", "b", "c"), ready("a", "b") + behind("c")) == task("a", "b")
+
+
 def test_a_caught_up_replica_that_was_given_to_nobody_is_taken_when_all_others_died() -> None:
     assert one([A, B], task("c", "d"), ready("b")).active == "b"
 

@@ -193,6 +193,16 @@ async def test_replicas_of_another_layout_are_not_caught_up_but_their_nodes_get_
     assert len(written.tasks["0_2"].holders) == 2
 
 
+async def test_a_layout_that_only_one_node_serves_already_is_led_by_that_node() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    nodes = [beat("a", at=first.order, partitions=3), beat("b", at=first.order)]
+    written = await world.turn(placement, nodes, layout=("l1", 3, ["0_0", "0_1", "0_2"]))
+    assert written is not None
+    assert [written.tasks[key].active for key in LAYOUT[2]] == ["a", "a"]
+
+
 async def test_draining_is_told_and_moves_the_roles_away() -> None:
     world = World()
     placement = world.placement()
@@ -293,6 +303,17 @@ async def test_a_node_that_does_not_know_what_others_follow_leaves_the_lease_to_
     assert written is not None
     assert written.order == (2, 2)
     assert "b" in {task.active for task in written.tasks.values()}
+
+
+async def test_a_lease_of_a_term_that_others_are_past_is_taken_anew() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    later = first.model_copy(update={"term": 5, "epoch": 9})  # of a Redis that was failed over to this one
+    world.known["a"] = later
+    written = await world.turn(placement, [beat("a", at=later.order), beat("b", at=later.order)])
+    assert written is not None
+    assert written.order == (6, 10)
 
 
 async def test_an_assignment_that_nobody_knows_any_more_is_replaced_by_a_later_one() -> None:
