@@ -16,7 +16,7 @@ from tests.support.redis_server import RedisServer, redis_server
 from tests.support.served_node import Served
 from tests.support.spark_queries import wait_until
 
-from understudy_node.cluster.member import IdentityError
+from understudy_node.cluster.claim import IdentityError
 from understudy_node.cluster.serve import main
 from understudy_shared.bus.gossip import Names
 from understudy_shared.errors import UnderstudyError

@@ -133,7 +133,8 @@ def test_a_redis_that_is_emptied_under_way_is_filled_again_and_turns_nothing_bac
         reader.wait_for_answers()
     assert_goes_on_from(before, heard)
     assert heard[-1].tasks == before.tasks
-    assert {NAMES.node(f"n{number}") for number in (1, 2, 3)} <= keys(redis)
+        everybody = {NAMES.node(f"n{number}") for number in (1, 2, 3)}
+        wait_until(lambda: everybody <= keys(redis), what="everybody's key", limit_s=LIMIT_S)
 
 
 def test_a_router_that_starts_after_redis_was_emptied_learns_everything(running: tuple[Cluster, RedisServer]) -> None:

@@ -9,20 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from understudy_node.cluster.balance import Standing, Target, targets
-from understudy_shared.messages import AssignedTask, Assignment
+from understudy_shared.messages import AssignedTask
+from understudy_shared.words import Role
 
 NOBODY = AssignedTask(active=None)
-
-
-class Duty(StrEnum):
-    """What an assignment asks of a node for a task."""
-
-    ACTIVE = "active"
-    STANDBY = "standby"
-    WARMUP = "warmup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +64,13 @@ def assign(
     return {task: found[task] for task in tasks}
 
 
-def roles_of(assignment: Assignment, node_id: str) -> dict[str, Duty]:
-    """What an assignment asks of one node."""
-    duties = {}
-    for task, assigned in assignment.tasks.items():
-        if assigned.active == node_id:
-            duties[task] = Duty.ACTIVE
-        elif node_id in assigned.standbys:
-            duties[task] = Duty.STANDBY
-        elif node_id in assigned.warmups:
-            duties[task] = Duty.WARMUP
-    return duties
+def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role]:
+    """What an assignment gives a node; a warm-up is a standby that does not count yet."""
+    return {
+        task: Role.ACTIVE if assigned.active == node_id else Role.STANDBY
+        for task, assigned in tasks.items()
+        if node_id in assigned.holders
+    }
 
 
 def _standing(before: AssignedTask, told: Sequence[Replica], alive: set[str]) -> Standing:

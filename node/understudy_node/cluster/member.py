@@ -11,6 +11,8 @@ import logging
 from collections.abc import Mapping
 from typing import Literal
 
+from understudy_node.cluster.assignor import duties_of
+from understudy_node.cluster.bus_state import BusState
 from understudy_node.cluster.catalogue import catalogue_of
 from understudy_node.cluster.heartbeat import heartbeat_of
 from understudy_node.cluster.neighbours import Neighbours, outvoted
@@ -18,12 +20,10 @@ from understudy_node.cluster.placement import Placement
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
 from understudy_shared.bus.base import Back, Bus, BusError, Lost
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, digest_of
+from understudy_shared.bus.gossip import Gossip, Seen, digest_of
 from understudy_shared.clock import Clock
-from understudy_shared.errors import UnderstudyError
 from understudy_shared.messages import (
     Announcement,
-    AssignedTask,
     Assignment,
     Catalogue,
     CommitHint,
@@ -32,7 +32,6 @@ from understudy_shared.messages import (
     Heartbeat,
 )
 from understudy_shared.supervise import Supervisor
-from understudy_shared.words import Role
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +41,11 @@ MIN_BEAT_GAP_MS = 100
 SETTLE_MS = 10
 """A batch reaches the tasks of a node within milliseconds of each other: one heartbeat for all of them."""
 
+PAUSE_HEARTBEATS = 2
+"""A turn that comes so late means that this process did not run, and heard nothing of the others."""
+
 CATALOGUE_EVERY_MS = 3600 * 1000
 """Catalogues expire after a day without a writer."""
-
-
-class IdentityError(UnderstudyError):
-    """Another process of the cluster uses this node's id."""
 
 
 class Member:
@@ -80,8 +78,9 @@ class Member:
         self._sequence = 0
         self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._deaf: str | None = "not connected yet"
-        self._mute: str | None = None
+        self._bus_state = BusState()
+        self._must_read = False
+        self._turned_ms = clock.monotonic_ms()
         self._rival = False
         self._outvoted: str | None = None
         self._catalogue: tuple[object, str, Catalogue] | None = None
@@ -122,8 +121,7 @@ class Member:
     @property
     def degraded(self) -> str | None:
         """What does not work although lookups do, None when all does."""
-        why = self._mute or self._deaf  # what a call met says more than that nothing is heard
-        return None if why is None else f"the bus is away: {why}"
+        return self._bus_state.degraded
 
     def not_ready(self) -> list[str]:
         """Why this node should not be sent readers, beyond what the node itself says."""
@@ -202,25 +200,33 @@ class Member:
 
     async def _turn(self) -> None:
         """Say how this node is, and assign if that is its office."""
+        now_ms = self._clock.monotonic_ms()
+        # After a pause of our own everybody looks dead: what the keys say now is where to go on from.
+        self._must_read |= now_ms - self._turned_ms > PAUSE_HEARTBEATS * self._settings.lag_refresh_ms
+        self._turned_ms = now_ms
+        if self._must_read:
+            await self._read_all()
         self._apply()
         own = self.heartbeat()
-        now_ms = self._clock.monotonic_ms()
         try:
             self._rival_seen(not await self.gossip.beat(own))
             await self._tell_catalogue(now_ms)
             self._neighbours.heard(own, age_ms=0, now_ms=now_ms)
             nodes = self._neighbours.alive(now_ms)
             self._outvoted = outvoted(own, nodes)
-            if self._rival or self._outvoted:
-                await self._placement.give_up()
-                return
-            written = await self._placement.turn(
-                nodes=nodes, layout=self._layout(), highest=self._neighbours.highest(), known=self.assignment
-            )
+            await self._place(nodes)
+            self._bus_state.speaks(None)
         except BusError as error:
-            self._speaks(str(error))
+            self._bus_state.speaks(str(error))
+
+    async def _place(self, nodes: list[Seen]) -> None:
+        """Assign, if that is this node's office, and its view of the cluster can be trusted."""
+        if self._rival or self._outvoted or self._must_read:
+            await self._placement.give_up()
             return
-        self._speaks(None)
+        written = await self._placement.turn(
+            nodes=nodes, layout=self._layout(), highest=self._neighbours.highest(), known=self.assignment
+        )
         if written is not None:
             self._take(written)
 
@@ -257,42 +263,28 @@ class Member:
                 case Announcement():
                     self.node.announce(heard)
                 case Lost():
-                    self._hears(heard.why)
+                    self._bus_state.hears(heard.why)
                 case Back():
                     await self._read_all()
 
     async def _read_all(self) -> None:
-        """The subscription stands: what the keys say now is where to go on from."""
+        """Nothing was missed after this, if the subscription stands: what the keys say now is where to go on from."""
         try:
             self._neighbours.read(await self.gossip.nodes(), now_ms=self._clock.monotonic_ms())
             assignment, announcement = await self.gossip.assignment(), await self.gossip.announcement()
         except BusError as error:
-            self._hears(str(error))
+            self._must_read = True  # with the next heartbeat
+            self._bus_state.hears(str(error))
             return
+        self._must_read = False
         self._placement.bus_came_back()
         self._told_catalogue = None
-        self._hears(None)
+        self._bus_state.hears(None)
         if assignment is not None:
             self._take(assignment)
         if announcement is not None:
             self.node.announce(announcement)
         self._changed.set()
-
-    def _hears(self, deaf: str | None) -> None:
-        was, self._deaf = self.degraded, deaf
-        self._note_bus(was)
-
-    def _speaks(self, mute: str | None) -> None:
-        was, self._mute = self.degraded, mute
-        self._note_bus(was)
-
-    def _note_bus(self, was: str | None) -> None:
-        """Say once that the bus went, and once that it is there."""
-        now = self.degraded
-        if was is None and now is not None:
-            log.warning("%s; lookups go on", now, extra={"action": "bus-lost"})
-        elif was is not None and now is None:
-            log.info("the bus is there", extra={"action": "bus-back"})
 
     def _rival_seen(self, rival: bool) -> None:
         if rival and not self._rival:
@@ -321,28 +313,3 @@ class Member:
             "assignment %d.%d: %d tasks", assignment.term, assignment.epoch, len(duties), extra={"action": "assigned"}
         )
         self.node.assign(duties, partitions=assignment.partitions if applies[1] else None)
-
-
-def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role]:
-    """What an assignment gives a node; a warm-up is a standby that does not count yet."""
-    return {
-        task: Role.ACTIVE if assigned.active == node_id else Role.STANDBY
-        for task, assigned in tasks.items()
-        if node_id in assigned.holders
-    }
-
-
-async def claim(gossip: Gossip, first: Heartbeat) -> None:
-    """Take the node id for this incarnation. Raises IdentityError when another process keeps using it.
-
-    What is left of a process that died goes by itself, within one expiry.
-    """
-    for _ in range(EXPIRY_HEARTBEATS + 2):
-        if await gossip.beat(first):
-            return
-        await asyncio.sleep(first.heartbeat_ms / 1000)
-    raise IdentityError(
-        f"another process of the cluster is {first.node_id}",
-        where=f"application {first.application_id}",
-        fix="Give each node an id of its own with --node-id, or stop the other process",
-    )

@@ -12,7 +12,8 @@ import uuid
 from collections.abc import Callable
 
 from understudy_node.app import create_app
-from understudy_node.cluster.member import Member, claim
+from understudy_node.cluster.claim import claim
+from understudy_node.cluster.member import Member
 from understudy_node.cluster.routes import cluster_routes
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node

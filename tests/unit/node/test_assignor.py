@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from understudy_node.cluster.assignor import Duty, Member, Replica, assign, roles_of
-from understudy_shared.messages import AssignedTask, Assignment
+from understudy_node.cluster.assignor import Member, Replica, assign, duties_of
+from understudy_shared.messages import AssignedTask
+from understudy_shared.words import Role
 
 A, B, C, D = (Member(node_id) for node_id in "abcd")
 TASKS = [f"0_{partition}" for partition in range(4)]
@@ -169,13 +170,5 @@ def test_the_actives_of_a_node_that_dies_are_not_all_promoted_on_one_other() -> 
 
 
 def test_duties_are_read_from_the_assignment() -> None:
-    found = Assignment(
-        application_id="flights",
-        term=1,
-        epoch=1,
-        written_by="a",
-        lineage="l",
-        partitions=4,
-        tasks={"0_0": task("a", "b"), "0_1": task("b", "a"), "0_2": task("b", "", "a"), "0_3": task("b")},
-    )
-    assert roles_of(found, "a") == {"0_0": Duty.ACTIVE, "0_1": Duty.STANDBY, "0_2": Duty.WARMUP}
+    tasks = {"0_0": task("a", "b"), "0_1": task("b", "a"), "0_2": task("b", "", "a"), "0_3": task("b")}
+    assert duties_of(tasks, "a") == {"0_0": Role.ACTIVE, "0_1": Role.STANDBY, "0_2": Role.STANDBY}

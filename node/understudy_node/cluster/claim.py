@@ -1,0 +1,29 @@
+"""Taking a node id before anything is served: two processes with one identity would speak over each other."""
+
+from __future__ import annotations
+
+import asyncio
+
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.messages import Heartbeat
+
+
+class IdentityError(UnderstudyError):
+    """Another process of the cluster uses this node's id."""
+
+
+async def claim(gossip: Gossip, first: Heartbeat) -> None:
+    """Take the node id for this incarnation. Raises IdentityError when another process keeps using it.
+
+    What is left of a process that died goes by itself, within one expiry.
+    """
+    for _ in range(EXPIRY_HEARTBEATS + 2):
+        if await gossip.beat(first):
+            return
+        await asyncio.sleep(first.heartbeat_ms / 1000)
+    raise IdentityError(
+        f"another process of the cluster is {first.node_id}",
+        where=f"application {first.application_id}",
+        fix="Give each node an id of its own with --node-id, or stop the other process",
+    )
