@@ -14,6 +14,7 @@ from tests.support.redis_server import RedisServer, redis_server
 from tests.support.served_node import Served
 from tests.support.spark_queries import wait_until
 
+from understudy_shared.bus import redis_bus
 from understudy_shared.bus.gossip import Names
 from understudy_shared.messages import Assignment
 
@@ -119,6 +120,29 @@ def test_while_redis_is_away_lookups_go_on_lag_is_known_and_nothing_is_reassigne
     assert any(key.startswith(NAMES.catalogues) for key in found)
 
 
+def test_nodes_that_are_heard_again_before_they_hear_do_not_take_the_others_for_dead(
+    running: tuple[Cluster, RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, redis = running
+    before = known.router.router.tables.assignment
+    assert before is not None
+    monkeypatch.setattr(redis_bus, "MIN_PAUSE_MS", redis_bus.MAX_PAUSE_MS)  # longer than an expiry, before they hear
+    with reading(*known.routers) as reader:
+        redis.kill()
+        for node in known.nodes.values():
+            wait_to_be_told(node, "the bus is away: Redis cannot be reached")
+        redis.start()
+        wait_until(lambda: NAMES.assignment in keys(redis), what="the assignment in Redis again", limit_s=LIMIT_S)
+        known.wait_to_rest(copies=2, version=VERSION)
+        for each in (*known.routers, *known.nodes.values()):
+            wait_to_be_told(each, "")
+        wait_until(lambda: known.router.order() > before.order, what="the next assignment", limit_s=LIMIT_S)
+        reader.wait_for_answers()
+    after = known.router.router.tables.assignment
+    assert after is not None
+    assert (after.epoch, after.tasks) == (before.epoch + 1, before.tasks)
+
+
 def test_a_redis_that_is_emptied_under_way_is_filled_again_and_turns_nothing_back(
     running: tuple[Cluster, RedisServer],
 ) -> None:
@@ -133,8 +157,8 @@ def test_a_redis_that_is_emptied_under_way_is_filled_again_and_turns_nothing_bac
         reader.wait_for_answers()
     assert_goes_on_from(before, heard)
     assert heard[-1].tasks == before.tasks
-        everybody = {NAMES.node(f"n{number}") for number in (1, 2, 3)}
-        wait_until(lambda: everybody <= keys(redis), what="everybody's key", limit_s=LIMIT_S)
+    everybody = {NAMES.node(f"n{number}") for number in (1, 2, 3)}
+    wait_until(lambda: everybody <= keys(redis), what="everybody's key", limit_s=LIMIT_S)
 
 
 def test_a_router_that_starts_after_redis_was_emptied_learns_everything(running: tuple[Cluster, RedisServer]) -> None:

@@ -79,6 +79,7 @@ class Member:
         self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bus_state = BusState()
+        self._subscribed = False
         self._must_read = False
         self._turned_ms = clock.monotonic_ms()
         self._rival = False
@@ -204,7 +205,7 @@ class Member:
         # After a pause of our own everybody looks dead: what the keys say now is where to go on from.
         self._must_read |= now_ms - self._turned_ms > PAUSE_HEARTBEATS * self._settings.lag_refresh_ms
         self._turned_ms = now_ms
-        if self._must_read:
+        if self._must_read and self._subscribed:
             await self._read_all()
         self._apply()
         own = self.heartbeat()
@@ -217,11 +218,12 @@ class Member:
             await self._place(nodes)
             self._bus_state.speaks(None)
         except BusError as error:
+            self._must_read = True  # while the bus did not answer, nobody was heard
             self._bus_state.speaks(str(error))
 
     async def _place(self, nodes: list[Seen]) -> None:
         """Assign, if that is this node's office, and its view of the cluster can be trusted."""
-        if self._rival or self._outvoted or self._must_read:
+        if self._rival or self._outvoted or self._must_read or not self._subscribed:
             await self._placement.give_up()
             return
         written = await self._placement.turn(
@@ -263,8 +265,10 @@ class Member:
                 case Announcement():
                     self.node.announce(heard)
                 case Lost():
+                    self._subscribed = False  # calls may come through before it stands again: silence says nothing then
                     self._bus_state.hears(heard.why)
                 case Back():
+                    self._subscribed = True
                     await self._read_all()
 
     async def _read_all(self) -> None:
