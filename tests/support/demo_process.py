@@ -1,4 +1,4 @@
-"""`understudy demo --json` as a process of its own: what it says when it is ready, and its parts to kill and to ask."""
+"""`understudy demo --json` as a process of its own: what it says, and its parts to ask and to kill."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.command_line import UNDERSTUDY, environment
 from tests.support.oracle_serving import ServedProcess
 from tests.support.served_node import Reply
 from tests.support.spark_queries import wait_until
 
-READY_LIMIT_S = 240.0
-END_LIMIT_S = 60.0
+READY_LIMIT_S = 240
+END_LIMIT_S = 90
 
 
 @dataclass(frozen=True, slots=True)
 class DemoPart:
-    """One process of the demo."""
+    """One process of the demo; `argv` starts it again."""
 
     name: str
     role: str
@@ -36,11 +35,8 @@ class DemoPart:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-
     def get(self, target: str) -> Reply:
-        """`GET target` over a connection of its own."""
+        """`GET target`, over a connection of its own."""
         client = ServedProcess(self.port)
         try:
             return client.get(target)
@@ -55,78 +51,69 @@ class DemoPart:
             client.close()
 
 
-@dataclass(slots=True)
 class DemoProcess:
-    """A demo that is ready. `lines` are the JSON documents it has printed, the first of which tells what runs."""
+    """The demo; what it says lies in files."""
 
-    process: subprocess.Popen[str]
-    errors: Path
-    lines: list[dict[str, Any]] = field(default_factory=list)
+    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
+        self.scratch = folder / "scratch"
+        self.scratch.mkdir(parents=True)
+        self._output, self._errors = folder / "output.txt", folder / "errors.txt"
+        with self._output.open("wb") as out, self._errors.open("wb") as err:
+            self.process = subprocess.Popen(
+                [UNDERSTUDY, "demo", "--json", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment({"TMPDIR": str(self.scratch)}),
+                start_new_session=True,
+            )
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """All that it has said."""
+        return [json.loads(line) for line in self._output.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def wait_for(self, event: str, *, limit_s: float = READY_LIMIT_S) -> dict[str, Any]:
+        """The first event of a kind."""
+        wait_until(
+            lambda: any(told["event"] == event for told in self.events) or self.process.poll() is not None,
+            what=f"{event!r} of the demo",
+            limit_s=limit_s,
+        )
+        found = next((told for told in self.events if told["event"] == event), None)
+        assert found is not None, self._errors.read_text()
+        return found
 
     @property
     def ready(self) -> dict[str, Any]:
-        return self.lines[0]
+        """What it said when everything answered."""
+        return self.wait_for("ready")
 
     @property
     def checkpoint(self) -> Path:
         return Path(self.ready["checkpoint"])
 
-    @property
-    def application_id(self) -> str:
-        return str(self.ready["application_id"])
-
-    @property
-    def redis(self) -> str:
-        return str(self.ready["redis"])
-
     def parts(self, role: str) -> list[DemoPart]:
+        """Its processes of one kind."""
         return [
             DemoPart(part["name"], part["role"], part["pid"], part["url"] or "", tuple(part["argv"]))
             for part in self.ready["processes"]
             if part["role"] == role
         ]
 
-    def stop(self) -> int:
-        """Ctrl-C, and the exit code."""
-        self.process.send_signal(signal.SIGINT)
+    def interrupt(self) -> int:
+        """Ctrl-C, as a terminal sends it: to everybody in the group. Returns the exit code."""
+        os.killpg(self.process.pid, signal.SIGINT)
         return self.process.wait(END_LIMIT_S)
 
 
 @contextmanager
 def demo_process(folder: Path, arguments: Sequence[str] = ()) -> Iterator[DemoProcess]:
     """A demo until the end of the block; it begins when everything answers."""
-    errors = folder / "demo-errors.txt"
-    with errors.open("w") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "understudy", "demo", "--json", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=err,
-            text=True,
-            env={**os.environ, "TMPDIR": "/tmp"},
-        )
-    demo = DemoProcess(process, errors)
-    reader = threading.Thread(target=_read, args=(process, demo.lines), name="demo output", daemon=True)
-    reader.start()
+    running = DemoProcess(folder, arguments)
     try:
-        wait_until(
-            lambda: bool(demo.lines) or process.poll() is not None, what="the demo to be ready", limit_s=READY_LIMIT_S
-        )
-        assert demo.lines, f"the demo ended with {process.poll()}:\n{errors.read_text()[-4000:]}"
-        yield demo
+        running.wait_for("ready")
+        yield running
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(END_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(END_LIMIT_S)
-        reader.join(END_LIMIT_S)
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def _read(process: subprocess.Popen[str], lines: list[dict[str, Any]]) -> None:
-    assert process.stdout is not None
-    lines.extend(map(json.loads, process.stdout))
+        running.process.kill()
+        running.process.wait(END_LIMIT_S)

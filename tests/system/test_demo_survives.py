@@ -1,22 +1,24 @@
 """The demo's topology, real processes throughout: while the query runs and nodes die, every answer is Spark's.
 
-One demo for all of these claims, in this order: it takes half a minute to start.
+In this order: the last test ends the demo.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import pytest
 import redis
 from pyspark.sql import SparkSession
-from tests.support.demo_process import DemoPart, DemoProcess, demo_process
+from tests.support.demo_process import END_LIMIT_S, DemoPart, DemoProcess
 from tests.support.oracle_json import as_text, json_array, json_object
+from tests.support.process_table import is_there
 from tests.support.served_node import Reply
 from tests.support.spark_oracle import OracleRow, read_versions, row_types
 from tests.support.spark_queries import committed_batches, wait_until
@@ -26,13 +28,6 @@ from understudy_shared.messages import Assignment
 
 KEY = "N14228"
 SAMPLED = 40
-ARGUMENTS = ("--speed-up", "7200")
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoProcess]:
-    with demo_process(tmp_path_factory.mktemp("demo"), ARGUMENTS) as running:
-        yield running
 
 
 @dataclass(slots=True)
@@ -162,7 +157,7 @@ def test_when_the_active_is_killed_lookups_go_on_from_a_standby_with_its_true_la
     reader = Reader(routers)
     reader.start()
     wait_until(lambda: len(reader.replies) > 20 or reader.failure is not None, what="lookups")
-    victim.kill()
+    os.kill(victim.pid, signal.SIGKILL)
     killed_at = len(reader.replies)
     wait_until(
         lambda: (
@@ -175,6 +170,9 @@ def test_when_the_active_is_killed_lookups_go_on_from_a_standby_with_its_true_la
     reader.end()
     assert {reply.status for reply in reader.replies} == {200}, [r for r in reader.replies if r.status != 200][:3]
     _assert_lags_are_true(reader.replies)
+    died = demo.wait_for("died", limit_s=END_LIMIT_S)
+    assert (died["name"], died["how"]) == (victim.name, "was killed by SIGKILL")
+    assert f"--node-id {victim.name} " in died["detail"]
     sample = Sample("aircraft", stores_of(routers[0])["aircraft"], [[KEY]])
     for router in routers:
         ask_all(router, sample)
@@ -197,6 +195,17 @@ def test_when_the_active_is_killed_lookups_go_on_from_a_standby_with_its_true_la
     duties = assignments.first_duties(victim.name)
     assert duties[0] == "warmup", duties
     assert "standby" in duties, duties
+
+
+def test_ctrl_c_stops_everything_and_leaves_nothing_behind(demo: DemoProcess) -> None:
+    ready = demo.wait_for("ready")
+    group = [process["pid"] for process in ready["processes"]]
+    assert demo.interrupt() == 0
+    wait_until(lambda: not any(map(is_there, group)), what="the end of all")
+    assert demo.events[-1]["event"] == "stopped"
+    assert [told for told in demo.events if told["event"] == "killed"] == []
+    assert not Path(ready["folder"]).exists()
+    assert list(demo.scratch.iterdir()) == []
 
 
 def _port_of(reply: Reply) -> object:
@@ -222,14 +231,14 @@ class AssignmentsHeard:
     """Every assignment that is written while the block runs."""
 
     def __init__(self, demo: DemoProcess) -> None:
-        self._client = redis.Redis.from_url(demo.redis)
+        self._client = redis.Redis.from_url(demo.ready["redis"])
         self._demo = demo
         self._ended = threading.Event()
         self.heard: list[Assignment] = []
 
     def __enter__(self) -> None:
         self._listener = self._client.pubsub()  # type: ignore[no-untyped-call]
-        self._listener.subscribe(Names(self._demo.application_id).channel)
+        self._listener.subscribe(Names(self._demo.ready["application_id"]).channel)
         wait_until(lambda: self._listener.get_message(timeout=1) is not None, what="the subscription")
         self._thread = threading.Thread(target=self._run, name="assignments")
         self._thread.start()
@@ -260,5 +269,5 @@ class AssignmentsHeard:
                 continue
             kind, _, document = message["data"].partition(b"\n")
             if kind == b"assignment":
-                application = self._demo.application_id
+                application = self._demo.ready["application_id"]
                 self.heard.append(Assignment.decode(document, application_id=application, where="channel"))

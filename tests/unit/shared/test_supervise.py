@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from contextlib import suppress
 
 import pytest
 from tests.support.bus_talk import eventually
@@ -139,6 +140,26 @@ async def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) 
     await supervisor.stop()
     release.set()
     await asyncio.sleep(0)
+
+
+async def test_a_task_that_lost_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = asyncio.Event()
+
+    async def loses_one() -> None:
+        with suppress(asyncio.CancelledError):  # as asyncio.wait_for of Python 3.11, when its work is done just then
+            await forever()
+        try:
+            await forever()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(supervise, "CANCEL_AGAIN_S", 0.01)
+    supervisor = Supervisor()
+    supervisor.start("loses one", loses_one())
+    await asyncio.sleep(0)
+    await supervisor.stop()
+    assert ended.is_set()
+    assert supervisor.failure is None
 
 
 async def test_a_name_is_used_once() -> None:
