@@ -16,11 +16,12 @@ from typing import Any
 
 import redis
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 from tests.support.demo_process import END_LIMIT_S, DemoPart, DemoProcess
 from tests.support.oracle_json import as_text, json_array, json_object
 from tests.support.process_table import is_there
 from tests.support.served_node import Reply
-from tests.support.spark_oracle import OracleRow, read_versions, row_types
+from tests.support.spark_oracle import OracleRow, read_operators, row_types
 from tests.support.spark_queries import committed_batches, wait_until
 
 from understudy_shared.bus.gossip import Names
@@ -36,24 +37,25 @@ class Sample:
 
     store: str
     operator_id: int
+    types: tuple[StructType, StructType]
     keys: list[list[object]]
     answers: dict[int, dict[str, dict[str, Any]]] = field(default_factory=dict)
 
 
-def stores_of(router: DemoPart) -> dict[str, int]:
-    """Store to operator."""
-    stores = router.get("/v1/stores").body["stores"]
+def samples_of(spark: SparkSession, demo: DemoProcess) -> list[Sample]:
+    """Some keys of every store, as they are at the last commit."""
+    stores = demo.parts("router")[0].get("/v1/stores").body["stores"]
     assert isinstance(stores, list)
-    return {store["store"]: store["operator_id"] for store in stores}
-
-
-def sample_of(spark: SparkSession, demo: DemoProcess, store: str, operator_id: int) -> Sample:
+    names = {store["operator_id"]: store["store"] for store in stores}
     batch = committed_batches(demo.checkpoint)[-1]
-    rows = read_versions(spark, demo.checkpoint, operator_id, [batch])[batch]
-    key_type, _ = row_types(spark, demo.checkpoint, operator_id)
-    keys = sorted((json_array(row.key, key_type) for row in rows), key=as_text)
-    assert keys
-    return Sample(store, operator_id, keys[:: max(1, len(keys) // SAMPLED)])
+    rows = read_operators(spark, demo.checkpoint, names, [batch])
+    samples = []
+    for operator, store in names.items():
+        types = row_types(spark, demo.checkpoint, operator)
+        keys = sorted((json_array(row.key, types[0]) for row in rows[operator][batch]), key=as_text)
+        assert keys, store
+        samples.append(Sample(store, operator, types, keys[:: max(1, len(keys) // SAMPLED)]))
+    return samples
 
 
 def ask_all(router: DemoPart, sample: Sample) -> None:
@@ -68,35 +70,40 @@ def ask_all(router: DemoPart, sample: Sample) -> None:
         sample.answers.setdefault(result["version"], {})[as_text(key)] = result
 
 
-def assert_spark_says_so(spark: SparkSession, demo: DemoProcess, sample: Sample) -> None:
+def assert_spark_says_so(spark: SparkSession, demo: DemoProcess, samples: list[Sample]) -> None:
     """Each answer's partition and value are what Spark's reader finds at the version that the answer states."""
-    batches = [version - 1 for version in sample.answers]
-    state = read_versions(spark, demo.checkpoint, sample.operator_id, batches)
-    key_type, value_type = row_types(spark, demo.checkpoint, sample.operator_id)
-    for version, answers in sample.answers.items():
-        expected: dict[str, OracleRow] = {as_text(json_array(row.key, key_type)): row for row in state[version - 1]}
-        for key, answer in answers.items():
-            row = expected.get(key)
-            assert answer["found"] is (row is not None), (version, answer)
-            if row is not None:
-                assert answer["partition"] == row.partition
-                stored = list(json_object(row.value, value_type).values())
-                assert as_text(list(answer["value"].values())) == as_text(stored), (version, answer)
+    versions = {version for sample in samples for version in sample.answers}
+    assert min(versions) > 1
+    operators = [sample.operator_id for sample in samples]
+    state = read_operators(spark, demo.checkpoint, operators, [version - 1 for version in sorted(versions)])
+    for sample in samples:
+        for version, answers in sample.answers.items():
+            rows = state[sample.operator_id][version - 1]
+            expected = {as_text(json_array(row.key, sample.types[0])): row for row in rows}
+            for key, answer in answers.items():
+                assert_is(expected.get(key), answer, sample.types[1])
+
+
+def assert_is(row: OracleRow | None, answer: dict[str, Any], value_type: StructType) -> None:
+    """An answer is a row of Spark's, or absent as there."""
+    assert answer["found"] is (row is not None), answer
+    if row is not None:
+        assert answer["partition"] == row.partition
+        stored = list(json_object(row.value, value_type).values())
+        assert as_text(list(answer["value"].values())) == as_text(stored), answer
 
 
 def test_every_answer_is_sparks_state_at_the_version_it_states_while_the_query_runs(
     spark: SparkSession, demo: DemoProcess
 ) -> None:
-    first, second = demo.parts("router")
-    samples = [sample_of(spark, demo, store, operator) for store, operator in stores_of(first).items()]
+    samples = samples_of(spark, demo)
     assert {sample.store for sample in samples} == {"aircraft", "routes", "airport_hours"}
-    for sample in samples:
-        ask_all(first, sample)
-        seen = max(sample.answers)
+    for router in demo.parts("router"):
+        for sample in samples:
+            ask_all(router, sample)
+        seen = max(version for sample in samples for version in sample.answers)
         wait_until(lambda seen=seen: committed_batches(demo.checkpoint)[-1] + 1 > seen, what="another commit")  # type: ignore[misc]
-        ask_all(second, sample)
-        assert_spark_says_so(spark, demo, sample)
-        assert max(sample.answers) > 1
+    assert_spark_says_so(spark, demo, samples)
 
 
 class Reader(threading.Thread):
@@ -173,10 +180,10 @@ def test_when_the_active_is_killed_lookups_go_on_from_a_standby_with_its_true_la
     died = demo.wait_for("died", limit_s=END_LIMIT_S)
     assert (died["name"], died["how"]) == (victim.name, "was killed by SIGKILL")
     assert f"--node-id {victim.name} " in died["detail"]
-    sample = Sample("aircraft", stores_of(routers[0])["aircraft"], [[KEY]])
+    (sample,) = [each for each in samples_of(spark, demo) if each.store == "aircraft"]
     for router in routers:
         ask_all(router, sample)
-    assert_spark_says_so(spark, demo, sample)
+    assert_spark_says_so(spark, demo, [sample])
 
     assignments = AssignmentsHeard(demo)
     with assignments:
