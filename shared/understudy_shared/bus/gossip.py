@@ -67,7 +67,6 @@ class Names:
         self.lease = f"{root}lease"
         self.term = f"{root}term"
         self.catalogues = f"{root}catalogue:"
-        self.drains = f"{root}drain:"
         self.channel = f"{root}events"
 
     def node(self, node_id: str) -> str:
