@@ -19,7 +19,6 @@ from pathlib import Path
 
 import orjson
 import redis
-from understudy_shared.local_redis import local_redis
 
 from benchmarks.big_checkpoint import BigCheckpoint, session, write
 from benchmarks.load import Load, get, post, run_load
@@ -35,6 +34,7 @@ from benchmarks.servers import (
     pin_load,
     server,
 )
+from understudy_shared.local_redis import local_redis
 
 SAMPLED_KEYS = 1_000
 BATCH_KEYS = 100

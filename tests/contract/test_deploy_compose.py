@@ -19,10 +19,10 @@ from tests.support.deploy_files import (
     STACK,
     variables,
 )
-from understudy_router.settings import RouterSettings
 
 from understudy.commands import cli
 from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_router.settings import RouterSettings
 
 PROJECT_VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 each_service = pytest.mark.parametrize("name", SERVICES)
