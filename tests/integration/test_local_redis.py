@@ -17,6 +17,7 @@ from tests.support.spark_queries import wait_until
 from understudy_shared import local_redis as module
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.local_redis import find_server, local_redis
+from understudy_shared.sockets import private_socket_dir
 
 
 def is_running(pid: int) -> bool:
@@ -50,8 +51,16 @@ def test_its_socket_is_in_a_folder_that_only_its_user_may_enter(tmp_path: Path) 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
 def test_it_dies_with_a_parent_that_is_killed() -> None:
-    code = "import understudy_shared.local_redis as m\nwith m.local_redis() as s: print(s.pid, flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+    code = (
+        "import sys, pathlib, understudy_shared.local_redis as m\n"
+        "with m.local_redis(pathlib.Path(sys.argv[1])) as s: print(s.pid, flush=True); input()"
+    )
+    with (
+        private_socket_dir("us-12345678/redis.sock") as folder,  # what the killed parent leaves goes with it
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as parent,
+    ):
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert is_running(pid)
