@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from fastapi import APIRouter, FastAPI, Request, Response
-from starlette.exceptions import HTTPException
+from fastapi import APIRouter, FastAPI
 
 from understudy_node.metrics import NodeMetrics
 from understudy_node.node import Node
@@ -20,12 +19,10 @@ from understudy_node.serving.asgi import LookupsFirst
 from understudy_node.serving.hop import Hops
 from understudy_node.serving.reads import Reads
 from understudy_node.serving.visibility import Visibility
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.http_app import answer_with_problems
 from understudy_shared.http_edge import App
-from understudy_shared.lookup_requests import unknown_path
 from understudy_shared.messages import Assignment
 from understudy_shared.openapi import add_lookups
-from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemType, problem_of
 
 
 class Companion(Protocol):
@@ -99,8 +96,7 @@ def create_app(node: Node, companion: Companion | None = None, *routers: APIRout
     for router in routers:
         http.include_router(router)
     add_lookups(http)
-    http.add_exception_handler(UnderstudyError, _ours)
-    http.add_exception_handler(HTTPException, _theirs)
+    answer_with_problems(http)
     return Hops(
         app,
         reads,
@@ -108,18 +104,3 @@ def create_app(node: Node, companion: Companion | None = None, *routers: APIRout
         max_in_flight=node.settings.max_in_flight,
         requests=app.requests,
     )
-
-
-async def _ours(_: Request, error: Exception) -> Response:
-    assert isinstance(error, UnderstudyError), "registered for these only"
-    return _response(problem_of(error))
-
-
-async def _theirs(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        return _response(Problem(ProblemType.METHOD_NOT_ALLOWED, f"{request.method} is not taken at this path"))
-    return _response(unknown_path(request.scope["raw_path"]))
-
-
-def _response(problem: Problem) -> Response:
-    return Response(problem.body(), problem.status, media_type=CONTENT_TYPE.decode())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import orjson
 from fastapi import APIRouter, Response
 
 from understudy_node.admin import lag_report
@@ -12,6 +11,7 @@ from understudy_node.metrics import CONTENT_TYPE_LATEST, NodeMetrics
 from understudy_node.node import Node
 from understudy_node.serving.lookup import Holding
 from understudy_node.serving.reads import Reads
+from understudy_shared.http_app import json_response
 
 
 def read_routes(node: Node, reads: Reads) -> APIRouter:
@@ -75,12 +75,6 @@ def admin_routes(node: Node, reads: Reads, metrics: NodeMetrics, health: Health 
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     return router
-
-
-def json_response(content: object, status: int = 200) -> Response:
-    """JSON as everywhere else: one line, ended."""
-    body = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
-    return Response(body, status, media_type="application/json")
 
 
 def _described(holding: Holding, node: Node) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import orjson
 from fastapi import APIRouter, Request, Response
 
 from understudy_router.catalogue import StoreRoute
@@ -10,6 +9,7 @@ from understudy_router.explain import explain_key, explain_store
 from understudy_router.metrics import CONTENT_TYPE_LATEST, RouterMetrics
 from understudy_router.router import Router
 from understudy_router.serving.reads import Reads
+from understudy_shared.http_app import json_response
 from understudy_shared.http_edge import flag_body, read_flag
 from understudy_shared.http_target import parse_query, split_path
 from understudy_shared.lookup_requests import key_and_bound
@@ -88,12 +88,6 @@ def admin_routes(router: Router, metrics: RouterMetrics) -> APIRouter:
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     return routes
-
-
-def json_response(content: object, status: int = 200) -> Response:
-    """JSON as everywhere else: one line, ended."""
-    body = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
-    return Response(body, status, media_type="application/json")
 
 
 def _described(router: Router, route: StoreRoute) -> dict[str, object]:

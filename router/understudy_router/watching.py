@@ -10,13 +10,13 @@ import logging
 import random
 
 from understudy_router.catalogue import Stores, stores_of
-from understudy_router.node_calls import NodeCallError, NodeCalls
+from understudy_router.node_calls import NodeCalls
 from understudy_router.tables import Tables
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
-from understudy_shared.messages import Assignment, BadMessageError, Catalogue, Farewell, Heartbeat
+from understudy_shared.messages import Assignment, Farewell, Heartbeat
 from understudy_shared.supervise import Supervisor
 from understudy_shared.words import HostInfo
 
@@ -153,35 +153,34 @@ class Watcher:
             digest = self._tables.catalogue_digest
             if digest is None or (self.stores is not None and self.stores.digest == digest):
                 continue
-            catalogue = await self._catalogue(digest)
-            if catalogue is None:
+            stores = await self._stores_by(digest)
+            if stores is None:
                 await asyncio.sleep(self._jittered_s(MIN_REFRESH_GAP_MS))
                 self._news.set()
                 continue
-            self.stores = stores_of(catalogue, digest)
+            self.stores = stores
             self.last_catalogue_error = None
-            log.info("%d stores of lineage %s", len(catalogue.stores), catalogue.lineage, extra={"action": "catalogue"})
+            log.info("%d stores of lineage %s", len(stores.by_name), stores.lineage, extra={"action": "catalogue"})
 
-    async def _catalogue(self, digest: str) -> Catalogue | None:
-        """From the bus, else from a node that serves by it; None when nobody gives it now."""
+    async def _stores_by(self, digest: str) -> Stores | None:
+        """From the bus, else from a node that serves by it; None when nobody gives one now that can be used."""
         try:
             found = await self._gossip.catalogue(digest)
             if found is not None:
-                return found
+                return stores_of(found, digest)
             why = "it is not on the bus"
-        except BusError as error:
+        except UnderstudyError as error:  # the bus is away, or this release cannot read those keys
             why = str(error)
         for node in list(self._tables.nodes.values()):
             if node.heartbeat.catalogue != digest:
                 continue
             try:
                 catalogue = await self._nodes.catalogue(node.heartbeat.endpoint.host_info())
-            except (NodeCallError, BadMessageError) as error:
+                if digest_of(catalogue) == digest:
+                    return stores_of(catalogue, digest)
+                why = f"{node.heartbeat.node_id} serves by another"
+            except UnderstudyError as error:
                 why = str(error)
-                continue
-            if digest_of(catalogue) == digest:
-                return catalogue
-            why = f"{node.heartbeat.node_id} serves by another"
         if why != self.last_catalogue_error:
             log.warning("no catalogue %s: %s", digest, why, extra={"action": "no-catalogue"})
         self.last_catalogue_error = why

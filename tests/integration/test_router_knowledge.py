@@ -146,6 +146,18 @@ async def test_a_node_that_follows_a_later_assignment_makes_the_router_read_the_
         await until(lambda: known.router.tables.assignment == later, what="the keys to be read again")
 
 
+@pytest.mark.parametrize("schema", ["nonsense", '{"type":"struct","fields":[{"name":"word","type":"tomorrow"}]}'])
+async def test_a_catalogue_that_cannot_be_used_leaves_the_one_before_in_use_and_the_router_alive(schema: str) -> None:
+    async with cluster(a) as known:
+        odd = known.catalogue.stores[0].model_copy(update={"key_schema": schema})
+        known.catalogue = known.catalogue.model_copy(update={"stores": [odd]})
+        await known.gossip.write_catalogue(digest_of(known.catalogue), known.catalogue)
+        await known.beat(known.nodes[0])
+        await until(lambda: known.router.watcher.last_catalogue_error is not None, what="its refusal")
+        assert (await known.get("/livez")).status_code == 200
+        assert (await known.get(f"{STORE}/keys/a")).status_code == 200
+
+
 async def test_a_catalogue_that_is_not_on_the_bus_is_fetched_from_a_node() -> None:
     bus = LocalBus()
     async with cluster(a, bus=bus) as known:

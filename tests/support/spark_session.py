@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from understudy_pipeline.demo.session import end_session
 from understudy_shared.java_home import java_home
 from understudy_shared.sockets import private_socket_dir
 
@@ -78,19 +79,4 @@ def spark_session(folder: Path, *, cores: int = 2, extra: Mapping[str, str] | No
         try:
             yield session
         finally:
-            _stop(session)
-
-
-def _stop(session: SparkSession) -> None:
-    """Stop the session and its JVM: PySpark alone would keep the JVM until this process ends."""
-    gateway = session.sparkContext._gateway
-    session.stop()
-    if gateway is None:
-        return
-    gateway.shutdown()
-    process = getattr(gateway, "proc", None)
-    if process is not None:
-        process.stdin.close()
-        process.wait(timeout=30)
-    type(session.sparkContext)._gateway = None
-    type(session.sparkContext)._jvm = None
+            end_session(session)

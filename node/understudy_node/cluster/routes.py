@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.cluster.member import Member
-from understudy_node.routes import json_response
+from understudy_shared.http_app import json_response
 from understudy_shared.http_edge import flag_body, read_flag
 from understudy_shared.problems import Problem, ProblemError, ProblemType
 

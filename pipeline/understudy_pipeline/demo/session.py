@@ -81,7 +81,7 @@ def demo_session(settings: DemoSettings) -> Iterator[SparkSession]:
             try:
                 yield session
             finally:
-                _end(session)
+                end_session(session)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -92,7 +92,7 @@ def _hush() -> None:
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
 
 
-def _end(session: SparkSession) -> None:
+def end_session(session: SparkSession) -> None:
     """Stop the session and its Java, which PySpark would keep until this process ends."""
     context = session.sparkContext
     gateway = context._gateway  # noqa: SLF001  # PySpark has no public way
