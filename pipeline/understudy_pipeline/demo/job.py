@@ -1,6 +1,7 @@
 """The demo's pipeline: real flights, replayed into one Spark query, announced to the nodes.
 
-Signals are only noted; the query is stopped between two batches. It ends by itself when all flights were replayed, and
+Signals are only noted; the query is stopped at a quiet moment,
+if one comes in time: Spark promises none, and a batch cut short is run again at the next start. It ends by itself when all flights were replayed, and
 with an error when the query fails.
 """
 
