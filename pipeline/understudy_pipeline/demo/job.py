@@ -1,8 +1,8 @@
 """The demo's pipeline: real flights, replayed into one Spark query, announced to the nodes.
 
-Signals are only noted; the query is stopped at a quiet moment,
-if one comes in time: Spark promises none, and a batch cut short is run again at the next start. It ends by itself when all flights were replayed, and
-with an error when the query fails.
+Signals are only noted; the query is stopped at a quiet moment, if one comes in time: Spark promises none, and a batch
+cut short is run again at the next start. It ends by itself when all flights were replayed, and with an error when the
+query fails.
 """
 
 from __future__ import annotations
