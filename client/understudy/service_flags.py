@@ -47,6 +47,9 @@ _REDIS = Flag(
 )
 
 
+_STORE_BOUNDS = Flag("store_bounds", "path", None, "TOML file with the bounds of readers that give none, by store.")
+
+
 def _port(default: int) -> Flag:
     return Flag("port", "number", default, "Port to listen on; 0 takes a free one.")
 
@@ -57,6 +60,7 @@ _FOLLOWING = (
         "data_dir", "path", "a folder per checkpoint under ~/.cache/understudy", "Where local copies of the state go."
     ),
     Flag("aliases", "path", None, "TOML file with names for stores and columns."),
+    _STORE_BOUNDS,
     Flag("lag_refresh_ms", "number", 1000, "Longest time in ms between two looks at the commit log."),
     Flag("end_expiry_ms", "number", 10_000, "After how many ms an unconfirmed end makes lag unknown."),
     Flag("acceptable_recovery_lag", "number", 10, "Versions behind up to which a replica counts as caught up."),
@@ -71,9 +75,13 @@ _MEMBER = (
     _REDIS,
     Flag("node_id", "text", "advertised host and port", "Names the node; unique, and the same after a restart."),
     Flag("advertise_host", "text", "--host", "Host that routers connect to."),
+    Flag("advertise_port", "number", 0, "Port that routers connect to; 0 is the port itself."),
     Flag("zone", "text", None, "Where it runs; standbys are placed in other zones than their active where possible."),
     Flag("num_standby_replicas", "number", 1, "Standbys of each task."),
     Flag("max_warmup_replicas", "number", 2, "Extra replicas restored at a time, to move tasks."),
+    Flag("rebalance_delay_ms", "number", 30_000, "How long in ms a node that is gone keeps its place."),
+    Flag("seed", "text", None, "Nodes to ask while Redis is away: host:port,host:port."),
+    Flag("shutdown_delay_ms", "number", 500, "How long in ms it says that it leaves before it stops."),
 )
 
 SERVE_FLAGS = (_HOST, _port(8080), *_FOLLOWING)
@@ -87,6 +95,14 @@ ROUTER_FLAGS = (
     _port(8080),
     Flag("hop_timeout_ms", "number", 1000, "How long in ms a node may take before the next candidate is asked."),
     Flag("deadline_ms", "number", 3000, "How long in ms a whole lookup may take."),
+    Flag("suspect_after_ms", "number", 200, "A node silent for so many ms while others answer is asked last."),
+    Flag("hedge_after_ms", "number", 50, "A read that waits longer than this is sent to another replica too; 0: never."),
+    Flag("retry_percent", "number", 10, "Retries and hedges allowed per hundred keys asked for."),
+    Flag("retry_per_s", "number", 3, "Retries and hedges allowed each second besides."),
+    Flag("seed", "text", None, "Nodes to ask while Redis is away: host:port,host:port."),
+    Flag("data_dir", "path", "a folder per application under ~/.cache/understudy", "What it remembers goes there."),
+    _STORE_BOUNDS,
+    Flag("shutdown_delay_ms", "number", 500, "How long in ms it says that it stops before it does."),
     Flag("end_expiry_ms", "number", 10_000, "After how many ms an unconfirmed end makes lag unknown."),
     _MAX_IN_FLIGHT,
 )

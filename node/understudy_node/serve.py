@@ -37,13 +37,15 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     serve_app(create_app(node), listener)
 
 
-def open_node(settings: NodeSettings, *, advertised_host: str = "") -> tuple[Node, socket.socket]:
+def open_node(
+    settings: NodeSettings, *, advertised_host: str = "", advertised_port: int = 0
+) -> tuple[Node, socket.socket]:
     """The node, not yet following, and the socket it will answer on: everything that can be refused, is."""
     listener = bound_socket(settings.host, settings.port)
     port = listener.getsockname()[1]
     try:
         files = open_checkpoint_files(settings.checkpoint)
-        host = HostInfo(advertised_host or settings.host, port)
+        host = HostInfo(advertised_host or settings.host, advertised_port or port)
         node = Node(settings, files, host=host, clock=SystemClock())
         listener.listen(BACKLOG)
     except OSError as error:

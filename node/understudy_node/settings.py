@@ -50,6 +50,9 @@ class NodeSettings(ServiceSettings):
     aliases: Path | None = None
     """TOML with names for stores and columns."""
 
+    store_bounds: Path | None = None
+    """TOML with the bounds of each store for readers that give none."""
+
     lag_refresh_ms: int = Field(1000, ge=1)
     """Longest time between two looks at the commit log (KIP-535 drafted 3,000); shorter while commits arrive."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 
 from understudy_shared.service_settings import Port, ServiceSettings
@@ -27,6 +29,30 @@ class RouterSettings(ServiceSettings):
 
     deadline_ms: int = Field(3000, ge=10, le=600_000)
     """Longest time a lookup may take in all, beyond what the reader asked it to wait: three hops that time out."""
+
+    suspect_after_ms: int = Field(200, ge=10, le=60_000)
+    """A node that answers nothing for so long while others do is asked last, and reads in flight to it are rescued."""
+
+    hedge_after_ms: int = Field(50, ge=0, le=60_000)
+    """A read that waits for longer than this, or than what is usual (p95), is sent to another replica too; 0: never."""
+
+    retry_percent: int = Field(10, ge=0, le=100)
+    """Timeouts, hedges and overload may cost so much more requests per hundred keys asked for."""
+
+    retry_per_s: int = Field(3, ge=0, le=10_000)
+    """And so many a second, however few keys are asked for."""
+
+    seed: str = ""
+    """Nodes to ask while Redis is away, and nothing is remembered: host:port, with commas between."""
+
+    data_dir: Path | None = None
+    """Where it remembers assignment, nodes and catalogue; by default a folder per application in the user's cache."""
+
+    store_bounds: Path | None = None
+    """TOML with the bounds of each store for readers that give none."""
+
+    shutdown_delay_ms: int = Field(500, ge=0, le=600_000)
+    """How long it says that it stops, and goes on answering, before it stops."""
 
     end_expiry_ms: int = Field(10_000, ge=1)
     """A confirmation of the end older than this counts no more: lag is unknown. As the nodes' setting of that name."""

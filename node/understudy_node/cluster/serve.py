@@ -42,7 +42,7 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
             where="advertise_host",
             fix="Say with --advertise-host by which name or address this node is reached",
         )
-    node, listener = open_node(told, advertised_host=told.advertised_host)
+    node, listener = open_node(told, advertised_host=told.advertised_host, advertised_port=told.advertise_port)
     try:
         node.assign({})
         node_id = told.node_id or f"{node.host.host}-{node.host.port}"

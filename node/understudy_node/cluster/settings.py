@@ -23,6 +23,9 @@ class ClusterNodeSettings(NodeSettings):
     advertise_host: str = Field("", max_length=255)
     """What routers connect to; by default `host`. Needed when `host` is an address of all interfaces."""
 
+    advertise_port: Port = 0
+    """What routers connect to when a proxy or a container maps the port; 0 is the port itself."""
+
     zone: str = Field("", max_length=200)
     """Where it runs (a rack, an availability zone): a standby is placed in another zone than its active, if it can."""
 
@@ -31,6 +34,15 @@ class ClusterNodeSettings(NodeSettings):
 
     max_warmup_replicas: int = Field(2, ge=1, le=1024)
     """Extra replicas restored at a time to move tasks to another node (KIP-441's default)."""
+
+    rebalance_delay_ms: int = Field(30_000, ge=0, le=3_600_000)
+    """How long a node that left or died keeps its place: until then nobody restores what it has on its disk."""
+
+    seed: str = ""
+    """Nodes to ask for the assignment while Redis is away and none is remembered: host:port, with commas between."""
+
+    shutdown_delay_ms: int = Field(500, ge=0, le=600_000)
+    """How long it says that it leaves, and goes on answering, before it stops: routers hear of it meanwhile."""
 
     @property
     def advertised_host(self) -> str:
