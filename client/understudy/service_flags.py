@@ -96,7 +96,7 @@ ROUTER_FLAGS = (
     Flag("hop_timeout_ms", "number", 1000, "How long in ms a node may take before the next candidate is asked."),
     Flag("deadline_ms", "number", 3000, "How long in ms a whole lookup may take."),
     Flag("suspect_after_ms", "number", 200, "A node silent for so many ms while others answer is asked last."),
-    Flag("hedge_after_ms", "number", 50, "A read that waits longer than this is sent to another replica too; 0: never."),
+    Flag("hedge_after_ms", "number", 50, "A read that waits so long is sent to another replica too; 0: never."),
     Flag("retry_percent", "number", 10, "Retries and hedges allowed per hundred keys asked for."),
     Flag("retry_per_s", "number", 3, "Retries and hedges allowed each second besides."),
     Flag("seed", "text", None, "Nodes to ask while Redis is away: host:port,host:port."),
