@@ -23,6 +23,7 @@ from understudy_shared.http_app import answer_with_problems
 from understudy_shared.http_edge import App
 from understudy_shared.messages import Assignment
 from understudy_shared.openapi import add_lookups
+from understudy_shared.store_bounds import read_store_bounds
 
 
 class Companion(Protocol):
@@ -60,7 +61,7 @@ class Companion(Protocol):
 
 def create_app(node: Node, companion: Companion | None = None, *routers: APIRouter) -> App:
     """The application that serves `node`, and the `routers` that its companion brings."""
-    reads = Reads(node)
+    reads = Reads(node, read_store_bounds(node.settings.store_bounds))
     if companion is not None:
         node.node_id = companion.node_id
 

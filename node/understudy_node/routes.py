@@ -22,13 +22,13 @@ def read_routes(node: Node, reads: Reads) -> APIRouter:
     async def stores() -> Response:
         """Every store served here, with its schema, and what of the checkpoint is not served."""
         generation = reads.generation()
-        described = [_described(holding, node) for holding in generation.holdings.values()]
+        described = [_described(holding, reads, node) for holding in generation.holdings.values()]
         return json_response({"stores": described, "not_served": generation.not_served()})
 
     @router.get("/v1/stores/{store}")
     async def store_schema(store: str) -> Response:
         """One store's schema."""
-        return json_response(_described(reads.holding(store), node))
+        return json_response(_described(reads.holding(store), reads, node))
 
     return router
 
@@ -77,9 +77,10 @@ def admin_routes(node: Node, reads: Reads, metrics: NodeMetrics, health: Health 
     return router
 
 
-def _described(holding: Holding, node: Node) -> dict[str, object]:
+def _described(holding: Holding, reads: Reads, node: Node) -> dict[str, object]:
     return {
         **holding.store.described(),
+        "bounds": reads.store_bounds.of(holding.store.name),
         "partitions": holding.partitions,
         "end_offset_position": node.end.version,
         "lineage": holding.lineage,

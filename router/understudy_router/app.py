@@ -17,11 +17,12 @@ from understudy_router.serving.asgi import LookupsFirst
 from understudy_router.serving.reads import Reads
 from understudy_shared.http_app import answer_with_problems
 from understudy_shared.openapi import add_lookups
+from understudy_shared.store_bounds import read_store_bounds
 
 
 def create_app(router: Router) -> LookupsFirst:
     """The application that serves by `router`."""
-    reads = Reads(router.stores)
+    reads = Reads(router.stores, read_store_bounds(router.settings.store_bounds))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -12,7 +12,7 @@ from understudy_router.serving.reads import Reads
 from understudy_shared.http_app import json_response
 from understudy_shared.http_edge import flag_body, read_flag
 from understudy_shared.http_target import parse_query, split_path
-from understudy_shared.lookup_requests import key_and_bound
+from understudy_shared.lookup_requests import key_and_told
 
 
 def read_routes(router: Router, reads: Reads) -> APIRouter:
@@ -23,13 +23,13 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
     async def stores() -> Response:
         """Every store of the application, with its schema, and what of the checkpoint is not served."""
         known = router.stores()
-        described = [_described(router, route) for route in known.by_name.values()]
+        described = [_described(router, reads, route) for route in known.by_name.values()]
         return json_response({"stores": described, "not_served": known.not_served})
 
     @routes.get("/v1/stores/{store}")
     async def store_schema(store: str) -> Response:
         """One store's schema."""
-        return json_response(_described(router, reads.route(store)))
+        return json_response(_described(router, reads, reads.route(store)))
 
     @routes.get("/v1/stores/{store}/metadata")
     async def store_metadata(store: str, request: Request) -> Response:
@@ -47,7 +47,8 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
 
     def explained(store: str, form: list[str], query: bytes) -> dict[str, object]:
         route = reads.route(store)
-        row, bound = key_and_bound(route.codec, form, query)
+        row, told = key_and_told(route.codec, form, query)
+        bound = reads.bound(route, told)
         return explain_key(router.tables, route, row, bound, load=router.lanes.loads, now_ms=router.now_ms())
 
     return routes
@@ -90,5 +91,6 @@ def admin_routes(router: Router, metrics: RouterMetrics) -> APIRouter:
     return routes
 
 
-def _described(router: Router, route: StoreRoute) -> dict[str, object]:
-    return {**route.described(), "end_offset_position": router.tables.end_version or None}
+def _described(router: Router, reads: Reads, route: StoreRoute) -> dict[str, object]:
+    end_version, bounds = router.tables.end_version, reads.store_bounds.of(route.name)
+    return {**route.described(), "bounds": bounds, "end_offset_position": end_version or None}

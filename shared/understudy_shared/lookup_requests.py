@@ -5,11 +5,11 @@ Targets repeat, so what they parse to is kept; what is kept are parsed requests,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 import orjson
 
-from understudy_shared.bounds import NO_BOUND, Bound, parse_bound
 from understudy_shared.errors import BadKeyError
 from understudy_shared.http_target import parse_query
 from understudy_shared.problems import Problem, ProblemError, ProblemType
@@ -26,6 +26,8 @@ MAX_CACHED_TARGET_BYTES = 256
 """Parsed targets kept: at most about 20 MB. When full, the older half goes."""
 
 T = TypeVar("T")
+Told = Mapping[str, object]
+"""What a reader says of its bound; `StoreBounds.bound` makes one of it."""
 Target = tuple[bytes, bytes]
 """A raw path and a query string."""
 
@@ -58,8 +60,8 @@ class TargetCache(Generic[T]):
         self._young, self._old = {}, {}
 
 
-def key_and_bound(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row, Bound]:
-    """The key and the bound of `["keys", k1, k2, ...]` or `["lookup"]` with `?key=<JSON>`.
+def key_and_told(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row, Told]:
+    """The key, and what is told of the bound, of `["keys", k1, k2, ...]` or `["lookup"]` with `?key=<JSON>`.
 
     Raises the problem of a request that says neither.
     """
@@ -69,7 +71,7 @@ def key_and_bound(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row, 
             row = codec.parse_segments(_key_segments(segments))
         case _:
             row = codec.parse_json(_json_key(parameters.pop("key", None)))
-    return row, parse_bound(parameters) if parameters else NO_BOUND
+    return row, parameters
 
 
 def encoded_key(codec: KeyCodec, row: Row) -> bytes:
@@ -81,7 +83,7 @@ def encoded_key(codec: KeyCodec, row: Row) -> bytes:
     return encoded
 
 
-def parse_batch(body: bytes) -> tuple[list[object], Bound]:
+def parse_batch(body: bytes) -> tuple[list[object], Told]:
     """The envelope of a batch: `{"keys": [...], "bounds": {...}}`."""
     try:
         envelope = orjson.loads(body)
@@ -102,7 +104,7 @@ def parse_batch(body: bytes) -> tuple[list[object], Bound]:
     if len(keys) > MAX_BATCH_KEYS:
         detail = f"{len(keys)} keys, above {MAX_BATCH_KEYS}"
         raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="keys", fix="Send several batches"))
-    return keys, parse_bound(bounds) if bounds else NO_BOUND
+    return keys, bounds
 
 
 _BATCH_FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; bounds may be left out'

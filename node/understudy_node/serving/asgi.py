@@ -104,7 +104,8 @@ class LookupsFirst:
                 holding = self._reads.holding(name)
             case _:
                 raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "batches go to /v1/stores/{store}/lookup"))
-        keys, bound = parse_batch(await read_body(receive))
+        keys, told = parse_batch(await read_body(receive))
+        bound = self._reads.bound(holding, told)
         if bound.min_position is not None:
             await self._reads.learn(bound.min_position)
         if bound.wait_ms and bound.min_position is not None:

@@ -12,9 +12,10 @@ from understudy_node.serving.lookup import Answer, Holding, Key, Reading
 from understudy_shared.bounds import Bound
 from understudy_shared.errors import UnderstudyError, UnknownStoreError
 from understudy_shared.http_target import split_path
-from understudy_shared.lookup_requests import TargetCache, key_and_bound, unknown_path
+from understudy_shared.lookup_requests import TargetCache, Told, key_and_told, unknown_path
 from understudy_shared.position import Position
 from understudy_shared.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.store_bounds import StoreBounds
 from understudy_shared.words import StoreName
 
 BATCH_SLICE_KEYS = 100
@@ -32,8 +33,9 @@ class Request(NamedTuple):
 class Reads:
     """Answers lookups from whatever generation the node serves at that moment."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, store_bounds: StoreBounds) -> None:
         self._node = node
+        self.store_bounds = store_bounds
         self._generation: Generation | None = None
         self._targets: TargetCache[Request] = TargetCache()
 
@@ -46,6 +48,7 @@ class Reads:
         if generation is not self._generation:
             self._generation = generation
             self._targets.clear()
+            self.store_bounds.warn_of_unknown(generation.holdings)
         target = (raw_path, query)
         request = self._targets.get(target)
         if request is None:
@@ -70,6 +73,10 @@ class Reads:
         """The store of that name; UnknownStoreError names those there are."""
         return _holding(self.generation(), name)
 
+    def bound(self, holding: Holding, told: Told) -> Bound:
+        """The bound of a reader of a store."""
+        return self.store_bounds.bound(holding.store.name, told)
+
     @property
     def application_id(self) -> str:
         """Whose state this is."""
@@ -90,8 +97,8 @@ class Reads:
         match split_path(raw_path):
             case ["v1", "stores", name, *form] if form and form[0] in {"keys", "lookup"}:
                 holding = _holding(generation, name)
-                row, bound = key_and_bound(holding.store.codec, form, query)
-                return Request(holding, holding.resolve(row), bound)
+                row, told = key_and_told(holding.store.codec, form, query)
+                return Request(holding, holding.resolve(row), self.bound(holding, told))
             case _:
                 raise ProblemError(unknown_path(raw_path))
 

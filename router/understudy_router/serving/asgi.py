@@ -98,8 +98,8 @@ class LookupsFirst:
                 route = self._reads.route(name)
             case _:
                 raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "batches go to /v1/stores/{store}/lookup"))
-        keys, bound = parse_batch(await read_body(receive))
-        results = await batch_results(self._forwarder, route, self._reads.same(bound), keys)
+        keys, told = parse_batch(await read_body(receive))
+        results = await batch_results(self._forwarder, route, self._reads.bound(route, told), keys)
         return b'{"results":[' + b",".join(results) + b"]}\n"
 
     async def _refuse(self, operation: str, problem: Problem, send: Send) -> None:

@@ -14,9 +14,10 @@ from understudy_router.catalogue import StoreRoute, Stores
 from understudy_shared.bounds import NO_BOUND, Bound
 from understudy_shared.hop import HopKey
 from understudy_shared.http_target import split_path
-from understudy_shared.lookup_requests import TargetCache, encoded_key, key_and_bound, unknown_path
+from understudy_shared.lookup_requests import TargetCache, Told, encoded_key, key_and_told, unknown_path
 from understudy_shared.problems import ProblemError
 from understudy_shared.spark.key_codec import Row
+from understudy_shared.store_bounds import StoreBounds
 
 MAX_BOUNDS = 1024
 """Bounds kept so that equal ones are one object, and travel as one group of a hop."""
@@ -34,7 +35,8 @@ class Request(NamedTuple):
 class Reads:
     """Parses by the stores that are known at that moment; `stores` raises the problem of knowing none."""
 
-    def __init__(self, stores: Callable[[], Stores]) -> None:
+    def __init__(self, stores: Callable[[], Stores], store_bounds: StoreBounds) -> None:
+        self.store_bounds = store_bounds
         self._stores = stores
         self._parsed_by: Stores | None = None
         self._targets: TargetCache[Request] = TargetCache()
@@ -49,6 +51,7 @@ class Reads:
         if stores is not self._parsed_by:
             self._parsed_by = stores
             self._targets.clear()
+            self.store_bounds.warn_of_unknown(stores.by_name)
         target = (raw_path, query)
         request = self._targets.get(target)
         if request is None:
@@ -60,8 +63,9 @@ class Reads:
         """The store of that name; UnknownStoreError names those there are."""
         return self._stores().get(name)
 
-    def same(self, bound: Bound) -> Bound:
-        """An equal bound, the same object each time."""
+    def bound(self, route: StoreRoute, told: Told) -> Bound:
+        """The bound of a reader of a store: an equal one is the same object each time."""
+        bound = self.store_bounds.bound(route.name, told)
         if bound == NO_BOUND:
             return NO_BOUND
         if len(self._bounds) >= MAX_BOUNDS:
@@ -72,9 +76,9 @@ class Reads:
         match split_path(raw_path):
             case ["v1", "stores", name, *form] if form and form[0] in {"keys", "lookup"}:
                 route = stores.get(name)
-                row, bound = key_and_bound(route.codec, form, query)
+                row, told = key_and_told(route.codec, form, query)
                 key, head = keyed(route, row)
-                return Request(route, self.same(bound), (key,), head)
+                return Request(route, self.bound(route, told), (key,), head)
             case _:
                 raise ProblemError(unknown_path(raw_path))
 

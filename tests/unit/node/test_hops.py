@@ -29,6 +29,7 @@ from understudy_shared.hop import (
     decode_reply,
     encode_request,
 )
+from understudy_shared.store_bounds import StoreBounds
 from understudy_shared.words import Role, StoreName
 
 
@@ -67,7 +68,7 @@ async def answered(hops: Hops, request: HopRequest) -> HopReply:
 def hops_of(node: Node, order: tuple[int, int] | None = None) -> Hops:
     """The end of a node that follows the assignment `order`; None for one outside of a cluster."""
     told = None if order is None else (lambda: order)
-    return Hops(nowhere, Reads(node), order=told, max_in_flight=4, requests=Counter())
+    return Hops(nowhere, Reads(node, StoreBounds()), order=told, max_in_flight=4, requests=Counter())
 
 
 async def test_a_long_hop_gives_the_loop_up_between_slices(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from understudy_node.replica.task import TaskReplica
 from understudy_node.serving.lookup import Answer
 from understudy_node.serving.reads import Reads
 from understudy_shared.bounds import Bound
+from understudy_shared.store_bounds import StoreBounds
 from understudy_shared.words import Role, StoreName
 
 FILE = FileStat(1, 30, 1)
@@ -139,7 +140,7 @@ def test_statement_12_no_request_and_no_heartbeat_asks_the_storage_for_the_end(t
         wait_to_hold(node, "0_0", "0_1", version=2)
         assert files.asked, "to describe the checkpoint it was asked once, before the start"
         files.asked.clear()
-        reads = Reads(node)
+        reads = Reads(node, StoreBounds())
         for word in WORDS:
             request = reads.parse(f"/v1/stores/op0/keys/{word}".encode(), b"max_lag=0")
             assert isinstance(request.holding.look_up(request.key, request.bound), Answer)

@@ -1,0 +1,81 @@
+"""The bounds of readers that give none, by store: a TOML file of the operator's.
+
+A table per store, and `["*"]` for every store. Each parameter counts by itself: the reader's, else the store's, else
+that of `*`. A reader takes one back with `none`.
+"""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from understudy_shared.bounds import NO_BOUND, BadBoundError, Bound, parse_bound
+from understudy_shared.errors import SettingsError
+
+log = logging.getLogger(__name__)
+
+EVERY_STORE = "*"
+_CAN_BE_DEFAULT = "max_lag, max_staleness_ms, require_active, unknown_lag and wait_ms"
+
+
+class StoreBounds:
+    """Makes each reader's bound of what it told and what holds for the store."""
+
+    def __init__(self, by_store: Mapping[str, Mapping[str, object]] | None = None) -> None:
+        self._by_store = dict(by_store or {})
+        self._defaults: dict[str, Bound] = {}
+        """Of readers that told nothing: one object for each store, as few as there are stores that readers ask for."""
+
+    def bound(self, store: str, told: Mapping[str, object]) -> Bound:
+        """The bound of a reader of an existing store. Raises BadBoundError."""
+        if told:
+            return parse_bound({**self.of(store), **{name: _taken_back(value) for name, value in told.items()}})
+        known = self._defaults.get(store)
+        if known is None:
+            defaults = self.of(store)
+            known = self._defaults[store] = parse_bound(defaults) if defaults else NO_BOUND
+        return known
+
+    def of(self, store: str) -> dict[str, object]:
+        """What holds for readers of a store that tell nothing."""
+        return {**self._by_store.get(EVERY_STORE, {}), **self._by_store.get(store, {})}
+
+    def warn_of_unknown(self, stores: Iterable[str]) -> None:
+        """Say which tables fit none of the stores there are: a name that is misspelt protects nobody."""
+        unknown = sorted(self._by_store.keys() - {EVERY_STORE} - set(stores))
+        if unknown:
+            log.warning(
+                "store_bounds names %s, and there is no such store",
+                ", ".join(unknown),
+                extra={"action": "bounds-unused"},
+            )
+
+
+def read_store_bounds(path: Path | None) -> StoreBounds:
+    """The file's bounds; none without a file. Raises SettingsError: what is wrong, and in which table."""
+    if path is None:
+        return StoreBounds()
+    try:
+        tables = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise SettingsError("there is no such file", where=str(path), fix="Check the path of --store-bounds") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise SettingsError(f"the bounds are not TOML ({error})", where=str(path)) from None
+    for store, table in tables.items():
+        where = f"{path}: [{store}]"
+        fix = f'A table per store, or ["*"], with {_CAN_BE_DEFAULT}'
+        if not isinstance(table, dict):
+            raise SettingsError(f"{store!r} is not a table", where=where, fix=fix)
+        if "min_position" in table:
+            raise SettingsError("min_position is a reader's own", where=where, fix=fix)
+        try:
+            parse_bound(table)
+        except BadBoundError as error:
+            raise SettingsError(error.what, where=where, fix=error.fix) from None
+    return StoreBounds(tables)
+
+
+def _taken_back(value: object) -> object:
+    return None if value == "none" else value
