@@ -50,7 +50,8 @@ def survivor(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> It
 def lag(known: Cluster, bounds: str = "") -> dict[str, Any]:
     reply = known.router.look_up(KEY, bounds=bounds)
     assert reply.status == 200, reply
-    told: Any = reply.body["lag"]
+    body: dict[str, Any] = reply.body
+    told: dict[str, Any] = body["lag"]
     return told
 
 

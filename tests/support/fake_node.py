@@ -83,6 +83,8 @@ class FakeNode:
     accepted: int = 0
     held: asyncio.Event | None = None
     """Replies wait for it."""
+    delay_ms: int = 0
+    """Each reply leaves so much later."""
     port: int = 0
     server: asyncio.Server | None = None
 
@@ -158,6 +160,8 @@ class _Conversation(asyncio.Protocol):
         reply = self._node.reply_to(self._parser.get_method().decode(), path, body)
         if reply == b"":
             self._transport.abort()
+        elif reply is not None and self._node.delay_ms:
+            asyncio.get_running_loop().call_later(self._node.delay_ms / 1000, self._write_when_free, reply)
         elif reply is not None:
             self._write_when_free(reply)
 
