@@ -44,14 +44,16 @@ class Probe:
 class End:
     """The last committed version as far as is known.
 
-    `version` is 0 before the first commit. `confirmed_ms` is the start of the newest poll that confirmed it, None
-    while it is in doubt. `last_commit` and `query_id` are the files as they were when the end was read.
+    `version` is 0 before the first commit. `confirmed_ms` is the start of the newest poll that confirmed it, None while it
+    is in doubt. `unseen_ms` is the start of the newest poll that confirmed an earlier end: this one was committed after
+    it; None when there was no such poll. `last_commit` and `query_id` are the files as they were when the end was read.
     """
 
     version: int
     last_commit: FileStat | None
     query_id: FileStat
     confirmed_ms: float | None = None
+    unseen_ms: float | None = None
     moved_ms: float | None = None
 
 
@@ -67,7 +69,15 @@ def observe(end: End, probe: Probe) -> tuple[End, Next]:
 
 def advance(end: End, commit: FileStat, *, now_ms: float) -> End:
     """The next commit was read: the end moved by one, and a later probe has to confirm it."""
-    return replace(end, version=end.version + 1, last_commit=commit, confirmed_ms=None, moved_ms=now_ms)
+    unseen_ms = end.unseen_ms if end.confirmed_ms is None else end.confirmed_ms
+    return replace(
+        end,
+        version=end.version + 1,
+        last_commit=commit,
+        confirmed_ms=None,
+        unseen_ms=unseen_ms,
+        moved_ms=now_ms,
+    )
 
 
 class Verdict(StrEnum):

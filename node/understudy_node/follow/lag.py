@@ -3,13 +3,16 @@
 With c(v) = modification time of the commit file that made version v (one clock, the storage's):
 
 - at the end: monotonic time since the start of the poll that confirmed the end;
-- behind: max(0, c(end) - c(version + 1)) plus that same monotonic time;
-- unknown when the end is not confirmed, when its confirmation is too old, or when c(version + 1) was purged.
+- behind: max(0, c(end) - c(version + 1)) plus monotonic time since the start of the last poll that did not see that
+  end yet: no less than now - c(version + 1), although no clock is compared with the storage's;
+- unknown when the end is not confirmed, when its confirmation is too old, when c(version + 1) was purged, or when this
+  process has never looked while the end was an earlier one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 
 from understudy_node.follow.end import End
 from understudy_shared.words import LagInfo
@@ -22,15 +25,14 @@ def lag_of(version: int, end: End, commit_time_ns: CommitTime, *, now_ms: float,
     """The lag of a replica at `version`. `expiry_ms` is how long a confirmation counts."""
     if end.confirmed_ms is None or now_ms - end.confirmed_ms > expiry_ms or version > end.version:
         return LagInfo(version, None, None, None)
-    since_confirmed_ms = max(0.0, now_ms - end.confirmed_ms)
     offset_lag = end.version - version
     if offset_lag == 0:
-        return LagInfo(version, end.version, 0, round(since_confirmed_ms))
+        return LagInfo(version, end.version, 0, ceil(max(0.0, now_ms - end.confirmed_ms)))
     missed_ns, newest_ns = commit_time_ns(version + 1), commit_time_ns(end.version)
-    if missed_ns is None or newest_ns is None:
+    if missed_ns is None or newest_ns is None or end.unseen_ms is None:
         return LagInfo(version, end.version, offset_lag, None)
     behind_ms = max(0, newest_ns - missed_ns) / 1e6
-    return LagInfo(version, end.version, offset_lag, round(behind_ms + since_confirmed_ms))
+    return LagInfo(version, end.version, offset_lag, ceil(behind_ms + max(0.0, now_ms - end.unseen_ms)))
 
 
 def against_known_end(lag: LagInfo, known_end: int) -> LagInfo:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.checkpoint.files import FileStat
-from understudy_node.follow.end import End
+from understudy_node.follow.end import End, advance
 from understudy_node.follow.lag import against_known_end, lag_of
 from understudy_shared.words import LagInfo
 
@@ -20,8 +21,11 @@ COMMITTED_NS: Mapping[int, int] = {4: 1_000 * MS, 5: 2_500 * MS, 6: 2_200 * MS, 
 """Versions 1 to 3 are purged; version 6 was stamped before version 5 (storage clocks are set back now and then)."""
 
 
-def end_at(version: int, confirmed_ms: float | None = 100.0) -> End:
-    return End(version, FILE, FILE, confirmed_ms=confirmed_ms)
+UNSEEN_MS = 80.0
+
+
+def end_at(version: int, confirmed_ms: float | None = 100.0, unseen_ms: float | None = UNSEEN_MS) -> End:
+    return End(version, FILE, FILE, confirmed_ms=confirmed_ms, unseen_ms=unseen_ms)
 
 
 def lag_at(version: int, end: End, *, now_ms: float = 100.0, committed_ns: Mapping[int, int] = COMMITTED_NS) -> LagInfo:
@@ -39,12 +43,15 @@ UNKNOWN = (None, None, None)
         pytest.param(8, end_at(8), 3_100, (8, 0, 3_000), id="at the end, the confirmation is about to expire"),
         pytest.param(8, end_at(8), 3_100.5, UNKNOWN, id="at the end, the confirmation has expired"),
         pytest.param(8, end_at(8, None), 100, UNKNOWN, id="at an end in doubt"),
-        pytest.param(6, end_at(7), 100, (7, 1, 0), id="one behind: c(7) - c(7)"),
-        pytest.param(6, end_at(7), 350, (7, 1, 250), id="one behind, confirmed 250 ms ago"),
-        pytest.param(4, end_at(7), 100, (7, 3, 3_500), id="three behind: c(7) - c(5)"),
-        pytest.param(3, end_at(7), 110, (7, 4, 5_010), id="four behind: c(7) - c(4), and 10 ms"),
-        pytest.param(4, end_at(6), 107, (6, 2, 7), id="c(6) - c(5) is negative: not below the time since confirmation"),
-        pytest.param(6, end_at(8), 100, (8, 2, 0), id="c(8) - c(7) is 0.4 ms"),
+        pytest.param(6, end_at(7), 100, (7, 1, 20), id="one behind: c(7) - c(7), and 20 ms since the end was unseen"),
+        pytest.param(6, end_at(7), 350, (7, 1, 270), id="one behind, and 270 ms"),
+        pytest.param(4, end_at(7), 100, (7, 3, 3_520), id="three behind: c(7) - c(5)"),
+        pytest.param(3, end_at(7), 110, (7, 4, 5_030), id="four behind: c(7) - c(4)"),
+        pytest.param(
+            4, end_at(6), 107, (6, 2, 27), id="c(6) - c(5) is negative: not below the time since it was unseen"
+        ),
+        pytest.param(6, end_at(8), 100, (8, 2, 21), id="c(8) - c(7) is 0.4 ms: never rounded down"),
+        pytest.param(6, end_at(7, 100, None), 100, (7, 1, None), id="no poll saw an earlier end: time unknown"),
         pytest.param(2, end_at(7), 100, (7, 5, None), id="c(3) is purged: time unknown, versions known"),
         pytest.param(0, end_at(7), 100, (7, 7, None), id="nothing restored, c(1) is purged"),
         pytest.param(7, end_at(9), 100, (9, 2, None), id="c(end) is purged"),
@@ -62,7 +69,7 @@ def test_lag_is_as_defined(
 
 
 VERSIONS = st.integers(0, 9)
-ENDS = st.builds(end_at, VERSIONS, st.none() | st.floats(0, 1e5))
+ENDS = st.builds(end_at, VERSIONS, st.none() | st.floats(0, 1e5), st.none() | st.floats(0, 1e5))
 HISTORIES = st.dictionaries(VERSIONS, st.integers(0, 10**13))
 NOW = st.floats(0, 1e5)
 
@@ -77,7 +84,9 @@ def test_unknown_lag_is_never_a_number_and_known_lag_never_negative(
         assert (lag.end_offset_position, lag.offset_lag, lag.time_lag_ms) == UNKNOWN
         return
     assert (lag.end_offset_position, lag.offset_lag) == (end.version, end.version - version)
-    is_time_known = version == end.version or {version + 1, end.version} <= committed_ns.keys()
+    is_time_known = version == end.version or (
+        {version + 1, end.version} <= committed_ns.keys() and end.unseen_ms is not None
+    )
     assert (lag.time_lag_ms is not None) == is_time_known
     assert lag.time_lag_ms is None or lag.time_lag_ms >= 0
 
@@ -102,11 +111,31 @@ def test_a_replica_further_behind_never_has_less_time_lag(
 ) -> None:
     """As long as the storage's clock is not set back."""
     committed_ns = {index: sum(steps_ns[: index + 1]) for index in range(11)}
-    end = end_at(end_version, now_ms)
+    end = end_at(end_version, now_ms, now_ms)
     nearer, further = (
         lag_at(at, end, now_ms=now_ms, committed_ns=committed_ns).time_lag_ms for at in (version, max(0, version - 1))
     )
     assert nearer is None or (further is not None and further >= nearer)
+
+
+@given(st.lists(st.floats(1, 1e4), min_size=2, max_size=8), st.data())
+def test_time_lag_is_never_less_than_the_time_since_the_first_version_that_is_missed(
+    gaps_ms: list[float], data: st.DataObject
+) -> None:
+    """Against the truth: commits at known times, and polls as the poller makes them."""
+    commits_ms = [sum(gaps_ms[: index + 1]) for index in range(len(gaps_ms))]
+    polls_ms = sorted(data.draw(st.lists(st.floats(0, commits_ms[-1] + 1e4), min_size=1, max_size=12)))
+    end = End(0, None, FILE)
+    for poll_ms in polls_ms:
+        while end.version < len(commits_ms) and commits_ms[end.version] < poll_ms:
+            end = advance(end, FILE, now_ms=poll_ms)
+        end = replace(end, confirmed_ms=poll_ms)
+    now_ms = polls_ms[-1] + data.draw(st.floats(0, 500))
+    version = data.draw(st.integers(0, end.version))
+    committed_ns = {index + 1: round(at_ms * MS) for index, at_ms in enumerate(commits_ms)}
+    told_ms = lag_at(version, end, now_ms=now_ms, committed_ns=committed_ns).time_lag_ms
+    if version < len(commits_ms) and told_ms is not None:
+        assert told_ms >= now_ms - commits_ms[version] - 0.01
 
 
 @given(VERSIONS, ENDS, HISTORIES, NOW, st.integers(0, 20))
