@@ -44,9 +44,10 @@ class Probe:
 class End:
     """The last committed version as far as is known.
 
-    `version` is 0 before the first commit. `confirmed_ms` is the start of the newest poll that confirmed it, None while it
-    is in doubt. `unseen_ms` is the start of the newest poll that confirmed an earlier end: this one was committed after
-    it; None when there was no such poll. `last_commit` and `query_id` are the files as they were when the end was read.
+    `version` is 0 before the first commit. `confirmed_ms` is the start of the newest poll that confirmed it, None while
+    it is in doubt. `unseen_ms` is the start of the newest poll that confirmed an earlier end: this one was committed
+    after it; None when there was no such poll. `last_commit` and `query_id` are the files as they were when the end was
+    read.
     """
 
     version: int
