@@ -22,6 +22,8 @@ from understudy_shared.bus.redis_sync import SyncPublisher
 from understudy_shared.clock import Clock, SystemClock
 from understudy_shared.errors import SettingsError
 from understudy_shared.messages import Announcement
+from understudy_shared.position import Position
+from understudy_shared.words import ApplicationId, Lineage
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -110,6 +112,7 @@ class Announced:
         self._names = dict(names)
         self._clock = clock
         self._changed = threading.Condition()
+        self._newest: int | None = None
         self._version: int | None = None
         """Committed and not hinted yet: only the newest counts, so that a slow Redis makes no queue."""
         self._closing = False
@@ -120,6 +123,18 @@ class Announced:
         self._stop_listening = query.listen(self._committed, self._ended) if listen else lambda: None
         self._thread = threading.Thread(target=self._run, name="understudy-announce", daemon=True)
         self._thread.start()
+
+    @property
+    def position(self) -> str | None:
+        """The position token of the newest commit that was heard of, None before the first and with `listen=False`.
+
+        A reader that is given it as `min_position` sees that commit or a later one, whichever replica answers.
+        """
+        with self._changed:
+            version = self._newest
+        if version is None:
+            return None
+        return Position(ApplicationId(self._application_id), Lineage(self._query.query_id), version, None).encode()
 
     def close(self) -> None:
         """Say what is left to be said, and stop. The query is not touched. May be called again."""
@@ -136,7 +151,7 @@ class Announced:
 
     def _committed(self, version: int) -> None:
         with self._changed:
-            self._version = version
+            self._newest = self._version = version
             self._changed.notify()
 
     def _ended(self) -> None:

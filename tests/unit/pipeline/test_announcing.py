@@ -15,6 +15,8 @@ from understudy_shared.bus.base import BusError
 from understudy_shared.clock import ManualClock
 from understudy_shared.errors import SettingsError, UnderstudyError
 from understudy_shared.messages import Announcement
+from understudy_shared.position import Position, decode_position
+from understudy_shared.words import ApplicationId, Lineage
 
 COUNT = Column(10, "count", "long")
 PLAN = QueryPlan(
@@ -111,6 +113,18 @@ def test_commits_are_hinted_names_are_told_once_and_close_ends_both() -> None:
     assert (said.application_id, said.query_id) == ("a", "q")
     assert [(store.operator_id, store.name) for store in said.stores] == [(0, "all")]
     announced.close()
+
+
+def test_the_position_is_that_of_the_newest_commit() -> None:
+    query, publisher = FakeQuery(), FakePublisher()
+    with announcing(query, publisher) as announced:
+        assert announced.position is None
+        for version in (1, 2):
+            query.commit(version)
+            assert announced.position is not None
+            assert decode_position(announced.position) == Position(
+                ApplicationId("a"), Lineage("q"), version, committed_at_us=None
+            )
 
 
 def test_the_last_commit_of_an_earlier_run_is_hinted_at_the_start() -> None:
