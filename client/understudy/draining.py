@@ -1,9 +1,12 @@
-"""`understudy drain`: a node's tasks are moved to others before it is stopped; shows how many it still has."""
+"""`understudy drain`: a node's tasks are moved to others before it is stopped; shows how many it still has.
+
+It may be stopped when it has none, and one round of gossip later: by then every router has heard of it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -39,7 +42,7 @@ def drain(
     """Ask a router to move all tasks of the node NODE_ID to other nodes, and wait until it holds none.
 
     The node answers meanwhile, and nothing is lost: it can be stopped afterwards without a reader noticing. It stays
-    drained until it is restarted, or until --undo.
+    drained until it is restarted, or until --undo. While no other node can take its tasks, this says so and ends.
 
     \b
     Examples:
@@ -68,12 +71,20 @@ def tasks_left(member: Mapping[str, Any] | None) -> int | None:
     return None if None in counts else sum(counts)
 
 
+def can_be_taken(node_id: str, members: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any other node of the report may get tasks."""
+    return any(
+        member["node_id"] != node_id and member["live"] and member["state"] in {"starting", "serving"}
+        for member in members
+    )
+
+
 def progress_line(node_id: str, member: Mapping[str, Any] | None) -> str:
     """Where the draining is."""
     if member is None:
         return f"{printable(node_id)} has left the cluster"
     if tasks_left(member) == 0:
-        return f"{printable(node_id)} holds nothing: it can be stopped"
+        return f"{printable(node_id)} holds nothing"
     told = ", ".join(f"{number_text(member[role])} {role}" for role in _ROLES)
     return f"{printable(node_id)} is {member['state']}: {told}"
 
@@ -81,16 +92,31 @@ def progress_line(node_id: str, member: Mapping[str, Any] | None) -> str:
 def _wait_until_empty(server: Server, node_id: str, *, within_s: float, as_json: bool) -> None:
     deadline = time.monotonic() + within_s
     last = ""
-    for member in _members(server, node_id):
+    empty_since: float | None = None
+    for members in _reports(server):
+        member = next((each for each in members if each["node_id"] == node_id and each["live"]), None)
         line = progress_line(node_id, member)
         if line != last:
             _say(line, as_json=as_json)
             if as_json and member is not None:
                 print_json(orjson.dumps(member))
             last = line
-        # Until the router has heard that it drains, an empty node is one that has nothing yet.
-        if member is None or (tasks_left(member) == 0 and member["state"] == "draining"):
+        if member is None:
             return
+        # Until the router has heard that it drains, an empty node is one that has nothing yet.
+        if tasks_left(member) != 0 or member["state"] not in {"draining", "leaving"}:
+            empty_since = None
+        elif empty_since is None:
+            empty_since = time.monotonic()
+        elif _has_spoken_since(empty_since, member):
+            _say(f"{printable(node_id)} can be stopped", as_json=as_json)
+            return
+        if tasks_left(member) and not can_be_taken(node_id, members):
+            raise CommandError(
+                f"no other node can take what {printable(node_id)} holds: {line}",
+                fix=f"Start another node, and it goes on by itself; or understudy drain {printable(node_id)} --undo",
+                exit_code=ExitCode.REFUSED,
+            )
         if time.monotonic() > deadline:
             raise CommandError(
                 f"not drained within {within_s:g} s: {line}",
@@ -99,11 +125,16 @@ def _wait_until_empty(server: Server, node_id: str, *, within_s: float, as_json:
             )
 
 
-def _members(server: Server, node_id: str) -> Iterator[Mapping[str, Any] | None]:
-    """The node as the router sees it, again and again; None when it is not there."""
+def _has_spoken_since(at_s: float, member: Mapping[str, Any]) -> bool:
+    """Whether the router has heard of it since a monotonic time: a round of gossip has passed."""
+    age_ms = member["heartbeat_age_ms"]
+    return age_ms is not None and age_ms < (time.monotonic() - at_s) * 1000
+
+
+def _reports(server: Server) -> Iterator[list[Mapping[str, Any]]]:
+    """All nodes as the router sees them, again and again."""
     while True:
-        members = orjson.loads(server.get("/admin/v1/lag")).get("nodes", [])
-        yield next((member for member in members if member["node_id"] == node_id and member["live"]), None)
+        yield orjson.loads(server.get("/admin/v1/lag")).get("nodes", [])
         time.sleep(LOOK_EVERY_S)
 
 

@@ -67,7 +67,7 @@ def _member_row(member: Mapping[str, Any]) -> tuple[str, ...]:
         printable(member["node_id"]),
         printable(f"{member['host']}:{member['port']}"),
         printable(member["zone"] or "-"),
-        state + (", suspect" if member["suspect"] else ""),
+        state + (f", {member['health']}" if member["health"] in ("suspect", "quarantined") else ""),
         _age(member["heartbeat_age_ms"]),
         "-" if member["version"] is None else str(member["version"]),
         *(number_text(member[role]) for role in ("active", "standby", "warmup")),

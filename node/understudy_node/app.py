@@ -33,7 +33,7 @@ class Companion(Protocol):
         """On the loop that serves, after the node."""
 
     async def stop(self) -> None:
-        """Before the node."""
+        """Before the node, when nothing is answered any more."""
 
     def changed(self) -> None:
         """A version became visible; called from any thread."""

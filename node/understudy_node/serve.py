@@ -17,7 +17,7 @@ from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
 from understudy_shared.clock import SystemClock
 from understudy_shared.http_edge import App
-from understudy_shared.http_service import BACKLOG, bound_socket, cannot_listen, run
+from understudy_shared.http_service import BACKLOG, Departure, bound_socket, cannot_listen, run
 from understudy_shared.words import HostInfo
 
 log = logging.getLogger(__name__)
@@ -57,11 +57,11 @@ def open_node(
     return node, listener
 
 
-def serve_app(app: App, listener: socket.socket) -> None:
-    """Serve until interrupted, lookups before everything else."""
+def serve_app(app: App, listener: socket.socket, departure: Departure | None = None) -> None:
+    """Serve until interrupted, lookups before everything else; it ends as `http_service` says."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit()
-    run(app, listener)
+    run(app, listener, departure)
 
 
 def _raise_file_limit() -> None:

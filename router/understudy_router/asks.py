@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from understudy_router.catalogue import StoreRoute
 from understudy_shared.bounds import Bound
-from understudy_shared.hop import HopGroup, HopKey, HopOutcome, HopRequest, encode_request
+from understudy_shared.hop import HopGroup, HopKey, HopOutcome
 
 MAX_KEYS_PER_HOP = 1024
 """More travel in the next hop: a node answers a hop in one turn of its own loop, about 5 us a key."""
@@ -33,19 +34,52 @@ Outcomes = Sequence[HopOutcome] | HopFailure
 """One outcome per key of the ask, in order; or why there are none."""
 
 
+class Delay(StrEnum):
+    """Why a reader is told that it still waits."""
+
+    SLOW = "slow"
+    """Longer than is usual, or than anybody should wait for one node alone."""
+
+    SILENT = "silent"
+    """The node answers nobody, while others do."""
+
+
+class StillWaiting(NamedTuple):
+    """Not answered yet. `future` goes on: for an answer, which may be good however late, or for the next delay."""
+
+    why: Delay
+    future: asyncio.Future[Reply]
+
+
+Reply = Outcomes | StillWaiting
+"""What an ask's reader gets."""
+
+
 class Ask:
     """Keys of one store under one bound, for one node. `until_ms` is when its reader stops to wait for this node."""
 
-    __slots__ = ("alone", "bound", "future", "keys", "retried", "route", "until_ms")
+    __slots__ = ("alone", "asked_ms", "bound", "delay", "future", "is_active", "keys", "retried", "route", "until_ms")
 
-    def __init__(
-        self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], future: asyncio.Future[Outcomes], until_ms: float
+    def __init__(  # noqa: PLR0917  # one per lookup: names cost time
+        self,
+        route: StoreRoute,
+        bound: Bound,
+        keys: Sequence[HopKey],
+        future: asyncio.Future[Reply],
+        asked_ms: float,
+        until_ms: float,
+        is_active: bool = True,
     ) -> None:
+        """`is_active` is the role in which the node is asked: how long to wait for it is measured per role."""
         self.route = route
         self.bound = bound
         self.keys = keys
         self.future = future
+        self.asked_ms = asked_ms
         self.until_ms = until_ms
+        self.is_active = is_active
+        self.delay: Delay | None = None
+        """The last that its reader was told of."""
         self.retried = False
         self.alone = False
         """Whether it must not share a hop: what came back for all of them together was too large."""
@@ -58,16 +92,32 @@ class Ask:
         keys = self.keys
         return len(keys[0][1]) if len(keys) == 1 else sum(len(row) for _, row in keys)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its reader still waits."""
+        return not self.future.done()
+
     def finish(self, outcomes: Outcomes) -> None:
         """Tell the reader, if it still waits."""
         if not self.future.done():
             self.future.set_result(outcomes)
 
+    def hand_over(self, why: Delay) -> None:
+        """Tell the reader that it still waits: the same is told once."""
+        if self.delay is not why and not self.future.done():
+            waited, self.delay = self.future, why
+            self.future = waited.get_loop().create_future()
+            waited.set_result(StillWaiting(why, self.future))
+
+    def drop(self) -> None:
+        """Its reader has what it wants, or is gone."""
+        self.future.cancel()
+
 
 class Hop:
-    """Asks that travel together. `asks` are in the order in which their outcomes come back."""
+    """Asks that travel together. `asks` are in the order in which their outcomes come back, the oldest first."""
 
-    __slots__ = ("asks", "groups", "keys", "sent_ms", "until_ms")
+    __slots__ = ("asks", "first_until_ms", "groups", "keys", "sent_ms", "until_ms")
 
     def __init__(self, asks: Sequence[Ask], sent_ms: float) -> None:
         grouped: dict[tuple[int, int], list[Ask]] = {}
@@ -81,12 +131,14 @@ class Hop:
         self.groups = [_group(together) for together in grouped.values()]
         self.keys = sum(len(group.keys) for group in self.groups)
         self.sent_ms = sent_ms
-        self.until_ms = max(ask.until_ms for ask in asks)
+        times = [ask.until_ms for ask in asks]
+        self.first_until_ms = min(times)
+        self.until_ms = max(times)
 
-    def encode(self, *, application_id: str, end_version: int, term: int, epoch: int) -> bytes:
-        """The body of the request."""
-        deadline_ms = max(1, int(self.until_ms - self.sent_ms))
-        return encode_request(HopRequest(application_id, end_version, term, epoch, deadline_ms, self.groups))
+    @property
+    def deadline_ms(self) -> int:
+        """The time left when it is sent: that of its most patient reader."""
+        return max(1, int(self.until_ms - self.sent_ms))
 
     def shared_out(self, outcomes: Sequence[HopOutcome]) -> Iterator[tuple[Ask, Sequence[HopOutcome]]]:
         """Each ask with its own outcomes; there are as many as keys."""
@@ -95,6 +147,12 @@ class Hop:
             end = start + len(ask.keys)
             yield ask, outcomes[start:end]
             start = end
+
+    def is_over(self, now_ms: float) -> bool:
+        """Whether nobody waits for it any longer; a reader may have prolonged its wait."""
+        if self.until_ms <= now_ms:
+            self.until_ms = max((ask.until_ms for ask in self.asks if ask.is_wanted), default=now_ms)
+        return self.until_ms <= now_ms
 
 
 def take(waiting: deque[Ask], *, max_keys: int = MAX_KEYS_PER_HOP, max_bytes: int = MAX_ROW_BYTES_PER_HOP) -> list[Ask]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from understudy_router.health import Health
 from understudy_router.tables import NodeReport, Tables
 from understudy_shared.messages import Applied, AssignedTask, Assignment, Heartbeat
 from understudy_shared.words import HostInfo
@@ -32,11 +33,17 @@ class Candidate:
     """False: it died or left, and has not come back."""
     is_heard: bool
     """False: nothing was ever heard of it here."""
-    suspect: str = ""
-    """Why requests to it are believed to fail; "" when they are not."""
+    health: Health = Health.OK
+    health_why: str = ""
+    """Why it is suspect or quarantined."""
     is_draining: bool = False
+    """Whether its node drains, leaves, or has failed: asked late."""
+    standing: str = ""
+    """How its node says it is; "" while it says nothing."""
     has_lineage: bool = True
     """Whether it follows the history in use."""
+    lineage: str | None = None
+    """The history that it follows, None while that is not known."""
     has_layout: bool = True
     """Whether it serves the layout of the assignment."""
     error: str | None = None
@@ -68,6 +75,7 @@ def _candidate(  # noqa: PLR0917  # everything there is to know, once
         return _unheard(tables, assignment, node_id, role)
     applied = applied_of(tables, node, task)
     age_ms = round(node.age_ms(now_ms))
+    health, health_why = tables.health.of(node_id)
     known = applied.version is not None and age_ms <= tables.end_expiry_ms
     return Candidate(
         node_id=node_id,
@@ -80,9 +88,12 @@ def _candidate(  # noqa: PLR0917  # everything there is to know, once
         report_age_ms=age_ms,
         is_live=True,
         is_heard=True,
-        suspect=node.failed_why or "a request to it failed" if node.suspect else "",
-        is_draining=node.heartbeat.state == "draining",
+        health=health,
+        health_why=health_why,
+        is_draining=node.heartbeat.is_asked_last,
+        standing=node.heartbeat.standing,
         has_lineage=node.heartbeat.lineage == assignment.lineage,
+        lineage=node.heartbeat.lineage,
         has_layout=node.heartbeat.partitions in {None, assignment.partitions},
         error=applied.error,
     )

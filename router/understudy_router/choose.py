@@ -1,9 +1,10 @@
 """Whom to ask for a key, in which order, and why not the others (pure).
 
 First the live RUNNING active inside the bound, then every other live replica inside it by least lag, ties by load and
-then by a stable hash; last the replicas of unknown lag, where the bound allows them. What is known here is up to a
-heartbeat old, and the node measures the bound itself: replicas that break it by the tables alone are *doubtful*, and
-are asked after all others (docs/decisions/0005-choice.md).
+then by a stable hash; last the replicas of unknown lag, where the bound allows them. Nodes that drain go behind all of
+these, and suspect ones behind those. What is known here is up to a heartbeat old, and the node measures the bound
+itself: replicas that break it by the tables alone are *doubtful*, and are asked after all others
+(docs/decisions/0005-choice.md); after these too, those in quarantine (docs/decisions/0009-health.md).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from understudy_router.candidates import Candidate
+from understudy_router.health import RANK, Health
 from understudy_shared.bounds import Bound, Refusal, refusal
 from understudy_shared.words import LagInfo, ReplicaState, Role
 
@@ -30,6 +32,7 @@ class Reason(StrEnum):
     LAG_EXCEEDED = "lag-exceeded"
     LAG_UNKNOWN = "lag-unknown"
     BELOW_MIN_POSITION = "below-min-position"
+    QUARANTINED = "quarantined"
 
 
 class Exclusion(NamedTuple):
@@ -52,10 +55,17 @@ class Choice(NamedTuple):
         return (*self.order, *(each.candidate for each in self.doubtful))
 
 
-_MAY_BE_OUTDATED = frozenset(
-    {Reason.LAG_EXCEEDED, Reason.LAG_UNKNOWN, Reason.BELOW_MIN_POSITION, Reason.NOT_OPEN, Reason.NOT_HEARD_OF}
+_ASKED_LAST = frozenset(
+    {
+        Reason.LAG_EXCEEDED,
+        Reason.LAG_UNKNOWN,
+        Reason.BELOW_MIN_POSITION,
+        Reason.NOT_OPEN,
+        Reason.NOT_HEARD_OF,
+        Reason.QUARANTINED,
+    }
 )
-"""What the next heartbeat may change: the node knows better."""
+"""What may have changed since it was heard: the node knows better."""
 
 _UNKNOWN_LAG = 2**62
 """Sorts behind every lag."""
@@ -71,7 +81,7 @@ def choose(candidates: Sequence[Candidate], bound: Bound, *, key_hash: int, load
         reason = reason_against(candidate, bound)
         if reason is None:
             order.append(candidate)
-        elif reason in _MAY_BE_OUTDATED:
+        elif reason in _ASKED_LAST:
             doubtful.append(Exclusion(candidate, reason))
         else:
             exclusions.append(Exclusion(candidate, reason))
@@ -79,9 +89,13 @@ def choose(candidates: Sequence[Candidate], bound: Bound, *, key_hash: int, load
     def preference(candidate: Candidate) -> tuple[object, ...]:
         return _preference(candidate, key_hash=key_hash, load=load)
 
+    def distrust(each: Exclusion) -> tuple[object, ...]:
+        is_quarantined = each.candidate.health is Health.QUARANTINED
+        return (is_quarantined, each.reason is Reason.NOT_OPEN, preference(each.candidate))
+
     return Choice(
         tuple(sorted(order, key=preference)),
-        tuple(sorted(doubtful, key=lambda each: (each.reason is Reason.NOT_OPEN, preference(each.candidate)))),
+        tuple(sorted(doubtful, key=distrust)),
         tuple(sorted(exclusions, key=lambda each: each.candidate.node_id)),
     )
 
@@ -91,7 +105,7 @@ def reason_against(candidate: Candidate, bound: Bound) -> Reason | None:
     if not candidate.is_live:
         return Reason.DEAD
     position = bound.min_position
-    if not candidate.has_lineage:
+    if not candidate.has_lineage or (position is not None and candidate.lineage not in {None, position.lineage}):
         return Reason.LINEAGE_CHANGED
     if not candidate.has_layout:
         return Reason.OTHER_LAYOUT
@@ -105,7 +119,9 @@ def reason_against(candidate: Candidate, bound: Bound) -> Reason | None:
     lag = LagInfo(candidate.version, None, candidate.offset_lag, candidate.time_lag_ms)
     role = Role.ACTIVE if candidate.role == "active" else Role.STANDBY
     refused = refusal(bound, lag=lag, role=role, version=candidate.version, position_committed_at_us=None)
-    return None if refused is None else _REASON_OF[refused]
+    if refused is not None:
+        return _REASON_OF[refused]
+    return Reason.QUARANTINED if candidate.health is Health.QUARANTINED else None
 
 
 _REASON_OF = {
@@ -122,7 +138,7 @@ def _preference(candidate: Candidate, *, key_hash: int, load: Mapping[str, int])
     lag = candidate.offset_lag
     is_first = candidate.role == "active" and candidate.state == ReplicaState.RUNNING and lag is not None
     return (
-        bool(candidate.suspect),
+        RANK[candidate.health],
         candidate.is_draining,
         not is_first,
         _UNKNOWN_LAG if lag is None else lag,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from understudy_router.candidates import Candidate, candidates_of
 from understudy_router.catalogue import StoreRoute
 from understudy_router.choose import Choice, Exclusion, Reason, choose
+from understudy_router.health import Health
 from understudy_router.resolve import assignment_of, metadata_of, resolve
 from understudy_router.tables import Tables
 from understudy_shared.bounds import Bound
@@ -79,6 +80,7 @@ def described(candidate: Candidate) -> dict[str, object]:
         "offset_lag": candidate.offset_lag,
         "time_lag_ms": candidate.time_lag_ms,
         "report_age_ms": candidate.report_age_ms,
+        "health": candidate.health if candidate.is_live and candidate.is_heard else None,
     }
 
 
@@ -92,16 +94,23 @@ def _why(candidate: Candidate) -> str:
     behind = "lag unknown, which the bound allows" if lag is None else f"{lag} version{'' if lag == 1 else 's'} behind"
     words = [f"{candidate.role}, {behind}"]
     if candidate.is_draining:
-        words.append("asked late: it drains")
-    if candidate.suspect:
-        words.append(f"asked late: {candidate.suspect}")
+        words.append(f"asked late: its node is {candidate.standing}")
+    if candidate.health is not Health.OK:
+        words.append(f"asked late: {_health(candidate)}")
     return "; ".join(words)
 
 
 def _why_doubtful(each: Exclusion) -> str:
     if each.reason is Reason.NOT_HEARD_OF:
         return "asked last: nothing was heard of it yet"
-    return f"asked last: {each.reason} by its last report; the node measures it anew"
+    if each.reason is Reason.QUARANTINED:
+        return f"asked last: {_health(each.candidate)}"
+    why = f"asked last: {each.reason} by its last report; the node measures it anew"
+    return why if each.candidate.health is Health.OK else f"{why}; {_health(each.candidate)}"
+
+
+def _health(candidate: Candidate) -> str:
+    return f"{candidate.health}, {candidate.health_why}"
 
 
 def _host(host: HostInfo | None) -> dict[str, object] | None:

@@ -1,22 +1,24 @@
 """Whom to ask next, and what to say when nobody answered (pure: no I/O, no clock).
 
 One walk is about the keys of one partition. Each candidate is asked at most once per walk; a walk ends with an answer,
-with the reader's own mistake, or with every candidate and its reason.
+with the reader's own mistake, or with every candidate and its reason. Several candidates may be on their way at a time:
+who is slow or silent stays in the race, and its answer counts whenever it comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
 import orjson
 
-from understudy_router.asks import HopFailure
+from understudy_router.asks import Delay, HopFailure
 from understudy_router.candidates import Candidate
 from understudy_router.choose import Choice, Exclusion
 from understudy_router.explain import described
-from understudy_router.lane import OVERLOADED
+from understudy_router.hop_replies import OVERLOADED
 from understudy_router.wire import WireError
 from understudy_shared.bounds import Bound, Refusal
 from understudy_shared.problems import Problem, ProblemType, refused
@@ -25,9 +27,12 @@ MAX_DETAIL_CHARS = 300
 
 
 class Step(Enum):
-    """What to do after a candidate did not answer."""
+    """What to do when a candidate did not answer, or not yet; and what that costs."""
 
-    NEXT = "ask the next candidate"
+    FREE = "ask the next candidate"
+    RESCUE = "ask the next candidate, for free once per read"
+    RETRY = "ask the next candidate, if the budget allows it"
+    HEDGE = "ask the next candidate inside the bound too, if the budget allows it"
     STOP = "return it: everybody would say the same"
 
 
@@ -52,11 +57,22 @@ _OUTDATED = frozenset(
     {ProblemType.NOT_OWNER.slug, ProblemType.UNKNOWN_STORE.slug, ProblemType.LINEAGE_CHANGED.slug, Refusal.NOT_ACTIVE}
 )
 _TIME_RAN_OUT = frozenset({WireError.TIMEOUT, ProblemType.DEADLINE.slug})
+_PAID = _TIME_RAN_OUT | {OVERLOADED}
 
 
 def next_step(reason: str) -> Step:
-    """The one place that says what a failure costs. Today every other candidate is asked at once and for free."""
-    return Step.STOP if reason in _READERS_MISTAKES else Step.NEXT
+    """The one place that says what a failure, or a delay, costs.
+
+    What is definite is free: each candidate says it at most once, and cheaply. What may be a sign of overload is paid
+    for, because asking again would add to it. A silent node did nothing for the read: that is free, once.
+    """
+    if reason in _READERS_MISTAKES:
+        return Step.STOP
+    if reason == Delay.SLOW:
+        return Step.HEDGE
+    if reason == Delay.SILENT:
+        return Step.RESCUE
+    return Step.RETRY if reason in _PAID else Step.FREE
 
 
 def is_outdated(reason: str) -> bool:
@@ -91,27 +107,95 @@ def readers_mistake(told: Told) -> Problem:
     return Problem(kind, told.detail, str(problem.get("where", "")), str(problem.get("fix", "")))
 
 
+@dataclass(slots=True)
+class _Pending:
+    """A candidate that was asked and has not answered; `delay` is the last that was heard of that."""
+
+    candidate: Candidate
+    delay: Delay | None = None
+
+
 class Walk:
-    """The candidates of one partition, in order; who was asked, and what each said."""
+    """The candidates of one partition, in order; who was asked, and what each said.
+
+    `errand` names what was sent to a candidate: with several errands it is asked for a part of the keys in each.
+    """
 
     def __init__(self, choice: Choice) -> None:
         self._candidates = choice.asked
+        self._in_bound = len(choice.order)
         self._exclusions: Sequence[Exclusion] = choice.exclusions
         self.asked: list[tuple[Candidate, Told]] = []
+        self._pending: dict[Hashable, _Pending] = {}
         self._next = 0
+        self._is_rescued = False
+        self._not_paid: str | None = None
+
+    def again(self, choice: Choice) -> Walk:
+        """A new walk of the same reader, by what is known now; who is on the way still is."""
+        walk = Walk(choice)
+        walk._pending = self._pending
+        walk._is_rescued = self._is_rescued
+        return walk
 
     def next(self) -> Candidate | None:
-        """Whom to ask now; None when everybody was asked."""
-        while self._next < len(self._candidates):
+        """Whom to ask besides those on their way; None when everybody was asked.
+
+        While somebody who is merely slow may still answer, this is a hedge: only inside the bound, because others would
+        probably refuse.
+        """
+        waits = any(pending.delay is not Delay.SILENT for pending in self._pending.values())
+        limit = self._in_bound if waits else len(self._candidates)
+        while self._next < limit:
             candidate = self._candidates[self._next]
-            self._next += 1
-            if all(asked.node_id != candidate.node_id for asked, _ in self.asked):
+            if not self._was_asked(candidate):
                 return candidate
+            self._next += 1
         return None
 
-    def failed(self, candidate: Candidate, told: Told) -> None:
-        """`candidate` did not answer."""
-        self.asked.append((candidate, told))
+    def after(self, reason: str, may: Callable[[Step], bool]) -> Candidate | None:
+        """Whom to ask after a failure or a delay; None: nobody, or nobody that `may` be asked at that cost."""
+        if self.is_hopeful:
+            return None
+        candidate = self.next()
+        step = next_step(reason)
+        if candidate is None or step is Step.STOP:
+            return None
+        if step is Step.RESCUE:
+            step = Step.RETRY if self._is_rescued else Step.RESCUE
+            self._is_rescued = True
+        allowed = may(step)
+        self._not_paid = None if allowed else reason
+        return candidate if allowed else None
+
+    def begin(self, errand: Hashable, candidate: Candidate) -> None:
+        """`candidate` is asked now."""
+        self._pending[errand] = _Pending(candidate)
+
+    def waits(self, errand: Hashable, delay: Delay) -> None:
+        """It has not answered yet."""
+        self._pending[errand].delay = delay
+
+    def ended(self, errand: Hashable, told: Told | None = None) -> None:
+        """It answered, or did not: then `told` is why."""
+        candidate = self._pending.pop(errand).candidate
+        if told is not None and all(asked.node_id != candidate.node_id for asked, _ in self.asked):
+            self.asked.append((candidate, told))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody is on the way."""
+        return not self._pending
+
+    @property
+    def is_hopeful(self) -> bool:
+        """Whether somebody is on the way of whom no delay was heard."""
+        return any(pending.delay is None for pending in self._pending.values())
+
+    @property
+    def rest(self) -> list[Candidate]:
+        """Who was not asked yet."""
+        return [candidate for candidate in self._candidates if not self._was_asked(candidate)]
 
     @property
     def may_pass(self) -> bool:
@@ -125,7 +209,7 @@ class Walk:
         """Why nobody answered. `late`: the deadline passed before everybody was asked."""
         reasons = [told.reason for _, told in self.asked]
         candidates = [_asked(candidate, told) for candidate, told in self.asked]
-        candidates += [{**described(candidate), "reason": "not-asked"} for candidate in self._candidates[self._next :]]
+        candidates += [{**described(candidate), "reason": "not-asked"} for candidate in self.rest]
         candidates += [{**described(each.candidate), "reason": str(each.reason)} for each in self._exclusions]
         every = [*reasons, *(str(excluded.reason) for excluded in self._exclusions)]
         if bound.min_position is not None and str(Refusal.LINEAGE_CHANGED) in every:
@@ -138,10 +222,10 @@ class Walk:
                 fix="Retry; GET /admin/v1/lag shows how the nodes are",
                 extra={"candidates": candidates},
             )
-        if reasons and all(reason == OVERLOADED for reason in reasons):
+        if self._not_paid == OVERLOADED or (reasons and all(reason == OVERLOADED for reason in reasons)):
             return Problem(
                 ProblemType.OVERLOADED,
-                "every node that may answer is overloaded",
+                "the nodes that may answer are overloaded",
                 fix="Retry after a second",
                 extra={"candidates": candidates},
             )
@@ -154,6 +238,12 @@ class Walk:
                 extra={"candidates": candidates},
             )
         return _nobody(every, candidates)
+
+    def _was_asked(self, candidate: Candidate) -> bool:
+        node_id = candidate.node_id
+        return any(asked.node_id == node_id for asked, _ in self.asked) or any(
+            pending.candidate.node_id == node_id for pending in self._pending.values()
+        )
 
 
 def _nobody(reasons: Sequence[str], candidates: list[dict[str, object]]) -> Problem:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from understudy_router.candidates import Candidate, candidates_of
 from understudy_router.catalogue import StoreRoute, Stores
+from understudy_router.health import Change
 from understudy_router.tables import DeadNode, NodeReport, Tables
 from understudy_shared.messages import Heartbeat
 from understudy_shared.times import utc_text
@@ -35,7 +36,7 @@ def lag_report(
         if assignment is None
         else {"term": assignment.term, "epoch": assignment.epoch, "written_by": assignment.written_by},
         "nodes": [
-            *(_node(node, duties, now_ms) for _, node in sorted(tables.nodes.items())),
+            *(_node(node, tables.health.of(node_id), duties, now_ms) for node_id, node in sorted(tables.nodes.items())),
             *(_dead(dead, now_ms) for _, dead in sorted(tables.dead.items())),
         ],
         "stores": [_store(tables, route, now_ms) for route in routes],
@@ -91,19 +92,19 @@ def _duties(tables: Tables) -> Counter[tuple[str, str]]:
     return duties
 
 
-def _node(node: NodeReport, duties: Counter[tuple[str, str]], now_ms: float) -> dict[str, object]:
+def _node(node: NodeReport, health: Change, duties: Counter[tuple[str, str]], now_ms: float) -> dict[str, object]:
     node_id = node.heartbeat.node_id
     return {
         **_identity(node.heartbeat),
-        "state": node.heartbeat.state,
+        "state": node.heartbeat.standing,
         "live": True,
-        "suspect": node.suspect,
+        "health": health.health,
         "heartbeat_age_ms": round(node.age_ms(now_ms)),
         "version": node.heartbeat.applied.version,
         "active": duties[node_id, "active"],
         "standby": duties[node_id, "standby"],
         "warmup": duties[node_id, "warmup"],
-        "reason": node.failed_why,
+        "reason": health.why,
     }
 
 
@@ -112,7 +113,7 @@ def _dead(dead: DeadNode, now_ms: float) -> dict[str, object]:
         **_identity(dead.heartbeat),
         "state": "dead",
         "live": False,
-        "suspect": False,
+        "health": None,
         "heartbeat_age_ms": round(now_ms - dead.died_ms),
         "version": None,
         "active": 0,

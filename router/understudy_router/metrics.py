@@ -19,6 +19,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from understudy_router.fallback import Step
+from understudy_router.health import RANK, Health
 from understudy_router.router import Router
 from understudy_router.serving.asgi import LookupsFirst
 
@@ -69,13 +71,40 @@ class RouterMetrics(Collector):
         yield CounterMetricFamily(
             "understudy_router_hop_retries", "Requests sent again because their connection was stale", counts.retried
         )
+        yield from self._extra()
+
+    def _extra(self) -> Iterator[Metric]:
+        """What was asked of more than one node, and why."""
+        forwarder = self._router.forwarder
         yield _by_reason(
-            "understudy_router_fallbacks", "Candidates that did not answer, by reason", self._router.forwarder.fallbacks
+            "understudy_router_fallbacks", "Candidates that did not answer, by reason", forwarder.fallbacks
+        )
+        for name, step, text in (
+            ("hedges", Step.HEDGE, "Keys asked of another replica because the first was slow"),
+            ("rescues", Step.RESCUE, "Keys asked of another replica because the first was silent"),
+            ("retries", Step.RETRY, "Keys asked of another replica after a timeout or overload"),
+        ):
+            yield CounterMetricFamily(f"understudy_router_{name}", text, forwarder.steps[step])
+        yield CounterMetricFamily(
+            "understudy_router_retries_refused",
+            "Keys not hedged or retried: the retry budget was spent",
+            forwarder.not_paid,
+        )
+        yield GaugeMetricFamily(
+            "understudy_router_retry_budget",
+            "Keys that may be hedged or retried now",
+            self._router.budget.balance(self._router.now_ms()),
+        )
+        yield CounterMetricFamily(
+            "understudy_router_silences",
+            "Times that a node answered nothing while others did",
+            self._router.lanes.counts.silences,
         )
 
     def _cluster(self) -> Iterator[Metric]:
         router = self._router
         yield GaugeMetricFamily("understudy_router_nodes", "Nodes that live", len(router.tables.nodes))
+        yield from self._health()
         yield GaugeMetricFamily("understudy_router_bus_connected", "Whether the bus is heard", router.degraded is None)
         refused = CounterMetricFamily(
             "understudy_router_refused_messages", "Documents from the bus that were not used", labels=("kind",)
@@ -86,6 +115,21 @@ class RouterMetrics(Collector):
         yield GaugeMetricFamily(
             "understudy_end_offset_position", "Last committed version that was heard of", router.tables.end_version
         )
+
+    def _health(self) -> Iterator[Metric]:
+        tables = self._router.tables
+        health = GaugeMetricFamily(
+            "understudy_router_node_health", "0: ok, 1: suspect, 2: quarantined", labels=("node",)
+        )
+        for node_id in sorted(tables.nodes):
+            health.add_metric((node_id,), RANK[tables.health.of(node_id).health])
+        yield health
+        changes = CounterMetricFamily(
+            "understudy_router_node_health_changes", "Changes of a node's health, by what it became", labels=("health",)
+        )
+        for became in Health:
+            changes.add_metric((became,), tables.health.entered[became])
+        yield changes
 
 
 def _by_reason(name: str, text: str, counts: Mapping[str, int]) -> Metric:

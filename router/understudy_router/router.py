@@ -8,24 +8,31 @@ from __future__ import annotations
 import logging
 
 from understudy_router.asks import HopFailure
+from understudy_router.budget import RetryBudget
 from understudy_router.candidates import candidates_of
 from understudy_router.catalogue import StoreRoute, Stores
-from understudy_router.choose import Choice, choose
+from understudy_router.choose import Choice, Reason, choose
 from understudy_router.explain import key_hash
 from understudy_router.forward import Forwarder
+from understudy_router.hop_replies import OVERLOADED, Known
 from understudy_router.lag_report import lag_report
-from understudy_router.lane import Known
-from understudy_router.lanes import Lanes, tick_ms_of
-from understudy_router.node_calls import NodeCallError, NodeCalls
+from understudy_router.lanes import Lanes
+from understudy_router.patience import Patience
+from understudy_router.probing import Probing
+from understudy_router.remembering import RouterMemory
 from understudy_router.settings import RouterSettings
 from understudy_router.tables import Tables
 from understudy_router.watching import Watcher
+from understudy_router.wire import WireError
 from understudy_shared.bounds import Bound
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.clock import Clock
 from understudy_shared.hop import HopReply
+from understudy_shared.node_calls import NodeCallError, NodeCalls
 from understudy_shared.problems import Problem, ProblemError, ProblemType
+from understudy_shared.remembered import Remembered
+from understudy_shared.seeds import parse_seeds
 from understudy_shared.supervise import Supervisor
 from understudy_shared.words import HostInfo
 
@@ -35,32 +42,72 @@ log = logging.getLogger(__name__)
 MAX_CHOICE_AGE_MS = 100
 """Far below a heartbeat, which is how old all else is that a choice rests on."""
 
+PROBE_HOPS = 2
+"""Hop limits after which a probe is given up: the lane ends it after one, and tells of it."""
+
 MAX_CHOICES = 16_384
 """Of partitions and bounds; when there are more, all are made anew."""
+
+
+_NO_NODES_FAULT = {OVERLOADED, str(WireError.TOO_LARGE)}
+"""If these made nodes suspect, each would hand its load, or the same huge value, on to the next."""
 
 
 class Router:
     """Routes the lookups of one application."""
 
-    def __init__(self, settings: RouterSettings, bus: Bus, *, host: HostInfo, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: RouterSettings,
+        bus: Bus,
+        *,
+        host: HostInfo,
+        clock: Clock,
+        remembered: Remembered | None = None,
+    ) -> None:
+        """`remembered` is where it keeps what it needs to start without the bus; None: nowhere.
+
+        Raises SettingsError for seeds that are none.
+        """
         self.settings = settings
         self.host = host
         self.gossip = Gossip(bus, settings.application_id)
-        self.tables = Tables(end_expiry_ms=settings.end_expiry_ms)
+        self.tables = Tables(end_expiry_ms=settings.end_expiry_ms, suspect_after_ms=settings.suspect_after_ms)
         self.nodes = NodeCalls(settings.application_id)
-        self.watcher = Watcher(self.gossip, self.tables, self.nodes, clock=clock)
+        self.watcher = Watcher(
+            self.gossip,
+            self.tables,
+            self.nodes,
+            clock=clock,
+            memory=RouterMemory(remembered),
+            seeds=parse_seeds(settings.seed),
+        )
+        self.budget = RetryBudget(
+            percent=settings.retry_percent, per_s=settings.retry_per_s, now_ms=clock.monotonic_ms()
+        )
         self.lanes = Lanes(
             application_id=settings.application_id,
             listener=self,
-            tick_ms=tick_ms_of(settings.hop_timeout_ms),
+            patience=Patience(hedge_after_ms=settings.hedge_after_ms),
+            suspect_after_ms=settings.suspect_after_ms,
+            hop_timeout_ms=settings.hop_timeout_ms,
+            allowance=self.budget.balance,
             clock=clock,
         )
         self.forwarder = Forwarder(
-            self.lanes, self, hop_timeout_ms=settings.hop_timeout_ms, deadline_ms=settings.deadline_ms, clock=clock
+            self.lanes,
+            self,
+            self.budget,
+            hop_timeout_ms=settings.hop_timeout_ms,
+            deadline_ms=settings.deadline_ms,
+            hedges=settings.hedge_after_ms > 0,
+            clock=clock,
         )
+        self._probing = Probing(self.tables, self.lanes, deadline_ms=PROBE_HOPS * settings.hop_timeout_ms, clock=clock)
         self._bus = bus
         self._clock = clock
         self._tasks = Supervisor()
+        self._leaving = False
         self._chosen: dict[tuple[int, int, int], tuple[Bound, float, Choice]] = {}
         self._chosen_at = -1
         self._known = Known(0, 0, 0)
@@ -73,10 +120,17 @@ class Router:
         """Begin to follow the bus and to keep time, on the loop that runs now."""
         self.watcher.start(self._tasks)
         self._tasks.start("keep the hops' time", self.lanes.keep_time())
+        self._tasks.start("probe nodes that are not well", self._probing.run())
+
+    async def leave(self) -> None:
+        """Say that it stops, while it answers on: load balancers look at /readyz."""
+        self._leaving = True
+        log.info("stopping", extra={"action": "leaving"})
 
     async def stop(self) -> None:
         """In order: stop to follow, close the ways to the nodes, then the bus."""
         await self._tasks.stop()
+        await self.watcher.stop()
         await self.lanes.close()
         await self.nodes.close()
         await self._bus.close()
@@ -94,6 +148,8 @@ class Router:
     def not_ready(self) -> list[str]:
         """Why this router should not be sent readers; empty when it should. Lag and a lost bus never make it so."""
         reasons = [self.dead] if self.dead else []
+        if self._leaving:
+            reasons.append("stopping: it answers for a moment more")
         if self.watcher.stores is None:
             reasons.append(self._because("no catalogue is known yet"))
         if self.tables.assignment is None:
@@ -121,6 +177,8 @@ class Router:
             return kept[2]
         candidates = candidates_of(self.tables, route.operator_id, partition, now_ms)
         choice = choose(candidates, bound, key_hash=key_hash(route, partition), load=self.lanes.loads)
+        if any(each.reason is Reason.LINEAGE_CHANGED for each in choice.exclusions):
+            self.watcher.refresh()  # two histories are about: it may be this router that is behind
         self._chosen[place] = (bound, now_ms, choice)
         return choice
 
@@ -137,17 +195,27 @@ class Router:
             self._known = Known(self.tables.end_version, term, epoch)
         return self._known
 
-    def answered(self, node_id: str, reply: HopReply) -> None:
+    def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None:
         """A node answered a hop; when it follows a later assignment than the one known here, that is read."""
         later = self.tables.hop_answered(
-            node_id, self._clock.monotonic_ms(), term=reply.term, epoch=reply.epoch, end_version=reply.end_version
+            node_id,
+            self._clock.monotonic_ms(),
+            took_ms=took_ms,
+            term=reply.term,
+            epoch=reply.epoch,
+            end_version=reply.end_version,
         )
         if later:
             self.watcher.refresh()
 
-    def failed(self, node_id: str, failure: HopFailure) -> None:
-        """A node did not answer a hop."""
-        self.tables.hop_failed(node_id, self._clock.monotonic_ms(), f"{failure.reason}: {failure.detail}")
+    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
+        """A node did not answer a hop; one that was not even tried is not to blame, nor for how much is asked of it."""
+        if sent and failure.reason not in _NO_NODES_FAULT:
+            self.tables.hop_failed(node_id, self._clock.monotonic_ms(), f"{failure.reason}: {failure.detail}")
+
+    def silent(self, node_id: str, for_ms: float) -> None:
+        """A node answers nothing, while others do."""
+        self.tables.hop_silent(node_id, self._clock.monotonic_ms(), for_ms)
 
     async def drain(self, node_id: str, *, drain: bool) -> tuple[int, bytes, str]:
         """Forward a drain to the node it is about: status, body and content type of its reply."""

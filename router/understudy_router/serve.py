@@ -13,7 +13,9 @@ from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
-from understudy_shared.http_service import BACKLOG, bound_socket, run
+from understudy_shared.http_service import BACKLOG, Departure, bound_socket, run
+from understudy_shared.remembered import Remembered
+from understudy_shared.seeds import parse_seeds
 from understudy_shared.words import HostInfo
 
 
@@ -23,11 +25,13 @@ def main(settings: dict[str, object], started: Callable[[Router], None] | None =
     Raises UnderstudyError for what the caller can fix: the settings, the port.
     """
     told = RouterSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
+    parse_seeds(told.seed)
     bus = RedisBus(told.redis)
     listener = bound_socket(told.host, told.port)
     host = HostInfo(told.host, listener.getsockname()[1])
-    router = Router(told, bus, host=host, clock=SystemClock())
+    remembered = Remembered(told.data_directory, told.application_id)
+    router = Router(told, bus, host=host, clock=SystemClock(), remembered=remembered)
     listener.listen(BACKLOG)
     if started is not None:
         started(router)
-    run(create_app(router), listener)
+    run(create_app(router), listener, Departure(router.leave, told.shutdown_delay_ms))

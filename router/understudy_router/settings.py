@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
+from urllib.parse import quote
 
 from pydantic import Field
 
 from understudy_shared.service_settings import Port, ServiceSettings
+
+MAX_NAME_BYTES = 200
+"""Of a folder: file systems allow 255."""
 
 
 class RouterSettings(ServiceSettings):
@@ -59,3 +65,15 @@ class RouterSettings(ServiceSettings):
 
     max_in_flight: int = Field(1024, ge=1)
     """Requests answered at once; one more gets 429."""
+
+    @property
+    def data_directory(self) -> Path:
+        """Where it remembers: as told, else `~/.cache/understudy/router-<application>`, quoted as in a URL."""
+        if self.data_dir is not None:
+            return self.data_dir.absolute()
+        name = f"router-{quote(self.application_id, safe='')}"
+        if len(name.encode()) > MAX_NAME_BYTES:
+            name = f"router-{hashlib.sha256(self.application_id.encode()).hexdigest()}"
+        # Who has no home writes nowhere, and is told so when there is something to remember.
+        home = Path(os.environ.get("HOME") or "/")
+        return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "understudy" / name

@@ -1,4 +1,4 @@
-"""What a router knows of its nodes: heartbeats, the assignment, who failed lately (no I/O, no clock, one thread).
+"""What a router knows of its nodes: heartbeats, the assignment, how requests to them go (no I/O, no clock, one thread).
 
 One door for each thing that happens; time is passed in. Ages are this machine's monotonic time since a report arrived,
 plus the age that a key read from the bus had by its expiry. `version` grows whenever a choice might come out otherwise.
@@ -7,9 +7,10 @@ plus the age that a key read from the bus had by its expiry. `version` grows whe
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from understudy_router.health import Change, Health, HealthTable
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.messages import Assignment, Farewell, Heartbeat
 
@@ -25,13 +26,6 @@ class NodeReport:
 
     heartbeat: Heartbeat
     said_ms: float
-    failed_ms: float | None = None
-    failed_why: str = ""
-
-    @property
-    def suspect(self) -> bool:
-        """Whether a request to it failed since it last said anything."""
-        return self.failed_ms is not None
 
     def age_ms(self, now_ms: float) -> float:
         return max(0.0, now_ms - self.said_ms)
@@ -66,9 +60,10 @@ class _HopEnd(NamedTuple):
 class Tables:
     """`nodes` are those that live, by node id."""
 
-    def __init__(self, *, end_expiry_ms: float = 10_000) -> None:
-        """`end_expiry_ms`: a confirmation of the end older than this counts no more."""
+    def __init__(self, *, end_expiry_ms: float = 10_000, suspect_after_ms: float = 200) -> None:
+        """`end_expiry_ms`: a confirmation of the end older than this counts no more. `suspect_after_ms` is health's."""
         self.end_expiry_ms = end_expiry_ms
+        self.health = HealthTable(suspect_after_ms=suspect_after_ms)
         self.nodes: dict[str, NodeReport] = {}
         self.dead: dict[str, DeadNode] = {}
         self.assignment: Assignment | None = None
@@ -136,7 +131,7 @@ class Tables:
         if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS or self._is_old(heartbeat, said_ms):
             return False
         known = self.nodes.get(heartbeat.node_id)
-        self.nodes[heartbeat.node_id] = self._report(known, heartbeat, said_ms)
+        self.nodes[heartbeat.node_id] = NodeReport(heartbeat, said_ms)
         self.dead.pop(heartbeat.node_id, None)
         if known is None or _catalogue_told(known.heartbeat) != _catalogue_told(heartbeat):
             self._catalogue = None
@@ -144,6 +139,7 @@ class Tables:
             endpoint = heartbeat.endpoint
             self._event(now_ms, "joined", f"{heartbeat.node_id} at {endpoint.host}:{endpoint.port}")
         elif known.heartbeat.incarnation != heartbeat.incarnation:
+            self.health.forget(heartbeat.node_id)
             self._event(now_ms, "restarted", heartbeat.node_id)
         self.version += 1
         return True
@@ -200,24 +196,35 @@ class Tables:
                 del self.dead[node_id]
 
     def hop_failed(self, node_id: str, now_ms: float, why: str) -> None:
-        """A request to a node failed: it is asked last until it says something."""
-        node = self.nodes.get(node_id)
-        if node is not None:
-            if not node.suspect:
-                self._event(now_ms, "suspect", f"{node_id}: {why}")
-            self.nodes[node_id] = replace(node, failed_ms=now_ms, failed_why=why)
-            self.version += 1
+        """A request to a node failed."""
+        if node_id in self.nodes:
+            self._stands(node_id, now_ms, self.health.failed(node_id, now_ms, why))
 
-    def hop_answered(self, node_id: str, now_ms: float, term: int, epoch: int, end_version: int) -> bool:
+    def hop_silent(self, node_id: str, now_ms: float, for_ms: float) -> None:
+        """A node has answered nothing for so long, while others did."""
+        if node_id in self.nodes:
+            self._stands(node_id, now_ms, self.health.silent(node_id, now_ms, for_ms))
+
+    def hop_answered(
+        self, node_id: str, now_ms: float, *, took_ms: float, term: int, epoch: int, end_version: int
+    ) -> bool:
         """A node answered a hop. True when it follows a later assignment than the one known here."""
         node = self.nodes.get(node_id)
-        if node is not None and node.suspect:
-            self.nodes[node_id] = replace(node, failed_ms=None, failed_why="")
-            self.version += 1
-        if node is not None and node.heartbeat.lineage == self.lineage and end_version > self.end_version:
-            self._hop_end = _HopEnd(self.lineage, end_version, now_ms)
-            self.version += 1
+        if node is not None:
+            change = self.health.answered(node_id, now_ms, took_ms)
+            if change is not None:
+                self._stands(node_id, now_ms, change)
+            if node.heartbeat.lineage == self.lineage and end_version > self.end_version:
+                self._hop_end = _HopEnd(self.lineage, end_version, now_ms)
+                self.version += 1
         return self.assignment is None or (term, epoch) > self.assignment.order
+
+    def _stands(self, node_id: str, now_ms: float, change: Change | None) -> None:
+        """Tell people of it; choices are made anew."""
+        if change is not None:
+            event = "recovered" if change.health is Health.OK else str(change.health)
+            self._event(now_ms, event, f"{node_id}: {change.why}" if change.why else node_id)
+            self.version += 1
 
     def _is_old(self, heartbeat: Heartbeat, said_ms: float) -> bool:
         """Whether the same process said more already, or another one that has its node id did later."""
@@ -231,14 +238,9 @@ class Tables:
             return heartbeat.sequence <= known.heartbeat.sequence
         return said_ms < known.said_ms
 
-    def _report(self, known: NodeReport | None, heartbeat: Heartbeat, said_ms: float) -> NodeReport:
-        """A heartbeat clears a suspicion only if it was said after the failure."""
-        if known is None or known.failed_ms is None or said_ms > known.failed_ms:
-            return NodeReport(heartbeat, said_ms)
-        return NodeReport(heartbeat, said_ms, known.failed_ms, known.failed_why)
-
     def _bury(self, node_id: str, now_ms: float, why: str, event: str) -> None:
         node = self.nodes.pop(node_id)
+        self.health.forget(node_id)
         self._catalogue = None
         while len(self.dead) >= MAX_DEAD:
             del self.dead[min(self.dead, key=lambda dead: self.dead[dead].died_ms)]

@@ -1,6 +1,7 @@
 """Keeps what the router knows up to date: the bus while it is there, the nodes themselves while it is away.
 
 Rule: nothing here ever stops a lookup. What cannot be learned now is tried again, and `degraded` says so meanwhile.
+What was remembered is used when the bus is away at the start, and never beats what is heard.
 """
 
 from __future__ import annotations
@@ -8,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Collection
 
 from understudy_router.catalogue import Stores, stores_of
-from understudy_router.node_calls import NodeCalls
+from understudy_router.polling import Polls
+from understudy_router.remembering import RouterMemory, of_a_past_life
 from understudy_router.tables import Tables
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
-from understudy_shared.messages import Assignment, Farewell, Heartbeat
+from understudy_shared.messages import Assignment, Catalogue, Farewell, Heartbeat
+from understudy_shared.node_calls import NodeCalls
 from understudy_shared.supervise import Supervisor
 from understudy_shared.words import HostInfo
 
@@ -34,14 +38,23 @@ QUIET_HEARTBEATS = 1.5
 MAX_TICK_MS = 250
 """Between two looks for nodes that died."""
 
-MAX_POLLS = 16
-"""Nodes asked for their lag at the same time."""
+BACK_SPREAD_HEARTBEATS = 0.25
+"""Routers that lost the bus together read its keys again within so long of each other."""
 
 
 class Watcher:
     """Feeds `tables` and `stores`. `degraded` is why the bus is not heard, None while it is."""
 
-    def __init__(self, gossip: Gossip, tables: Tables, nodes: NodeCalls, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        gossip: Gossip,
+        tables: Tables,
+        nodes: NodeCalls,
+        *,
+        clock: Clock,
+        memory: RouterMemory,
+        seeds: Collection[HostInfo] = (),
+    ) -> None:
         self.stores: Stores | None = None
         self.degraded: str | None = "the bus was not reached yet"
         self.last_catalogue_error: str | None = None
@@ -55,7 +68,13 @@ class Watcher:
         self._refresh_wanted = asyncio.Event()
         self._news = asyncio.Event()
         self._away = asyncio.Event()
-        self._polls = asyncio.Semaphore(MAX_POLLS)
+        self._memory = memory
+        self._seeds = frozenset(seeds)
+        self._recalled = False
+        self._unconfirmed: Assignment | None = None
+        """The remembered assignment, until a node follows it or something else is known."""
+        self._nodes_moved = False
+        self._polls = Polls(nodes, tables, heard=self._heard, assigned=self._assigned)
 
     def start(self, tasks: Supervisor) -> None:
         """Begin to follow, on the loop that runs now."""
@@ -64,10 +83,16 @@ class Watcher:
         tasks.start("read the keys again", self._read_when_wanted())
         tasks.start("follow the catalogue", self._follow_catalogue())
         tasks.start("ask nodes for their lag", self._poll_while_lost())
+        tasks.start("remember", self._memory.keep())
 
     def refresh(self) -> None:
         """Something shows that the assignment or the catalogue here is old: read the keys soon."""
         self._refresh_wanted.set()
+
+    async def stop(self) -> None:
+        """Write what is to be remembered; after its tasks were ended."""
+        self._note_nodes()
+        await self._memory.flush()
 
     @property
     def heartbeat_ms(self) -> int:
@@ -79,17 +104,31 @@ class Watcher:
             now_ms = self._heard_ms = self._clock.monotonic_ms()
             match heard:
                 case Heartbeat():
-                    self._tables.heard(heard, age_ms=0, now_ms=now_ms)
+                    self._heard(heard)
                 case Farewell():
                     self._tables.left(heard, now_ms)
                 case Assignment():
-                    self._tables.assigned(heard, now_ms)
+                    self._assigned(heard)
                 case Lost():
                     self._listens = False
                     self._lost(heard.why)
                 case Back():
                     self._listens = True
+                    if self._away.is_set():
+                        await asyncio.sleep(self._random.uniform(0, BACK_SPREAD_HEARTBEATS) * self.heartbeat_ms / 1000)
                     await self._read_keys()
+            self._news.set()
+
+    def _heard(self, heartbeat: Heartbeat, age_ms: int = 0) -> None:
+        known = self._tables.nodes.get(heartbeat.node_id)
+        if self._tables.heard(heartbeat, age_ms=age_ms, now_ms=self._clock.monotonic_ms()):
+            self._nodes_moved |= known is None or known.heartbeat.endpoint != heartbeat.endpoint
+            self._news.set()
+
+    def _assigned(self, assignment: Assignment) -> None:
+        if self._tables.assigned(assignment, self._clock.monotonic_ms()):
+            self._unconfirmed = None
+            self._memory.note(assignment)
             self._news.set()
 
     async def _read_keys(self) -> None:
@@ -99,17 +138,37 @@ class Watcher:
         except BusError as error:
             self._lost(str(error))
             return
-        now_ms = self._clock.monotonic_ms()
         for each in seen:
-            self._tables.heard(each.heartbeat, age_ms=each.age_ms, now_ms=now_ms)
+            self._heard(each.heartbeat, each.age_ms)
         if assignment is not None:
-            self._tables.assigned(assignment, now_ms)
+            self._assigned(assignment)
         if self.degraded is not None and self._listens:
             log.info("the bus is there", extra={"action": "bus-back", "nodes": len(seen)})
             self.degraded = None
             self._away.clear()
-            self._tables.bus_back(now_ms)
+            self._tables.bus_back(self._clock.monotonic_ms())
+            self._recalled = True  # the bus has told more than was remembered
+            self._memory.forget_nodes()
+        await self._agree_with_nodes()
         self._news.set()
+
+    async def _agree_with_nodes(self) -> None:
+        """Have the assignment that nodes follow where the bus has none, or an old one: it lost what it had."""
+        beats = [node.heartbeat for node in self._tables.nodes.values()]
+        known, remembered = self._tables.assignment, self._unconfirmed
+        latest = max(((beat.term, beat.epoch) for beat in beats), default=(0, 0))
+        if latest > ((0, 0) if known is None else known.order):
+            found = await self._polls.ask_the_latest()
+            if found is not None:
+                self._assigned(found)
+        elif remembered is not None and latest == remembered.order:
+            self._unconfirmed = None
+        elif remembered is not None and of_a_past_life(remembered, beats):
+            found = await self._polls.ask_the_latest()
+            if found is not None and self._unconfirmed is remembered:
+                log.warning("what was remembered is of a cluster that is gone", extra={"action": "not-remembered"})
+                self._tables.assignment = None
+                self._assigned(found)
 
     def _lost(self, why: str) -> None:
         if not self._away.is_set():
@@ -145,6 +204,14 @@ class Watcher:
                 self._heard_ms = now_ms
                 await self._read_keys()
             self._tables.expire(self._clock.monotonic_ms())
+            self._note_nodes()
+            if self._unconfirmed is not None and any(node.heartbeat.epoch for node in self._tables.nodes.values()):
+                self._refresh_wanted.set()
+
+    def _note_nodes(self) -> None:
+        if self._nodes_moved:
+            self._nodes_moved = False
+            self._memory.note_nodes(self._tables, self._gossip.application_id)
 
     async def _follow_catalogue(self) -> None:
         while True:
@@ -153,31 +220,36 @@ class Watcher:
             digest = self._tables.catalogue_digest
             if digest is None or (self.stores is not None and self.stores.digest == digest):
                 continue
-            stores = await self._stores_by(digest)
-            if stores is None:
+            found = await self._catalogue_by(digest)
+            if found is None:
                 await asyncio.sleep(self._jittered_s(MIN_REFRESH_GAP_MS))
                 self._news.set()
                 continue
-            self.stores = stores
+            catalogue, self.stores = found
             self.last_catalogue_error = None
-            log.info("%d stores of lineage %s", len(stores.by_name), stores.lineage, extra={"action": "catalogue"})
+            self._memory.note(catalogue)
+            log.info(
+                "%d stores of lineage %s", len(self.stores.by_name), catalogue.lineage, extra={"action": "catalogue"}
+            )
 
-    async def _stores_by(self, digest: str) -> Stores | None:
+    async def _catalogue_by(self, digest: str) -> tuple[Catalogue, Stores] | None:
         """From the bus, else from a node that serves by it; None when nobody gives one now that can be used."""
-        try:
-            found = await self._gossip.catalogue(digest)
-            if found is not None:
-                return stores_of(found, digest)
-            why = "it is not on the bus"
-        except UnderstudyError as error:  # the bus is away, or this release cannot read those keys
-            why = str(error)
+        why = self.degraded
+        if why is None:
+            try:
+                found = await self._gossip.catalogue(digest)
+                if found is not None:
+                    return found, stores_of(found, digest)
+                why = "it is not on the bus"
+            except UnderstudyError as error:  # the bus is away, or this release cannot read those keys
+                why = str(error)
         for node in list(self._tables.nodes.values()):
             if node.heartbeat.catalogue != digest:
                 continue
             try:
                 catalogue = await self._nodes.catalogue(node.heartbeat.endpoint.host_info())
                 if digest_of(catalogue) == digest:
-                    return stores_of(catalogue, digest)
+                    return catalogue, stores_of(catalogue, digest)
                 why = f"{node.heartbeat.node_id} serves by another"
             except UnderstudyError as error:
                 why = str(error)
@@ -189,25 +261,22 @@ class Watcher:
     async def _poll_while_lost(self) -> None:
         while True:
             await self._away.wait()
-            # Those that died lately too: silence on a bus that was about to go says little.
-            beats = [node.heartbeat for node in self._tables.nodes.values()]
-            beats += [node.heartbeat for node in self._tables.dead.values()]
-            await asyncio.gather(*(self._poll(beat.endpoint.host_info()) for beat in beats))
+            await self._recall()
+            await self._polls.ask_everybody(self._seeds | self._memory.hosts)
+            await self._agree_with_nodes()
             self._news.set()
             await asyncio.sleep(self._jittered_s(self.heartbeat_ms))
 
-    async def _poll(self, host: HostInfo) -> None:
-        """A node's heartbeat, by its own word; and its assignment, if that is later than the one known here."""
-        async with self._polls:
-            try:
-                heartbeat = await self._nodes.heartbeat(host)
-                self._tables.heard(heartbeat, age_ms=0, now_ms=self._clock.monotonic_ms())
-                known = self._tables.assignment
-                if known is None or (heartbeat.term, heartbeat.epoch) > known.order:
-                    assignment = await self._nodes.assignment(host)
-                    self._tables.assigned(assignment, self._clock.monotonic_ms())
-            except UnderstudyError as error:
-                log.debug("%s", error, extra={"action": "poll-failed"})
+    async def _recall(self) -> None:
+        """Once, when the bus is away at the start: go by what was remembered until more is heard."""
+        if self._recalled:
+            return
+        self._recalled = True
+        assignment, stores = await self._memory.recall()
+        if assignment is not None and self._tables.assigned(assignment, self._clock.monotonic_ms()):
+            self._unconfirmed = assignment
+        if self.stores is None:
+            self.stores = stores
 
     def _jittered_s(self, ms: float) -> float:
         """About so long: routers that started together do not stay in step."""

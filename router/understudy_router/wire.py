@@ -46,6 +46,19 @@ Done = Callable[["HopConnection", WireReply | WireFailure], None]
 """Called once for each hop that was sent."""
 
 
+async def connect(host: HostInfo, timeout_ms: float) -> HopConnection | WireFailure:
+    """A new connection, or why there is none."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(max(0.001, timeout_ms / 1000)):
+            _, connection = await loop.create_connection(lambda: HopConnection(host), host.host, host.port)
+    except TimeoutError:
+        return WireFailure(WireError.TIMEOUT, "no connection in time")
+    except (OSError, UnicodeError) as error:
+        return WireFailure(WireError.REFUSED, f"cannot connect: {error}")
+    return connection
+
+
 class HopConnection(asyncio.Protocol):
     """A persistent connection. `used` counts the hops that it carried to their end."""
 

@@ -109,6 +109,8 @@ class Heartbeat(Message):
     endpoint: Endpoint
     zone: str | None = Field(default=None, max_length=256)
     state: Literal["starting", "serving", "draining", "failed"]
+    leaving: bool = False
+    """It was told to stop and answers for a moment more: ask it last, and leave its replicas where they are."""
     heartbeat_ms: int = Field(ge=1, le=3_600_000)
     """Time to the next one; after three of these without one the node is dead."""
     lineage: Name | None
@@ -129,6 +131,16 @@ class Heartbeat(Message):
     """Hash of the catalogue it serves by."""
     checkpoint: str = Field(default="", max_length=4096)
     """The checkpoint's location as this node was told, for people to compare."""
+
+    @property
+    def standing(self) -> str:
+        """The state that readers and people care for: a node that leaves does, whatever else it is."""
+        return "leaving" if self.leaving else self.state
+
+    @property
+    def is_asked_last(self) -> bool:
+        """Whether readers should go to others while there are any: it goes, or something in it has died."""
+        return self.standing in {"leaving", "draining", "failed"}
 
 
 class Farewell(Message):
@@ -193,7 +205,7 @@ class Assignment(Message):
     """Of the layout whose tasks these are."""
     tasks: dict[TaskKey, AssignedTask]
     members: dict[str, Endpoint] = Field(default_factory=dict)
-    """Where the nodes it names listened when it was written."""
+    """Where the nodes it names listened when it was written; those that only keep a place meanwhile are left out."""
     draining: list[str] = Field(default_factory=list)
 
     @property

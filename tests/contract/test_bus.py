@@ -1,4 +1,7 @@
-"""What every bus keeps, in one process and over a real Redis: the clauses of `understudy_shared.bus.base`."""
+"""What every bus keeps: the clauses of `understudy_shared.bus.base`.
+
+In one process, over a real Redis, and over one that real sentinels name.
+"""
 
 from __future__ import annotations
 

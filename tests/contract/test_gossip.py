@@ -1,4 +1,7 @@
-"""What is said over every bus, in one process and over a real Redis: names, types, and what is left out."""
+"""What is said over every bus: names, types, and what is left out.
+
+In one process, over a real Redis, and over one that real sentinels name.
+"""
 
 from __future__ import annotations
 

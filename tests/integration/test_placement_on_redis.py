@@ -44,6 +44,7 @@ class Node:
             heartbeat_ms=beat_ms,
             num_standby_replicas=1,
             max_warmup_replicas=2,
+            rebalance_delay_ms=0,
             acceptable_recovery_lag=10,
             clock=SystemClock(),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import orjson
@@ -11,9 +10,9 @@ import pytest
 from tests.support.bus_talk import APPLICATION
 from tests.support.fake_cluster import STORE, cluster, routed, until
 from tests.support.fake_node import FakeNode, found, problem
+from tests.support.fragile_bus import FragileBus
 from tests.support.redis_server import redis_server
 
-from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
 from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.redis_bus import RedisBus
@@ -28,49 +27,6 @@ def a(_group: HopGroup, _key: HopKey) -> HopOutcome:
 
 def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
     return found("b")
-
-
-class FragileBus(LocalBus):
-    """A bus in this process that can be taken away and given back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_away = False
-        self._turned = asyncio.Event()
-
-    def turn(self, *, away: bool) -> None:
-        self.is_away = away
-        self._turned.set()
-
-    def _open(self) -> None:
-        if self.is_away:
-            raise BusError("it was taken away", where="the test")
-        super()._open()
-
-    async def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
-        while True:
-            if self.is_away:
-                yield Lost("it was taken away")
-            while self.is_away:
-                self._turned.clear()
-                await self._turned.wait()
-            heard = super().listen(channel)
-            next_one = asyncio.ensure_future(anext(heard))
-            turned = asyncio.ensure_future(self._turned.wait())
-            try:
-                while not self.is_away:
-                    self._turned.clear()
-                    await asyncio.wait({next_one, turned}, return_when=asyncio.FIRST_COMPLETED)
-                    if next_one.done():
-                        yield next_one.result()
-                        next_one = asyncio.ensure_future(anext(heard))
-                    if turned.done():
-                        turned = asyncio.ensure_future(self._turned.wait())
-            finally:
-                next_one.cancel()
-                turned.cancel()
-                await asyncio.wait({next_one, turned})
-                await heard.aclose()  # type: ignore[attr-defined]  # LocalBus.listen is a generator
 
 
 async def test_a_router_without_any_node_says_what_is_missing() -> None:

@@ -6,9 +6,10 @@ import asyncio
 
 import orjson
 import pytest
-from tests.support.fake_cluster import STORE, Cluster, cluster, until
+from tests.support.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, Cluster, cluster, until
 from tests.support.fake_node import RESET, Answer, Hang, Raw, found, problem, refusal, status
 
+from understudy_router.fallback import Step
 from understudy_shared.bounds import Refusal
 from understudy_shared.hop import ABSENT, MAX_HOP_BYTES, HopGroup, HopKey, HopOutcome, HopReply, encode_reply
 from understudy_shared.position import Position
@@ -69,7 +70,6 @@ async def test_a_hop_says_what_is_asked_for_and_what_this_router_knows() -> None
         (says(problem(ProblemType.NOT_INITIALISED)), "not-initialised"),
         (says(problem(ProblemType.STORE_ERROR)), "store-error"),
         (says(problem(ProblemType.INTERNAL)), "internal"),
-        (says(problem(ProblemType.DEADLINE)), "deadline"),
         (says(refusal(Refusal.NOT_ACTIVE)), "not-active"),
         (says(refusal(Refusal.LAG_EXCEEDED)), "lag-exceeded"),
         (says(HopOutcome(2, b"no problem")), "bad-reply"),
@@ -77,17 +77,46 @@ async def test_a_hop_says_what_is_asked_for_and_what_this_router_knows() -> None
         (status(200, b"not a hop"), "bad-reply"),
         (status(200, encode_reply(HopReply(1, 1, 7, []))), "bad-reply"),
         (status(500, b"oops"), "bad-reply"),
-        (status(429, b"{}"), "overloaded"),
-        (Hang(), "timeout"),
     ],
 )
-async def test_what_one_node_cannot_answer_the_next_one_does(answer: Answer | Raw | Hang, reason: str) -> None:
-    patience_ms = 400 if isinstance(answer, Hang) else 10_000
-    async with cluster(answer, B, hop_timeout_ms=patience_ms, deadline_ms=30_000) as known:
+async def test_what_one_node_cannot_answer_the_next_one_does_for_free(answer: Answer | Raw, reason: str) -> None:
+    async with cluster(answer, B, hop_timeout_ms=10_000, deadline_ms=30_000, **NO_BUDGET) as known:
         reply = await known.get(f"{STORE}/keys/x")
         assert (reply.status_code, reply.json()["value"]) == (200, {"by": "b"})
         assert known.router.forwarder.fallbacks == {reason: 1}
+        assert known.router.forwarder.steps == {Step.FREE: 1}
         assert known.nodes[0].keys == [1]
+
+
+MAY_BE_OVERLOAD = [
+    (says(problem(ProblemType.DEADLINE)), "deadline", 504),
+    (status(429, b"{}"), "overloaded", 429),
+    (Hang(), "timeout", 504),
+]
+
+
+@pytest.mark.parametrize(("answer", "reason"), [case[:2] for case in MAY_BE_OVERLOAD])
+async def test_what_may_be_overload_goes_to_the_next_node_while_the_budget_lasts(
+    answer: Answer | Raw | Hang, reason: str
+) -> None:
+    async with cluster(answer, B, hop_timeout_ms=100, suspect_after_ms=5000, hedge_after_ms=0, **LARGE_BUDGET) as known:
+        reply = await known.get(f"{STORE}/keys/x")
+        assert (reply.status_code, reply.json()["value"]) == (200, {"by": "b"})
+        assert known.router.forwarder.fallbacks == {reason: 1}
+        assert known.router.forwarder.steps == {Step.RETRY: 1}
+        assert known.router.budget.spent == 1
+
+
+@pytest.mark.parametrize(("answer", "reason", "code"), MAY_BE_OVERLOAD)
+async def test_what_may_be_overload_is_told_to_the_reader_once_the_budget_is_spent(
+    answer: Answer | Raw | Hang, reason: str, code: int
+) -> None:
+    async with cluster(answer, B, hop_timeout_ms=100, suspect_after_ms=5000, **NO_BUDGET) as known:
+        reply = await known.get(f"{STORE}/keys/x")
+        assert (reply.status_code, reply.headers.get("retry-after")) == (code, "1" if code == 429 else None)
+        assert [each["reason"] for each in reply.json()["candidates"]] == [reason, "not-asked"]
+        assert known.nodes[1].hops == []
+        assert (known.router.forwarder.not_paid, known.router.budget.spent) == (1, 0)
 
 
 async def test_an_active_that_is_killed_before_it_answers_is_replaced_by_its_standby() -> None:
@@ -186,7 +215,14 @@ async def test_one_request_too_many_is_429_and_those_before_are_answered() -> No
 
 
 async def test_the_deadline_ends_a_lookup_before_everybody_was_asked() -> None:
-    async with cluster(Hang(), Hang(), Hang(), hop_timeout_ms=200, deadline_ms=250) as known:
+    settings = {
+        **LARGE_BUDGET,
+        "hop_timeout_ms": 200,
+        "deadline_ms": 250,
+        "suspect_after_ms": 5000,
+        "hedge_after_ms": 0,
+    }
+    async with cluster(Hang(), Hang(), Hang(), **settings) as known:
         reply = await known.get(f"{STORE}/keys/x")
         assert (reply.status_code, reply.json()["type"]) == (504, "deadline")
         reasons = [each["reason"] for each in reply.json()["candidates"]]

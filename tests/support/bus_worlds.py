@@ -33,12 +33,15 @@ class LocalWorld:
 
 
 class RedisWorld:
-    def __init__(self, server: RedisServer) -> None:
+    """Over a server; `url` is how its processes find it."""
+
+    def __init__(self, server: RedisServer, url: str) -> None:
         self.server = server
+        self.url = url
         self.buses: list[RedisBus] = []
 
     def process(self) -> Bus:
-        self.buses.append(RedisBus(self.server.url, call_timeout_ms=10_000))
+        self.buses.append(RedisBus(self.url, call_timeout_ms=10_000))
         return self.buses[-1]
 
     def emptied(self) -> Bus:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.support.served_node import Served, ServedNode, served
+from tests.support.served_node import Served, ServedNode
 from tests.support.spark_queries import wait_until
 
 from understudy_node.app import create_app
-from understudy_node.checkpoint.files import LocalFiles
+from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.cluster.member import Member
 from understudy_node.cluster.routes import cluster_routes
 from understudy_node.cluster.serve import _claim
@@ -31,6 +32,9 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
+from understudy_shared.http_edge import App
+from understudy_shared.http_service import Departure, Service
+from understudy_shared.remembered import Remembered
 from understudy_shared.words import HostInfo
 
 HEARTBEAT_MS = 200
@@ -72,6 +76,7 @@ class ClusterRouter(Served):
 
     def __init__(self, router: Router, port: int) -> None:
         super().__init__(port)
+        self.port = port
         self.router = router
 
     def order(self) -> tuple[int, int]:
@@ -92,18 +97,49 @@ class ClusterRouter(Served):
 
 
 @contextmanager
+def departing(app: App, listener: socket.socket, departure: Departure) -> Iterator[Service]:
+    """Run an application as its command does; at the end of the block it leaves in good order."""
+    service = Service(app, departure)
+    thread = threading.Thread(target=service.run, kwargs={"sockets": [listener]}, name="service")
+    thread.start()
+    try:
+        wait_until(lambda: service.started or not thread.is_alive(), what="the service's start")
+        yield service
+    finally:
+        service.should_exit = True
+        thread.join(LIMIT_S)
+
+
+@contextmanager
 def cluster_node(
-    checkpoint: Path, data_dir: Path, redis_url: str, *, node_id: str, **settings: object
+    checkpoint: Path,
+    data_dir: Path,
+    redis_url: str,
+    *,
+    node_id: str,
+    port: int = 0,
+    files: CheckpointFiles | None = None,
+    may_die: bool = False,
+    **settings: object,
 ) -> Iterator[ClusterNode]:
-    """One node of application `counting`, until the block ends; it takes its id first, as the command does."""
-    options: dict[str, Any] = {"application_id": APPLICATION, "lag_refresh_ms": HEARTBEAT_MS, **settings}
+    """One node of application `counting`, until the block ends; it takes its id first, as the command does.
+
+    `files` are what it reads the checkpoint by. Unless it `may_die`, no task of it may have when the block ends.
+    """
+    options: dict[str, Any] = {
+        "application_id": APPLICATION,
+        "lag_refresh_ms": HEARTBEAT_MS,
+        "shutdown_delay_ms": 0,
+        "rebalance_delay_ms": 0,
+        **settings,
+    }
     told = ClusterNodeSettings(
         checkpoint=str(checkpoint), data_dir=data_dir, redis=redis_url, node_id=node_id, **options
     )
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     try:
         port = listener.getsockname()[1]
-        node = Node(told, LocalFiles(checkpoint), host=HostInfo("127.0.0.1", port), clock=SystemClock())
+        node = Node(told, files or LocalFiles(checkpoint), host=HostInfo("127.0.0.1", port), clock=SystemClock())
         node.assign({})
         incarnation = uuid.uuid4().hex
         asyncio.run(_claim(told, node, node_id, incarnation))
@@ -111,30 +147,37 @@ def cluster_node(
         listener.close()
         raise
     bus = CuttableBus(redis_url)
-    member = Member(node, bus, told, node_id=node_id, incarnation=incarnation, clock=SystemClock())
-    with served(create_app(node, member, cluster_routes(member)), listener):
+    remembered = Remembered(data_dir / "cluster", APPLICATION)
+    member = Member(
+        node, bus, told, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
+    )
+    app = create_app(node, member, cluster_routes(member))
+    with departing(app, listener, Departure(member.leave, told.shutdown_delay_ms)):
         yield ClusterNode(node, port, member, bus)
-        assert node.dead is None
-        assert member.dead is None
+        assert may_die or (node.dead, member.dead) == (None, None)
 
 
 @contextmanager
-def cluster_router(redis_url: str, **settings: object) -> Iterator[ClusterRouter]:
-    """One router of application `counting`, until the block ends."""
-    options: dict[str, Any] = {"application_id": APPLICATION, **settings}
-    listener = socket.create_server(("127.0.0.1", 0))
+def cluster_router(
+    redis_url: str, *, port: int = 0, may_die: bool = False, **settings: object
+) -> Iterator[ClusterRouter]:
+    """One router of application `counting`, until the block ends. Unless it `may_die`, no task of it may have."""
+    options: dict[str, Any] = {"application_id": APPLICATION, "shutdown_delay_ms": 0, **settings}
+    listener = socket.create_server(("127.0.0.1", port))
     port = listener.getsockname()[1]
     told = RouterSettings(redis=redis_url, **options)
-    router = Router(told, RedisBus(redis_url), host=HostInfo("127.0.0.1", port), clock=SystemClock())
-    with served(create_router_app(router), listener):
+    remembered = None if told.data_dir is None else Remembered(told.data_directory, APPLICATION)
+    host = HostInfo("127.0.0.1", port)
+    router = Router(told, RedisBus(redis_url), host=host, clock=SystemClock(), remembered=remembered)
+    with departing(create_router_app(router), listener, Departure(router.leave, told.shutdown_delay_ms)):
         yield ClusterRouter(router, port)
-        assert router.dead is None
+        assert may_die or router.dead is None
 
 
 class Cluster:
     """Nodes that come and go, by node id, and the routers in front of them."""
 
-    def __init__(self, checkpoint: Path, folder: Path, redis_url: str, settings: dict[str, object]) -> None:
+    def __init__(self, checkpoint: Path, folder: Path, redis_url: str, settings: dict[str, Any]) -> None:
         self.nodes: dict[str, ClusterNode] = {}
         self.routers: list[ClusterRouter] = []
         self._checkpoint = checkpoint
@@ -142,6 +185,8 @@ class Cluster:
         self._redis_url = redis_url
         self._settings = settings
         self._ends: dict[str, ExitStack] = {}
+        self._router_ends: list[ExitStack] = []
+        self._ports: dict[str, int] = {}
 
     @property
     def router(self) -> ClusterRouter:
@@ -149,12 +194,20 @@ class Cluster:
         return self.routers[0]
 
     def start(self, node_id: str) -> ClusterNode:
-        """A node; with the same id as one before it finds that one's files."""
+        """A node; with the same id as one before it has that one's port, and finds its files."""
         stack = ExitStack()
         self.nodes[node_id] = stack.enter_context(
-            cluster_node(self._checkpoint, self._folder / node_id, self._redis_url, node_id=node_id, **self._settings)
+            cluster_node(
+                self._checkpoint,
+                self._folder / node_id,
+                self._redis_url,
+                node_id=node_id,
+                port=self._ports.get(node_id, 0),
+                **self._settings,
+            )
         )
         self._ends[node_id] = stack
+        self._ports[node_id] = self.nodes[node_id].port
         return self.nodes[node_id]
 
     def stop(self, node_id: str) -> None:
@@ -167,6 +220,20 @@ class Cluster:
         self.nodes[node_id].bus.is_cut = True
         self.stop(node_id)
 
+    def start_router(self, **settings: Any) -> ClusterRouter:
+        """One more router."""
+        stack = ExitStack()
+        self.routers.append(stack.enter_context(cluster_router(self._redis_url, **settings)))
+        self._router_ends.append(stack)
+        return self.routers[-1]
+
+    def restart_router(self, index: int, **settings: Any) -> None:
+        """It ends in good order, and another takes its port."""
+        self._router_ends[index].close()
+        stack = self._router_ends[index] = ExitStack()
+        port = self.routers[index].port
+        self.routers[index] = stack.enter_context(cluster_router(self._redis_url, port=port, **settings))
+
     def wait_to_rest(self, *, copies: int, version: int) -> None:
         """Return when every router knows exactly these nodes, each task has `copies` replicas, spread evenly, and all
         of them show `version`.
@@ -178,9 +245,12 @@ class Cluster:
                 raise AssertionError(f"{error}: {router.not_ready()} {router.lag()}") from None
 
     def close(self) -> None:
-        """Every node leaves in good order."""
-        for node_id in list(self.nodes):
-            self.stop(node_id)
+        """Every node leaves in good order, then every router."""
+        with ExitStack() as all_of_them:
+            for router in self._router_ends:
+                all_of_them.callback(router.close)
+            for node_id in self._ends:
+                all_of_them.callback(self.stop, node_id)
 
     def _is_at_rest(self, router: ClusterRouter, copies: int, version: int) -> bool:
         return not router.not_ready() and rests(router, self.nodes, copies, version)
@@ -195,7 +265,7 @@ def cluster(
     with ExitStack() as stack:
         stack.callback(known.close)
         for _ in range(routers):
-            known.routers.append(stack.enter_context(cluster_router(redis_url)))
+            known.start_router()
         for number in range(nodes):
             known.start(f"n{number + 1}")
         yield known

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.support.cluster import APPLICATION, LIMIT_S, ClusterRouter
 from tests.support.counting_query import WORDS, why_mixed
+from tests.support.served_node import Reply
 from tests.support.spark_queries import wait_until
 
 from understudy_shared.bus.base import Back
@@ -20,12 +21,16 @@ from understudy_shared.messages import Assignment
 
 
 class Reader:
-    """Looks words up at routers, again and again, while something happens to the cluster."""
+    """Looks words up at routers, again and again, while something happens to the cluster.
 
-    def __init__(self, routers: list[ClusterRouter]) -> None:
+    One that `goes_elsewhere` is behind a load balancer: who refuses its connection, or is not ready yet, is not asked.
+    """
+
+    def __init__(self, routers: list[ClusterRouter], *, goes_elsewhere: bool = False) -> None:
         self.answered = 0
         self.failed: list[str] = []
         self._routers = routers
+        self._goes_elsewhere = goes_elsewhere
         self._ended = threading.Event()
         self._body = json.dumps({"keys": [[word] for word in WORDS]}).encode()
         self._thread = threading.Thread(target=self._run, name="reader")
@@ -46,16 +51,23 @@ class Reader:
             turn = 0
             while not self._ended.wait(0.002) and not self.failed:
                 turn += 1
-                self._look(self._routers[turn % len(self._routers)], turn)
+                self._look(turn)
         except BaseException as error:  # told by `reading`: a thread of its own cannot fail the test
             self.failed.append(repr(error))
 
-    def _look(self, router: ClusterRouter, turn: int) -> None:
-        if turn % 5 == 0:
-            reply = router.post("/v1/stores/op0/lookup", self._body)
-            results: Any = reply.body.get("results", [reply.body])
+    def _look(self, turn: int) -> None:
+        first = turn % len(self._routers)
+        order = [*self._routers[first:], *self._routers[:first]]
+        for router in order[:-1] if self._goes_elsewhere else ():
+            try:
+                reply = self._ask(router, turn)
+            except ConnectionError:
+                continue
+            if reply.status != 503 or reply.problem != "not-initialised":
+                break
         else:
-            results = [router.look_up([WORDS[turn % len(WORDS)]]).body]
+            reply = self._ask(order[-1] if self._goes_elsewhere else order[0], turn)
+        results: Any = reply.body.get("results", [reply.body])
         for result in results:
             wrong = None if result.get("found") else f"not answered: {result}"
             wrong = wrong or why_mixed(result)
@@ -63,11 +75,16 @@ class Reader:
                 self.failed.append(wrong)
             self.answered += 1
 
+    def _ask(self, router: ClusterRouter, turn: int) -> Reply:
+        if turn % 5 == 0:
+            return router.post("/v1/stores/op0/lookup", self._body)
+        return router.look_up([WORDS[turn % len(WORDS)]])
+
 
 @contextmanager
-def reading(*routers: ClusterRouter) -> Iterator[Reader]:
+def reading(*routers: ClusterRouter, goes_elsewhere: bool = False) -> Iterator[Reader]:
     """Every lookup made while the block runs must be answered, from one version throughout."""
-    reader = Reader(list(routers))
+    reader = Reader(list(routers), goes_elsewhere=goes_elsewhere)
     try:
         yield reader
         reader.wait_for_answers()
@@ -101,3 +118,9 @@ def heard_assignments(redis_url: str) -> Iterator[list[Assignment]]:
     finally:
         asyncio.run_coroutine_threadsafe(bus.close(), loops[0])  # ends what listens, and with it the loop
         thread.join(LIMIT_S)
+
+
+def holders(assignment: Assignment | None) -> dict[str, set[str]]:
+    """Who has each task, in whatever role."""
+    assert assignment is not None
+    return {task: set(duty.holders) for task, duty in assignment.tasks.items()}

@@ -19,12 +19,16 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import SystemClock
+from understudy_shared.clock import Clock, SystemClock
 from understudy_shared.messages import Applied, AssignedTask, Assignment, Catalogue, CatalogueStore, Endpoint
 from understudy_shared.words import HostInfo
 
 LIMIT_S = 20.0
 STORE = "/v1/stores/words"
+NO_BUDGET: dict[str, Any] = {"retry_percent": 0, "retry_per_s": 0}
+LARGE_BUDGET: dict[str, Any] = {"retry_per_s": 10_000}
+"""Earns what a test needs within a few milliseconds."""
+
 KEY_SCHEMA = '{"type":"struct","fields":[{"name":"word","type":"string","nullable":true,"metadata":{}}]}'
 
 
@@ -98,10 +102,12 @@ class Cluster:
 
 
 @asynccontextmanager
-async def routed(bus: Bus, **settings: Any) -> AsyncIterator[tuple[Router, httpx.AsyncClient]]:
+async def routed(
+    bus: Bus, *, clock: Clock | None = None, **settings: Any
+) -> AsyncIterator[tuple[Router, httpx.AsyncClient]]:
     """A router on `bus`, and a client of its HTTP."""
     told = RouterSettings(redis="redis://unused", application_id=APPLICATION, **settings)
-    router = Router(told, bus, host=HostInfo("127.0.0.1", 8080), clock=SystemClock())
+    router = Router(told, bus, host=HostInfo("127.0.0.1", 8080), clock=clock or SystemClock())
     transport = httpx.ASGITransport(app=create_app(router))
     async with httpx.AsyncClient(transport=transport, base_url="http://router") as http:
         router.start()
@@ -114,11 +120,15 @@ async def routed(bus: Bus, **settings: Any) -> AsyncIterator[tuple[Router, httpx
 
 @asynccontextmanager
 async def cluster(
-    *answers: Answer | Raw | Hang, partitions: int = 1, bus: Bus | None = None, **settings: Any
+    *answers: Answer | Raw | Hang,
+    partitions: int = 1,
+    bus: Bus | None = None,
+    clock: Clock | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Cluster]:
     """Nodes that answer so, in the order in which they are assigned; the router knows of all of them."""
     own_bus = bus or LocalBus()
-    async with fake_nodes(*answers) as nodes, routed(own_bus, **settings) as (router, http):
+    async with fake_nodes(*answers) as nodes, routed(own_bus, clock=clock, **settings) as (router, http):
         known = Cluster(router, http, Gossip(own_bus, APPLICATION), nodes, catalogue(partitions=partitions))
         await known.gossip.write_catalogue(digest_of(known.catalogue), known.catalogue)
         if nodes:

@@ -42,7 +42,7 @@ def member(node_id: str, **fields: Any) -> dict[str, Any]:
         "zone": None,
         "state": "serving",
         "live": True,
-        "suspect": False,
+        "health": "ok",
         "heartbeat_age_ms": 310.4,
         "version": 420,
         "active": 1,

@@ -132,36 +132,69 @@ def test_zones_and_reasons_have_columns_only_where_there_are_any() -> None:
     assert [(row[2], row[-1]) for row in told.rows] == [("z1", ""), ("-", "suspect: silent")]
 
 
+def test_a_node_that_is_not_well_says_so_beside_its_state() -> None:
+    members = [member("a"), member("b", health="suspect"), member("c", health="quarantined", state="draining")]
+    told, _ = sheets(lag_page(router_report(nodes=[*members, member("d", live=False, health=None)])))
+    assert [row[2] for row in told.rows] == ["serving", "serving, suspect", "draining, quarantined", "dead"]
+
+
 def test_an_error_of_a_replica_stands_below_with_its_node() -> None:
     broken = {**replica(0, "node-2", "standby", "SUSPENDED"), "error": "disk\nfull"}
     page = lag_page(router_report(partitions=[broken]))
     assert "error: aircraft partition 0 on node-2: disk\\u000afull" in lines(page)
 
 
-def left(state: str, *, active: int, standby: int = 0, live: bool = True) -> dict[str, Any]:
-    """A report in which node-1 has so much."""
-    return router_report(nodes=[member("node-1", state=state, active=active, standby=standby, live=live)])
+def left(
+    state: str, *, active: int, standby: int = 0, live: bool = True, said_ms_ago: float = 0, other: str = "serving"
+) -> dict[str, Any]:
+    """A report in which node-1 has so much, and spoke so long ago; `other` is the state of node-2."""
+    node = member("node-1", state=state, active=active, standby=standby, live=live, heartbeat_age_ms=said_ms_ago)
+    return router_report(nodes=[node, member("node-2", state=other, live=other != "dead")])
 
 
 DRAINING = Canned(b'{"node_id":"node-1","draining":true}', 202)
 
 
 def test_drain_asks_the_router_and_shows_the_tasks_that_are_left_until_none_is() -> None:
-    reports = [left("serving", active=5), left("draining", active=3, standby=2), left("draining", active=0)]
+    empty = left("draining", active=0)
+    reports = [left("serving", active=5), left("draining", active=3, standby=2), empty, empty]
     result, asked = run(["drain", "node-1"], DRAINING, *reports)
     assert result.exit_code == ExitCode.OK
     assert asked[0] == ("POST /admin/v1/nodes/node-1/drain", b'{"drain":true}')
-    assert [target for target, _ in asked[1:]] == ["GET /admin/v1/lag"] * 3
+    assert [target for target, _ in asked[1:]] == ["GET /admin/v1/lag"] * 4
     assert result.stdout.splitlines() == [
         "node-1 is serving: 5 active, 0 standby, 0 warmup",
         "node-1 is draining: 3 active, 2 standby, 0 warmup",
-        "node-1 holds nothing: it can be stopped",
+        "node-1 holds nothing",
+        "node-1 can be stopped",
     ]
+
+
+def test_an_empty_node_can_be_stopped_when_it_has_spoken_since_and_still_is_empty() -> None:
+    silent = left("draining", active=0, said_ms_ago=60_000)
+    reports = [silent, silent, left("draining", active=1), left("draining", active=0), left("draining", active=0)]
+    result, asked = run(["drain", "node-1"], DRAINING, *reports)
+    assert (result.exit_code, len(asked) - 1) == (ExitCode.OK, 5)
+    assert result.stdout.splitlines()[-1] == "node-1 can be stopped"
+    assert result.stdout.count("can be stopped") == 1
+
+
+@pytest.mark.parametrize("other", ["draining", "leaving", "failed", "dead"])
+def test_a_drain_that_cannot_end_because_nobody_can_take_the_tasks_says_so_at_once(other: str) -> None:
+    result, asked = run(["drain", "node-1"], DRAINING, left("draining", active=3, other=other))
+    assert (result.exit_code, len(asked) - 1) == (ExitCode.REFUSED, 1)
+    assert "no other node can take what node-1 holds: node-1 is draining: 3 active" in result.stderr
+    assert "--undo" in result.stderr
+
+
+def test_a_node_that_holds_nothing_needs_nobody_to_take_it() -> None:
+    result, _ = run(["drain", "node-1"], DRAINING, left("draining", active=0, other="dead"))
+    assert result.exit_code == ExitCode.OK
 
 
 def test_a_node_that_has_nothing_yet_is_drained_when_the_router_has_heard_that_it_drains() -> None:
     result, asked = run(["drain", "node-1"], DRAINING, left("serving", active=0), left("draining", active=0))
-    assert (result.exit_code, len(asked)) == (ExitCode.OK, 3)
+    assert (result.exit_code, len(asked)) == (ExitCode.OK, 4)
 
 
 def test_drain_ends_when_the_node_has_left() -> None:

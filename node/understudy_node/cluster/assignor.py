@@ -3,11 +3,15 @@
 A placement to work towards is searched for (balance.py); of it, only what costs no reader anything is done now. A role
 moves at once, but only onto a replica that is caught up. A replica moves by a warm-up: it is restored at its new place
 first, and the one that it replaces goes when it is caught up. Called again and again, this comes to rest.
+
+A node that is away (it died or left a moment ago, and may come back with all that it has on its disk) is active nowhere,
+but keeps its places as a standby: nobody restores what it has, unless it was the last that had it. A warm-up keeps none:
+it counts for nothing yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from understudy_node.cluster.balance import Standing, Target, targets
@@ -43,8 +47,11 @@ def assign(
     *,
     num_standby_replicas: int,
     max_warmup_replicas: int,
+    away: Sequence[Member] = (),
 ) -> dict[str, AssignedTask]:
     """The next assignment of `tasks`; equal to `previous` when there is nothing to do.
+
+    `members` live, `away` do not and keep their places; whoever else `previous` names is gone.
 
     `held` is what nodes tell, by task. `max_warmup_replicas` limits replicas beyond the wanted number, over all tasks:
     those that are restored to replace another. A warm-up that fills a gap is not counted, because nothing waits for it.
@@ -52,14 +59,17 @@ def assign(
     if not members:
         return dict.fromkeys(tasks, NOBODY)
     staying = [member for member in members if not member.draining] or members
-    copies = min(1 + num_standby_replicas, len(staying))
+    zones, zones_away = ({member.node_id: member.zone for member in some} for some in (staying, away))
+    copies = min(1 + num_standby_replicas, len(zones) + len(zones_away))
     alive = {member.node_id for member in members}
-    standings = {task: _standing(previous.get(task, NOBODY), held.get(task, ()), alive) for task in tasks}
-    wanted = targets({member.node_id: member.zone for member in staying}, standings, copies)
+    standings = {
+        task: _standing(previous.get(task, NOBODY), held.get(task, ()), alive, zones_away.keys()) for task in tasks
+    }
+    wanted = targets(zones, standings, copies, away=zones_away)
     spare = max_warmup_replicas
     found: dict[str, AssignedTask] = {}
     for task in sorted(standings, key=lambda task: (not standings[task].warmups, task)):  # begun before new
-        found[task], extra = _step(standings[task], wanted[task], copies, spare)
+        found[task], extra = _step(standings[task], wanted[task], spare)
         spare -= extra
     return {task: found[task] for task in tasks}
 
@@ -73,8 +83,8 @@ def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role
     }
 
 
-def _standing(before: AssignedTask, told: Sequence[Replica], alive: set[str]) -> Standing:
-    """Who is left of those who had a task, and how far they are.
+def _standing(before: AssignedTask, told: Sequence[Replica], alive: set[str], away: Set[str]) -> Standing:
+    """Who is left of those who had a task, and how far they are; and who of them may come back.
 
     A replica that was given to nobody counts only where the others have nothing as good: when all of them died, or none
     of them is caught up and it is.
@@ -90,25 +100,34 @@ def _standing(before: AssignedTask, told: Sequence[Replica], alive: set[str]) ->
     elif not holders & caught_up:
         standbys |= caught_up
     ready = caught_up & (holders | standbys)
-    return Standing(active, frozenset(standbys), frozenset(warmups - standbys), frozenset(ready), versions)
+    missing = {*before.standbys, before.active} & away
+    return Standing(
+        active=active,
+        standbys=frozenset(standbys),
+        warmups=frozenset(warmups - standbys),
+        ready=frozenset(ready),
+        versions=versions,
+        away=frozenset(missing),
+    )
 
 
-def _step(now: Standing, target: Target, copies: int, spare: int) -> tuple[AssignedTask, int]:
-    """What can be done for one task now, and how many replicas beyond `copies` are warming up for it."""
+def _step(now: Standing, target: Target, spare: int) -> tuple[AssignedTask, int]:
+    """What can be done for one task now, and how many replicas beyond the wanted number are warming up for it."""
     if not now.everyone:  # nobody is better than another: all begin together
         return _assigned(target.active, target.nodes - {target.active}), 0
     counted = now.settled | now.ready
     if not counted:  # the warm-up that is nearest is all there is
         counted = frozenset({min(now.warmups, key=lambda node: (-now.versions.get(node, -1), node))})
-    late = target.nodes - now.ready
+    copies = len(target.nodes)
+    late = target.nodes - now.ready - now.away
     leaving = sorted(
         counted - target.nodes,
         key=lambda node: (node not in now.ready, node != now.active, -now.versions.get(node, -1), node),
     )
-    firm = (target.nodes & counted).union(leaving[: len(late)])
+    firm = (target.nodes & (counted | now.away)).union(leaving[: len(late)])
     warming = sorted(target.nodes - firm, key=lambda node: (node not in now.warmups, node))
     warmups = warming[: max(0, copies - len(firm) + spare)]
-    active = _active(now, target, firm)
+    active = _active(now, target, firm - now.away)
     extra = min(len(warmups), max(0, len(firm) + len(warmups) - copies))
     return _assigned(active, firm - {active}, warmups), extra
 

@@ -3,6 +3,9 @@
 Every task gets the same number of replicas, each on another node. Replicas, actives and standbys per node differ by one
 at most; of the placements that do, the search keeps to what is there already. What may be done now is the assignor's.
 
+A node that is away keeps its replicas, is given no more and has no role. While there is one, only what is missing is
+placed and only what a node has too many of is moved: no standby is moved for the sake of standbys or zones.
+
 Why roles alone can even out the actives: with k replicas of each task and D or D+1 replicas on each node, a share of
 1/k of every replica is an even spread, and a flow with such a fractional solution has an integral one beside it.
 """
@@ -14,13 +17,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from understudy_node.cluster.zones import spread
+
 MAX_TRIED = 32
 """Least-loaded nodes looked at for one in another zone: a preference must not cost a look at every node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Who lives and has a replica of a task now, by role; `ready` are those of them that are caught up."""
+    """Who has a replica of a task now. Of those who live: by role; `ready` are those of them that are caught up."""
 
     active: str | None
     standbys: frozenset[str]
@@ -28,6 +33,8 @@ class Standing:
     ready: frozenset[str]
     versions: Mapping[str, int]
     """Of the replicas that show anything."""
+    away: frozenset[str] = frozenset()
+    """Who does not live, and keeps its place."""
 
     @property
     def settled(self) -> frozenset[str]:
@@ -36,6 +43,7 @@ class Standing:
 
     @property
     def everyone(self) -> frozenset[str]:
+        """Who lives."""
         return self.settled | self.warmups
 
 
@@ -47,29 +55,39 @@ class Target:
     active: str
 
 
-def targets(zones: Mapping[str, str], standings: Mapping[str, Standing], copies: int) -> dict[str, Target]:
-    """The placement to work towards. `zones` are the nodes that may have replicas; `copies` is at most their number."""
-    search = _Search(zones, standings, copies)
+def targets(
+    zones: Mapping[str, str], standings: Mapping[str, Standing], copies: int, *, away: Mapping[str, str]
+) -> dict[str, Target]:
+    """The placement to work towards. `zones` are the nodes that may have replicas, `away` those that only keep theirs.
+
+    A task has `copies` replicas, fewer if there are not so many nodes, and one more if they are all away.
+    """
+    search = _Search(zones, standings, copies, away)
     search.trim()
     search.fill()
     search.level_replicas()
     search.choose_actives()
     search.level_actives()
-    search.level_standbys()
+    if not away:
+        search.level_standbys()
+        search.spread_zones()
     return {task: Target(frozenset(nodes), search.active[task]) for task, nodes in search.nodes_of.items()}
 
 
 class _Search:
     """The placement while it is worked on."""
 
-    def __init__(self, zones: Mapping[str, str], standings: Mapping[str, Standing], copies: int) -> None:
+    def __init__(
+        self, zones: Mapping[str, str], standings: Mapping[str, Standing], copies: int, away: Mapping[str, str]
+    ) -> None:
         self.active: dict[str, str] = {}
-        self._zones = zones
-        self._has_zones = len(set(zones.values())) > 1
+        self._zones = {**away, **zones}
+        self._has_zones = len(set(self._zones.values())) > 1
         self._standings = standings
         self._copies = copies
+        self._away = away.keys()
         self._shared: Counter[tuple[str, str]] = Counter()
-        self.nodes_of: dict[str, set[str]] = {task: set() for task in sorted(standings)}
+        self.nodes_of: dict[str, set[str]] = {task: set(standing.away) for task, standing in sorted(standings.items())}
         self._tasks_of: dict[str, set[str]] = {node: set() for node in sorted(zones)}
         self._active_at: dict[str, set[str]] = {node: set() for node in self._tasks_of}
         for task in self.nodes_of:
@@ -85,19 +103,28 @@ class _Search:
             node for task, nodes in self.nodes_of.items() for node in nodes if node != self._standings[task].active
         )
         for task, nodes in self.nodes_of.items():
-            while len(nodes) > self._copies:
-                _, _, _, dropped = max(
-                    (len(self._tasks_of[node]), standbys[node], -self._worth(task, node), node) for node in nodes
+            while len(surplus := nodes & self._away) > self._copies:
+                nodes.remove(max(surplus))
+            while len(nodes) > self._copies + (len(surplus) == self._copies):
+                _, _, _, _, dropped = max(
+                    (
+                        not self._is_alone_elsewhere(task, node),
+                        len(self._tasks_of[node]),
+                        standbys[node],
+                        -self._worth(task, node),
+                        node,
+                    )
+                    for node in nodes - surplus
                 )
                 self._take(task, dropped)
                 standbys[dropped] -= dropped != self._standings[task].active
 
     def fill(self) -> None:
-        """Give every task all its replicas, each where fewest are."""
+        """Give every task all its replicas, each where fewest are; one at least where a node lives."""
         order = [(len(tasks), node) for node, tasks in self._tasks_of.items()]
         heapq.heapify(order)
         for task, nodes in self.nodes_of.items():
-            while len(nodes) < self._copies:
+            while len(lives := nodes - self._away) < len(self._tasks_of) and (not lives or len(nodes) < self._copies):
                 node = self._pop_least(order, task)
                 self._give(task, node)
                 heapq.heappush(order, (len(self._tasks_of[node]), node))
@@ -126,7 +153,7 @@ class _Search:
                 left.append(task)
         backed: Counter[tuple[str, str]] = Counter()
         for task in left:
-            nodes, ready = self.nodes_of[task], self._standings[task].ready
+            nodes, ready = self.nodes_of[task] - self._away, self._standings[task].ready
             _, _, _, node = min(
                 (each not in ready, len(self._active_at[each]), sum(backed[each, other] for other in nodes), each)
                 for each in nodes
@@ -154,6 +181,13 @@ class _Search:
         while self._level_a_standby():
             pass
 
+    def spread_zones(self) -> None:
+        """Exchange standbys until no task has all its replicas in one zone, as far as the nodes of the zones allow."""
+        if self._has_zones and self._copies > 1:
+            for task, giver, taker in spread(self._zones, self.nodes_of, self.active, self._worth):
+                self._take(task, giver)
+                self._give(task, taker)
+
     def _level_a_standby(self) -> bool:
         standbys = {node: len(tasks) - len(self._active_at[node]) for node, tasks in self._tasks_of.items()}
         fewest = min(standbys.values(), default=0)
@@ -176,7 +210,7 @@ class _Search:
 
     def _pass_on(self, start: str, ends: set[str]) -> bool:
         """Take an active role from `start` and give one to one of `ends`; who is between takes one and gives one."""
-        path = _path(start, ends, lambda node: self._active_at[node], lambda task: self.nodes_of[task])
+        path = _path(start, ends, lambda node: self._active_at[node], lambda task: self.nodes_of[task] - self._away)
         for giver, task, taker in path:
             self._active_at[giver].remove(task)
             self._set_active(task, taker)
@@ -233,6 +267,13 @@ class _Search:
             return 0
         zone = self._zones[node]
         return sum(each != node and self._zones[each] == zone for each in self.nodes_of[task])
+
+    def _is_alone_elsewhere(self, task: str, node: str) -> bool:
+        """Whether all other replicas of the task are in one zone, and it is not the node's."""
+        if not self._has_zones:
+            return False
+        others = {self._zones[each] for each in self.nodes_of[task] if each != node}
+        return len(others) == 1 and self._zones[node] not in others
 
     def _worth(self, task: str, node: str) -> int:
         """What would be lost with a replica."""

@@ -55,11 +55,14 @@ class Holdings:
 
 
 def members_of(nodes: Sequence[Seen], lineage: str) -> list[Member]:
-    """Who may be given tasks of a lineage. Partitions do not matter: what is to be served must be restored first."""
+    """Who may be given tasks of a lineage. Partitions do not matter: what is to be served must be restored first.
+
+    A node that was told to stop is none any more, unless it is being drained: what it has left is still to be moved.
+    """
     return [
-        Member(each.heartbeat.node_id, each.heartbeat.zone or "", each.heartbeat.state == "draining")
-        for each in nodes
-        if each.heartbeat.lineage == lineage and each.heartbeat.state in ("serving", "draining")
+        Member(beat.node_id, beat.zone or "", beat.state == "draining")
+        for beat in (each.heartbeat for each in nodes)
+        if beat.lineage == lineage and (beat.state == "draining" or (beat.state == "serving" and not beat.leaving))
     ]
 
 

@@ -7,7 +7,9 @@ the bus is away the node goes on with the last assignment, and says that it is d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import random
 from collections.abc import Mapping
 from typing import Literal
 
@@ -17,6 +19,7 @@ from understudy_node.cluster.catalogue import catalogue_of
 from understudy_node.cluster.heartbeat import heartbeat_of
 from understudy_node.cluster.neighbours import Neighbours, outvoted
 from understudy_node.cluster.placement import Placement
+from understudy_node.cluster.remembering import Remembering
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
 from understudy_shared.bus.base import Back, Bus, BusError, Lost
@@ -31,6 +34,8 @@ from understudy_shared.messages import (
     Farewell,
     Heartbeat,
 )
+from understudy_shared.remembered import Remembered
+from understudy_shared.seeds import parse_seeds
 from understudy_shared.supervise import Supervisor
 
 log = logging.getLogger(__name__)
@@ -44,6 +49,12 @@ SETTLE_MS = 10
 PAUSE_HEARTBEATS = 2
 """A turn that comes so late means that this process did not run, and heard nothing of the others."""
 
+LEAVE_TIMEOUT_S = 1.0
+"""For the next heartbeat to say that this node leaves; it is due within MIN_BEAT_GAP_MS."""
+
+BACK_SPREAD_HEARTBEATS = 0.25
+"""Nodes that lost the bus together read its keys, and beat, within so long of each other."""
+
 CATALOGUE_EVERY_MS = 3600 * 1000
 """Catalogues expire after a day without a writer."""
 
@@ -52,8 +63,20 @@ class Member:
     """One node in the cluster of its application: the companion of its `Node` (see `understudy_node.app`)."""
 
     def __init__(
-        self, node: Node, bus: Bus, settings: ClusterNodeSettings, *, node_id: str, incarnation: str, clock: Clock
+        self,
+        node: Node,
+        bus: Bus,
+        settings: ClusterNodeSettings,
+        *,
+        node_id: str,
+        incarnation: str,
+        clock: Clock,
+        remembered: Remembered | None = None,
     ) -> None:
+        """`remembered` is where it keeps its assignment for a start without the bus; None: nowhere.
+
+        Raises SettingsError for seeds that are none.
+        """
         self.node = node
         self.node_id = node_id
         self.assignment: Assignment | None = None
@@ -65,6 +88,9 @@ class Member:
         self._clock = clock
         self._neighbours = Neighbours()
         self._tasks = Supervisor()
+        self._leaving = False
+        self._has_said_leaving = asyncio.Event()
+        self._has_failed = False
         self._placement = Placement(
             self.gossip,
             node_id=node_id,
@@ -73,8 +99,19 @@ class Member:
             num_standby_replicas=settings.num_standby_replicas,
             max_warmup_replicas=settings.max_warmup_replicas,
             acceptable_recovery_lag=settings.acceptable_recovery_lag,
+            rebalance_delay_ms=settings.rebalance_delay_ms,
             clock=clock,
         )
+        self._remembering = Remembering(
+            node,
+            settings.application,
+            remembered=remembered,
+            seeds=parse_seeds(settings.seed),
+            heartbeat_ms=settings.lag_refresh_ms,
+            take=self._take,
+        )
+        self._random = random.Random()  # noqa: S311  # jitter
+        self._was_away = False
         self._sequence = 0
         self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -92,10 +129,21 @@ class Member:
         """Begin to beat and to listen, on the loop that runs now."""
         self._loop = asyncio.get_running_loop()
         self._tasks.start("listen", self._listen())
-        self._tasks.start("beat", self._beat())
+        self._tasks.start("beat", self._beat_while_alive())
+        self._tasks.start("remember", self._remembering.keep())
+        self._tasks.start("go on without the bus", self._remembering.go_on_without_the_bus())
+
+    async def leave(self) -> None:
+        """Say that this node goes and let another assign; it answers on, and keeps its replicas. `stop` comes later."""
+        log.info("leaving", extra={"action": "leaving"})
+        self._leaving = True
+        self._changed.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._has_said_leaving.wait()
 
     async def stop(self) -> None:
-        """Leave in good order: say farewell, give the lease up, end the tasks, close the bus."""
+        """In order: end the tasks, say farewell, give the lease up, close the bus."""
         await self._tasks.stop()
         try:
             async with asyncio.timeout(2.0):
@@ -108,6 +156,7 @@ class Member:
         except (BusError, TimeoutError) as error:
             log.warning("left without a farewell: %s", error, extra={"action": "farewell-failed"})
         await self._bus.close()
+        await self._remembering.close()
 
     @property
     def refused(self) -> Mapping[str, int]:
@@ -126,7 +175,9 @@ class Member:
 
     def not_ready(self) -> list[str]:
         """Why this node should not be sent readers, beyond what the node itself says."""
-        reasons = []
+        reasons = [self.dead] if self.dead else []
+        if self._leaving:
+            reasons.append("leaving: it answers for a moment more")
         if self._rival:
             reasons.append(f"another process of the cluster is {self.node_id}: give each node an id of its own")
         if self._outvoted is not None:
@@ -159,6 +210,7 @@ class Member:
             endpoint=Endpoint(host=self.node.host.host, port=self.node.host.port),
             zone=self._settings.zone or None,
             state=self._state(),
+            leaving=self._leaving,
             heartbeat_ms=self._settings.lag_refresh_ms,
             term=0 if self.assignment is None else self.assignment.term,
             epoch=0 if self.assignment is None else self.assignment.epoch,
@@ -177,11 +229,22 @@ class Member:
         return self._catalogue[1], self._catalogue[2]
 
     def _state(self) -> Literal["starting", "serving", "draining", "failed"]:
-        if self.node.dead or self._tasks.dead or self._rival or self._outvoted:
+        if self._has_failed or self.node.dead or self._tasks.dead or self._rival or self._outvoted:
             return "failed"
         if self.draining:
             return "draining"
         return "starting" if self.node.generation is None else "serving"
+
+    async def _beat_while_alive(self) -> None:
+        """A death of the beat is the last that it tells; routers and the assignor need not wait for the expiry."""
+        try:
+            await self._beat()
+        except Exception:
+            self._has_failed = True
+            with contextlib.suppress(Exception):  # what the beat died of may be met again
+                await self.gossip.beat(self.heartbeat())
+                await self._placement.give_up()
+            raise
 
     async def _beat(self) -> None:
         while True:
@@ -218,12 +281,15 @@ class Member:
             await self._place(nodes)
             self._bus_state.speaks(None)
         except BusError as error:
-            self._must_read = True  # while the bus did not answer, nobody was heard
+            self._must_read = self._was_away = True  # while the bus did not answer, nobody was heard
             self._bus_state.speaks(str(error))
+            self._remembering.bus_is_away()
+        if own.leaving:
+            self._has_said_leaving.set()
 
     async def _place(self, nodes: list[Seen]) -> None:
         """Assign, if that is this node's office, and its view of the cluster can be trusted."""
-        if self._rival or self._outvoted or self._must_read or not self._subscribed:
+        if self._leaving or self._rival or self._outvoted or self._must_read or not self._subscribed:
             await self._placement.give_up()
             return
         written = await self._placement.turn(
@@ -245,7 +311,11 @@ class Member:
             return
         digest, document = catalogue
         told = self._told_catalogue
-        if told is None or told[0] != digest or now_ms - told[1] > CATALOGUE_EVERY_MS:
+        if told is None or told[0] != digest:  # of many nodes that start or come back together, one has to write it
+            if await self.gossip.catalogue(digest) is None:
+                await self.gossip.write_catalogue(digest, document)
+            self._told_catalogue = (digest, now_ms)
+        elif now_ms - told[1] > CATALOGUE_EVERY_MS:
             await self.gossip.write_catalogue(digest, document)
             self._told_catalogue = (digest, now_ms)
 
@@ -266,8 +336,12 @@ class Member:
                     self.node.announce(heard)
                 case Lost():
                     self._subscribed = False  # calls may come through before it stands again: silence says nothing then
+                    self._was_away = True
                     self._bus_state.hears(heard.why)
                 case Back():
+                    if self._was_away:
+                        spread_ms = BACK_SPREAD_HEARTBEATS * self._settings.lag_refresh_ms
+                        await asyncio.sleep(self._random.uniform(0, spread_ms) / 1000)
                     self._subscribed = True
                     await self._read_all()
 
@@ -280,7 +354,7 @@ class Member:
             self._must_read = True  # with the next heartbeat
             self._bus_state.hears(str(error))
             return
-        self._must_read = False
+        self._must_read = self._was_away = False
         self._placement.bus_came_back()
         self._told_catalogue = None
         self._bus_state.hears(None)
@@ -288,6 +362,7 @@ class Member:
             self._take(assignment)
         if announcement is not None:
             self.node.announce(announcement)
+        await self._remembering.bus_is_there()
         self._changed.set()
 
     def _rival_seen(self, rival: bool) -> None:
@@ -300,6 +375,7 @@ class Member:
         if self.assignment is not None and assignment.order <= self.assignment.order:
             return
         self.assignment = assignment
+        self._remembering.note(assignment)
         self._apply()
         self._changed.set()
 

@@ -11,7 +11,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from understudy_node.cluster.assignor import assign
+from understudy_node.cluster.assignor import Member, assign
+from understudy_node.cluster.away import Away
 from understudy_node.cluster.holdings import Holdings, members_of
 from understudy_shared.bus.base import BusError, Fence
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Seen
@@ -22,6 +23,11 @@ log = logging.getLogger(__name__)
 
 LEASE_HEARTBEATS = 2
 """Of a lease without renewal. The others look once per heartbeat, so a holder that died is replaced within three."""
+
+LOOK_AGAIN_HEARTBEATS = 30
+"""After so many the holder looks whether Redis still has the assignment: who starts now needs it from there, and nothing
+says that somebody deleted or damaged it.
+"""
 
 Layout = tuple[str, int, Sequence[str]]
 """Lineage, partitions, and the keys of all tasks."""
@@ -40,6 +46,7 @@ class Placement:
         num_standby_replicas: int,
         max_warmup_replicas: int,
         acceptable_recovery_lag: int,
+        rebalance_delay_ms: int,
         clock: Clock,
     ) -> None:
         self.fence: Fence | None = None
@@ -56,6 +63,7 @@ class Placement:
         self._stored: Assignment | None = None
         """What Redis has; worth nothing unless `_has_read`."""
         self._has_read = False
+        self._read_ms = float("-inf")
         self._quiet_until_ms = float("-inf")
         self._behind_since_ms: float | None = None
         self._first_seen: tuple[str, float] | None = None
@@ -63,6 +71,7 @@ class Placement:
         self._at_rest: object = None
         """All that was decided from, when there was nothing to do."""
         self._holdings = Holdings(acceptable_recovery_lag)
+        self._away = Away(rebalance_delay_ms)
 
     def bus_came_back(self) -> None:
         """The bus was away or has just been reached: for one expiry, who is silent may only not have spoken yet."""
@@ -84,13 +93,15 @@ class Placement:
         assignment that this node saw. Returns what was written. Raises BusError.
         """
         self._learn(known)
-        if layout is None or self._node_id not in {member.node_id for member in members_of(nodes, layout[0])}:
+        members = [] if layout is None else members_of(nodes, layout[0])
+        away = self._who_is_away(members, nodes)
+        if layout is None or self._node_id not in {member.node_id for member in members}:
             await self.give_up()
             return None
         try:
             if not await self._may_assign(highest) or self._waits(nodes, layout[0], highest):
                 return None
-            return await self._assign(nodes, layout, highest)
+            return await self._assign(nodes, members, away, layout, highest)
         except BusError:
             self._has_read = False  # whether the write came through is not known
             raise
@@ -109,6 +120,12 @@ class Placement:
             self._known = assignment
             self._holdings.follow(assignment)
 
+    def _who_is_away(self, members: Sequence[Member], nodes: Sequence[Seen]) -> list[Member]:
+        """Those who keep their places in the assignment that is known."""
+        if self._known is None:
+            return []
+        return self._away.of(self._known, members, nodes, self._clock.monotonic_ms())
+
     async def _may_assign(self, highest: tuple[int, int]) -> bool:
         """Whether this node has the lease, and knows what the others follow."""
         if highest > self._order:
@@ -120,10 +137,11 @@ class Placement:
         await self._keep_lease(above)
         if self.fence is None and not await self._take_lease(above):
             return False
-        if not self._has_read:
+        now_ms = self._clock.monotonic_ms()
+        if not self._has_read or now_ms - self._read_ms >= LOOK_AGAIN_HEARTBEATS * self._heartbeat_ms:
             self._stored = await self._gossip.assignment()
             self._learn(self._stored)
-            self._has_read = True
+            self._has_read, self._read_ms = True, now_ms
         return True
 
     def _is_behind(self, highest: tuple[int, int]) -> bool:
@@ -169,15 +187,22 @@ class Placement:
         all_follow = all(each.heartbeat.lineage == lineage and each.heartbeat.state != "starting" for each in nodes)
         return now_ms - self._first_seen[1] < (self._heartbeat_ms if all_follow else self._expiry_ms)
 
-    async def _assign(self, nodes: Sequence[Seen], layout: Layout, highest: tuple[int, int]) -> Assignment | None:
+    async def _assign(
+        self,
+        nodes: Sequence[Seen],
+        members: Sequence[Member],
+        away: Sequence[Member],
+        layout: Layout,
+        highest: tuple[int, int],
+    ) -> Assignment | None:
         """Write the next assignment, if Redis does not have it already."""
         assert self.fence is not None, "only a holder assigns"
         lineage, partitions, tasks = layout
-        members, known = members_of(nodes, lineage), self._known
+        known = self._known
         endpoints = {each.heartbeat.node_id: each.heartbeat.endpoint for each in nodes}
         held = self._holdings.of(nodes, lineage, partitions)
         caught_up = {task: {each.node_id for each in replicas if each.caught_up} for task, replicas in held.items()}
-        question = (self._order, layout, endpoints, members, caught_up)
+        question = (self._order, layout, endpoints, members, away, caught_up)
         if self._has_stored_known and question == self._at_rest:
             return None
         assigned = await asyncio.to_thread(  # thousands of tasks take long enough to be felt by lookups
@@ -188,6 +213,7 @@ class Placement:
             held,
             num_standby_replicas=self._num_standby_replicas,
             max_warmup_replicas=self._max_warmup_replicas,
+            away=away,
         )
         named = {node_id for task in assigned.values() for node_id in task.holders}
         found = Assignment(
@@ -198,7 +224,7 @@ class Placement:
             lineage=lineage,
             partitions=partitions,
             tasks=assigned,
-            members={node_id: endpoints[node_id] for node_id in sorted(named)},
+            members={node_id: endpoints[node_id] for node_id in sorted(named & endpoints.keys())},
             draining=sorted(member.node_id for member in members if member.draining),
         )
         if self._has_stored_known and self._stored is not None and says_the_same(self._stored, found):

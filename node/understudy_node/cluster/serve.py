@@ -23,7 +23,10 @@ from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import SettingsError
+from understudy_shared.http_service import Departure
 from understudy_shared.messages import Applied, Endpoint, Heartbeat
+from understudy_shared.remembered import Remembered
+from understudy_shared.seeds import parse_seeds
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
             where="advertise_host",
             fix="Say with --advertise-host by which name or address this node is reached",
         )
+    parse_seeds(told.seed)
     node, listener = open_node(told, advertised_host=told.advertised_host, advertised_port=told.advertise_port)
     try:
         node.assign({})
@@ -52,10 +56,15 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     except BaseException:
         listener.close()
         raise
-    member = Member(node, bus, told, node_id=node_id, incarnation=incarnation, clock=SystemClock())
+    remembered = Remembered(told.data_directory / "cluster", told.application)
+    member = Member(
+        node, bus, told, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
+    )
     if started is not None:
         started(node)
-    serve_app(create_app(node, member, cluster_routes(member)), listener)
+    serve_app(
+        create_app(node, member, cluster_routes(member)), listener, Departure(member.leave, told.shutdown_delay_ms)
+    )
 
 
 async def _claim(settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str) -> None:

@@ -1,6 +1,7 @@
 """The hot path: lookups as plain ASGI in front of the FastAPI application, which serves everything else.
 
-Nothing here decides anything: `Reads` parses, `Forwarder` asks, this sends.
+Nothing here decides anything: `Reads` parses, `Forwarder` asks, this sends. A reader that leaves while it waits for
+long is noticed by the `Forwarder`, and counted here as cancelled: there is nobody to send anything to.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from understudy_router.catalogue import StoreRoute
-from understudy_router.forward import Forwarder, Result
+from understudy_router.errand import ReaderLeftError, Result
+from understudy_router.forward import Forwarder
 from understudy_router.serving.reads import Reads, keyed
 from understudy_shared.bounds import Bound
 from understudy_shared.errors import UnderstudyError
@@ -45,20 +47,23 @@ class LookupsFirst:
                 call = raw_path[len(_PREFIX) :].partition(b"/")[2]
                 if call.startswith(b"keys/") or call in _CALLS:
                     if scope["method"] == "GET":
-                        return await self._lookup(raw_path, scope["query_string"], send)
+                        return await self._lookup(raw_path, scope["query_string"], receive, send)
                     if scope["method"] == "POST" and call == b"lookup":
                         return await self._batch(raw_path, receive, send)
                     return await self._refuse("lookup", not_allowed(scope["method"]), send)
         return await self._app(scope, receive, send)
 
-    async def _lookup(self, raw_path: bytes, query: bytes, send: Send) -> None:
+    async def _lookup(self, raw_path: bytes, query: bytes, receive: Receive, send: Send) -> None:
         self.in_flight += 1
         try:
             self._refuse_one_too_many()
             request = self._reads.parse(raw_path, query)
-            result = await self._forwarder.look_up(request.route, request.bound, request.keys)
+            result = await self._forwarder.look_up(request.route, request.bound, request.keys, receive)
         except UnderstudyError as error:
             result = problem_of(error)
+        except ReaderLeftError:
+            self.requests["lookup", "cancelled"] += 1
+            return None
         except Exception as error:
             result = bug(error)
         finally:
@@ -79,6 +84,9 @@ class LookupsFirst:
             body = await self._answer_batch(raw_path, receive)
         except UnderstudyError as error:
             return await self._refuse("batch", problem_of(error), send)
+        except ReaderLeftError:
+            self.requests["batch", "cancelled"] += 1
+            return None
         except Exception as error:
             return await self._refuse("batch", bug(error), send)
         finally:
@@ -99,7 +107,7 @@ class LookupsFirst:
             case _:
                 raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "batches go to /v1/stores/{store}/lookup"))
         keys, told = parse_batch(await read_body(receive))
-        results = await batch_results(self._forwarder, route, self._reads.bound(route, told), keys)
+        results = await batch_results(self._forwarder, route, self._reads.bound(route, told), keys, receive)
         return b'{"results":[' + b",".join(results) + b"]}\n"
 
     async def _refuse(self, operation: str, problem: Problem, send: Send) -> None:
@@ -107,14 +115,16 @@ class LookupsFirst:
         await send_reply(send, problem.status, problem.body(), CONTENT_TYPE)
 
 
-async def batch_results(forwarder: Forwarder, route: StoreRoute, bound: Bound, keys: Sequence[object]) -> list[bytes]:
+async def batch_results(
+    forwarder: Forwarder, route: StoreRoute, bound: Bound, keys: Sequence[object], receive: Receive
+) -> list[bytes]:
     """The results of a batch as JSON objects, in the order of its keys; a key that is none is its own result."""
     parsed: list[tuple[HopKey, bytes] | Problem] = []
     for start in range(0, len(keys), PARSE_SLICE_KEYS):
         parsed += [_parsed(route, key) for key in keys[start : start + PARSE_SLICE_KEYS]]
         await asyncio.sleep(0)
     asked = [item[0] for item in parsed if not isinstance(item, Problem)]
-    answers = iter(await forwarder.look_up_many(route, bound, asked) if asked else ())
+    answers = iter(await forwarder.look_up_many(route, bound, asked, receive) if asked else ())
     return [item.body().rstrip() if isinstance(item, Problem) else _result(item[1], next(answers)) for item in parsed]
 
 

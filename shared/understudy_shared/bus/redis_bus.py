@@ -22,7 +22,8 @@ from redis.exceptions import RedisError
 from understudy_shared.bus import redis_scripts as scripts
 from understudy_shared.bus.base import Back, BusError, Fence, Lost, Stored
 from understudy_shared.bus.inbox import Inbox
-from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, masked
+from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, masked, sentinel_place
+from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
 from understudy_shared.supervise import Supervisor
 
 MAX_CONNECTIONS = 16
@@ -49,10 +50,7 @@ class RedisBus:
         """Nothing is connected yet. Raises SettingsError for a URL that names no Redis."""
         self.where = masked(url)
         self._timeout_ms = call_timeout_ms
-        options = connection_options(url, parse_url, timeout_s=call_timeout_ms / 1000, retry=Retry(NoBackoff(), 0))
-        self._pool = redis.BlockingConnectionPool(
-            **{**options, "max_connections": MAX_CONNECTIONS, "timeout": call_timeout_ms / 1000}
-        )
+        self._pool = checked(url, lambda: _pool(url, timeout_s=call_timeout_ms / 1000))
         checked(url, self._connection)
         self._client: redis.Redis = redis.Redis(connection_pool=self._pool)
         self._inboxes: set[Inbox] = set()
@@ -182,8 +180,13 @@ class RedisBus:
 
     async def _hear(self, connection: AbstractConnection, inbox: Inbox) -> None:
         """Read until the connection breaks; one that is silent is asked, and must answer within a deadline."""
+        clock = asyncio.get_running_loop().time
+        checked_s = clock()
         asked = False
         while True:
+            if isinstance(self._pool, SentinelPool) and clock() >= checked_s + PRIMARY_CHECK_MS / 1000:
+                await self._pool.check(connection)
+                checked_s = clock()
             told = await connection.read_response(timeout=self._timeout_ms / 1000)
             if told is not None:
                 asked = False
@@ -253,6 +256,18 @@ class RedisBus:
     def _open(self) -> None:
         if self._closed:
             raise BusError("the bus was closed", where=self.where)
+
+
+def _pool(url: str, *, timeout_s: float) -> redis.BlockingConnectionPool:
+    """Connections to the server that a URL names, or that the sentinels do that it names."""
+    place = sentinel_place(url)
+    retry = Retry(NoBackoff(), 0)
+    bounds: dict[str, Any] = {"max_connections": MAX_CONNECTIONS, "timeout": timeout_s}
+    if place is not None:
+        return SentinelPool(place, timeout_s=timeout_s, retry=retry, **bounds)
+    return redis.BlockingConnectionPool(
+        **{**connection_options(url, parse_url, timeout_s=timeout_s, retry=retry), **bounds}
+    )
 
 
 def pause_ms(attempt: int, chance: float) -> float:

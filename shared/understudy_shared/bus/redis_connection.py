@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from redis.exceptions import (
     AuthenticationError,
@@ -18,15 +18,67 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from understudy_shared.bus.base import BusError
 from understudy_shared.errors import SettingsError
 
-_SECRET = frozenset(("password", "ssl_password"))
+SENTINEL_PORT = 26379
+_SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+_CLUSTER_SCHEMES = frozenset(("redis+cluster", "rediss+cluster"))
+_OF_SENTINELS = "sentinel_"
+_SECRET = frozenset(("password", "ssl_password", "sentinel_password", "sentinel_ssl_password"))
+
+T = TypeVar("T")
+Parse = Callable[[str], Mapping[str, Any]]
+"""redis-py's reader of URLs: of its blocking or its asyncio half."""
 
 
-def connection_options(
-    url: str, parse: Callable[[str], Mapping[str, Any]], *, timeout_s: float, **ours: object
-) -> dict[str, Any]:
+class SentinelPlace(NamedTuple):
+    """What a URL says of a Redis that Sentinel names. The two URLs have no host: they carry logins, TLS and options."""
+
+    sentinels: tuple[tuple[str, int], ...]
+    service: str
+    server_url: str
+    sentinel_url: str
+
+
+def sentinel_place(url: str) -> SentinelPlace | None:
+    """Where the sentinels are and what they are asked for; None when the URL names the Redis itself.
+
+    `redis+sentinel://user:password@host1:port1,host2:port2/service/db?option=...`, with `rediss+sentinel` for TLS to
+    the servers. Login, db and options are the servers'; options that begin with `sentinel_` are the sentinels', with
+    `sentinel_ssl=true` for TLS to them. Raises SettingsError for a URL that lacks something, or of a Redis Cluster.
+    """
+    scheme = url.partition("://")[0].lower()
+    if scheme in _CLUSTER_SCHEMES:
+        raise _bad_url(url, "a Redis Cluster is not supported")
+    if scheme not in _SENTINEL_SCHEMES:
+        return None
+    try:
+        parts = urlsplit(url)
+        login, at, places = parts.netloc.rpartition("@")
+        sentinels = tuple(_host_and_port(each) for each in places.split(",") if each)
+    except ValueError as error:
+        raise _bad_url(url, str(error)) from None
+    service, _, db = parts.path.strip("/").partition("/")
+    if not sentinels:
+        raise _bad_url(url, "it names no sentinel")
+    if not service:
+        raise _bad_url(url, "it does not say which service to ask the sentinels for")
+    if db and not (db.isascii() and db.isdecimal()):
+        raise _bad_url(url, f"{db!r} is no number of a database")
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    theirs = {name.removeprefix(_OF_SENTINELS): value for name, value in options if name.startswith(_OF_SENTINELS)}
+    sentinel_scheme = "rediss" if theirs.pop("ssl", "").lower() in {"1", "true", "yes", "on"} else "redis"
+    rest = urlencode([(name, value) for name, value in options if not name.startswith(_OF_SENTINELS)])
+    return SentinelPlace(
+        sentinels,
+        unquote(service),
+        server_url=f"{_SENTINEL_SCHEMES[scheme]}://{login}{at}/{db}?{rest}",
+        sentinel_url=f"{sentinel_scheme}:///?{urlencode(theirs)}",
+    )
+
+
+def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: object) -> dict[str, Any]:
     """What a connection pool of redis-py is made with: what the URL says, and above it what the bus relies on.
 
-    `parse` is redis-py's reader of URLs. Raises SettingsError for a URL that names no Redis.
+    Raises SettingsError for a URL that names no Redis.
     """
     try:
         told = dict(parse(url))
@@ -45,10 +97,10 @@ def connection_options(
     }
 
 
-def checked(url: str, make: Callable[[], object]) -> None:
-    """Raise SettingsError when a connection cannot even be made of a URL's options; `make` does no I/O."""
+def checked(url: str, make: Callable[[], T]) -> T:
+    """What `make` makes of a URL's options, without I/O. Raises SettingsError when it cannot be made."""
     try:
-        make()
+        return make()
     except (TypeError, ValueError) as error:
         raise _bad_url(url, str(error)) from None
 
@@ -102,5 +154,14 @@ def _bad_url(url: str, why: str) -> SettingsError:
     return SettingsError(
         f"not the URL of a Redis: {why}",
         where=masked(url),
-        fix="Give redis://host:port/db, rediss://host:port/db or unix:///path/of/socket",
+        fix="Give redis://host:port/db, rediss://host:port/db, unix:///path/of/socket or "
+        "redis+sentinel://host:port,host:port,host:port/service/db",
     )
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    """Of one sentinel. Raises ValueError."""
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname:
+        raise ValueError(f"{text!r} is no host and port of a sentinel")
+    return parts.hostname, parts.port or SENTINEL_PORT

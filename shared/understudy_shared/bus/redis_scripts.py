@@ -6,7 +6,8 @@ does not begin so was not written by us.
 
 A script touches the keys that it names, all of one application and thus of one shard, and publishes on its channel.
 Where a key holds something that is not ours, it counts as nothing, except under a lease: what cannot be read there is
-taken for somebody's lease, because two assignors would be worse than none.
+taken for somebody's lease, because two assignors would be worse than none. It ends as a lease does that nobody renews:
+whoever wants the lease gives it the expiry of one, and takes the lease when it is over.
 """
 
 from __future__ import annotations
@@ -91,7 +92,12 @@ return 1
 
 ACQUIRE = """
 -- lease, term | encoded owner, above, expiry in ms
-if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  local left, value = redis.call('PTTL', KEYS[1]), redis.pcall('GETRANGE', KEYS[1], 0, 15)
+  local is_lease = type(value) == 'string' and string.match(value, '^us%d+ lease ')
+  if left == -1 or (not is_lease and left > tonumber(ARGV[3])) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+  return 0
+end
 local stored = redis.pcall('GET', KEYS[2])
 if type(stored) ~= 'string' or #stored > 16 or not string.match(stored, '^%d+$') then stored = '0' end
 local term = math.max(tonumber(stored), tonumber(ARGV[2])) + 1

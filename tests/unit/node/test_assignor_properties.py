@@ -1,8 +1,8 @@
-"""The assignor's promises, over any sequence of joins, crashes, restarts, drains and restores.
+"""The assignor's promises, over any sequence of joins, leaves, deaths, restarts within the delay and after it, drains.
 
 A small cluster is played: nodes take up what they are given, restore it at some time or never, and lose all when they
-die. After each call of the assignor every promise about one step is checked; in the end, with everything restored, that
-it comes to rest, balanced.
+die. After each call of the assignor every promise about one step is checked; in the end, with everything restored and
+nobody away, that it comes to rest, balanced.
 """
 
 from __future__ import annotations
@@ -40,15 +40,34 @@ class Cluster:
         self.warmups = warmups
         self.zones = zones
         self.members: dict[str, Member] = {}
+        self.away: dict[str, Member] = {}
         self.data: dict[str, dict[str, int | None]] = {}
         self.assignment: dict[str, AssignedTask] = {}
 
     def join(self, node: str) -> None:
-        self.members[node] = Member(node, f"z{NODES.index(node) % self.zones}")
+        self.members[node] = Member(node, self.zone(node))
         self.data[node] = {}
 
+    def zone(self, node: str) -> str:
+        return f"z{NODES.index(node) % self.zones}"
+
     def die(self, node: str) -> None:
+        """Gone for good: drained, or the delay is 0."""
         del self.members[node], self.data[node]
+
+    def go_away(self, node: str) -> None:
+        """It died, and the delay runs."""
+        self.away[node] = self.members[node]
+        self.die(node)
+
+    def come_back(self, node: str) -> None:
+        """Within the delay; it finds what it is to have, and nothing of that is open yet."""
+        self.members[node] = self.away.pop(node)
+        self.data[node] = {task: None for task, assigned in self.assignment.items() if node in assigned.holders}
+
+    def wait_no_longer(self, node: str) -> None:
+        """The delay is over."""
+        del self.away[node]
 
     def drain(self, node: str, draining: bool = True) -> None:
         self.members[node] = Member(node, self.members[node].zone, draining)
@@ -75,6 +94,7 @@ class Cluster:
             self.held(),
             num_standby_replicas=self.standbys,
             max_warmup_replicas=self.warmups,
+            away=list(self.away.values()),
         )
 
     def turn(self) -> bool:
@@ -101,8 +121,23 @@ class Cluster:
 
     @property
     def copies(self) -> int:
-        staying = [member for member in self.members.values() if not member.draining] or self.members
-        return min(1 + self.standbys, len(staying))
+        return min(1 + self.standbys, len(self.staying) + len(self.away))
+
+    @property
+    def staying(self) -> set[str]:
+        """Who may be given replicas."""
+        return {node for node, member in self.members.items() if not member.draining} or set(self.members)
+
+    def living_copies(self, kept: int) -> int:
+        """How many replicas of a task are to live, `kept` being on nodes that are away."""
+        return max(1, min(self.copies - kept, len(self.staying)))
+
+    def crowded(self) -> int:
+        """Tasks with all their replicas, two at least, in one zone."""
+        return sum(
+            len(assigned.holders) > 1 and len(set(map(self.zone, assigned.holders))) == 1
+            for assigned in self.assignment.values()
+        )
 
     def replicas(self) -> set[tuple[str, str]]:
         return {(task, node) for task, assigned in self.assignment.items() for node in assigned.holders}
@@ -124,9 +159,15 @@ def check_step(cluster: Cluster, found: dict[str, AssignedTask]) -> None:
         before = cluster.assignment.get(task, AssignedTask(active=None))
         had = set(before.holders) & cluster.members.keys()
         ready, holders = cluster.ready(task), assigned.holders
+        kept = set(holders) - cluster.members.keys()
         assert len(set(holders)) == len(holders), "two replicas on one node"
-        assert set(holders) <= cluster.members.keys(), "a replica on a node that does not live"
+        assert kept <= settled(before) & cluster.away.keys(), "a place that nobody keeps on a node that does not live"
+        assert kept <= set(assigned.standbys), "who is away is more than a standby"
+        assert len(settled(before) & cluster.away.keys() - kept) <= max(
+            0, len(settled(before) & cluster.away.keys()) - cluster.copies
+        ), "a node that is away lost its place"
         assert assigned.active is not None, "no active although a node lives"
+        assert assigned.active in cluster.members, "an active that does not live"
         assert assigned.active in ready or not ready, "an active that is not caught up while another replica is"
         if before.active in cluster.members and before.active != assigned.active:
             assert assigned.active in ready, "an active moved to a replica that is not caught up"
@@ -139,27 +180,44 @@ def check_step(cluster: Cluster, found: dict[str, AssignedTask]) -> None:
             new = settled(assigned) - settled(before)
             promoted = {assigned.active} if not settled(before) & had else set()
             assert new <= ready | promoted, "a new replica counts before it is caught up"
-        assert len(ready & set(holders)) >= min(cluster.copies, len(ready & had)), "left before it was replaced"
+        wanted = cluster.living_copies(len(kept))
+        assert len(ready & set(holders)) >= min(wanted, len(ready & had)), "left before it was replaced"
         if not all_drain:
-            given = {node for node in set(holders) - had if cluster.data[node].get(task) is None}
+            given = {node for node in set(holders) - had - kept if cluster.data[node].get(task) is None}
             assert not any(cluster.members[node].draining for node in given), "a draining node was given something"
-        extra += min(len(assigned.warmups), max(0, len(holders) - cluster.copies))
+        extra += min(len(assigned.warmups), max(0, len(holders) - len(kept) - wanted))
     assert extra <= cluster.warmups
 
 
 def check_rest(cluster: Cluster) -> None:
-    """Every promise about where it comes to rest."""
-    staying = {node for node, member in cluster.members.items() if not member.draining} or cluster.members.keys()
+    """Every promise about where it comes to rest. While somebody is away, standbys wait for it to be evened out."""
+    staying = cluster.staying
     actives, standbys = Counter(dict.fromkeys(staying, 0)), Counter(dict.fromkeys(staying, 0))
     for assigned in cluster.assignment.values():
+        lives = set(assigned.holders) - cluster.away.keys()
+        kept = len(assigned.holders) - len(lives)
         assert not assigned.warmups
-        assert len(assigned.holders) == cluster.copies
-        assert set(assigned.holders) <= staying
+        assert lives <= staying
+        assert len(lives) == cluster.living_copies(kept)
         actives[str(assigned.active)] += 1
-        standbys.update(assigned.standbys)
-    assert spread(actives.values()) <= 1
-    assert spread(standbys.values()) <= 1
+        standbys.update(lives - {assigned.active})
     assert spread(actives[node] + standbys[node] for node in staying) <= 1
+    if not cluster.away:
+        assert spread(actives.values()) <= 1
+        assert spread(standbys.values()) <= 1
+        assert not cluster.crowded() or not can_be_spread(cluster, staying)
+
+
+def can_be_spread(cluster: Cluster, nodes: Iterable[str]) -> bool:
+    """Whether, whichever nodes have one replica more than others, no zone has so many that a task must be in it whole."""
+    in_zone = Counter(map(cluster.zone, nodes))
+    each = -(-len(cluster.tasks) * cluster.copies // in_zone.total())
+    return all(count * each <= len(cluster.tasks) * (cluster.copies - 1) for count in in_zone.values())
+
+
+def picked(nodes: Iterable[str], which: int) -> str:
+    known = sorted(nodes)
+    return known[which % len(known)]
 
 
 def spread(counts: Iterable[int]) -> int:
@@ -187,12 +245,32 @@ class AnySequence(RuleBasedStateMachine):
 
     def pick(self, which: int) -> str:
         """One of those that live."""
-        return sorted(self.cluster.members)[which % len(self.cluster.members)]
+        return picked(self.cluster.members, which)
 
-    @precondition(lambda self: len(self.cluster.members) < len(NODES))
+    @precondition(lambda self: len(self.cluster.members) + len(self.cluster.away) < len(NODES))
     @rule()
     def join(self) -> None:
-        self.cluster.join(next(node for node in NODES if node not in self.cluster.members))
+        known = self.cluster.members.keys() | self.cluster.away.keys()
+        self.cluster.join(next(node for node in NODES if node not in known))
+
+    @precondition(lambda self: self.cluster.members)
+    @rule(which=WHICH)
+    def go_away(self, which: int) -> None:
+        node = self.pick(which)
+        if self.cluster.members[node].draining:
+            self.cluster.die(node)
+        else:
+            self.cluster.go_away(node)
+
+    @precondition(lambda self: self.cluster.away)
+    @rule(which=WHICH)
+    def come_back(self, which: int) -> None:
+        self.cluster.come_back(picked(self.cluster.away, which))
+
+    @precondition(lambda self: self.cluster.away)
+    @rule(which=WHICH)
+    def wait_no_longer(self, which: int) -> None:
+        self.cluster.wait_no_longer(picked(self.cluster.away, which))
 
     @precondition(lambda self: self.cluster.members)
     @rule(which=WHICH)
@@ -241,6 +319,10 @@ class AnySequence(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "cluster") and self.cluster.members:
+            self.cluster.settle()
+            check_rest(self.cluster)
+            for node in list(self.cluster.away):
+                self.cluster.wait_no_longer(node)
             self.cluster.settle()
             check_rest(self.cluster)
 
@@ -305,3 +387,78 @@ def test_the_order_in_which_things_are_told_changes_nothing(cluster: Cluster, go
 @given(cluster=clusters())
 def test_at_rest_the_same_assignment_comes_out_again(cluster: Cluster) -> None:
     assert cluster.next() == cluster.assignment
+
+
+@st.composite
+def spread_clusters(draw: st.DrawFn) -> Cluster:
+    """A cluster in several zones, at rest."""
+    cluster = Cluster(draw(st.integers(1, 40)), standbys=draw(st.integers(1, 3)), zones=draw(st.integers(2, 4)))
+    for node in NODES[: draw(st.integers(2, 7))]:
+        cluster.join(node)
+    cluster.settle()
+    return cluster
+
+
+@given(cluster=spread_clusters())
+def test_with_enough_nodes_in_each_zone_no_task_has_all_its_replicas_in_one(cluster: Cluster) -> None:
+    check_rest(cluster)
+    assert not cluster.crowded() or not can_be_spread(cluster, cluster.members)
+
+
+@given(tasks=st.integers(1, 60), each=st.integers(1, 4), standbys=st.integers(1, 3))
+def test_zones_of_as_many_nodes_share_every_task(tasks: int, each: int, standbys: int) -> None:
+    cluster = Cluster(tasks, standbys=standbys, zones=2)
+    for node in NODES[: 2 * each]:
+        cluster.join(node)
+    cluster.settle()
+    check_rest(cluster)
+    assert not cluster.crowded()
+
+
+@given(cluster=clusters(), which=WHICH)
+def test_a_restart_within_the_delay_moves_no_replica(cluster: Cluster, which: int) -> None:
+    before, copies = cluster.replicas(), cluster.copies
+    gone = picked(cluster.members, which)
+    cluster.go_away(gone)
+    if not cluster.members:
+        return
+    cluster.settle()
+    alone = {task for task, node in before if node == gone} if copies == 1 else set()
+    assert {place for place in cluster.replicas() if place[0] not in alone} == {
+        place for place in before if place[0] not in alone
+    }
+    cluster.come_back(gone)
+    assert cluster.next() == cluster.assignment or cluster.copies == 1, "it is given nothing until it has caught up"
+    cluster.settle()
+    assert cluster.replicas() == before or copies == 1
+    check_rest(cluster)
+
+
+@given(cluster=clusters(), which=WHICH)
+def test_when_the_delay_is_over_it_is_as_if_the_node_had_died_then(cluster: Cluster, which: int) -> None:
+    before, copies = cluster.replicas(), cluster.copies
+    gone = picked(cluster.members, which)
+    lost = sum(node == gone for _, node in before)
+    cluster.go_away(gone)
+    if not cluster.members:
+        return
+    cluster.settle()
+    cluster.wait_no_longer(gone)
+    cluster.settle()
+    check_rest(cluster)
+    wanted = lost if cluster.copies == copies else 0
+    assert len(cluster.replicas() - before) <= wanted + len(cluster.members)
+
+
+@given(cluster=clusters(), order=st.permutations(range(7)))
+def test_a_rolling_restart_moves_no_replica(cluster: Cluster, order: list[int]) -> None:
+    if cluster.copies == 1:
+        return
+    before = cluster.replicas()
+    for number in order:
+        if NODES[number] in cluster.members:
+            cluster.go_away(NODES[number])
+            cluster.settle()
+            cluster.come_back(NODES[number])
+            cluster.settle()
+    assert cluster.replicas() == before

@@ -68,6 +68,7 @@ class World:
             heartbeat_ms=BEAT_MS,
             num_standby_replicas=1,
             max_warmup_replicas=2,
+            rebalance_delay_ms=0,
             acceptable_recovery_lag=3,
             clock=self.clock,
         )

@@ -2,62 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import random
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.router_crowds import BOUNDS, crowds
 from tests.support.router_tables import candidate
 
 from understudy_router.candidates import Candidate
-from understudy_router.choose import Choice, Reason, choose
+from understudy_router.choose import Choice, Reason, choose, reason_against
+from understudy_router.health import Health
 from understudy_shared.bounds import NO_BOUND, Bound, UnknownLag
 from understudy_shared.position import Position
 from understudy_shared.words import ApplicationId, Lineage
 
 LOADS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9))
-LIMITS = st.none() | st.integers(0, 12)
-BOUNDS = st.builds(
-    Bound,
-    max_lag=LIMITS,
-    max_staleness_ms=LIMITS,
-    min_position=st.none()
-    | st.builds(Position, st.just(ApplicationId("flights")), st.just(Lineage("l1")), st.integers(0, 12), st.none()),
-    require_active=st.booleans(),
-    unknown_lag=st.none() | st.sampled_from(UnknownLag),
-)
-
-
-@st.composite
-def crowds(draw: st.DrawFn) -> list[Candidate]:
-    """Up to six nodes of which at most one is active, in every condition that tables can tell of."""
-    node_ids = draw(st.lists(st.sampled_from("abcdef"), unique=True))
-    found = []
-    for place, node_id in enumerate(node_ids):
-        heard = draw(st.booleans()) or draw(st.booleans())
-        version = draw(st.none() | st.integers(0, 12)) if heard else None
-        found.append(
-            candidate(
-                node_id,
-                role="active" if place == 0 and draw(st.booleans()) else draw(st.sampled_from(["standby", "warmup"])),
-                state=draw(st.sampled_from(["RUNNING", "RESTORING"])) if heard else None,
-                version=version,
-                offset_lag=None if version is None else draw(LIMITS),
-                time_lag_ms=None if version is None else draw(LIMITS),
-                is_heard=heard,
-                is_live=draw(st.booleans()) or draw(st.booleans()),
-                suspect=draw(st.sampled_from(["", "", "timeout"])),
-                is_draining=draw(st.booleans()),
-                has_lineage=draw(st.booleans()) or draw(st.booleans()),
-                has_layout=draw(st.booleans()) or draw(st.booleans()),
-            )
-        )
-    return found
 
 
 def chosen(crowd: Sequence[Candidate], bound: Bound = NO_BOUND, *, key_hash: int = 1, **load: int) -> Choice:
     return choose(crowd, bound, key_hash=key_hash, load=load)
+
+
+def is_calm(each: Candidate) -> bool:
+    """Nothing but its lag decides its place."""
+    return each.health is Health.OK and not each.is_draining
 
 
 def names(crowd: Sequence[Candidate]) -> str:
@@ -104,7 +76,7 @@ def test_who_is_asked_first_keeps_the_bound_by_all_that_is_known(crowd: list[Can
 @given(crowds(), BOUNDS)
 def test_unknown_lag_is_never_taken_for_0(crowd: list[Candidate], bound: Bound) -> None:
     order = chosen(crowd, bound).order
-    calm = [each for each in order if not each.suspect and not each.is_draining]
+    calm = [each for each in order if is_calm(each)]
     lags_known = [each.offset_lag is not None for each in calm]
     assert lags_known == sorted(lags_known, reverse=True)
     if not bound.serves_unknown_lag:
@@ -116,14 +88,42 @@ def test_without_a_bound_nobody_that_lives_and_is_open_is_left_out(crowd: list[C
     open_ones = [
         each for each in crowd if each.is_live and each.has_lineage and each.has_layout and each.version is not None
     ]
-    assert set(names(open_ones)) <= set(names(chosen(crowd).order))
+    well, ill = ([each for each in open_ones if (each.health is Health.QUARANTINED) is kind] for kind in (False, True))
+    assert set(names(well)) <= set(names(chosen(crowd).order))
+    assert set(names(ill)) <= {each.candidate.node_id for each in chosen(crowd).doubtful}
+
+
+@given(crowds(), BOUNDS)
+def test_health_puts_nobody_out(crowd: list[Candidate], bound: Bound) -> None:
+    """So whoever is left is asked, however bad it is: the panic rule needs no rule of its own."""
+    all_well = [dataclasses.replace(each, health=Health.OK) for each in crowd]
+    assert set(names(chosen(crowd, bound).asked)) == set(names(chosen(all_well, bound).asked))
+
+
+@given(crowds(), BOUNDS)
+def test_a_node_in_quarantine_is_asked_after_everybody_who_is_not(crowd: list[Candidate], bound: Bound) -> None:
+    ranks = [each.health is Health.QUARANTINED for each in chosen(crowd, bound).asked]
+    assert ranks == sorted(ranks)
+    assert all(each.health is not Health.QUARANTINED for each in chosen(crowd, bound).order)
+
+
+@given(crowds(), BOUNDS)
+def test_a_node_in_quarantine_is_told_as_such_unless_something_else_speaks_against_it(
+    crowd: list[Candidate], bound: Bound
+) -> None:
+    told = {each.candidate.node_id: each.reason for each in chosen(crowd, bound).doubtful}
+    for each in crowd:
+        otherwise = reason_against(dataclasses.replace(each, health=Health.OK), bound)
+        assert (told.get(each.node_id) is Reason.QUARANTINED) is (
+            each.health is Health.QUARANTINED and otherwise is None
+        )
 
 
 @given(crowds(), BOUNDS)
 def test_the_running_active_is_first_if_and_only_if_it_is_inside_the_bound(
     crowd: list[Candidate], bound: Bound
 ) -> None:
-    calm = [each for each in crowd if not each.suspect and not each.is_draining]
+    calm = [each for each in crowd if is_calm(each)]
     running = [
         each for each in calm if each.role == "active" and each.state == "RUNNING" and each.offset_lag is not None
     ]
@@ -136,18 +136,31 @@ def test_the_running_active_is_first_if_and_only_if_it_is_inside_the_bound(
 @given(crowds(), BOUNDS)
 def test_all_others_come_by_least_lag_the_suspect_behind_the_calm(crowd: list[Candidate], bound: Bound) -> None:
     order = chosen(crowd, bound).order
-    assert [bool(each.suspect) for each in order] == sorted(bool(each.suspect) for each in order)
+    suspects = [each.health is Health.SUSPECT for each in order]
+    assert suspects == sorted(suspects)
     for suspect in (False, True):
         for draining in (False, True):
             lags = [
                 each.offset_lag
                 for each in order
-                if bool(each.suspect) is suspect
+                if (each.health is Health.SUSPECT) is suspect
                 and each.is_draining is draining
                 and each.offset_lag is not None
                 and not (each.role == "active" and each.state == "RUNNING")
             ]
             assert lags == sorted(lags)
+
+
+@given(crowds(), BOUNDS, st.integers(), LOADS)
+def test_of_two_standbys_that_may_answer_the_less_lagged_is_asked_first_whatever_their_load(
+    crowd: list[Candidate], bound: Bound, key_hash: int, load: dict[str, int]
+) -> None:
+    order = choose(crowd, bound, key_hash=key_hash, load=load).order
+    for earlier, later in itertools.combinations(order, 2):
+        if "active" in {earlier.role, later.role} or earlier.is_draining is not later.is_draining:
+            continue
+        if earlier.health is later.health and earlier.offset_lag is not None and later.offset_lag is not None:
+            assert earlier.offset_lag <= later.offset_lag
 
 
 def test_the_active_goes_before_a_standby_that_is_less_far_behind() -> None:
@@ -207,6 +220,7 @@ def test_a_node_that_was_never_heard_of_comes_after_all_that_were() -> None:
             Reason.BELOW_MIN_POSITION,
             id="below the position",
         ),
+        pytest.param(NO_BOUND, {"health": Health.QUARANTINED}, Reason.QUARANTINED, id="in quarantine"),
         pytest.param(NO_BOUND, {"version": None, "offset_lag": None}, Reason.NOT_OPEN, id="nothing open"),
         pytest.param(
             Bound(max_lag=3), {"is_heard": False, "version": None, "offset_lag": None}, Reason.NOT_HEARD_OF, id="silent"
@@ -227,6 +241,12 @@ def test_what_the_next_heartbeat_may_change_is_asked_last_and_not_left_out(
     [
         pytest.param(NO_BOUND, {"is_live": False}, Reason.DEAD, id="dead"),
         pytest.param(NO_BOUND, {"has_lineage": False}, Reason.LINEAGE_CHANGED, id="another history"),
+        pytest.param(
+            Bound(min_position=Position(ApplicationId("flights"), Lineage("l0"), 3, None)),
+            {"lineage": "l1"},
+            Reason.LINEAGE_CHANGED,
+            id="a position of another history",
+        ),
         pytest.param(NO_BOUND, {"has_layout": False}, Reason.OTHER_LAYOUT, id="another layout"),
         pytest.param(Bound(require_active=True), {}, Reason.NOT_ACTIVE, id="a standby where the active is required"),
     ],
@@ -245,8 +265,10 @@ def test_the_doubtful_are_asked_by_least_lag_and_those_without_anything_open_las
         candidate("d", offset_lag=8),
     ]
     assert names(chosen(crowd, Bound(max_lag=1)).asked) == "dbca"
-    failing = candidate("e", offset_lag=2, suspect="timeout")
+    failing = candidate("e", offset_lag=2, health=Health.SUSPECT)
     assert names(chosen([*crowd, failing], Bound(max_lag=1)).asked) == "dbcea"
+    hopeless = candidate("f", offset_lag=0, health=Health.QUARANTINED)
+    assert names(chosen([*crowd, failing, hopeless], Bound(max_lag=1)).asked) == "dbceaf"
 
 
 def test_a_bound_is_inclusive() -> None:
@@ -258,6 +280,16 @@ def test_unknown_lag_is_served_under_a_bound_when_the_reader_says_so() -> None:
     assert names(chosen([candidate("a", offset_lag=None), candidate("b", offset_lag=3)], bound).order) == "ba"
 
 
-def test_a_draining_node_still_serves_after_those_that_stay() -> None:
-    crowd = [candidate("a", role="active", is_draining=True), candidate("b", offset_lag=3)]
-    assert names(chosen(crowd).order) == "ba"
+def test_a_draining_node_still_serves_after_those_that_stay_and_before_a_suspect_one() -> None:
+    """It answers for certain as long as it is there; a suspect one may well not."""
+    crowd = [
+        candidate("a", role="active", is_draining=True),
+        candidate("b", offset_lag=3),
+        candidate("c", health=Health.SUSPECT),
+    ]
+    assert names(chosen(crowd).order) == "bac"
+
+
+def test_a_position_of_this_history_is_no_reason_against_a_node_whose_history_is_not_known() -> None:
+    bound = Bound(min_position=Position(ApplicationId("flights"), Lineage("l1"), 3, None))
+    assert names(chosen([candidate("a", lineage=None), candidate("b", lineage="l1")], bound).order) in {"ab", "ba"}

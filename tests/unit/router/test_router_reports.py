@@ -9,6 +9,7 @@ from tests.support.router_tables import HEARTBEAT_MS, TASK, assigned, beat, cata
 
 from understudy_router.catalogue import stores_of
 from understudy_router.explain import explain_key, explain_store
+from understudy_router.health import MAX_BAD_IN_A_ROW
 from understudy_router.lag_report import lag_report
 from understudy_router.tables import Tables
 from understudy_shared.bounds import NO_BOUND, Bound
@@ -105,7 +106,8 @@ def test_the_report_tells_of_the_dead_the_suspect_and_a_bus_that_is_away() -> No
     nodes = {node["node_id"]: node for node in told["nodes"]}
     assert (nodes["a"]["live"], nodes["a"]["version"]) == (False, None)
     assert "silent" in nodes["a"]["reason"]
-    assert (nodes["b"]["suspect"], nodes["b"]["reason"]) == (True, "timeout")
+    assert (nodes["b"]["health"], nodes["b"]["reason"]) == ("suspect", "timeout")
+    assert nodes["a"]["health"] is None
     assert told["bus"] == {"state": "degraded", "why": "connection refused"}
     assert [event["event"] for event in told["events"]][-3:] == ["died", "suspect", "bus-lost"]
 
@@ -125,3 +127,35 @@ def test_events_are_dated_by_how_long_ago_they_were() -> None:
 
 def test_a_task_is_named_as_assignments_name_it() -> None:
     assert route().task(0) == TASK
+
+
+def test_a_node_that_has_nothing_assigned_is_in_the_report() -> None:
+    told = reported(tables_of(task("a"), beat("a"), beat("idle")))
+    (idle,) = (node for node in told["nodes"] if node["node_id"] == "idle")
+    assert (idle["live"], idle["health"], idle["active"], idle["standby"], idle["warmup"]) == (True, "ok", 0, 0, 0)
+    assert "idle" not in {replica["node_id"] for replica in told["stores"][0]["partitions"]}
+
+
+def test_a_node_in_quarantine_is_told_of_with_the_reason_by_report_and_explanation() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b", version=3))
+    for number in range(MAX_BAD_IN_A_ROW):
+        tables.hop_failed("a", number * 1000, "timeout: no reply within 1000 ms")
+    told = explained(tables, now_ms=4000)
+    assert [(each["node_id"], each["health"]) for each in told["choice"]] == [("b", "ok"), ("a", "quarantined")]
+    why = f"{MAX_BAD_IN_A_ROW} bad results in a row, the last: timeout: no reply within 1000 ms"
+    assert told["choice"][1]["why"] == f"asked last: quarantined, {why}"
+    report = reported(tables, now_ms=4000)
+    assert [(node["health"], node["reason"]) for node in report["nodes"]] == [("quarantined", why), ("ok", "")]
+    assert [event["event"] for event in report["events"]][-2:] == ["suspect", "quarantined"]
+
+
+def test_an_explanation_says_which_of_those_that_are_asked_late_is_suspect() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    tables.hop_failed("a", 1, "refused: cannot connect")
+    assert explained(tables, now_ms=1)["choice"][1]["why"] == (
+        "active, 0 versions behind; asked late: suspect, refused: cannot connect"
+    )
+    behind = tables_of(task("a"), beat("a", version=1))
+    behind.hop_failed("a", 1, "reset")
+    (only,) = explained(behind, Bound(max_lag=1), now_ms=1)["choice"]
+    assert only["why"].endswith("the node measures it anew; suspect, reset")

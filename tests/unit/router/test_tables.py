@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.router_tables import END_EXPIRY_MS, HEARTBEAT_MS, TASK, assigned, beat, tables_of, task
 
 from understudy_router.candidates import candidates_of
+from understudy_router.health import Health
 from understudy_router.tables import MAX_DEAD, MAX_EVENTS, Tables
-from understudy_shared.messages import Applied, Assignment, Farewell
+from understudy_shared.messages import Applied, Assignment, Farewell, Heartbeat
 
 EXPIRY_MS = 3 * HEARTBEAT_MS
 ORDERS = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -16,6 +18,13 @@ ORDERS = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
 def farewell(node_id: str = "a", incarnation: str = "i1") -> Farewell:
     return Farewell(application_id="flights", node_id=node_id, incarnation=incarnation)
+
+
+def answered(
+    tables: Tables, node_id: str, now_ms: float, end_version: int = 7, *, order: tuple[int, int] = (1, 1)
+) -> bool:
+    """A hop that took 1 ms."""
+    return tables.hop_answered(node_id, now_ms, took_ms=1, term=order[0], epoch=order[1], end_version=end_version)
 
 
 def happened(tables: Tables) -> list[str]:
@@ -123,15 +132,15 @@ def test_a_key_that_was_read_before_the_farewell_does_not_bring_its_node_back() 
 def test_lag_is_judged_against_the_highest_end_that_anybody_reported() -> None:
     tables = tables_of(task("a", "b"), beat("a", version=7, end_version=7), beat("b", version=6, end_version=9))
     assert lags(tables, 0) == {"a": 2, "b": 3}
-    tables.hop_answered("a", 0, 1, 1, 11)
+    answered(tables, "a", 0, 11)
     assert lags(tables, 0) == {"a": 4, "b": 5}
 
 
 def test_the_end_of_another_lineage_is_no_end() -> None:
     tables = tables_of(task("a", "b"), beat("a", end_version=7), beat("b", end_version=90, lineage="l2"))
-    tables.hop_answered("b", 0, 1, 1, 95)
+    answered(tables, "b", 0, 95)
     assert tables.end_version == 7
-    tables.hop_answered("a", 0, 1, 1, 99)
+    answered(tables, "a", 0, 99)
     assert tables.end_version == 99
     tables.assigned(assigned({TASK: task("a", "b")}, order=(1, 2), lineage="l2"), 1)
     assert tables.end_version == 90
@@ -139,7 +148,7 @@ def test_the_end_of_another_lineage_is_no_end() -> None:
 
 def test_a_history_that_was_rewound_ends_where_its_nodes_say_and_not_where_an_answer_once_did() -> None:
     tables = tables_of(task("a"), beat(version=9, end_version=9))
-    tables.hop_answered("a", 0, 1, 1, 10)
+    answered(tables, "a", 0, 10)
     assert tables.heard(beat(sequence=2, version=3, end_version=3), age_ms=0, now_ms=END_EXPIRY_MS)
     tables.expire(END_EXPIRY_MS)
     assert tables.end_version == 10
@@ -170,35 +179,62 @@ def test_lag_is_unknown_by_a_report_that_is_too_old_though_others_confirm_the_en
     assert lags(tables, END_EXPIRY_MS + 1) == {"a": None, "b": 0}
 
 
-def test_a_failed_request_is_forgiven_by_what_is_said_after_it_only() -> None:
+def test_a_failed_request_is_forgiven_by_an_answer_and_not_by_a_heartbeat() -> None:
+    """A node that only this router cannot reach goes on beating."""
     tables = tables_of(task("a"), beat(sequence=1))
     tables.hop_failed("a", 100, "connection refused")
-    assert tables.heard(beat(sequence=2), age_ms=50, now_ms=120)
-    assert tables.nodes["a"].suspect, "said before the failure"
-    assert candidates_of(tables, 0, 0, 120)[0].suspect == "connection refused"
-    assert tables.heard(beat(sequence=3), age_ms=0, now_ms=130)
-    assert not tables.nodes["a"].suspect
-    tables.hop_failed("a", 140, "timeout")
-    tables.hop_answered("a", 150, 1, 1, 7)
-    assert not tables.nodes["a"].suspect
+    assert tables.heard(beat(sequence=2), age_ms=0, now_ms=130)
+    (only,) = candidates_of(tables, 0, 0, 130)
+    assert (only.health, only.health_why) == (Health.SUSPECT, "connection refused")
+    answered(tables, "a", 150)
+    assert candidates_of(tables, 0, 0, 150)[0].health is Health.OK
+    assert happened(tables)[-2:] == ["suspect", "recovered"]
+
+
+def test_silence_while_others_answer_is_told_and_puts_a_node_last() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    before = tables.version
+    tables.hop_silent("a", 300, 210)
+    assert tables.version > before
+    assert tables.events[-1].detail == "a: silent for 210 ms while others answered"
+    assert candidates_of(tables, 0, 0, 300)[0].health is Health.SUSPECT
+
+
+def test_another_process_of_the_same_name_starts_afresh() -> None:
+    tables = tables_of(task("a"), beat(sequence=9))
+    tables.hop_failed("a", 100, "connection refused")
+    assert tables.heard(beat(incarnation="i2", sequence=1), age_ms=0, now_ms=200)
+    assert candidates_of(tables, 0, 0, 200)[0].health is Health.OK
+
+
+def test_what_is_known_of_a_nodes_health_goes_with_the_node() -> None:
+    tables = tables_of(task("a"), beat(sequence=1), beat("b"))
+    tables.hop_failed("a", 100, "timeout")
+    tables.expire(EXPIRY_MS + 1)
+    assert len(tables.health) == 0
+    assert tables.health.due(10**9) == []
+    tables.hop_failed("a", EXPIRY_MS + 2, "reset")
+    tables.hop_silent("a", EXPIRY_MS + 2, 300)
+    answered(tables, "z", EXPIRY_MS + 2)
+    assert len(tables.health) == 0, "nothing is kept of nodes that are not here"
 
 
 def test_an_answer_tells_when_its_node_follows_a_later_assignment() -> None:
     tables = tables_of(task("a"), beat())
-    assert not tables.hop_answered("a", 0, 1, 1, 7)
-    assert tables.hop_answered("a", 0, 1, 2, 7)
-    assert tables.hop_answered("a", 0, 2, 0, 7)
+    assert not answered(tables, "a", 0, 7)
+    assert answered(tables, "a", 0, 7, order=(1, 2))
+    assert answered(tables, "a", 0, 7, order=(2, 0))
 
 
 def test_an_answer_that_tells_nothing_new_keeps_the_choices_that_were_made() -> None:
     tables = tables_of(task("a"), beat())
     before = tables.version
-    tables.hop_answered("a", 0, 1, 1, 7)
+    answered(tables, "a", 0, 7)
     assert tables.version == before
     for change in (
-        lambda: tables.hop_answered("a", 0, 1, 1, 8),
+        lambda: answered(tables, "a", 0, 8),
         lambda: tables.hop_failed("a", 1, "timeout"),
-        lambda: tables.hop_answered("a", 2, 1, 1, 8),
+        lambda: answered(tables, "a", 3, 8),
         lambda: tables.heard(beat(sequence=2), age_ms=0, now_ms=3),
         lambda: tables.assigned(assigned({TASK: task("b")}, order=(1, 2)), 4),
         lambda: tables.left(farewell(), 5),
@@ -251,7 +287,7 @@ def test_what_is_kept_of_ends_and_catalogues_is_what_the_nodes_say(story: list[t
         elif kind == "left":
             tables.left(farewell(str(node)), now_ms)
         elif kind == "answered":
-            tables.hop_answered(str(node), now_ms, 1, 1, end)
+            answered(tables, str(node), now_ms, end)
         elif kind == "assigned":
             tables.assigned(assigned({TASK: task("0")}, order=(1, number), lineage=letter), now_ms)
         else:
@@ -301,3 +337,44 @@ def test_a_member_that_was_never_heard_of_is_told_apart_from_a_dead_one() -> Non
     assert (dead.is_live, dead.is_heard) == (False, True)
     assert (silent.is_live, silent.is_heard, silent.offset_lag, silent.version) == (True, False, None, None)
     assert silent.endpoint == assigned({TASK: task("b")}).members["b"].host_info()
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["sent_at", "sent_ms", "wall_us", "time", "clock", "said_ms", "generated_at"]),
+        st.integers(-(2**62), 2**62) | st.text() | st.none(),
+    )
+)
+def test_no_clock_reading_of_a_sender_changes_anything(clocks: dict[str, int | str | None]) -> None:
+    """A heartbeat has none; ages are counted here, from its arrival."""
+    payload = orjson.dumps({**orjson.loads(beat().encode()), **clocks})
+    tables = tables_of(task("a"), Heartbeat.decode(payload, application_id="flights", where="a test"), now_ms=50)
+    assert (tables.nodes["a"].age_ms(60), lags(tables, 60)) == (10, {"a": 0})
+    tables.expire(50 + EXPIRY_MS)
+    assert "a" in tables.nodes
+    tables.expire(51 + EXPIRY_MS)
+    assert "a" not in tables.nodes
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2000), st.booleans()), max_size=30))
+def test_whoever_looks_for_the_dead_finds_everybody_who_was_silent_for_an_expiry(
+    story: list[tuple[str, int, bool]],
+) -> None:
+    """Each with its own heartbeat, however seldom somebody looks: as after a pause of this process."""
+    tables = tables_of(task("a", "b", "c"))
+    beats_ms = {"a": 100, "b": 500, "c": 3000}
+    heard_ms: dict[str, int] = {}
+    now_ms = 0
+    for sequence, (node_id, after_ms, looks) in enumerate(story):
+        now_ms += after_ms
+        if looks:
+            tables.expire(now_ms)
+            alive = {name for name, at_ms in heard_ms.items() if now_ms - at_ms <= 3 * beats_ms[name]}
+            assert set(tables.nodes) == alive
+            assert {
+                each.node_id for each in candidates_of(tables, 0, 0, now_ms) if each.is_live and each.is_heard
+            } == alive
+        else:
+            said = beat(node_id, sequence=sequence, heartbeat_ms=beats_ms[node_id])
+            tables.heard(said, age_ms=0, now_ms=now_ms)
+            heard_ms[node_id] = now_ms

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from typing import cast
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fake_cluster import catalogue
 
-from understudy_router.asks import Ask, Hop, HopFailure, Outcomes, take
+from understudy_router.ask_queue import AskQueue
+from understudy_router.asks import Ask, Delay, Hop, Reply, StillWaiting, take
 from understudy_router.catalogue import stores_of
-from understudy_router.lane import HopCounts, Known, Lane
 from understudy_shared.bounds import NO_BOUND, Bound
-from understudy_shared.clock import ManualClock
-from understudy_shared.hop import FOUND, HopKey, HopOutcome, HopReply, decode_request
-from understudy_shared.words import HostInfo
+from understudy_shared.hop import FOUND, HopKey, HopOutcome, HopRequest, decode_request, encode_request
 
 ROUTE = stores_of(catalogue(), "d1").get("words")
 OTHER = stores_of(catalogue(store="others"), "d1").get("others")
+KEYS = [HopKey(0, b"r")]
 LAGS = [NO_BOUND, Bound(max_lag=1), Bound(max_lag=2)]
 
 
 def ask(*rows: bytes, bound: Bound = NO_BOUND, other: bool = False, until_ms: float = 1000.0) -> Ask:
     keys = [HopKey(0, row) for row in rows]
-    nobody = cast("asyncio.Future[Outcomes]", None)  # nobody waits for it
-    return Ask(OTHER if other else ROUTE, bound, keys, nobody, until_ms)
+    nobody = cast("asyncio.Future[Reply]", None)  # nobody waits for it
+    return Ask(OTHER if other else ROUTE, bound, keys, nobody, 0.0, until_ms)
 
 
 @given(
@@ -60,7 +57,7 @@ def test_each_ask_gets_the_outcomes_of_its_own_keys(kinds: list[tuple[int, bool,
         for number, (bound, other, count) in enumerate(kinds)
     ]
     hop = Hop(asks, 0.0)
-    sent = decode_request(hop.encode(application_id="flights", end_version=7, term=1, epoch=2))
+    sent = decode_request(encode_request(HopRequest("flights", 7, 1, 2, hop.deadline_ms, hop.groups)))
     assert len(sent.groups) == len({(bound, other) for bound, other, _ in kinds})
     outcomes = [HopOutcome(FOUND, key.row) for group in sent.groups for key in group.keys]
     assert hop.keys == len(outcomes)
@@ -77,56 +74,69 @@ def test_each_ask_gets_the_outcomes_of_its_own_keys(kinds: list[tuple[int, bool,
 
 def test_a_hop_carries_the_time_that_its_most_patient_reader_has_left() -> None:
     hop = Hop([ask(b"a", until_ms=300), ask(b"b", until_ms=900)], 200.0)
-    assert decode_request(hop.encode(application_id="f", end_version=0, term=0, epoch=0)).deadline_ms == 700
+    assert hop.deadline_ms == 700
 
 
-class Deaf:
-    """Whoever listens to nothing."""
-
-    def __init__(self) -> None:
-        self.failures: list[HopFailure] = []
-
-    def known(self) -> Known:
-        return Known(7, 1, 1)
-
-    def answered(self, node_id: str, reply: HopReply) -> None:
-        raise AssertionError("nobody answers here")
-
-    def failed(self, node_id: str, failure: HopFailure) -> None:
-        self.failures.append(failure)
-
-
-def asked(lane: Lane, keys: Sequence[HopKey], until_ms: float = 1000.0) -> asyncio.Future[Outcomes]:
-    future: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
-    lane.ask(Ask(ROUTE, NO_BOUND, keys, future, until_ms))
-    return future
+def test_a_hop_lasts_for_as_long_as_a_reader_that_has_nobody_else_to_ask() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        soon, late = (Ask(ROUTE, NO_BOUND, KEYS, loop.create_future(), 0.0, 100.0) for _ in range(2))
+        hop = Hop([soon, late], 0.0)
+        assert not hop.is_over(99)
+        late.until_ms = 300.0
+        assert not hop.is_over(100)
+        late.finish([])
+        assert not hop.is_over(299)
+        assert hop.is_over(300)
+    finally:
+        loop.close()
 
 
-async def test_what_does_not_fit_in_the_queue_is_refused_at_once_and_the_rest_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_reader_is_told_of_each_delay_once_and_then_of_the_answer() -> None:
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    waiting = Ask(ROUTE, NO_BOUND, KEYS, future, 0.0, 100.0)
+    for why in (Delay.SLOW, Delay.SLOW, Delay.SILENT, Delay.SILENT):
+        waiting.hand_over(why)
+    waiting.finish([HopOutcome(FOUND, b"v")])
+    told = []
+    reply = future.result()
+    while isinstance(reply, StillWaiting):
+        told.append(reply.why)
+        reply = reply.future.result()
+    assert told == [Delay.SLOW, Delay.SILENT]
+    assert reply == [HopOutcome(FOUND, b"v")]
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["append", "drop", "take", "late", "back"]), st.integers(1, 5), st.integers(0, 9)),
+        max_size=40,
+    )
+)
+def test_a_queue_counts_the_keys_of_those_who_wait_and_sends_nobody_who_was_dropped(
+    steps: list[tuple[str, int, int]],
 ) -> None:
-    monkeypatch.setattr("understudy_router.lane.MAX_WAITING_KEYS", 5)
-    clock = ManualClock()
-    lane = Lane("a", HostInfo("127.0.0.1", 1), application_id="f", listener=Deaf(), counts=HopCounts(), clock=clock)
-    keys = [HopKey(0, b"r")] * 3
-    first, second, third = asked(lane, keys), asked(lane, keys), asked(lane, keys[:2])
-    assert second.done()
-    assert second.result() == HopFailure("overloaded", "3 keys wait for this node")
-    assert not first.done()
-    assert not third.done()
-    assert lane.load == 5
-    await lane.close()
-    assert first.result() == third.result() == HopFailure("refused", "the way to this node was closed")
-    assert asked(lane, keys).result() == HopFailure("refused", "the way to this node was closed")
-
-
-async def test_what_waits_longer_than_its_reader_is_a_timeout() -> None:
-    clock, listener = ManualClock(), Deaf()
-    lane = Lane("a", HostInfo("127.0.0.1", 1), application_id="f", listener=listener, counts=HopCounts(), clock=clock)
-    soon, late = asked(lane, [HopKey(0, b"r")], until_ms=10), asked(lane, [HopKey(0, b"r")], until_ms=20)
-    lane.expire(10)
-    assert isinstance(soon.result(), HopFailure)
-    assert soon.result()[0] == "timeout"
-    assert not late.done()
-    assert (lane.load, len(listener.failures)) == (1, 1)
-    await lane.close()
+    loop = asyncio.new_event_loop()
+    queue, taken = AskQueue(), list[Ask]()
+    try:
+        for what, size, number in steps:
+            waiting = list(queue.asks)
+            match what:
+                case "append":
+                    queue.append(Ask(ROUTE, NO_BOUND, KEYS * size, loop.create_future(), 0.0, float(number)))
+                case "drop" if waiting:
+                    queue.drop(waiting[number % len(waiting)])
+                case "take":
+                    taken = queue.take()
+                    assert all(each.is_wanted for each in taken)
+                case "late":
+                    late = queue.take_late(number)
+                    assert all(each.is_wanted for each in late)
+                    assert all(each.until_ms <= number for each in late)
+                    assert all(each.until_ms > number for each in queue.asks)
+                case "back":
+                    queue.put_back(taken)
+                    taken = []
+            assert queue.keys == sum(len(each.keys) for each in queue.asks)
+    finally:
+        loop.close()

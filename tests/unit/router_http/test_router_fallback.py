@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_router.asks import HopFailure
+from understudy_router.asks import Delay, HopFailure
 from understudy_router.candidates import Candidate
 from understudy_router.choose import Choice, Exclusion, Reason
 from understudy_router.fallback import (
@@ -19,7 +19,7 @@ from understudy_router.fallback import (
     told_by_failure,
     told_by_problem,
 )
-from understudy_router.lane import OVERLOADED
+from understudy_router.hop_replies import OVERLOADED
 from understudy_router.wire import WireError
 from understudy_shared.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.position import Position
@@ -59,14 +59,37 @@ def choice(ordered: int, doubtful: int = 0, excluded: int = 0, reason: Reason = 
     )
 
 
+def step(walk: Walk, errand: int) -> Candidate | None:
+    """Ask the next candidate, if there is one."""
+    candidate = walk.next()
+    if candidate is not None:
+        walk.begin(errand, candidate)
+    return candidate
+
+
 def walked(choice: Choice, *reasons: str) -> Walk:
     """A walk whose candidates failed so, in order."""
     walk = Walk(choice)
-    for reason in reasons:
-        asked = walk.next()
-        assert asked is not None
-        walk.failed(asked, Told(reason, "as it is"))
+    for errand, reason in enumerate(reasons):
+        assert step(walk, errand) is not None
+        walk.ended(errand, Told(reason, "as it is"))
     return walk
+
+
+class Purse:
+    """Pays for so many steps; remembers which were asked for."""
+
+    def __init__(self, units: int) -> None:
+        self.units = units
+        self.steps: list[Step] = []
+
+    def __call__(self, step: Step) -> bool:
+        if step in {Step.HEDGE, Step.RETRY}:
+            if self.units == 0:
+                return False
+            self.units -= 1
+        self.steps.append(step)
+        return True
 
 
 @given(
@@ -81,12 +104,12 @@ def test_each_candidate_is_asked_at_most_once_and_the_walk_ends_and_names_everyb
     chosen = choice(ordered, doubtful, excluded)
     walk = Walk(chosen)
     asked = []
-    for reason in reasons:
-        current = walk.next()
+    for errand, reason in enumerate(reasons):
+        current = step(walk, errand)
         if current is None:
             break
         asked.append(current.node_id)
-        walk.failed(current, Told(reason, ""))
+        walk.ended(errand, Told(reason, ""))
     assert walk.next() is None
     assert asked == [f"n{number}" for number in range(ordered + doubtful)]
     problem = walk.refused(NO_BOUND, late=False, after_ms=1)
@@ -106,10 +129,100 @@ def test_who_was_not_asked_before_the_deadline_is_named_as_not_asked(asked: int,
     assert problem.type is ProblemType.DEADLINE
 
 
-@pytest.mark.parametrize("reason", REASONS)
-def test_what_another_replica_may_do_better_goes_to_the_next_candidate(reason: str) -> None:
-    expected = Step.STOP if reason == WireError.TOO_LARGE else Step.NEXT
-    assert next_step(reason) is expected
+@pytest.mark.parametrize("reason", [*REASONS, "deadline", "slow", "silent"])
+def test_what_is_definite_is_free_and_what_may_be_overload_is_not(reason: str) -> None:
+    costs = {
+        "too-large": Step.STOP,
+        "timeout": Step.RETRY,
+        "deadline": Step.RETRY,
+        "overloaded": Step.RETRY,
+        "slow": Step.HEDGE,
+        "silent": Step.RESCUE,
+    }
+    assert next_step(reason) is costs.get(reason, Step.FREE)
+
+
+@given(
+    ordered=st.integers(0, 4),
+    doubtful=st.integers(0, 3),
+    units=st.integers(0, 4),
+    events=st.lists(st.tuples(st.integers(0, 6), st.sampled_from([*REASONS, *Delay])), max_size=30),
+)
+def test_in_any_race_nobody_is_asked_twice_hedges_stay_in_the_bound_and_all_but_one_rescue_is_paid_for(
+    ordered: int, doubtful: int, units: int, events: list[tuple[int, str]]
+) -> None:
+    walk, purse = Walk(choice(ordered, doubtful)), Purse(units)
+    asked: list[str] = []
+    delays: dict[int, str | None] = {}
+
+    def ask(candidate: Candidate | None) -> None:
+        if candidate is not None:
+            walk.begin(len(asked), candidate)
+            delays[len(asked)] = None
+            asked.append(candidate.node_id)
+
+    ask(walk.next())
+    for pick, reason in events:
+        if not delays:
+            break
+        errand = sorted(delays)[pick % len(delays)]
+        if reason in set(Delay):
+            walk.waits(errand, Delay(reason))
+            delays[errand] = reason
+        else:
+            walk.ended(errand, Told(reason, ""))
+            del delays[errand]
+        before = len(asked)
+        someone_is_merely_slow = any(delay != "silent" for delay in delays.values())
+        ask(walk.after(reason, purse))
+        if len(asked) > before:
+            assert not someone_is_merely_slow or before < ordered
+            assert list(delays.values())[:-1].count(None) == 0
+        assert walk.is_hopeful is (None in delays.values())
+        assert walk.is_over is (not delays)
+    assert asked == [f"n{number}" for number in range(len(asked))]
+    assert purse.steps.count(Step.RESCUE) <= 1
+    assert purse.steps.count(Step.RETRY) + purse.steps.count(Step.HEDGE) + purse.units == units
+    assert len(asked) == len(purse.steps) + min(1, ordered + doubtful)
+
+
+def test_who_was_asked_since_is_waited_for_before_another_one_is_asked() -> None:
+    walk, purse = Walk(choice(3)), Purse(9)
+    step(walk, 0)
+    walk.waits(0, Delay.SLOW)
+    hedge = walk.after("slow", purse)
+    assert hedge == candidate(1)
+    walk.begin(1, candidate(1))
+    walk.ended(0, Told("reset", ""))
+    assert walk.after("reset", purse) is None
+    walk.ended(1, Told("refused", ""))
+    assert walk.after("refused", purse) == candidate(2)
+    assert purse.steps == [Step.HEDGE, Step.FREE]
+
+
+def test_a_rescue_may_leave_the_bound_by_the_tables_but_a_hedge_may_not() -> None:
+    for delay, expected in ((Delay.SLOW, None), (Delay.SILENT, candidate(1))):
+        walk = Walk(choice(1, doubtful=1))
+        step(walk, 0)
+        walk.waits(0, delay)
+        assert walk.after(delay, Purse(9)) == expected
+        assert walk.rest == [candidate(1)]
+
+
+def test_a_new_walk_of_the_same_reader_keeps_who_is_on_the_way_and_is_not_rescued_for_free_again() -> None:
+    first, purse = Walk(choice(3)), Purse(0)
+    step(first, 0)
+    first.waits(0, Delay.SILENT)
+    assert first.after("silent", purse) == candidate(1)
+    first.begin(1, candidate(1))
+    first.ended(1, Told("below-min-position", ""))
+    walk = first.again(choice(3))
+    assert (walk.next(), walk.is_over) == (candidate(1), False)
+    walk.begin(2, candidate(1))
+    walk.waits(2, Delay.SILENT)
+    assert walk.after("silent", purse) is None
+    walk.ended(0, Told("reset", ""))
+    assert walk.after("reset", purse) == candidate(2)
 
 
 @pytest.mark.parametrize("kind", [ProblemType.BAD_KEY, ProblemType.BAD_BOUND, ProblemType.TOO_LARGE])
@@ -130,7 +243,7 @@ def test_a_refusal_is_known_by_the_bound_that_it_could_not_keep(reason: Refusal)
 @pytest.mark.parametrize("body", [b"", b"x", b"[]", b"7", b"{}", b'{"type":"a"}', b'{"type":"a","detail":1}'])
 def test_a_problem_that_is_none_is_told_as_such_and_nothing_breaks(body: bytes) -> None:
     told = told_by_problem(body)
-    assert next_step(told.reason) is Step.NEXT
+    assert next_step(told.reason) is Step.FREE
     assert told.replica == {}
 
 
@@ -160,6 +273,19 @@ def test_what_is_said_when_nobody_answered(bound: Bound, reasons: list[str], exp
     assert walked(choice(2), *reasons).refused(bound, late=False, after_ms=5).type is expected
 
 
+def test_when_the_next_one_cannot_be_paid_for_the_reader_is_told_why_it_should_come_back() -> None:
+    for reason, expected in (("overloaded", ProblemType.OVERLOADED), ("timeout", ProblemType.DEADLINE)):
+        walk = walked(choice(3), reason)
+        assert walk.after(reason, Purse(0)) is None
+        assert walk.refused(NO_BOUND, late=False, after_ms=5).type is expected
+    walk = walked(choice(3), "refused", "overloaded")
+    assert walk.after("overloaded", Purse(0)) is None
+    assert walk.refused(NO_BOUND, late=False, after_ms=5).type is ProblemType.OVERLOADED
+    walk = walked(choice(2), "refused", "overloaded")
+    assert walk.after("overloaded", Purse(9)) is None
+    assert walk.refused(NO_BOUND, late=False, after_ms=5).type is ProblemType.NO_ACCEPTABLE_REPLICA
+
+
 def test_the_bound_that_nobody_kept_says_what_to_do() -> None:
     problem = walked(choice(2), "refused", "lag-exceeded").refused(Bound(max_lag=1), late=False, after_ms=5)
     assert (problem.refusal, problem.fix) == (
@@ -171,9 +297,8 @@ def test_the_bound_that_nobody_kept_says_what_to_do() -> None:
 def test_what_a_node_says_of_itself_counts_more_than_what_was_heard_of_it() -> None:
     replica = {"role": "standby", "version": 3, "offset_lag": 4, "time_lag_ms": 40, "reason": "lag-exceeded"}
     walk = Walk(choice(1))
-    asked = walk.next()
-    assert asked is not None
-    walk.failed(asked, told_by_problem(refused(Refusal.LAG_EXCEEDED, candidates=[replica]).body()))
+    step(walk, 0)
+    walk.ended(0, told_by_problem(refused(Refusal.LAG_EXCEEDED, candidates=[replica]).body()))
     named = walk.refused(NO_BOUND, late=False, after_ms=1).extra["candidates"]
     assert isinstance(named, list)
     assert named[0].items() >= {"node_id": "n0", "version": 3, "offset_lag": 4, "report_age_ms": 0}.items()

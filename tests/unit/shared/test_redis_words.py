@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.connection import SSLConnection, parse_url
 
 from understudy_shared.bus import redis_scripts as scripts
 from understudy_shared.bus.redis_bus import MAX_PAUSE_MS, MIN_PAUSE_MS, RedisBus, pause_ms
-from understudy_shared.bus.redis_connection import masked
+from understudy_shared.bus.redis_connection import SENTINEL_PORT, Parse, masked, sentinel_place
 from understudy_shared.bus.redis_sync import SyncPublisher
 from understudy_shared.errors import SettingsError
+
+READ: Parse = parse_url
 
 
 @pytest.mark.parametrize(
@@ -25,6 +30,11 @@ from understudy_shared.errors import SettingsError
         ("redis://host?password=secret&db=1", "redis://host?password=***&db=1"),
         ("rediss://host?ssl_password=secret&ssl_keyfile=/a/b", "rediss://host?ssl_password=***&ssl_keyfile=/a/b"),
         ("redis://[broken", "(a URL that does not parse)"),
+        ("redis+sentinel://me:secret@a:1,b:2/us/0", "redis+sentinel://me:***@a:1,b:2/us/0"),
+        (
+            "redis+sentinel://a,[::1]/us?sentinel_password=secret&sentinel_username=me",
+            "redis+sentinel://a,[::1]/us?sentinel_password=***&sentinel_username=me",
+        ),
     ],
 )
 def test_a_url_is_shown_without_its_passwords(url: str, shown: str) -> None:
@@ -39,13 +49,99 @@ def test_a_url_that_names_no_redis_is_refused_before_anything_is_connected(url: 
     with pytest.raises(SettingsError, match="not the URL of a Redis") as caught:
         RedisBus(url)
     assert "redis://host:port/db" in caught.value.fix
+    assert "redis+sentinel://host:port,host:port,host:port/service/db" in caught.value.fix
     with pytest.raises(SettingsError, match="not the URL of a Redis"):
         SyncPublisher(url, "flights")
 
 
-@pytest.mark.parametrize("url", ["redis://me:x@host:1/2", "rediss://host/0?ssl_cert_reqs=none", "unix:///a%20b.sock"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://me:x@host:1/2",
+        "rediss://host/0?ssl_cert_reqs=none",
+        "unix:///a%20b.sock",
+        "redis+sentinel://me:x@a:1,b:2/us/2?sentinel_password=y",
+        "rediss+sentinel://a/us?ssl_cert_reqs=none&sentinel_ssl=true&sentinel_ssl_cert_reqs=none",
+    ],
+)
 def test_a_bus_is_made_without_an_event_loop(url: str) -> None:
     assert "RedisBus(" in repr(RedisBus(url))
+    SyncPublisher(url, "flights").close()
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis+sentinel:///us", "it names no sentinel"),
+        ("redis+sentinel://me:secret@/us", "it names no sentinel"),
+        ("redis+sentinel://a:1,b:2", "which service"),
+        ("redis+sentinel://a:1,b:2/", "which service"),
+        ("redis+sentinel://a:1/us/zero", "'zero' is no number of a database"),
+        ("redis+sentinel://a:1/us/0/1", "'0/1' is no number of a database"),
+        ("redis+sentinel://a:1,b:port/us", "port"),
+        ("redis+sentinel://a:1,:2/us", "':2' is no host and port of a sentinel"),
+        ("redis+sentinel://[broken/us", "Invalid IPv6"),
+        ("redis+sentinel://a/us?mood=sunny", "mood"),
+        ("redis+sentinel://a/us?sentinel_mood=sunny", "mood"),
+        ("redis+cluster://me:secret@a:1/0", "a Redis Cluster is not supported"),
+        ("rediss+cluster://a:1", "a Redis Cluster is not supported"),
+    ],
+)
+def test_a_url_that_lacks_something_for_sentinels_says_what(url: str, why: str) -> None:
+    for make in (lambda: RedisBus(url), lambda: SyncPublisher(url, "flights")):
+        with pytest.raises(SettingsError, match="not the URL of a Redis") as caught:
+            make()
+        assert why in caught.value.what
+        assert "secret" not in str(caught.value)
+
+
+def test_a_url_of_sentinels_tells_theirs_from_the_servers() -> None:
+    place = sentinel_place(
+        "rediss+sentinel://me:s%40@a:1,[::1],b/my%20bus/3"
+        "?ssl_cert_reqs=none&sentinel_username=you&sentinel_password=x%26y&sentinel_ssl=true"
+    )
+    assert place is not None
+    assert place.sentinels == (("a", 1), ("::1", SENTINEL_PORT), ("b", SENTINEL_PORT))
+    assert place.service == "my bus"
+    servers, sentinels = dict(READ(place.server_url)), dict(READ(place.sentinel_url))
+    assert servers.pop("connection_class") == sentinels.pop("connection_class") == SSLConnection
+    assert servers == {"username": "me", "password": "s@", "db": 3, "ssl_cert_reqs": "none"}
+    assert sentinels == {"username": "you", "password": "x&y"}
+
+
+@given(
+    st.lists(st.tuples(st.from_regex(r"[a-z0-9]+(-[a-z0-9]+)*", fullmatch=True), st.integers(1, 65_535)), min_size=1),
+    st.text(min_size=1, max_size=20),
+    st.text(min_size=1, max_size=20),
+    st.integers(0, 99),
+)
+def test_every_part_of_a_url_of_sentinels_is_read_as_it_was_meant(
+    sentinels: list[tuple[str, int]], service: str, password: str, db: int
+) -> None:
+    hosts = ",".join(f"{host}:{port}" for host, port in sentinels)
+    word = quote(password, safe="")
+    place = sentinel_place(f"redis+sentinel://:{word}@{hosts}/{quote(service, safe='')}/{db}?sentinel_password={word}")
+    assert place is not None
+    assert (place.sentinels, place.service) == (tuple(sentinels), service)
+    assert READ(place.server_url) == {"password": password, "db": db}
+    assert READ(place.sentinel_url) == {"password": password}
+
+
+def test_tls_to_servers_and_to_sentinels_are_chosen_apart() -> None:
+    for scheme, told, of_servers, of_sentinels in (
+        ("redis", "false", False, False),
+        ("rediss", "", True, False),
+        ("redis", "true", False, True),
+    ):
+        place = sentinel_place(f"{scheme}+sentinel://a/us?sentinel_ssl={told}")
+        assert place is not None
+        assert ("connection_class" in READ(place.server_url)) is of_servers
+        assert ("connection_class" in READ(place.sentinel_url)) is of_sentinels
+
+
+@pytest.mark.parametrize("url", ["redis://a:1/0", "rediss://a", "unix:///a.sock", "host:6379", ""])
+def test_other_urls_name_the_redis_itself(url: str) -> None:
+    assert sentinel_place(url) is None
 
 
 @given(st.text(min_size=1, max_size=256), st.integers(0, 2**53), st.binary())

@@ -1,10 +1,11 @@
-"""What a router asks of nodes besides lookups, rarely: their heartbeat, catalogue and assignment, and to drain.
+"""What is asked of nodes besides lookups, rarely: their heartbeat, catalogue and assignment, and to drain.
 
 Ordinary HTTP with httpx; every call has a deadline, and what comes back is validated as if it came over the bus.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TypeVar
 
 import httpx
@@ -21,6 +22,11 @@ from understudy_shared.messages import (
 from understudy_shared.words import HostInfo
 
 TIMEOUT_S = 1.0
+"""For a connection, and for each part of a reply."""
+
+DEADLINE_S = 3.0
+"""For a reply as a whole: a node that sends byte by byte is not waited for."""
+
 MAX_CONNECTIONS = 32
 """To all nodes together; heartbeats of a thousand nodes still pass within a second."""
 
@@ -65,11 +71,11 @@ class NodeCalls:
     async def _get(self, kind: type[M], host: HostInfo, path: str) -> M:
         url = _url(host, path)
         try:
-            async with self._client.stream("GET", url) as reply:
+            async with asyncio.timeout(DEADLINE_S), self._client.stream("GET", url) as reply:
                 if reply.status_code != 200:
                     raise NodeCallError(f"the node answers {reply.status_code}", where=url)
                 return kind.decode(await _body(reply, url), application_id=self._application_id, where=url)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             raise NodeCallError(f"the node does not answer: {error or type(error).__name__}", where=url) from None
 
 

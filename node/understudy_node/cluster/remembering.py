@@ -1,0 +1,138 @@
+"""What a node goes by when it starts while the bus is away: its last assignment, else one of a node that it can ask.
+
+An assignment is taken only for the history that the checkpoint has now, and `Member` takes it only if it is later than
+what it follows: it never wins over the bus. Its (term, epoch) counts all the same after Redis came back empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection
+
+from understudy_node.node import Node
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.messages import Assignment
+from understudy_shared.node_calls import NodeCalls
+from understudy_shared.remembered import Memory, Remembered
+from understudy_shared.words import HostInfo
+
+log = logging.getLogger(__name__)
+
+MAX_ASKED = 16
+"""Nodes asked at the same time."""
+
+FLUSH_TIMEOUT_S = 2.0
+"""At the end of the process; a disk that hangs is not waited for."""
+
+
+class Remembering:
+    """One node's. `take` is told of assignments; it may refuse them."""
+
+    def __init__(
+        self,
+        node: Node,
+        application_id: str,
+        *,
+        remembered: Remembered | None,
+        seeds: Collection[HostInfo],
+        heartbeat_ms: int,
+        take: Callable[[Assignment], None],
+    ) -> None:
+        """`remembered` is where assignments are kept; None: nowhere."""
+        self._node = node
+        self._memory = None if remembered is None else Memory(remembered)
+        self._seeds = frozenset(seeds)
+        self._heartbeat_ms = heartbeat_ms
+        self._take = take
+        self._calls = NodeCalls(application_id)
+        self._asks = asyncio.Semaphore(MAX_ASKED)
+        self._random = random.Random()  # noqa: S311  # jitter
+        self._away = asyncio.Event()
+        self._settled = False
+        self._recalled = False
+        self._refused = ""
+        self._members: frozenset[HostInfo] = frozenset()
+        """Nodes of the remembered assignment."""
+
+    def note(self, assignment: Assignment) -> None:
+        """Keep it for the next start."""
+        if self._memory is not None:
+            self._memory.note(assignment)
+
+    def bus_is_away(self) -> None:
+        """A call to the bus failed: before it was ever reached, others are asked."""
+        if not self._settled:
+            self._away.set()
+
+    async def bus_is_there(self) -> None:
+        """The bus told what it knows. What is remembered counts after that: as a later assignment, if it is one."""
+        if not self._settled:
+            self._settled = True
+            self._away.clear()
+            await self._recall()
+
+    async def keep(self) -> None:
+        """Write what is noted, for ever."""
+        if self._memory is None:
+            await asyncio.Event().wait()
+        else:
+            await self._memory.keep()
+
+    async def go_on_without_the_bus(self) -> None:
+        """Recall, and ask the others once each heartbeat until one has told its assignment or the bus is there."""
+        while True:
+            await self._away.wait()
+            await self._recall()
+            if await self._ask_others():
+                self._away.clear()
+                self._settled = True
+            else:
+                await asyncio.sleep(self._heartbeat_ms * self._random.uniform(0.8, 1.2) / 1000)
+
+    async def close(self) -> None:
+        """Write what still waits, and give connections back; after the tasks were ended."""
+        await self._calls.close()
+        if self._memory is not None:
+            try:
+                async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                    await self._memory.flush()
+            except TimeoutError:
+                log.warning("the disk hangs: not all is remembered", extra={"action": "cannot-remember"})
+
+    async def _recall(self) -> None:
+        if self._recalled or self._memory is None:
+            return
+        self._recalled = True
+        remembered = await self._memory.load(Assignment)
+        if remembered is not None:
+            self._members = frozenset(endpoint.host_info() for endpoint in remembered.members.values())
+            self._offer(remembered, "remembered")
+
+    async def _ask_others(self) -> bool:
+        """Ask seeds, and the nodes that were there; whether any of them told of an assignment of this history."""
+        hosts = (self._seeds | self._members) - {self._node.host}
+        told = await asyncio.gather(*(self._ask(host) for host in hosts))
+        taken = [self._offer(assignment, "told by a node") for assignment in told if assignment is not None]
+        return any(taken)
+
+    async def _ask(self, host: HostInfo) -> Assignment | None:
+        async with self._asks:
+            try:
+                return await self._calls.assignment(host)
+            except UnderstudyError as error:
+                log.debug("%s", error, extra={"action": "ask-failed"})
+                return None
+
+    def _offer(self, assignment: Assignment, how: str) -> bool:
+        """Take it if it is about the history that is followed here."""
+        lineage = self._node.lineage
+        if assignment.lineage != lineage:
+            why = f"is of lineage {assignment.lineage}; the checkpoint's is {lineage}"
+            if why != self._refused:
+                log.warning("assignment %d.%d, %s, %s", *assignment.order, how, why, extra={"action": "other-lineage"})
+            self._refused = why
+            return False
+        self._take(assignment)
+        return True

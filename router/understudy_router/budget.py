@@ -1,0 +1,54 @@
+"""How many requests beyond the first a router may make: one budget for all readers (pure: no I/O, time passed in).
+
+Retries multiply the load just when there is too much of it. So what costs is paid from what was earned: a share of the
+keys asked for, and a few a second so that a quiet router can retry too. The budget starts empty: a router that starts
+amid an outage adds nothing to it.
+"""
+
+from __future__ import annotations
+
+import math
+
+FADE_MS = 10_000.0
+"""An unspent unit fades with this time constant. So there are never more than 10 s worth of it, whatever the traffic:
+enough for all reads in flight to a node that fails, too little for a day's savings to become a storm. (Venice's bucket
+holds 5 s; Finagle's units live for 10 s.)"""
+
+
+class RetryBudget:
+    """A unit is one key sent to one more node. Rule: spent <= earned, and 0 <= balance <= FADE_MS of earning."""
+
+    def __init__(self, *, percent: float, per_s: float, now_ms: float) -> None:
+        """`percent` of the keys asked for, and `per_s` units a second."""
+        self.spent = 0
+        self._share = percent / 100
+        self._per_ms = per_s / 1000
+        self._balance = 0.0
+        self._keys = 0
+        self._at_ms = now_ms
+
+    def __repr__(self) -> str:
+        return f"RetryBudget({self._balance:.1f} left, {self.spent} spent)"
+
+    def asked(self, keys: int) -> None:
+        """Readers asked for so many keys; counted here, earned when the budget is next looked at."""
+        self._keys += keys
+
+    def balance(self, now_ms: float) -> float:
+        """What may be spent now."""
+        elapsed_ms = max(0.0, now_ms - self._at_ms)
+        fades = elapsed_ms / FADE_MS
+        # Earned evenly since the last look, and fading since: of that, this share is left.
+        left = -math.expm1(-fades) / fades if fades > 0 else 1.0
+        self._balance = self._balance * math.exp(-fades) + (self._keys * self._share + elapsed_ms * self._per_ms) * left
+        self._at_ms += elapsed_ms
+        self._keys = 0
+        return self._balance
+
+    def try_spend(self, keys: int, now_ms: float) -> bool:
+        """Pay for asking another node for so many keys: all of them or none."""
+        if self.balance(now_ms) < keys:
+            return False
+        self._balance -= keys
+        self.spent += keys
+        return True

@@ -1,0 +1,85 @@
+"""How long a read waits for one node before another is asked too (pure: no I/O, no clock).
+
+The delay is what is usual, the p95 of how long reads take, but never above a fixed limit: a percentile alone is
+poisoned by the very node that is sick (CASSANDRA-14293). Actives and other replicas are measured apart.
+"""
+
+from __future__ import annotations
+
+import math
+
+MIN_HEDGE_MS = 10.0
+"""Shorter, and a pause of a garbage collector or of this loop would be taken for a slow node."""
+
+PERCENTILE = 0.95
+
+_STEP = math.log(1.2)
+"""Each bucket's limit is 1.2 times that of the one before: the answer is at most 20 % too high."""
+
+_FIRST_MS = 0.1
+_BUCKETS = 75
+"""Up to 0.1 ms * 1.2^74, more than a minute."""
+
+_MIN_COUNT = 20
+"""With fewer, one slow read would be the p95."""
+
+_MAX_COUNT = 1000
+"""Then all counts are halved: what is older weighs less, and a changed latency is seen after as many reads."""
+
+
+class Quantile:
+    """A decaying histogram."""
+
+    def __init__(self) -> None:
+        self._counts = [0.0] * _BUCKETS
+        self._count = 0.0
+        self._estimate_ms: float | None = None
+        self._is_new = False
+
+    def add(self, took_ms: float) -> None:
+        """One more measurement."""
+        bucket = 0 if took_ms <= _FIRST_MS else math.ceil(math.log(took_ms / _FIRST_MS) / _STEP)
+        self._counts[min(bucket, _BUCKETS - 1)] += 1
+        self._count += 1
+        self._is_new = True
+        if self._count >= _MAX_COUNT:
+            self._counts = [count / 2 for count in self._counts]
+            self._count /= 2
+
+    def estimate_ms(self) -> float | None:
+        """The PERCENTILE, at most a bucket too high; None before there is enough to tell."""
+        if self._is_new and self._count >= _MIN_COUNT:
+            self._is_new = False
+            self._estimate_ms = self._limit_ms()
+        return self._estimate_ms
+
+    def _limit_ms(self) -> float:
+        left = self._count * PERCENTILE
+        for bucket, count in enumerate(self._counts):
+            left -= count
+            if left <= 0:
+                return float(_FIRST_MS * math.exp(_STEP * bucket))
+        return float(_FIRST_MS * math.exp(_STEP * (_BUCKETS - 1)))
+
+
+class Patience:
+    """The delay of hedges."""
+
+    def __init__(self, *, hedge_after_ms: float) -> None:
+        """`hedge_after_ms` is the limit; 0 switches hedges off."""
+        self.hedges = hedge_after_ms > 0
+        self._limit_ms = hedge_after_ms
+        self._active = Quantile()
+        self._others = Quantile()
+
+    def took(self, took_ms: float, *, is_active: bool) -> None:
+        """A read that was sent to an active, or to another replica, was answered, or given up, after so long."""
+        (self._active if is_active else self._others).add(took_ms)
+
+    def hedge_ms(self, *, is_active: bool) -> float:
+        """How long to wait for such a replica; infinite when hedges are off."""
+        if not self.hedges:
+            return math.inf
+        usual_ms = (self._active if is_active else self._others).estimate_ms()
+        limit_ms = self._limit_ms if usual_ms is None else min(usual_ms, self._limit_ms)
+        return max(limit_ms, MIN_HEDGE_MS)

@@ -1,0 +1,151 @@
+"""Connections to whichever server is the primary now, as sentinels tell: a pool for asyncio and one for a thread.
+
+Rule: sentinels are asked whenever a connection is made, and the server must then say itself that it is a primary: what
+a sentinel knows may be old. A connection that stands is compared with the sentinels' word now and then, because a
+primary that was cut off and replaced answers on, and a replica takes PUBLISH and passes it to nobody.
+While no sentinel answers, connections that stand are kept: a server that works is not given up for want of a witness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from contextlib import suppress
+from typing import Any
+
+from redis import asyncio as aio
+from redis import sentinel as threads
+from redis.asyncio import sentinel as tasks
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import parse_url as parse_url_for_tasks
+from redis.connection import Connection, parse_url
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+
+from understudy_shared.bus.redis_connection import Parse, SentinelPlace, connection_options
+
+PRIMARY_CHECK_MS = 2000
+"""How long a connection may stand at a server that is the primary no more, without a word of that."""
+
+_FAILURE = re.compile(r" - (?:\w+:)?(\w+)")
+"""The kind of each sentinel's failure, in what redis-py says of them all; the rest of that is of no use to people."""
+
+
+class SentinelPool(tasks.SentinelConnectionPool, aio.BlockingConnectionPool):
+    """As many connections as a pool may have, all to the primary; who finds none free waits."""
+
+    def __init__(self, place: SentinelPlace, *, timeout_s: float, retry: object, **options: Any) -> None:
+        """`timeout_s` is the deadline of a call on a connection, `options` are those of a BlockingConnectionPool.
+
+        No I/O. Raises what redis-py raises for options that it does not know.
+        """
+        asked = _options(place.sentinel_url, parse_url_for_tasks, timeout_s=_turn_s(place, timeout_s), retry=retry)
+        told = _options(place.server_url, parse_url_for_tasks, timeout_s=timeout_s, retry=retry)
+        sentinels = _Sentinel(_shuffled(place), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
+        options = {**told, **options, "redis_connect_func": _greet}
+        super().__init__(place.service, sentinels, **options)  # type: ignore[no-untyped-call]
+        self._check_timeout_s = timeout_s
+
+    async def ensure_connection(self, connection: Any) -> None:
+        """Connect it to the primary, if it is not."""
+        if connection.is_connected and self.master_address != (connection.host, connection.port):
+            await connection.disconnect()  # it was in use when the primary moved
+        await super().ensure_connection(connection)
+
+    async def check(self, connection: Any) -> None:
+        """Raise redis-py's ConnectionError when sentinels name another primary than this connection's server."""
+        with suppress(RedisError, TimeoutError):
+            async with asyncio.timeout(self._check_timeout_s):
+                await self.get_master_address()  # type: ignore[no-untyped-call]
+        primary: Any = self.master_address
+        if primary != (connection.host, connection.port):
+            raise RedisConnectionError(f"the primary is {primary[0]}:{primary[1]} now")
+
+
+class ThreadSentinelPool(threads.SentinelConnectionPool):
+    """The same for a thread, which makes one call at a time."""
+
+    def __init__(self, place: SentinelPlace, *, timeout_s: float, retry: object) -> None:
+        asked = _options(place.sentinel_url, parse_url, timeout_s=_turn_s(place, timeout_s), retry=retry)
+        told = _options(place.server_url, parse_url, timeout_s=timeout_s, retry=retry)
+        sentinels = _ThreadSentinel(_shuffled(place), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
+        options = {**told, "max_connections": 1, "redis_connect_func": _greet_from_thread}
+        super().__init__(place.service, sentinels, **options)  # type: ignore[no-untyped-call]
+        self._check_at_s = 0.0
+
+    def get_connection(self, command_name: object = None, *keys: object, **options: object) -> Any:
+        """A connection to the primary; one that stands is given up here when the primary has moved."""
+        if time.monotonic() >= self._check_at_s:
+            with suppress(RedisError):
+                self.get_master_address()  # type: ignore[no-untyped-call]
+            self._check_at_s = time.monotonic() + PRIMARY_CHECK_MS / 1000
+        return super().get_connection()
+
+
+class _Sentinel(tasks.Sentinel):
+    """Its connections live no longer than a question: a fleet keeps none open, and whoever asks last leaves none."""
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        try:
+            host, port = await super().discover_master(service_name)
+        except tasks.MasterNotFoundError as error:
+            raise tasks.MasterNotFoundError(_unknown(service_name, error)) from None
+        finally:
+            for sentinel in self.sentinels:
+                await sentinel.connection_pool.disconnect(inuse_connections=False)
+        return host, port
+
+
+class _ThreadSentinel(threads.Sentinel):
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        try:
+            host, port = super().discover_master(service_name)  # type: ignore[no-untyped-call]
+        except threads.MasterNotFoundError as error:
+            raise threads.MasterNotFoundError(_unknown(service_name, error)) from None
+        finally:
+            for sentinel in self.sentinels:
+                sentinel.connection_pool.disconnect()
+        return host, port
+
+
+async def _greet(connection: AbstractConnection) -> None:
+    await connection.on_connect()
+    await connection.send_command("HELLO")
+    _refuse_replica(await connection.read_response())
+
+
+def _greet_from_thread(connection: Connection) -> None:
+    connection.on_connect()  # type: ignore[no-untyped-call]
+    connection.send_command("HELLO")  # type: ignore[no-untyped-call]
+    _refuse_replica(connection.read_response())
+
+
+def _refuse_replica(hello: list[Any]) -> None:
+    """Go on with a primary only; `hello` are names and values in turn. Unlike ROLE, every user may ask for it."""
+    if dict(zip(hello[::2], hello[1::2], strict=True)).get(b"role") != b"master":
+        raise RedisConnectionError("the server that the sentinels name is a replica")
+
+
+def _options(url: str, parse: Parse, *, timeout_s: float, retry: object) -> dict[str, Any]:
+    """For what chooses the class of its connections itself: `ssl` says whether they use TLS."""
+    options = connection_options(url, parse, timeout_s=timeout_s, retry=retry)
+    is_tls = options.pop("connection_class", None) is not None
+    return {**options, "ssl": is_tls}
+
+
+def _turn_s(place: SentinelPlace, timeout_s: float) -> float:
+    """How long one sentinel may take: when all of them hang but the last, the call still has a turn for the server."""
+    return timeout_s / (len(place.sentinels) + 1)
+
+
+def _shuffled(place: SentinelPlace) -> list[tuple[str, int]]:
+    """So that a fleet does not ask the same sentinel."""
+    return random.SystemRandom().sample(place.sentinels, len(place.sentinels))
+
+
+def _unknown(service: str, error: Exception) -> str:
+    failures = _FAILURE.findall(str(error))
+    rest = f" ({len(failures)} of them failed: {', '.join(sorted(set(failures)))})" if failures else ""
+    return f"no sentinel names a living primary of {service!r}{rest}"

@@ -1,0 +1,172 @@
+"""Documents kept on disk for a start without the bus: one file of each kind, the last one saved.
+
+A file is written beside the one before it, synced, and renamed over it, so a process that is killed leaves one or the
+other, whole. It carries its format and a hash; what is damaged, foreign, oversized or of a later release is a warning,
+and nothing is remembered. A folder that cannot be written is a warning once: what is remembered is never needed while
+the bus is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+from understudy_shared.messages import MAX_MESSAGE_BYTES, BadMessageError, Message
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"understudy-remembered 1"
+"""Of this format of the file; the document in it has its own."""
+
+MIN_GAP_S = 1.0
+"""Between two writes: an assignment that moves step by step is not worth more."""
+
+_MAX_FILE_BYTES = MAX_MESSAGE_BYTES + 256
+
+M = TypeVar("M", bound=Message)
+
+
+class Remembered:
+    """The documents of one application in one folder. Calls block on the disk; two processes may share a folder."""
+
+    def __init__(self, folder: Path, application_id: str) -> None:
+        """Nothing is touched yet."""
+        self.folder = folder
+        self._application_id = application_id
+        self._refused: str | None = None
+
+    def load(self, kind: type[M]) -> M | None:
+        """The last document of a kind that was saved; None, with a warning, when what is there cannot be used."""
+        path = self._path(kind)
+        try:
+            with path.open("rb") as file:
+                content = file.read(_MAX_FILE_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(f"cannot be read: {error.strerror or error}", path)
+            return None
+        head, _, document = content.partition(b"\n")
+        if len(content) > _MAX_FILE_BYTES or head != _head(document):
+            self._warn("is damaged, or of a later release", path)
+            return None
+        try:
+            return kind.decode(document, application_id=self._application_id, where=str(path))
+        except BadMessageError as error:
+            self._warn(str(error), path)
+            return None
+
+    def save(self, document: Message) -> bool:
+        """Keep a document instead of the last one of its kind. False, with a warning once, when that failed."""
+        payload = document.encode()
+        if len(payload) > MAX_MESSAGE_BYTES:
+            return self._not_saved(f"a {type(document).__name__.lower()} of {len(payload)} bytes is too large")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _replace(self._path(type(document)), _head(payload) + b"\n" + payload)
+        except OSError as error:
+            return self._not_saved(error.strerror or str(error))
+        self._refused = None
+        return True
+
+    def _path(self, kind: type[Message]) -> Path:
+        return self.folder / f"{kind.__name__.lower()}.remembered"
+
+    def _warn(self, why: str, path: Path) -> None:
+        log.warning("what was remembered %s: nothing is (%s)", why, path, extra={"action": "not-remembered"})
+
+    def _not_saved(self, why: str) -> bool:
+        if why != self._refused:
+            text = "cannot remember for a start without Redis: %s (%s)"
+            log.warning(text, why, self.folder, extra={"action": "cannot-remember"})
+        self._refused = why
+        return False
+
+
+class Memory:
+    """Saves what it is told, off the loop and at most once per MIN_GAP_S: of each kind the latest. One loop uses it."""
+
+    def __init__(self, remembered: Remembered) -> None:
+        self.writes = 0
+        """Documents handed to the disk."""
+        self._remembered = remembered
+        self._waiting: dict[type[Message], Message] = {}
+        self._told = asyncio.Event()
+        self._writing: asyncio.Future[None] | None = None
+
+    def note(self, document: Message) -> None:
+        """Save it soon, in place of what waits of its kind."""
+        self._waiting[type(document)] = document
+        self._told.set()
+
+    async def load(self, kind: type[M]) -> M | None:
+        """The last document of a kind that was saved, by this process or one before it."""
+        return await asyncio.to_thread(self._remembered.load, kind)
+
+    async def keep(self) -> None:
+        """Save what is noted, for ever."""
+        while True:
+            await self._told.wait()
+            await self._write()
+            await asyncio.sleep(MIN_GAP_S)
+
+    async def flush(self) -> None:
+        """Save what still waits; after `keep` was ended."""
+        if self._writing is not None:
+            await self._writing
+        if self._waiting:
+            await self._write()
+
+    async def _write(self) -> None:
+        self._told.clear()
+        documents, self._waiting = list(self._waiting.values()), {}
+        self.writes += len(documents)
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._save, documents))
+        await asyncio.shield(self._writing)  # a write that began is waited for by `flush`: they must not overtake
+
+    def _save(self, documents: list[Message]) -> None:
+        for document in documents:
+            self._remembered.save(document)
+
+
+def _head(document: bytes) -> bytes:
+    return MAGIC + b" " + hashlib.sha256(document).hexdigest().encode()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put `content` in the place of a file in one step that survives a crash; what a killed writer left is removed."""
+    _remove_drafts(path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".draft", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as draft:
+            draft.write(content)
+            draft.flush()
+            os.fsync(draft.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _remove_drafts(path: Path) -> None:
+    """Drafts older than the file itself: whoever wrote them was killed, or was overtaken."""
+    try:
+        newest_ns = path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return
+    for draft in path.parent.glob(f".{path.name}.*.draft"):
+        try:
+            if draft.stat().st_mtime_ns < newest_ns:
+                draft.unlink()
+        except FileNotFoundError:  # its writer was quicker
+            continue

@@ -1,0 +1,209 @@
+"""A node that comes back to its data directory: what is recent is opened again, what is not is restored, and what a
+kill left half done is never believed. Spark writes the checkpoints.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.counting_query import WORDS, assert_as_spark_reads, counting_feeder, rows, run_counting
+from tests.support.served_node import served_node
+from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark_queries import QueryOptions, StreamFeeder, committed_batches, wait_until
+
+from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FetchMethod, LocalFiles
+
+SNAPSHOTS = QueryOptions(min_deltas_for_snapshot=2, maintenance_interval_ms=50)
+SHORT = QueryOptions(min_batches_to_retain=2, min_deltas_for_snapshot=2, maintenance_interval_ms=50)
+BATCHES = 5
+
+FORMATS = pytest.mark.parametrize(
+    "state_format",
+    [
+        pytest.param(HDFS_V1, id=HDFS_V1.id),
+        pytest.param(ROCKSDB_CHANGELOG_V2, id=ROCKSDB_CHANGELOG_V2.id),
+        pytest.param(ROCKSDB_CHANGELOG_V1, id=ROCKSDB_CHANGELOG_V1.id, marks=pytest.mark.full),
+    ],
+)
+
+
+class NotedFiles(LocalFiles):
+    """Storage that notes which state files are read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._noting = threading.Lock()
+        self._noted: set[str] = set()
+
+    def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
+        self._note(path)
+        return super().read(path, max_bytes)
+
+    def fetch(self, path: str, destination: Path) -> FetchMethod:
+        self._note(path)
+        return super().fetch(path, destination)
+
+    def changelogs(self) -> set[int]:
+        """The versions whose changelog was read."""
+        return {version_of(name) for name in self._names() if name.endswith((".delta", ".changelog"))}
+
+    def tables(self) -> set[str]:
+        """Everything that only a restore reads."""
+        return {name for name in self._names() if name.endswith((".snapshot", ".zip", ".sst"))}
+
+    def _note(self, path: str) -> None:
+        with self._noting:
+            self._noted.add(path)
+
+    def _names(self) -> set[str]:
+        with self._noting:
+            return {Path(path).name for path in self._noted if path.startswith("state/")}
+
+
+def version_of(name: str) -> int:
+    """Of a state file, in whichever format: `7.changelog`, `7_<unique id>.zip`."""
+    return int(name.partition(".")[0].partition("_")[0])
+
+
+def base_versions(data_dir: Path) -> dict[str, int]:
+    """The version of each whole base on local disk, by its task."""
+    return {path.parent.parent.parent.name: int(path.parent.name.split("-")[0]) for path in data_dir.rglob("base.json")}
+
+
+@FORMATS
+def test_a_node_that_comes_back_soon_opens_its_local_bases_and_reads_only_the_changelogs_since(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat
+) -> None:
+    checkpoint, data_dir = tmp_path / "checkpoint", tmp_path / "data"
+    with counting_feeder(spark, checkpoint, state_format, SNAPSHOTS) as feeder:
+        for batch in range(BATCHES):
+            feeder.add(rows(batch))
+        with served_node(checkpoint, data_dir) as served:
+            served.wait_for_version(BATCHES)
+            tasks = len(served.partitions())
+        bases = base_versions(data_dir)
+        assert len(bases) == tasks, "every task has a base to come back to"
+        feeder.add(rows(BATCHES))
+        files = NotedFiles(checkpoint)
+        with served_node(checkpoint, data_dir, files=files) as served:
+            assert_as_spark_reads(served, spark, checkpoint)
+            assert base_versions(data_dir) == bases
+            assert files.tables() == set(), "nothing is restored"
+            assert min(files.changelogs()) > min(bases.values()), "nothing is read that the base has"
+            assert BATCHES + 1 in files.changelogs()
+
+
+def purge(feeder: StreamFeeder, bases: dict[str, int]) -> None:
+    """Go on until Spark has removed the commits that could vouch for the bases, and the changelogs after them."""
+
+    def purged() -> bool:
+        feeder.add(rows(committed_batches(feeder.checkpoint)[-1] + 1))
+        names = [path.name for path in feeder.checkpoint.glob("state/0/*/*") if path.name[0].isdigit()]
+        newest_base = max(bases.values())
+        return committed_batches(feeder.checkpoint)[0] > newest_base and min(map(version_of, names)) > newest_base + 1
+
+    wait_until(purged, what="Spark's clean-up", limit_s=60)
+
+
+@FORMATS
+def test_a_node_that_comes_back_after_the_retention_restores_anew(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat
+) -> None:
+    checkpoint, data_dir = tmp_path / "checkpoint", tmp_path / "data"
+    with counting_feeder(spark, checkpoint, state_format, SHORT) as feeder:
+        for batch in range(BATCHES):
+            feeder.add(rows(batch))
+        with served_node(checkpoint, data_dir) as served:
+            served.wait_for_version(BATCHES)
+        bases = base_versions(data_dir)
+        purge(feeder, bases)
+        files = NotedFiles(checkpoint)
+        with served_node(checkpoint, data_dir, files=files) as served:
+            assert_as_spark_reads(served, spark, checkpoint)
+            assert files.tables(), "it was restored"
+            now = base_versions(data_dir)
+            assert now.keys() == bases.keys(), "one base for each task: the old ones are removed"
+            assert min(now.values()) > max(bases.values())
+            assert {part["error"] for part in served.partitions()} == {None}
+
+
+RESTORER = """
+import os, sys, threading
+from pathlib import Path
+from understudy_node.checkpoint.files import LocalFiles
+from understudy_node.node import Node
+from understudy_node.settings import NodeSettings
+from understudy_shared.clock import SystemClock
+from understudy_shared.words import HostInfo
+from understudy_node.replica import restore
+
+checkpoint, data_dir, stop_at = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+
+def halt(*_, **__):
+    os.write(1, b"halfway\\n")
+    threading.Event().wait()
+
+def then_halt(work):
+    def halting(*given, **named):
+        yield next(iter(work(*given, **named)))
+        halt()
+    return halting
+
+if stop_at == "before the record":
+    restore.LocalBases.finish = halt
+elif stop_at == "in the record":
+    def cut(bases, directory, record):
+        (directory / ".base.json").write_text(record.model_dump_json()[:20])
+        halt()
+    restore.LocalBases.finish = cut
+else:
+    restore.build_arena = then_halt(restore.build_arena)
+    fetch = LocalFiles.fetch
+    def fetch_and_halt(files, path, destination):
+        fetch(files, path, destination)
+        halt()
+    LocalFiles.fetch = fetch_and_halt
+
+node = Node(
+    NodeSettings(checkpoint=checkpoint, data_dir=data_dir, lag_refresh_ms=20),
+    LocalFiles(checkpoint), host=HostInfo("127.0.0.1", 1), clock=SystemClock(),
+)
+node.start()
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(
+    "stop_at", ["in the content", "in the record", pytest.param("before the record", marks=pytest.mark.full)]
+)
+@FORMATS
+def test_a_kill_in_the_middle_of_a_restore_leaves_nothing_that_is_believed_later(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat, stop_at: str
+) -> None:
+    checkpoint, data_dir = tmp_path / "checkpoint", tmp_path / "data"
+    run_counting(spark, checkpoint, state_format, BATCHES, options=SNAPSHOTS)
+    command = [sys.executable, "-c", RESTORER, str(checkpoint), str(data_dir), stop_at]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "halfway\n"
+        finally:
+            process.kill()
+        assert process.wait(30) == -signal.SIGKILL
+    left = [path for path in data_dir.rglob("*") if path.is_file() and path.name != "lock"]
+    assert left, "something is left half done"
+    assert base_versions(data_dir) == {}
+    files = NotedFiles(checkpoint)
+    with served_node(checkpoint, data_dir, files=files) as served:
+        assert_as_spark_reads(served, spark, checkpoint)
+        assert served.look_up([WORDS[0]]).status == 200
+        assert len(base_versions(data_dir)) == len(served.partitions())
+        directories = {path.parent for path in data_dir.rglob("base.json")}
+        stale = [path for path in left if path.exists() and path.parent not in directories]
+        assert stale == [], "what was half done is removed"

@@ -1,0 +1,362 @@
+"""Routers and nodes that start while Redis is away go by what they remembered, or by what a seed tells them."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.cluster import (
+    APPLICATION,
+    LIMIT_S,
+    Cluster,
+    ClusterNode,
+    ClusterRouter,
+    CuttableBus,
+    cluster,
+    cluster_node,
+    cluster_router,
+)
+from tests.support.cluster_watch import heard_assignments, reading
+from tests.support.handmade_checkpoint import HandmadeCheckpoint
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.served_node import Served
+from tests.support.spark_queries import wait_until
+
+from understudy_shared.messages import AssignedTask, Assignment, Endpoint
+from understudy_shared.remembered import Remembered
+
+TASKS = 4
+VERSION = 3
+NODES = ("n1", "n2", "n3")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
+    return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
+
+
+@pytest.fixture
+def running(tmp_path: Path, checkpoint: HandmadeCheckpoint) -> Iterator[tuple[Cluster, RedisServer]]:
+    """Three nodes at rest and a router that remembers, in folder `r1`; and their Redis."""
+    with redis_server() as redis, cluster(checkpoint.path, tmp_path, redis.url, routers=0) as known:
+        known.start_router(data_dir=tmp_path / "r1")
+        known.wait_to_rest(copies=2, version=VERSION)
+        yield known, redis
+
+
+def order_of(known: Cluster) -> tuple[int, int]:
+    """(term, epoch) that everybody follows."""
+    wait_until(lambda: len({known.router.order(), *orders(known)}) == 1, what="one assignment", limit_s=LIMIT_S)
+    return known.router.order()
+
+
+def orders(known: Cluster) -> list[tuple[int, int]]:
+    return [(0, 0) if (at := node.member.assignment) is None else at.order for node in known.nodes.values()]
+
+
+def kill_redis(known: Cluster, redis: RedisServer, *, freeze: bool = False) -> None:
+    """Or freeze it; and return when everybody knows."""
+    if freeze:
+        redis.pause()
+    else:
+        redis.kill()
+    for each in (*known.routers, *known.nodes.values()):
+        wait_until_degraded(each)
+
+
+def wait_until_degraded(of: Served, *, is_degraded: bool = True) -> None:
+    wait_until(
+        lambda: bool(of.get("/readyz").body["degraded"]) == is_degraded, what="its word of the bus", limit_s=LIMIT_S
+    )
+
+
+def wait_until_ready(of: Served) -> None:
+    wait_until(lambda: of.not_ready() == "", what=f"readiness of {of!r}", limit_s=LIMIT_S)
+
+
+def assert_answers_degraded(router: ClusterRouter) -> None:
+    """Ready without Redis: every lookup is answered, and the probe says that something is missing."""
+    wait_until_ready(router)
+    with reading(router):
+        pass
+    assert "the bus is away" in str(router.get("/readyz").body["degraded"])
+
+
+def wait_until_it_speaks(known: Cluster, node_id: str) -> None:
+    """Twice: the second time it tells what it had taken before."""
+    tables = known.router.router.tables
+
+    def sequence() -> int:
+        return tables.nodes[node_id].heartbeat.sequence if node_id in tables.nodes else 0
+
+    heard = sequence()
+    wait_until(lambda: sequence() > heard + 1, what=f"a word of {node_id}", limit_s=LIMIT_S)
+
+
+def holds(node: ClusterNode, tasks: set[str]) -> bool:
+    return node.holds == tasks
+
+
+def restart(known: Cluster, node_id: str) -> ClusterNode:
+    known.stop(node_id)
+    return known.start(node_id)
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_router_that_restarts_answers_from_what_it_remembers_and_asks_the_nodes_for_their_lag(
+    how: str, running: tuple[Cluster, RedisServer], checkpoint: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    known, redis = running
+    before = order_of(known)
+    kill_redis(known, redis, freeze=how == "frozen")
+    known.restart_router(0, data_dir=tmp_path / "r1")
+    assert_answers_degraded(known.router)
+    assert known.router.order() == before
+    checkpoint.add(VERSION + 1)
+    known.wait_to_rest(copies=2, version=VERSION + 1)  # by the word of the nodes themselves
+
+
+def test_a_router_that_restarts_when_nothing_answers_is_ready_and_says_who_is_not_there(
+    running: tuple[Cluster, RedisServer], tmp_path: Path
+) -> None:
+    known, redis = running
+    kill_redis(known, redis)
+    for node_id in NODES:
+        known.stop(node_id)
+    known.restart_router(0, data_dir=tmp_path / "r1")
+    wait_until_ready(known.router)
+    reply = known.router.look_up(["the"])
+    assert (reply.status, reply.problem) == (503, "no-acceptable-replica")
+    candidates: Any = reply.body["candidates"]
+    assert {each["reason"] for each in candidates} == {"refused"}
+    reply = known.router.look_up(["the"], bounds="max_lag=1000")
+    candidates = reply.body["candidates"]
+    assert {each["offset_lag"] for each in candidates} == {None}, "how far they were is not remembered"
+
+
+def test_a_node_that_restarts_takes_up_its_duties_and_no_lookup_fails_meanwhile(
+    running: tuple[Cluster, RedisServer], checkpoint: HandmadeCheckpoint
+) -> None:
+    known, redis = running
+    before, held = order_of(known), {node_id: known.nodes[node_id].holds for node_id in NODES}
+    kill_redis(known, redis)
+    with reading(known.router) as reader:
+        for node_id in NODES:
+            again = restart(known, node_id)
+            wait_until_ready(again)
+            wait_until(partial(holds, again, held[node_id]), what="its duties", limit_s=LIMIT_S)
+            again.wait_for_version(VERSION)
+            reader.wait_for_answers()
+        checkpoint.add(VERSION + 1)
+        known.wait_to_rest(copies=2, version=VERSION + 1)
+    assert set(orders(known)) == {before}
+
+
+@pytest.mark.parametrize("comes_back", ["empty", "never"])
+def test_everything_restarts_without_redis_and_goes_on_where_it_was(
+    comes_back: str, running: tuple[Cluster, RedisServer], tmp_path: Path
+) -> None:
+    known, redis = running
+    before = known.router.router.tables.assignment
+    assert before is not None
+    redis.kill()
+    for node_id in NODES:
+        known.end(node_id)
+    known.restart_router(0, data_dir=tmp_path / "r1")
+    for node_id in NODES:
+        known.start(node_id)
+    for node in known.nodes.values():
+        wait_until_ready(node)
+    assert_answers_degraded(known.router)
+    known.wait_to_rest(copies=2, version=VERSION)
+    assert set(orders(known)) == {before.order}
+    if comes_back == "empty":
+        with reading(known.router), heard_assignments_from_the_start(redis) as heard:
+            for each in (known.router, *known.nodes.values()):
+                wait_until_degraded(each, is_degraded=False)
+            wait_until(lambda: bool(heard), what="the assignment in Redis again", limit_s=LIMIT_S)
+            known.wait_to_rest(copies=2, version=VERSION)
+        told = [before.order, *(each.order for each in heard)]
+        assert told == sorted(set(told)), "epochs go on where they were"
+        assert heard[-1].tasks == before.tasks
+
+
+def heard_assignments_from_the_start(redis: RedisServer) -> Any:
+    """Start Redis, empty, and listen before anybody may assign: that takes three heartbeats."""
+    redis.start()
+    return heard_assignments(redis.url)
+
+
+def test_a_fresh_router_learns_everything_from_one_seed(running: tuple[Cluster, RedisServer]) -> None:
+    known, redis = running
+    before = order_of(known)
+    kill_redis(known, redis)
+    nobody, somebody = "127.0.0.1:9", f"127.0.0.1:{known.nodes['n2'].port}"
+    with cluster_router(redis.url, seed=f"{nobody},{somebody}") as fresh:
+        assert_answers_degraded(fresh)
+        assert fresh.order() == before
+        wait_until(lambda: set(fresh.living()) == set(NODES), what="the nodes that the seed knows", limit_s=LIMIT_S)
+
+
+def test_a_router_that_remembers_nothing_and_has_no_seed_waits_and_says_so(
+    running: tuple[Cluster, RedisServer], tmp_path: Path
+) -> None:
+    known, redis = running
+    kill_redis(known, redis)
+    with cluster_router(redis.url, data_dir=tmp_path / "r2") as fresh:
+        wait_until(lambda: "Redis cannot be reached" in fresh.not_ready(), what="its reason", limit_s=LIMIT_S)
+        assert fresh.not_ready().startswith("no catalogue is known yet; the bus is away")
+        redis.start()
+        wait_until_ready(fresh)
+
+
+def test_a_node_that_lost_its_disk_learns_its_duties_from_a_seed(
+    running: tuple[Cluster, RedisServer], checkpoint: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    known, redis = running
+    before, held = order_of(known), known.nodes["n1"].holds
+    kill_redis(known, redis)
+    port, seed = known.nodes["n1"].port, f"127.0.0.1:{known.nodes['n2'].port}"
+    known.stop("n1")
+    with (
+        reading(known.router),
+        cluster_node(checkpoint.path, tmp_path / "new", redis.url, node_id="n1", port=port, seed=seed) as again,
+    ):
+        wait_until_ready(again)
+        wait_until(lambda: again.holds == held, what="its duties", limit_s=LIMIT_S)
+        again.wait_for_version(VERSION)
+        assert again.member.assignment is not None
+        assert again.member.assignment.order == before
+
+
+def test_a_node_that_remembers_an_older_assignment_than_the_others_follow_takes_theirs(
+    running: tuple[Cluster, RedisServer], tmp_path: Path
+) -> None:
+    known, redis = running
+    before = known.router.router.tables.assignment
+    assert before is not None
+    kill_redis(known, redis)
+    known.stop("n1")
+    old = before.model_copy(update={"epoch": before.epoch - 1, "tasks": {}})
+    assert Remembered(tmp_path / "n1" / "cluster", APPLICATION).save(old)
+    again = known.start("n1")
+    wait_until(lambda: set(orders(known)) == {before.order}, what="the assignment of the others", limit_s=LIMIT_S)
+    wait_until_ready(again)
+
+
+def test_what_a_node_remembers_never_wins_over_a_later_assignment_on_the_bus(
+    running: tuple[Cluster, RedisServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    known, _ = running
+    before = known.router.router.tables.assignment
+    assert before is not None
+    known.stop("n1")
+    folder = tmp_path / "n1" / "cluster"
+    old = before.model_copy(update={"epoch": before.epoch - 1, "tasks": {}})
+    assert Remembered(folder, APPLICATION).save(old)
+    recalled, load = [], Remembered.load
+
+    def told(self: Remembered, kind: type[Any]) -> Any:
+        found = load(self, kind)
+        if self.folder == folder:
+            recalled.append(found)
+        return found
+
+    monkeypatch.setattr(Remembered, "load", told)
+    with caplog.at_level(logging.INFO):
+        known.start("n1")
+        wait_until(lambda: bool(recalled), what="its memory", limit_s=LIMIT_S)
+        wait_until_it_speaks(known, "n1")
+    assert recalled == [old]
+    assert "assignment {}.{}: 0 tasks".format(*old.order) not in caplog.text
+
+
+def test_an_assignment_of_another_history_is_not_taken_up(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Assignment(
+        application_id=APPLICATION,
+        term=5,
+        epoch=9,
+        written_by="n1",
+        lineage="another",
+        partitions=TASKS,
+        tasks={f"0_{partition}": AssignedTask(active="n1") for partition in range(TASKS)},
+        members={"n1": Endpoint(host="127.0.0.1", port=9)},
+    )
+    assert Remembered(tmp_path / "n1" / "cluster", APPLICATION).save(other)
+    with (
+        caplog.at_level(logging.WARNING),
+        redis_server(running=False) as redis,
+        cluster(checkpoint.path, tmp_path, redis.url, nodes=1) as known,
+    ):
+        wait_until(lambda: "is of lineage another" in caplog.text, what="its warning", limit_s=LIMIT_S)
+        assert known.nodes["n1"].member.assignment is None
+        assert known.nodes["n1"].holds == set()
+        redis.start()
+        known.wait_to_rest(copies=1, version=VERSION)
+
+
+@pytest.mark.parametrize("what", ["router", "node"])
+def test_what_is_remembered_is_damaged_and_everything_starts_as_if_it_were_not_there(
+    what: str, running: tuple[Cluster, RedisServer], tmp_path: Path
+) -> None:
+    known, redis = running
+    kill_redis(known, redis)
+    folder = tmp_path / "r1" if what == "router" else tmp_path / "n1" / "cluster"
+    known.stop("n1")
+    for file in folder.iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    restarted: Served
+    if what == "router":
+        # What it knows is written when it ends, so it is another that finds the damage.
+        shutil.copytree(folder, tmp_path / "r3")
+        restarted = known.start_router(data_dir=tmp_path / "r3")
+    else:
+        restarted = known.start("n1")
+    wait_until(lambda: "the bus is away" in restarted.not_ready(), what="its reason", limit_s=LIMIT_S)
+    redis.start()
+    if what == "router":
+        known.start("n1")
+    known.wait_to_rest(copies=2, version=VERSION)
+
+
+def test_when_redis_is_back_everybody_is_back_within_three_heartbeats_and_nobody_died(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats: Counter[CuttableBus] = Counter()
+    put_owned = CuttableBus.put_owned
+
+    async def counted(self: CuttableBus, *given: Any, **told: Any) -> bool:
+        done = await put_owned(self, *given, **told)
+        beats[self] += 1
+        return done
+
+    monkeypatch.setattr(CuttableBus, "put_owned", counted)
+    # At the default heartbeat, to which the pauses of the bus belong.
+    with redis_server() as redis, cluster(checkpoint.path, tmp_path, redis.url, lag_refresh_ms=1000) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        before = order_of(known)
+        with reading(known.router) as reader:
+            kill_redis(known, redis)
+            reader.wait_for_answers(200)
+            beats.clear()
+            redis.start()
+            for each in (known.router, *known.nodes.values()):
+                wait_until_degraded(each, is_degraded=False)
+            known.wait_to_rest(copies=2, version=VERSION)
+            told = dict(beats)
+            wait_until(lambda: known.router.order() > before, what="the next assignment", limit_s=LIMIT_S)
+        events: Any = known.router.lag()["events"]
+    # One more than three because each says again how it is when it hears again.
+    assert max(told.values()) <= 4, told
+    assert not [event for event in events if event["event"] in {"died", "left"}], events

@@ -1,0 +1,186 @@
+"""How a router finds out which nodes are not well, asks them last, and trusts them again: over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.support.bus_talk import APPLICATION
+from tests.support.fake_cluster import STORE, Cluster, cluster, until
+from tests.support.fake_node import RESET, FakeNode, Hang, found
+
+from understudy_router.health import MAX_BAD_IN_A_ROW, Health
+from understudy_shared.bus.local_bus import LocalBus
+from understudy_shared.clock import SystemClock
+from understudy_shared.hop import HopGroup, HopKey, HopOutcome
+from understudy_shared.position import Position
+from understudy_shared.supervise import Supervisor
+from understudy_shared.words import ApplicationId, Lineage
+
+HEARTBEAT_MS = 500
+LONG_MS = 20_000
+"""A heartbeat for tests that need no second probe: no stall of a loaded machine lets a node die of it."""
+
+
+def a(_group: HopGroup, _key: HopKey) -> HopOutcome:
+    return found("a")
+
+
+def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
+    return found("b")
+
+
+class SkippingClock(SystemClock):
+    """As if this process slept meanwhile: its loop did nothing, and time went on."""
+
+    def __init__(self) -> None:
+        self.skipped_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return super().monotonic_ms() + self.skipped_ms
+
+
+@asynccontextmanager
+async def beating(known: Cluster, *nodes: FakeNode, heartbeat_ms: int = HEARTBEAT_MS) -> AsyncIterator[None]:
+    """All nodes, or these, say that they live, all the time."""
+
+    async def beat() -> None:
+        while True:
+            for node in nodes or known.nodes:
+                await known.beat(node, heartbeat_ms=heartbeat_ms)
+            await asyncio.sleep(0.05)
+
+    tasks = Supervisor()
+    tasks.start("beat", beat())
+    try:
+        await until(lambda: known.router.watcher.heartbeat_ms == heartbeat_ms)
+        yield
+    finally:
+        await tasks.stop()
+    assert tasks.dead is None
+
+
+def health(known: Cluster, node_id: str = "a") -> Health:
+    return known.router.tables.health.of(node_id).health
+
+
+def probes(node: FakeNode) -> int:
+    """Hops that asked for nothing."""
+    return sum(not hop.groups for hop in node.hops)
+
+
+async def by(known: Cluster) -> str:
+    """Who answers a read."""
+    reply = await known.get(f"{STORE}/keys/x")
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["value"]["by"])
+
+
+async def report(known: Cluster) -> dict[str, Any]:
+    return dict((await known.get("/admin/v1/lag")).json())
+
+
+async def test_no_probe_is_sent_while_all_is_well() -> None:
+    async with cluster(a, b) as known, beating(known):
+        sequence = known.sequence
+        await until(lambda: known.sequence > sequence + 20, what="ten heartbeats")
+        assert await by(known) == "a"
+        assert [probes(node) for node in known.nodes] == [0, 0]
+
+
+async def test_a_node_that_only_this_router_cannot_reach_costs_one_read_however_long_it_beats() -> None:
+    async with cluster(RESET, b) as known, beating(known, heartbeat_ms=LONG_MS):
+        assert await by(known) == "b"
+        assert health(known) is Health.SUSPECT
+        sequence = known.sequence
+        await until(lambda: known.sequence > sequence + 20, what="ten heartbeats")
+        reads = sum(bool(hop.groups) for hop in known.nodes[0].hops)
+        assert [await by(known) for _ in range(20)] == ["b"] * 20
+        assert sum(bool(hop.groups) for hop in known.nodes[0].hops) == reads
+
+
+async def test_a_suspect_that_answers_its_probe_is_asked_first_again_without_any_reader_who_tries() -> None:
+    async with cluster(RESET, b) as known, beating(known):
+        assert await by(known) == "b"
+        await until(lambda: probes(known.nodes[0]) > 0, what="a probe")
+        assert health(known) is not Health.OK
+        known.nodes[0].answer = a
+        await until(lambda: health(known) is Health.OK, what="its recovery")
+        assert await by(known) == "a"
+        events = [event["event"] for event in (await report(known))["events"]]
+        assert events[-2:] == ["suspect", "recovered"]
+
+
+async def test_a_node_that_stays_bad_is_quarantined_by_its_probes_and_comes_back_when_it_is_well() -> None:
+    async with cluster(RESET, b) as known, beating(known):
+        while health(known) is not Health.QUARANTINED:
+            assert await by(known) == "b"
+            await asyncio.sleep(0.02)
+        told = (await known.get(f"{STORE}/metadata/x")).json()["choice"]
+        assert [(each["node_id"], each["health"]) for each in told] == [("b", "ok"), ("a", "quarantined")]
+        assert f"quarantined, {MAX_BAD_IN_A_ROW} bad results in a row" in told[1]["why"]
+        lines = (await known.get("/metrics")).text.splitlines()
+        assert {
+            'understudy_router_node_health{node="a"} 2.0',
+            'understudy_router_node_health{node="b"} 0.0',
+            'understudy_router_node_health_changes_total{health="quarantined"} 1.0',
+        } <= set(lines)
+        known.nodes[0].answer = a
+        await until(lambda: health(known) is Health.OK, what="the end of the quarantine")
+        assert await by(known) == "a"
+
+
+async def test_the_last_node_is_asked_even_in_quarantine() -> None:
+    async with cluster(RESET) as known, beating(known):
+        while health(known) is not Health.QUARANTINED:
+            assert (await known.get(f"{STORE}/keys/x")).status_code == 503
+        known.nodes[0].answer = a
+        assert health(known) is Health.QUARANTINED
+        assert await by(known) == "a"
+
+
+async def test_a_node_that_hangs_is_suspect_long_before_its_hop_is_over_and_probed_once_at_a_time() -> None:
+    async with cluster(Hang(), b, hop_timeout_ms=20_000, deadline_ms=40_000) as known, beating(known):
+        assert await by(known) == "b"
+        await until(lambda: health(known) is Health.SUSPECT, what="its silence to be noticed")
+        assert "silent" in known.router.tables.health.of("a").why
+        await until(lambda: probes(known.nodes[0]) == 1, what="a probe")
+        sequence = known.sequence
+        await until(lambda: known.sequence > sequence + 50, what="several heartbeats")
+        assert probes(known.nodes[0]) == 1
+
+
+async def test_a_position_of_another_history_is_refused_without_asking_anybody() -> None:
+    token = Position(ApplicationId(APPLICATION), Lineage("l0"), 3, None).encode()
+    async with cluster(a, b) as known:
+        reply = await known.get(f"{STORE}/keys/x?min_position={token}")
+        assert (reply.status_code, reply.json()["type"]) == (409, "lineage-changed")
+        assert [each["reason"] for each in reply.json()["candidates"]] == ["lineage-changed"] * 2
+        assert [node.hops for node in known.nodes] == [[], []]
+
+
+async def test_a_router_that_slept_buries_only_those_who_died_meanwhile() -> None:
+    """What it has heard is older than three heartbeats, through no fault of the nodes: it reads their keys first."""
+    clock, bus = SkippingClock(), LocalBus()
+    async with cluster(a, b, bus=bus, clock=clock) as known:
+        tables = known.router.tables
+        async with beating(known):
+            await until(lambda: all(node.heartbeat.heartbeat_ms == HEARTBEAT_MS for node in tables.nodes.values()))
+        async with beating(known, known.nodes[0]):
+            clock.skipped_ms += 60_000
+            await until(lambda: "b" not in tables.nodes, what="the dead to be found")
+            nodes = {node["node_id"]: node for node in (await report(known))["nodes"]}
+            assert (nodes["a"]["live"], nodes["b"]["live"]) == (True, False)
+            died = [event["detail"] for event in (await report(known))["events"] if event["event"] == "died"]
+            assert [detail.partition(":")[0] for detail in died] == ["b"]
+            assert await by(known) == "a"
+
+
+async def test_a_node_that_has_nothing_assigned_is_in_the_report() -> None:
+    async with cluster(a, b) as known:
+        await known.assign(known.assignment(term=2, epoch=2, order=known.nodes[:1]))
+        await until(lambda: known.router.tables.assignment.order == (2, 2))  # type: ignore[union-attr]  # it has one
+        idle = (await report(known))["nodes"][1]
+        assert (idle["node_id"], idle["live"], idle["active"], idle["standby"], idle["warmup"]) == ("b", True, 0, 0, 0)

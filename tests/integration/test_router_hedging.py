@@ -1,0 +1,296 @@
+"""A router whose nodes hang or are slow: rescues, hedges, late answers, readers that leave, a router that is full."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from tests.support.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, Cluster, cluster, until
+from tests.support.fake_node import Answer, Hang, found, problem, refusal
+
+from understudy_router.app import create_app
+from understudy_router.asks import Ask
+from understudy_router.fallback import Step
+from understudy_router.serving.asgi import LookupsFirst
+from understudy_shared.bounds import Refusal
+from understudy_shared.hop import HopOutcome
+from understudy_shared.messages import Applied, AssignedTask
+from understudy_shared.position import Position
+from understudy_shared.problems import ProblemType
+from understudy_shared.words import ApplicationId, Lineage
+
+TOKEN = Position(ApplicationId("flights"), Lineage("l1"), 9, None).encode()
+LONG: dict[str, Any] = {"hop_timeout_ms": 60_000, "deadline_ms": 600_000}
+NO_SILENCE: dict[str, Any] = {"suspect_after_ms": 60_000}
+
+
+def says(outcome: HopOutcome) -> Answer:
+    """A node that answers every key so."""
+    return lambda _group, _key: outcome
+
+
+A, B, C = says(found("a")), says(found("b")), says(found("c"))
+BELOW = says(refusal(Refusal.BELOW_MIN_POSITION))
+
+
+def asks(known: Cluster) -> list[Ask]:
+    """All that is on its way, or waits."""
+    lanes = known.router.lanes._lanes.values()
+    return [ask for lane in lanes for group in lane._all_asks() for ask in group]
+
+
+def ask_was_sent(known: Cluster, ask: Ask) -> bool:
+    """Whether it is past its lane's queue."""
+    return all(ask not in lane._waiting.asks for lane in known.router.lanes._lanes.values())
+
+
+async def behind(known: Cluster, number: int) -> None:
+    """Let a node be behind by a few versions, so that others are asked before it."""
+    node = known.nodes[number]
+    await known.beat(node, applied=Applied(version=3, time_lag_ms=0))
+    await until(lambda: known.router.tables.nodes[node.node_id].heartbeat.applied.version == 3)
+
+
+def lookups(known: Cluster, number: int) -> list[int]:
+    """Keys of each hop to a node, probes left out."""
+    return [keys for keys in known.nodes[number].keys if keys]
+
+
+async def test_reads_at_a_node_that_hangs_are_rescued_for_free_and_later_ones_go_elsewhere_at_once() -> None:
+    async with cluster(Hang(), B, **LONG, **NO_BUDGET) as known:
+        replies = await asyncio.gather(*(known.get(f"{STORE}/keys/{number}") for number in range(20)))
+        assert [(reply.status_code, reply.json()["value"]) for reply in replies] == [(200, {"by": "b"})] * 20
+        assert known.router.forwarder.steps == {Step.RESCUE: 20}
+        assert known.router.lanes.counts.silences == 1
+        asked = sum(known.nodes[0].keys)
+        assert (await known.get(f"{STORE}/keys/later")).status_code == 200
+        assert sum(known.nodes[0].keys) == asked
+
+
+async def test_the_second_rescue_of_a_read_is_paid_for() -> None:
+    async with cluster(Hang(), Hang(), C, **LONG, **LARGE_BUDGET, hedge_after_ms=0) as known:
+        await behind(known, 2)
+        reply = await known.get(f"{STORE}/keys/x")
+        assert (reply.status_code, reply.json()["value"]) == (200, {"by": "c"})
+        assert known.router.forwarder.steps == {Step.RESCUE: 1, Step.RETRY: 1}
+
+
+async def test_a_slow_read_is_hedged_and_the_first_answer_wins_wherever_it_comes_from() -> None:
+    for winner in (0, 1):
+        async with cluster(A, B, **LONG, **LARGE_BUDGET, **NO_SILENCE) as known:
+            for node in known.nodes:
+                node.held = asyncio.Event()
+            async with asyncio.TaskGroup() as group:
+                reader = group.create_task(known.get(f"{STORE}/keys/x"))
+                await until(lambda known=known: lookups(known, 1), what="the hedge")  # type: ignore[misc]
+                held = known.nodes[winner].held
+                assert held is not None
+                held.set()
+            assert reader.result().json()["value"] == {"by": "ab"[winner]}
+            assert known.router.forwarder.steps == {Step.HEDGE: 1}
+            assert (known.router.budget.spent, lookups(known, 0), lookups(known, 1)) == (1, [1], [1])
+            loser = known.nodes[1 - winner].held
+            assert loser is not None
+            loser.set()
+            assert (await known.get(f"{STORE}/keys/x")).status_code == 200  # on connections that work as before
+
+
+async def test_a_hedge_that_is_refused_goes_on_for_free_inside_the_bound_and_the_slow_one_still_counts() -> None:
+    async with cluster(A, says(problem(ProblemType.NOT_OWNER)), C, **LONG, **LARGE_BUDGET, **NO_SILENCE) as known:
+        known.nodes[0].held, known.nodes[2].held = asyncio.Event(), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(known.get(f"{STORE}/keys/x"))
+            await until(lambda: sum(lookups(known, 1)) and sum(lookups(known, 2)), what="both others to be asked")
+            known.nodes[0].held.set()
+        assert reader.result().json()["value"] == {"by": "a"}
+        steps = known.router.forwarder.steps
+        assert steps[Step.HEDGE] + steps[Step.FREE] == 2
+
+
+@pytest.mark.parametrize("why", ["the bound", "hedges are off", "the budget is empty"])
+async def test_a_slow_read_is_not_hedged_outside_the_bound_nor_when_it_may_not_be(why: str) -> None:
+    settings = {**LONG, **LARGE_BUDGET, "suspect_after_ms": 30}
+    if why == "hedges are off":
+        settings["hedge_after_ms"] = 0
+    elif why == "the budget is empty":
+        settings |= NO_BUDGET
+    async with cluster(A, B, **settings) as known:
+        known.nodes[0].held, known.nodes[1].held = asyncio.Event(), asyncio.Event()  # nobody answers: no silence
+        if why == "the bound":
+            await behind(known, 1)
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(known.get(f"{STORE}/keys/x?max_lag=0"))
+            await until(lambda: any(ask.delay for ask in asks(known)), what="the read to be called slow")
+            await until(lambda: known.nodes[1].keys, what="the other node to be probed")
+            assert lookups(known, 1) == []
+            known.nodes[0].held.set()
+        assert reader.result().json()["value"] == {"by": "a"}
+        assert known.router.forwarder.steps == {}
+
+
+async def test_a_lone_replica_may_take_until_the_deadline() -> None:
+    async with cluster(A, hop_timeout_ms=300, deadline_ms=60_000, suspect_after_ms=100) as known:
+        known.nodes[0].held = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            began_s = time.monotonic()
+            reader = group.create_task(known.get(f"{STORE}/keys/x"))
+            await until(lambda: time.monotonic() - began_s > 0.4, what="the time of a hop to be over")
+            known.nodes[0].held.set()
+        assert reader.result().status_code == 200
+        assert known.nodes[0].keys == [1]
+
+
+async def spread(known: Cluster, *actives: int) -> None:
+    """Give partition n to node actives[n], with all others as its standbys."""
+    ids = [node.node_id for node in known.nodes]
+    tasks = {
+        f"0_{partition}": AssignedTask(active=ids[active], standbys=[each for each in ids if each != ids[active]])
+        for partition, active in enumerate(actives)
+    }
+    await known.assign(known.assignment(epoch=2).model_copy(update={"tasks": tasks}))
+    await until(lambda: known.router.known().epoch == 2)
+
+
+async def batch(known: Cluster, keys: int = 40) -> list[dict[str, Any]]:
+    reply = await known.http.post(f"{STORE}/lookup", json={"keys": [[str(number)] for number in range(keys)]})
+    assert reply.status_code == 200
+    results: list[dict[str, Any]] = reply.json()["results"]
+    return results
+
+
+async def test_in_a_batch_only_the_keys_of_the_node_that_hangs_are_rescued() -> None:
+    async with cluster(Hang(), B, partitions=4, **LONG, **NO_BUDGET) as known:
+        await spread(known, 0, 1, 0, 1)
+        results = await batch(known)
+        assert [each["key"]["word"] for each in results] == [str(number) for number in range(40)]
+        assert {each["value"]["by"] for each in results} == {"b"}
+        hung = sum(known.nodes[0].keys)
+        assert 0 < hung < 40
+        assert lookups(known, 1) == [40 - hung, hung]
+        assert known.router.forwarder.steps == {Step.RESCUE: hung}
+
+
+async def test_in_a_batch_a_node_that_hangs_holds_up_nobody_elses_fallback() -> None:
+    settings = {**LONG, **NO_SILENCE, **NO_BUDGET}
+    async with cluster(A, says(problem(ProblemType.NOT_OWNER)), C, partitions=2, **settings) as known:
+        await spread(known, 0, 1)
+        await behind(known, 0)
+        known.nodes[0].held = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(batch(known))
+            await until(lambda: lookups(known, 1) and lookups(known, 2), what="the refused keys to be at the third")
+            assert not reader.done()
+            known.nodes[0].held.set()
+        by = [each["value"]["by"] for each in reader.result()]
+        assert by.count("c") == sum(lookups(known, 1)) == sum(lookups(known, 2))
+        assert by.count("a") == 40 - by.count("c")
+
+
+async def test_waiting_for_a_position_costs_no_budget_and_is_not_held_up_by_a_node_that_hangs() -> None:
+    async with cluster(Hang(), BELOW, **LONG, **NO_BUDGET) as known:
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(known.get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=20000"))
+            await until(lambda: len(lookups(known, 1)) >= 3, what="the router to ask again")
+            known.nodes[1].answer = B
+        assert (reader.result().status_code, reader.result().json()["value"]) == (200, {"by": "b"})
+        assert lookups(known, 0) == [1]
+        assert known.router.forwarder.not_paid == 0
+
+
+# ---- on a real socket
+
+
+@asynccontextmanager
+async def served(known: Cluster) -> AsyncIterator[tuple[LookupsFirst, int]]:
+    """The router's application behind uvicorn, and its port."""
+    app = create_app(known.router)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(server.serve(sockets=[listener]))
+        await until(lambda: server.started)
+        try:
+            yield app, listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def get(target: str) -> bytes:
+    return f"GET {target} HTTP/1.1\r\nhost: h\r\n\r\n".encode()
+
+
+KEYS = b'{"keys":[["x"],["y"]]}'
+POST = f"POST {STORE}/lookup HTTP/1.1\r\nhost: h\r\ncontent-length: {len(KEYS)}\r\n\r\n".encode() + KEYS
+
+
+@pytest.mark.parametrize(
+    ("answer", "request_bytes", "operation"),
+    [
+        (Hang(), get(f"{STORE}/keys/x"), "lookup"),
+        (Hang(), POST, "batch"),
+        (BELOW, get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=30000"), "lookup"),
+    ],
+    ids=["lookup", "batch", "waits for a position"],
+)
+async def test_when_a_reader_leaves_the_router_stops_to_work_for_it(
+    answer: Answer | Hang, request_bytes: bytes, operation: str
+) -> None:
+    async with cluster(answer, **LONG) as known, served(known) as (app, port):
+        writers = []
+        for number in range(4):  # more than connections: some wait in the queue of the node's lane
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request_bytes)
+            writers.append(writer)
+            sent = min(number + 1, 2)
+            await until(lambda sent=sent: len(known.nodes[0].hops) >= sent)  # type: ignore[misc]
+        await until(lambda: app.in_flight == 4, what="the requests to be on their way")
+        if isinstance(answer, Hang):
+            await until(lambda: any(not ask_was_sent(known, ask) for ask in asks(known)), what="some to wait")
+        for writer in writers:
+            writer.close()
+        await until(lambda: app.in_flight == 0, what="the router to notice")
+        assert app.requests == {(operation, "cancelled"): 4}
+        lanes = known.router.lanes._lanes.values()
+        await until(lambda: not any(lane._waiting.keys for lane in lanes), what="what waited to be dropped")
+
+
+async def test_while_a_router_is_full_of_reads_that_hang_it_refuses_more_at_once_and_says_when_to_come_back() -> None:
+    async with (
+        cluster(Hang(), Hang(), max_in_flight=5, **LONG) as known,
+        served(known) as (app, port),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
+    ):
+        writers = []
+        for number in range(5):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(get(f"{STORE}/keys/{number}"))
+            writers.append(writer)
+        await until(lambda: app.in_flight == 5)
+        for reply in (await client.get(f"{STORE}/keys/x"), await client.post(f"{STORE}/lookup", content=KEYS)):
+            assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+            assert app.in_flight == 5
+        for writer in writers:
+            writer.close()
+        await until(lambda: app.in_flight == 0)
+
+
+async def test_metrics_count_hedges_rescues_and_what_the_budget_refused() -> None:
+    async with cluster(Hang(), B, hop_timeout_ms=60_000, deadline_ms=600_000, **NO_BUDGET) as known:
+        await known.get(f"{STORE}/keys/x")
+        lines = set((await known.get("/metrics")).text.splitlines())
+        assert lines >= {
+            "understudy_router_rescues_total 1.0",
+            "understudy_router_hedges_total 0.0",
+            "understudy_router_retries_total 0.0",
+            "understudy_router_retries_refused_total 1.0",  # the hedge, before the silence was noticed
+            "understudy_router_retry_budget 0.0",
+            "understudy_router_silences_total 1.0",
+        }

@@ -1,0 +1,216 @@
+"""What a router remembered and what it hears: the first serves while the second is missing, and never beats it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.support.bus_talk import APPLICATION
+from tests.support.fake_cluster import Cluster, catalogue, until
+from tests.support.fake_node import FakeNode, fake_nodes, found
+from tests.support.fragile_bus import FragileBus
+
+from understudy_router.app import create_app
+from understudy_router.router import Router
+from understudy_router.settings import RouterSettings
+from understudy_shared.bus.base import Bus
+from understudy_shared.bus.gossip import Gossip, digest_of
+from understudy_shared.clock import SystemClock
+from understudy_shared.hop import HopGroup, HopKey, HopOutcome
+from understudy_shared.messages import Assignment, Endpoint, Message
+from understudy_shared.remembered import Remembered
+from understudy_shared.words import HostInfo
+
+STORE = "/v1/stores/words"
+
+
+def a(_group: HopGroup, _key: HopKey) -> HopOutcome:
+    return found("a")
+
+
+def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
+    return found("b")
+
+
+class Counted(Remembered):
+    """Knows what was written."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, APPLICATION)
+        self.saved: list[Message] = []
+
+    def save(self, document: Message) -> bool:
+        self.saved.append(document)
+        return super().save(document)
+
+
+class Sealed(Remembered):
+    """Keeps what it has."""
+
+    def save(self, document: Message) -> bool:
+        return False
+
+
+@asynccontextmanager
+async def router_at(
+    bus: Bus, remembered: Remembered, nodes: Sequence[FakeNode], *, seed: str = ""
+) -> AsyncIterator[Cluster]:
+    """A router that may remember, in front of nodes that it has not heard of."""
+    told = RouterSettings(redis="redis://unused", application_id=APPLICATION, seed=seed)
+    router = Router(told, bus, host=HostInfo("127.0.0.1", 8080), clock=SystemClock(), remembered=remembered)
+    transport = httpx.ASGITransport(app=create_app(router))
+    async with httpx.AsyncClient(transport=transport, base_url="http://router") as http:
+        router.start()
+        try:
+            yield Cluster(router, http, Gossip(bus, APPLICATION), nodes, catalogue())
+        finally:
+            await router.stop()
+    assert router.dead is None
+
+
+def assignment_of(nodes: Sequence[FakeNode], *, order: tuple[int, int]) -> Assignment:
+    told = Cluster(None, None, None, nodes, catalogue()).assignment(term=order[0], epoch=order[1])  # type: ignore[arg-type]  # what it needs
+    members = {node.node_id: Endpoint(host="127.0.0.1", port=node.port) for node in nodes}
+    return told.model_copy(update={"members": members})
+
+
+def tells(known: Cluster, node: FakeNode, *, order: tuple[int, int]) -> None:
+    """The node answers for itself, and follows that assignment."""
+    known.sequence += 1
+    told = known.heartbeat(node, term=order[0], epoch=order[1], heartbeat_ms=100)
+    node.documents["/internal/v1/lags"] = told.encode()
+    node.documents["/internal/v1/assignment"] = assignment_of(known.nodes, order=order).encode()
+    node.documents["/internal/v1/catalogue"] = known.catalogue.encode()
+
+
+def order_of(router: Router) -> tuple[int, int]:
+    return (0, 0) if router.tables.assignment is None else router.tables.assignment.order
+
+
+async def on_the_bus(known: Cluster, *, order: tuple[int, int]) -> None:
+    """All that a bus has of a cluster that follows that assignment."""
+    await known.gossip.write_catalogue(digest_of(known.catalogue), known.catalogue)
+    await known.assign(assignment_of(known.nodes, order=order))
+    for node in known.nodes:
+        await known.beat(node, term=order[0], epoch=order[1])
+
+
+async def test_what_is_remembered_serves_before_anybody_was_heard(tmp_path: Path) -> None:
+    async with fake_nodes(a, b) as nodes:
+        kept = Remembered(tmp_path, APPLICATION)
+        kept.save(assignment_of(nodes, order=(5, 9)))
+        kept.save(catalogue())
+        async with router_at(FragileBus(away=True), kept, nodes) as known:
+            await until(lambda: not known.router.not_ready(), what="readiness")
+            assert known.router.tables.nodes == {}
+            assert (await known.get(f"{STORE}/keys/x")).json()["value"]["by"] in {"a", "b"}
+            told = (await known.get(f"{STORE}/metadata/x?max_lag=5")).json()["choice"]
+            assert {(each["node_id"], each["version"], each["offset_lag"]) for each in told} == {
+                ("a", None, None),
+                ("b", None, None),
+            }
+            assert {each["why"] for each in told} == {"asked last: nothing was heard of it yet"}
+            assert (await known.get("/readyz")).json()["degraded"]
+
+
+@pytest.mark.parametrize("how", ["the bus", "the nodes"])
+async def test_what_is_remembered_of_a_cluster_that_is_gone_gives_way_to_what_nodes_follow(
+    how: str, tmp_path: Path
+) -> None:
+    bus = FragileBus(away=True)
+    async with fake_nodes(a, b) as nodes:
+        kept = Remembered(tmp_path, APPLICATION)
+        kept.save(assignment_of([*nodes, FakeNode("z", port=9)], order=(5, 9)))
+        kept.save(catalogue())
+        async with router_at(bus, kept, nodes) as known:
+            await until(lambda: order_of(known.router) == (5, 9), what="what was remembered")
+            for node in nodes:
+                tells(known, node, order=(1, 1))
+            if how == "the bus":
+                bus.turn(away=False)
+                await on_the_bus(known, order=(1, 1))
+            await until(lambda: order_of(known.router) == (1, 1), what="what the nodes follow")
+            assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+
+
+async def test_what_is_remembered_stays_while_one_node_follows_it(tmp_path: Path) -> None:
+    bus = FragileBus(away=True)
+    async with fake_nodes(a, b) as nodes:
+        kept = Remembered(tmp_path, APPLICATION)
+        kept.save(assignment_of(nodes, order=(5, 9)))
+        kept.save(catalogue())
+        async with router_at(bus, kept, nodes) as known:
+            await until(lambda: order_of(known.router) == (5, 9), what="what was remembered")
+            tells(known, nodes[0], order=(5, 9))
+            await until(lambda: "a" in known.router.tables.nodes, what="a word of the first")
+            tells(known, nodes[1], order=(5, 8))
+            await until(lambda: "b" in known.router.tables.nodes, what="a word of the second")
+            bus.turn(away=False)
+            await on_the_bus(known, order=(5, 8))
+            await until(lambda: known.router.degraded is None, what="the bus")
+            asked = len(nodes[1].requests)
+            await known.beat(nodes[1], term=5, epoch=8, end_version=20)
+            await until(lambda: known.router.tables.end_version == 20, what="the next word of the second")
+            assert order_of(known.router) == (5, 9)
+            assert len(nodes[1].requests) == asked, "nobody is asked for an older one"
+
+
+async def test_while_the_bus_is_there_nothing_is_recalled(tmp_path: Path) -> None:
+    bus = FragileBus()
+    async with fake_nodes(a, b) as nodes:
+        kept = Remembered(tmp_path, APPLICATION)
+        kept.save(assignment_of(nodes, order=(5, 9)))
+        kept.save(catalogue(store="renamed"))
+        async with router_at(bus, Sealed(tmp_path, APPLICATION), nodes) as known:
+            await until(lambda: known.router.degraded is None, what="the bus")
+            await on_the_bus(known, order=(1, 1))
+            await until(lambda: not known.router.not_ready(), what="readiness")
+            bus.turn(away=True)
+            await until(lambda: known.router.degraded, what="the loss")
+            await until(lambda: nodes[0].requests, what="nodes to be asked")
+            assert order_of(known.router) == (1, 1)
+            assert list(known.router.stores().by_name) == ["words"]
+
+
+async def test_an_assignment_that_nodes_follow_and_the_bus_lost_is_asked_from_a_node(tmp_path: Path) -> None:
+    bus = FragileBus()
+    async with fake_nodes(a, b) as nodes, router_at(bus, Counted(tmp_path), nodes) as known:
+        await until(lambda: known.router.degraded is None, what="the bus")
+        for node in nodes:
+            tells(known, node, order=(3, 4))
+            await known.beat(node, term=3, epoch=4)
+        known.router.refresh()
+        await until(lambda: not known.router.not_ready(), what="readiness, though the bus has neither document")
+        assert order_of(known.router) == (3, 4)
+
+
+async def test_heartbeats_write_nothing_and_news_do(tmp_path: Path) -> None:
+    async with fake_nodes(a, b) as nodes:
+        counted = Counted(tmp_path)
+        async with router_at(FragileBus(), counted, nodes) as known:
+            await on_the_bus(known, order=(1, 1))
+            await until(lambda: len(counted.saved) >= 3, what="assignment, catalogue and nodes on disk")
+            before = len(counted.saved)
+            for end in range(10, 510):
+                await known.beat(nodes[end % 2], end_version=end)
+            await until(lambda: known.router.tables.end_version == 509, what="all of them")
+        assert len(counted.saved) == before, [type(each).__name__ for each in counted.saved]
+
+
+async def test_a_folder_that_cannot_be_written_is_a_warning_and_lookups_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    async with fake_nodes(a) as nodes:
+        counted = Counted(tmp_path / "file")
+        with caplog.at_level(logging.WARNING):
+            async with router_at(FragileBus(), counted, nodes) as known:
+                await on_the_bus(known, order=(1, 1))
+                await until(lambda: len(counted.saved) >= 3, what="attempts")
+                assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+                assert (await known.get("/livez")).status_code == 200
+        assert caplog.text.count("cannot remember for a start without Redis") == 1

@@ -1,0 +1,91 @@
+"""`python -m tests.system.proof run | check | replay`: run the proof, judge a recorded run, run a recorded one again.
+
+Exit code 1 when a claim is broken, 2 when what is asked for cannot be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.system.proof.checker import check
+from tests.system.proof.history import load
+from tests.system.proof.report import as_json, as_text
+from tests.system.proof.run import TRUTH_NAME, RunOptions, run
+from tests.system.proof.schedule import MENU, Schedule, long, random_schedule, short
+from tests.system.proof.truth_of_state import Truth
+from tests.system.proof.world import FORMATS, WorldOptions
+
+
+def main() -> int:
+    """Do what the command line says; returns the exit code."""
+    arguments = _parser().parse_args()
+    if arguments.command == "check":
+        return judge(arguments.folder, is_json=arguments.json)
+    try:
+        schedule = _again(arguments.recorded) if arguments.command == "replay" else _schedule(arguments)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="understudy-proof-"))
+    _say(f"schedule {schedule.name}, seed {schedule.seed}, {schedule.ends_s:g} s, history in {folder}")
+    run(schedule, folder, RunOptions(arguments.rate, WorldOptions(FORMATS[arguments.format])), _say)
+    return judge(folder, is_json=arguments.json)
+
+
+def judge(folder: Path, *, is_json: bool) -> int:
+    """Check what a run recorded and print the report."""
+    history = load(folder)
+    verdict = check(history, Truth.load(folder / TRUTH_NAME))
+    sys.stdout.write(as_json(history, verdict) if is_json else as_text(history, verdict))
+    return 0 if verdict.holds else 1
+
+
+def _schedule(arguments: argparse.Namespace) -> Schedule:
+    faults: Sequence[str] = arguments.faults.split(",") if arguments.faults else tuple(MENU)
+    if unknown := sorted(set(faults) - set(MENU)):
+        raise ValueError(f"there is no fault {unknown[0]!r}; there are {', '.join(MENU)}")
+    match arguments.schedule:
+        case "short":
+            return short(arguments.seed, faults=faults)
+        case "long":
+            return long(arguments.seed, faults=faults)
+        case _:
+            return random_schedule(arguments.minutes, arguments.seed, faults=faults)
+
+
+def _again(recorded: Path) -> Schedule:
+    return Schedule.from_json(load(recorded).meta.schedule)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.system.proof", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    started = commands.add_parser("run", help="run a schedule and judge it")
+    started.add_argument("--schedule", choices=("short", "long", "random"), default="short")
+    started.add_argument("--seed", type=int, default=1)
+    started.add_argument("--minutes", type=float, default=30, help="of a random schedule")
+    started.add_argument("--faults", default="", metavar="A,B", help="only these of the menu")
+    replayed = commands.add_parser("replay", help="run the schedule of a recorded run again")
+    replayed.add_argument("recorded", type=Path, metavar="FOLDER", help="of the recorded run")
+    for running in (started, replayed):
+        running.add_argument("--rate", type=float, default=300, help="reads per second")
+        running.add_argument("--folder", type=Path, help="for history, truth and logs; default: a new one")
+        running.add_argument("--format", choices=tuple(FORMATS), default="rocksdb", help="of the query's state")
+    checked = commands.add_parser("check", help="judge a recorded run")
+    checked.add_argument("folder", type=Path)
+    for command in (started, replayed, checked):
+        command.add_argument("--json", action="store_true", help="the report as JSON")
+    return parser
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

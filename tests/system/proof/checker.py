@@ -1,0 +1,53 @@
+"""Judges a recorded run: every claim against the history and the truth (pure).
+
+The claims, by their letters in docs/proof.md:
+
+- (a) `answers`: every answer is Spark's state at the version it states;
+- (b) `sessions`: no session goes back;
+- (c) `bounds`: no answer breaks its bound;
+- (d) `offset lag`, `time lag`: declared lag is never less than the true lag;
+- (e) `convergence`: after healing all replicas hold the final state;
+- (f) `availability`: every read is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from tests.system.proof.claim_age import bounds_are_kept, declared_offset_lag_is_true, declared_time_lag_is_true
+from tests.system.proof.claim_answers import answers_are_the_truth, no_session_goes_back, replicas_converge
+from tests.system.proof.claim_availability import Latencies, latencies, reads_are_answered
+from tests.system.proof.claims import Case, ClaimResult, Limits
+from tests.system.proof.history import History
+from tests.system.proof.truth_of_state import Truth
+
+CLAIMS: dict[str, Callable[[Case], ClaimResult]] = {
+    "answers": answers_are_the_truth,
+    "sessions": no_session_goes_back,
+    "bounds": bounds_are_kept,
+    "offset lag": declared_offset_lag_is_true,
+    "time lag": declared_time_lag_is_true,
+    "convergence": replicas_converge,
+    "availability": reads_are_answered,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Each claim's result by its name, and how long reads took in each phase."""
+
+    claims: dict[str, ClaimResult]
+    latencies: list[Latencies]
+
+    @property
+    def holds(self) -> bool:
+        return all(claim.holds for claim in self.claims.values())
+
+
+def check(
+    history: History, truth: Truth, limits: Limits | None = None, claims: Collection[str] = tuple(CLAIMS)
+) -> Verdict:
+    """Judge a run. `claims` names the ones to judge: a run without load, say, shows nothing of sessions."""
+    case = Case(history, truth, limits or Limits())
+    return Verdict({name: claim(case) for name, claim in CLAIMS.items() if name in claims}, latencies(case))

@@ -1,0 +1,123 @@
+"""Claim (f): every read is answered, unless its own bound forbids it; and how long reads took (pure)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from tests.system.proof.claims import Case, ClaimResult, Tally
+from tests.system.proof.history import Bounds, Read
+from tests.system.proof.schedule import MENU
+
+QUIET = "quiet"
+ALL = "all"
+
+
+def reads_are_answered(case: Case) -> ClaimResult:
+    """(f) No read fails. A read is refused only where its reader's bound left nobody to answer, or for a reason that
+    the menu excuses of a fault that was active; and none is slower than the limits say."""
+    tally = Tally(case, "availability", "every read is answered, or refused by its own bound", ("reads",))
+    for read in case.history.reads:
+        tally.looked("reads")
+        if read.outcome == "failed":
+            tally.accuse(read, f"failed: {read.detail or read.problem or read.status}")
+        elif read.outcome == "refused":
+            tally.looked("refusals")
+            if not is_excused(read, _may_refuse(case, read)):
+                said = ", ".join(f"{node}: {reason}" for node, reason in read.candidates) or "no candidates"
+                tally.accuse(read, f"refused ({read.status} {read.problem}; {said}) with {read.bounds}")
+        limit_ms = _slowest_ms(case, read)
+        if limit_ms is not None and read.took_ms - read.bounds.wait_ms > limit_ms:
+            tally.accuse(read, f"took {read.took_ms:.0f} ms, the limit is {limit_ms:.0f} ms")
+    return tally.result()
+
+
+def is_excused(read: Read, may_refuse: frozenset[str]) -> bool:
+    """Whether a refusal is one that the reader's bound asked for, or that an active fault excuses.
+
+    The bound explains it when at least one candidate was kept from answering by the bound alone; the others may be gone
+    for whatever reason. Without that, the problem or every candidate's reason has to be excused by the menu.
+    """
+    reasons = [reason for _, reason in read.candidates]
+    by_bound = reasons_of(read.bounds)
+    if any(reason in by_bound for reason in reasons):
+        return True
+    return read.problem in may_refuse or (bool(reasons) and all(reason in may_refuse for reason in reasons))
+
+
+def reasons_of(bounds: Bounds) -> frozenset[str]:
+    """The reasons with which a replica refuses because of these bounds."""
+    found = set()
+    if bounds.limits_lag:
+        found.add("lag-exceeded")
+    if not bounds.serves_unknown_lag:
+        found.add("lag-unknown")
+    if bounds.min_version is not None:
+        found.add("below-min-position")
+    if bounds.require_active:
+        found.add("not-active")
+    return frozenset(found)
+
+
+def _may_refuse(case: Case, read: Read) -> frozenset[str]:
+    active = case.faults.during(read.began_ms, read.ended_ms)
+    return frozenset(reason for each in active if each.fault in MENU for reason in MENU[each.fault].may_refuse)
+
+
+def _slowest_ms(case: Case, read: Read) -> float | None:
+    limits = case.limits
+    active = {each.fault for each in case.faults.during(read.began_ms, read.ended_ms)}
+    given = [limits.slowest_by_fault_ms[fault] for fault in active if fault in limits.slowest_by_fault_ms]
+    if limits.slowest_read_ms is not None:
+        given.append(limits.slowest_read_ms)
+    return min(given, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """How the reads of one phase went: `all`, `quiet` (no fault active or settling), or a fault's name. Times in ms."""
+
+    phase: str
+    reads: int
+    refused: int
+    failed: int
+    p50: float
+    p99: float
+    p999: float
+    slowest: float
+
+
+def latencies(case: Case) -> list[Latencies]:
+    """Percentiles over all reads, over the quiet ones, and for each fault over those that met it."""
+    phases: defaultdict[str, list[Read]] = defaultdict(list)
+    for read in case.history.reads:
+        active = {each.fault for each in case.faults.during(read.began_ms, read.ended_ms)}
+        for phase in (ALL, *(active or {QUIET})):
+            phases[phase].append(read)
+    first = [phase for phase in (ALL, QUIET) if phase in phases]
+    return [_latencies(phase, phases[phase]) for phase in (*first, *sorted(phases.keys() - {ALL, QUIET}))]
+
+
+def _latencies(phase: str, reads: Sequence[Read]) -> Latencies:
+    took_ms = sorted(read.took_ms for read in reads)
+    return Latencies(
+        phase,
+        reads=len(reads),
+        refused=_count(read.outcome == "refused" for read in reads),
+        failed=_count(read.outcome == "failed" for read in reads),
+        p50=percentile(took_ms, 50),
+        p99=percentile(took_ms, 99),
+        p999=percentile(took_ms, 99.9),
+        slowest=took_ms[-1],
+    )
+
+
+def _count(found: Iterable[bool]) -> int:
+    return sum(found)
+
+
+def percentile(rising: Sequence[float], percent: float) -> float:
+    """Nearest rank: the smallest value that `percent` % of the values do not exceed."""
+    return rising[max(0, ceil(len(rising) * percent / 100) - 1)]

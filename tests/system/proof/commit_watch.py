@@ -1,0 +1,50 @@
+"""Watches the commit log as closely as a file system lets one: between which two moments each commit appeared."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.system.proof.history import Commit, Watched
+
+LOOK_EVERY_S = 0.002
+
+
+class CommitWatch:
+    """A thread that tells `told` of every commit, from the first one on."""
+
+    def __init__(self, checkpoint: Path, told: Callable[[Commit | Watched], None]) -> None:
+        self.version = 0
+        """The newest that was seen."""
+        self._commits = checkpoint / "commits"
+        self._told = told
+        self._ended = threading.Event()
+        self._missed_ms: float | None = None
+        self._thread = threading.Thread(target=self._run, name="commits")
+        self._thread.start()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            last = self._ended.wait(LOOK_EVERY_S)
+            while self._look():
+                pass
+        assert self._missed_ms is not None
+        self._told(Watched(self._missed_ms))
+
+    def _look(self) -> bool:
+        began_ms = time.monotonic() * 1000
+        try:
+            mtime_ns = (self._commits / str(self.version)).stat().st_mtime_ns
+        except FileNotFoundError:
+            self._missed_ms = began_ms
+            return False
+        self.version += 1
+        self._told(Commit(self.version, time.monotonic() * 1000, self._missed_ms, mtime_ns // 1000))
+        return True

@@ -1,0 +1,163 @@
+"""Each fault of the menu (schedule.py) as what it does to the world, and what heals it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.small_disk import fill
+from tests.system.proof.proxy import CUT, Toxics
+from tests.system.proof.views import damaged, missing
+from tests.system.proof.world import NODE_WITH_FAKE_CLOCK, NODE_WITH_SMALL_DISK, World, redis_proxy
+
+HOUR_S = 3600
+SLOW = Toxics(delay_ms=250)
+"""Each way: an answer takes half a second longer."""
+
+
+class SkippedFault(Exception):  # noqa: N818  # not an error: the machine does not allow it
+    """Why a fault cannot be had here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`target` is what is really hit. `heal` undoes `inject`; what needs time to come back is waited for elsewhere."""
+
+    target: str
+    inject: Callable[[], None]
+    heal: Callable[[], None]
+
+
+Maker = Callable[[World, str], Fault]
+
+
+def make(world: World, name: str, target: str) -> Fault:
+    """A fault of the menu, before it acts. Raises SkippedFault where it cannot be had."""
+    return _MAKERS[name](world, target)
+
+
+def active_node(world: World, preferred: str) -> str:
+    """A node that is active for something: the preferred one, if it is."""
+    actives = Counter(
+        replica["node_id"]
+        for store in world.lag_report()["stores"]
+        for replica in store["partitions"]
+        if replica["role"] == "active"
+    )
+    return preferred if preferred in actives else max(sorted(actives), key=actives.__getitem__)
+
+
+def _kill_active(world: World, target: str) -> Fault:
+    node = world.nodes[active_node(world, target)]
+    return Fault(node.name, node.kill, node.start)
+
+
+def _stop_active(world: World, target: str) -> Fault:
+    node = world.nodes[active_node(world, target)]
+    return Fault(node.name, node.freeze, node.thaw)
+
+
+def _kill_router(world: World, target: str) -> Fault:
+    router = world.routers[target]
+    return Fault(target, router.kill, router.start)
+
+
+def _proxied(toxics: Toxics, name: Callable[[str], str] = str) -> Maker:
+    """The proxy of a node misbehaves."""
+
+    def make_it(world: World, target: str) -> Fault:
+        proxy = name(target)
+        return Fault(target, lambda: world.proxies.set(proxy, toxics), lambda: world.proxies.set(proxy, Toxics()))
+
+    return make_it
+
+
+def _redis_down(world: World, target: str) -> Fault:
+    return Fault(target, world.redis.kill, world.redis.start)
+
+
+def _redis_pause(world: World, target: str) -> Fault:
+    return Fault(target, world.redis.pause, world.redis.resume)
+
+
+def _redis_flush(world: World, target: str) -> Fault:
+    return Fault(target, world.redis.flush, _nothing)
+
+
+def _disk_full(world: World, target: str) -> Fault:  # there is one small disk
+    disk = world.small_disk
+    if isinstance(disk, str):
+        raise SkippedFault(disk)
+    return Fault(NODE_WITH_SMALL_DISK, lambda: _take_all(disk), (disk / "ballast").unlink)
+
+
+def _take_all(disk: Path) -> None:
+    fill(disk)
+
+
+def _corrupt_changelog(world: World, target: str) -> Fault:
+    """The one after next: the next may be there already."""
+    view = world.views[target]
+    return Fault(target, lambda: view.spoil(damaged(world.watch.version + 2)), view.heal)
+
+
+def _delete_changelog(world: World, target: str) -> Fault:
+    view = world.views[target]
+    return Fault(target, lambda: view.spoil(missing(world.watch.version + 2)), view.heal)
+
+
+def _checkpoint_gone(world: World, target: str) -> Fault:
+    view = world.views[target]
+    return Fault(target, view.vanish, view.heal)
+
+
+def _clock_jump(world: World, target: str) -> Fault:  # one node has the clock that jumps
+    """An hour ahead, and an hour back at healing."""
+    return Fault(NODE_WITH_FAKE_CLOCK, lambda: world.clock.jump(HOUR_S), lambda: world.clock.jump(0))
+
+
+def _rolling_restart(world: World, target: str) -> Fault:
+    return Fault(target, lambda: _restart_all(world), _nothing)
+
+
+def _restart_all(world: World) -> None:
+    """Every node and router in good order, one after the other, each when all is well again."""
+    for service in (*world.nodes.values(), *world.routers.values()):
+        code = service.terminate()
+        assert code == 0, f"{service.name} ended with exit code {code}: {service.log_end}"
+        service.start()
+        world.settle()
+
+
+def _kill_spark(world: World, target: str) -> Fault:
+    return Fault(target, world.spark.kill, world.restart_spark)
+
+
+def _nothing() -> None:
+    """It heals by itself."""
+
+
+_MAKERS: dict[str, Maker] = {
+    "kill-active": _kill_active,
+    "stop-active": _stop_active,
+    "kill-router": _kill_router,
+    "cut-node": _proxied(CUT),
+    "cut-node-from-redis": _proxied(CUT, redis_proxy),
+    "slow-node": _proxied(SLOW),
+    "node-answers-500": _proxied(Toxics(answer_500=True)),
+    "refuse-node": _proxied(Toxics(refuse=True)),
+    "redis-down": _redis_down,
+    "redis-pause": _redis_pause,
+    "redis-flush": _redis_flush,
+    "disk-full": _disk_full,
+    "corrupt-changelog": _corrupt_changelog,
+    "delete-changelog": _delete_changelog,
+    "clock-jump": _clock_jump,
+    "rolling-restart": _rolling_restart,
+    "checkpoint-gone": _checkpoint_gone,
+    "kill-spark": _kill_spark,
+}
+
+FAULTS = tuple(_MAKERS)

@@ -1,0 +1,285 @@
+"""What a run of the proof recorded, as a file of JSON lines.
+
+One machine records: every `_ms` is its monotonic clock, in milliseconds. A line is written when its thing has happened,
+so the history of a run that was cut off can be read, but for its last moments. `close` compresses it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Any, Literal, Self, cast
+
+import orjson
+
+Outcome = Literal["found", "absent", "refused", "failed"]
+FaultPhase = Literal["injected", "healed", "skipped"]
+Value = dict[str, Any]
+"""The JSON of a stored value, as an answer has it."""
+
+HISTORY_NAME = "history.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a reader sent. `min_version` is the version of the position token it carried."""
+
+    max_lag: int | None = None
+    max_staleness_ms: int | None = None
+    min_version: int | None = None
+    require_active: bool = False
+    unknown_lag: Literal["serve", "refuse"] | None = None
+    wait_ms: int = 0
+
+    @property
+    def limits_lag(self) -> bool:
+        return self.max_lag is not None or self.max_staleness_ms is not None
+
+    @property
+    def serves_unknown_lag(self) -> bool:
+        """Without a word of its own, a reader with a lag bound refuses unknown lag."""
+        return not self.limits_lag if self.unknown_lag is None else self.unknown_lag == "serve"
+
+
+NO_BOUNDS = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One lookup as its reader saw it.
+
+    `began_ms` is before the request was sent, `ended_ms` after the last byte of its answer came, whichever router it
+    went through in the end (`router`). `outcome`: `refused` is a typed problem (`problem` is its slug, `candidates` are
+    pairs of node and reason); `failed` is everything else that is no answer: no connection to any router, no reply in
+    time, a reply that does not parse, an untyped error. `key` is the canonical JSON array of the key's columns.
+
+    What follows is what the answer states; None where it states null or nothing. `role` is `active` or `standby`,
+    `node` the node that answered, `position_version` the version in the token that came with it.
+    """
+
+    session: int
+    seq: int
+    began_ms: float
+    ended_ms: float
+    router: str
+    store: str
+    key: str
+    bounds: Bounds
+    status: int
+    outcome: Outcome
+    problem: str = ""
+    candidates: tuple[tuple[str, str], ...] = ()
+    value: Value | None = None
+    version: int | None = None
+    committed_at_us: int | None = None
+    offset_lag: int | None = None
+    time_lag_ms: int | None = None
+    partition: int | None = None
+    node: str = ""
+    role: str = ""
+    position_version: int | None = None
+    detail: str = ""
+
+    @property
+    def answered(self) -> bool:
+        return self.outcome in ("found", "absent")
+
+    @property
+    def took_ms(self) -> float:
+        return self.ended_ms - self.began_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The commit file that made `version`, as a watcher of the live commit log saw it appear.
+
+    It appeared after `not_before_ms` and before `seen_ms`. `not_before_ms` was taken before the last look that did not
+    find it (or one before it: they appear in order), None when there was no such look; `seen_ms` was taken after the
+    look that found it. `mtime_us` is its modification time, by the storage's clock.
+    """
+
+    version: int
+    seen_ms: float
+    not_before_ms: float | None
+    mtime_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Until when the watcher looked: what it had not seen by `until_ms` (taken before its last look) was not there."""
+
+    until_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEvent:
+    """A fault was injected (recorded before it acts), healed (recorded when what was broken is back and says that it is
+    ready), or skipped (`detail` says why: the machine does not allow it). `target` is what was really hit."""
+
+    at_ms: float
+    fault: str
+    target: str
+    phase: FaultPhase
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalReplica:
+    """What one node itself said of one store partition after everything was healed: its version and its keys' values,
+    None for a key that it says is absent."""
+
+    node: str
+    store: str
+    partition: int
+    version: int | None
+    values: dict[str, Value | None]
+    role: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What it takes to run it again: the seed, the schedule as `Schedule.to_json` gives it, the settings of the
+    processes (what is not there is the default), and the versions of what took part. `replicas` is how many of each
+    partition there have to be at the end."""
+
+    seed: int
+    schedule: dict[str, Any]
+    settings: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    replicas: int = 2
+
+
+Record = Read | Commit | Watched | FaultEvent | FinalReplica | Meta
+
+_KINDS: dict[str, type[Record]] = {
+    "meta": Meta,
+    "commit": Commit,
+    "watched": Watched,
+    "fault": FaultEvent,
+    "read": Read,
+    "final": FinalReplica,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+@dataclass(slots=True)
+class History:
+    """The records of one run, each kind in the order in which it was written."""
+
+    meta: Meta
+    reads: list[Read] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    faults: list[FaultEvent] = field(default_factory=list)
+    finals: list[FinalReplica] = field(default_factory=list)
+    watched_until_ms: float | None = None
+
+    def add(self, record: Record) -> None:
+        match record:
+            case Read():
+                self.reads.append(record)
+            case Commit():
+                self.commits.append(record)
+            case FaultEvent():
+                self.faults.append(record)
+            case FinalReplica():
+                self.finals.append(record)
+            case Watched():
+                self.watched_until_ms = record.until_ms
+            case Meta():
+                self.meta = record
+
+
+class HistoryWriter:
+    """Appends records to `folder/history.jsonl`; any thread may write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / HISTORY_NAME
+        self._file = self.path.open("wb", buffering=1 << 16)
+        self._lock = Lock()
+
+    def write(self, record: Record) -> None:
+        line = orjson.dumps([_NAMES[type(record)], record], option=orjson.OPT_APPEND_NEWLINE)
+        with self._lock:
+            self._file.write(line)
+            if not isinstance(record, Read):
+                self._file.flush()
+
+    def close(self) -> Path:
+        """Compress the file; returns where it is now."""
+        with self._lock:
+            self._file.close()
+        packed = self.path.with_name(self.path.name + ".gz")
+        with self.path.open("rb") as plain, gzip.open(packed, "wb", compresslevel=6) as out:
+            while block := plain.read(1 << 20):
+                out.write(block)
+        self.path.unlink()
+        return packed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def load(path: Path) -> History:
+    """The history in a file, or in a folder that has one; compressed or not.
+
+    Raises ValueError when there is no `Meta` in it, or a line that is none of ours. The last line of a file that was
+    not closed may be cut; it is left out.
+    """
+    if path.is_dir():
+        packed = path / (HISTORY_NAME + ".gz")
+        path = packed if packed.exists() else path / HISTORY_NAME
+    history: History | None = None
+    for record in _records(path):
+        if isinstance(record, Meta) and history is None:
+            history = History(record)
+        elif history is None:
+            raise ValueError(f"{path} does not begin with what was run")
+        else:
+            history.add(record)
+    if history is None:
+        raise ValueError(f"{path} is empty")
+    return history
+
+
+def _records(path: Path) -> Iterator[Record]:
+    decode = _Decoder()
+    opened: Callable[[Path, str], AbstractContextManager[Iterable[bytes]]]
+    opened = gzip.open if path.suffix == ".gz" else open  # type: ignore[assignment]  # both give lines of bytes for "rb"
+    with opened(path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                return  # the writer was cut off in the middle of it
+            try:
+                name, fields = orjson.loads(line)
+                record = decode(_KINDS[name], fields)
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}, line {number}: {error!r}") from error
+            yield record
+
+
+class _Decoder:
+    """Makes records of their fields; equal bounds and texts become one object, since there are very many reads."""
+
+    def __init__(self) -> None:
+        self._bounds: dict[tuple[object, ...], Bounds] = {}
+
+    def __call__(self, kind: type[Record], fields: dict[str, Any]) -> Record:
+        if kind is Read:
+            given = fields["bounds"]
+            fields["bounds"] = self._bounds.setdefault(tuple(given.values()), Bounds(**given))
+            fields["candidates"] = tuple((sys.intern(node), sys.intern(why)) for node, why in fields["candidates"])
+            for name in ("router", "store", "key", "problem", "node", "role", "outcome"):
+                fields[name] = sys.intern(fields[name])
+        return cast("Callable[..., Record]", kind)(**fields)

@@ -1,0 +1,146 @@
+"""The readers, in a process of their own: lookups arrive at a rate, however slowly earlier ones are answered.
+
+A reader whose router refuses the connection, breaks it before an answer or says that it is stopping asks the other one
+at once, as behind a load balancer; only when no router is left has the read failed. Every read is recorded.
+`rate N` on standard input changes the rate, any other line is answered by counts so far, and its end ends the load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvloop
+from tests.system.proof.history import HistoryWriter, Read
+from tests.system.proof.http_talk import Pool
+from tests.system.proof.keys import choose_key
+from tests.system.proof.sessions import Asked, Session, choose_kind, is_stopping, request_of
+
+from understudy_shared.position import Position
+
+DEADLINE_S = 5.0
+MAX_SESSIONS = 20_000
+"""Readers that wait at once: far above what a working system leaves waiting, and an end to what a hung one takes."""
+
+
+def now_ms() -> float:
+    return time.monotonic() * 1000
+
+
+@dataclass
+class Load:
+    """Sessions at some routers. `rate` is in reads per second, all together."""
+
+    routers: Mapping[str, int]
+    rate: float
+    writer: HistoryWriter
+    chance: random.Random
+    newest: int = 1
+    outcomes: Counter[str] = field(default_factory=Counter)
+    slowest_ms: float = 0.0
+    is_ended: bool = False
+
+    def __post_init__(self) -> None:
+        self._pools = {name: Pool(port) for name, port in self.routers.items()}
+        self._idle: list[Session] = []
+        self._sessions = 0
+        self._in_flight: set[asyncio.Future[None]] = set()
+
+    async def run(self) -> None:
+        """Start reads when they are due until ended; return when the last has its answer or its deadline."""
+        due_s = time.monotonic()
+        while not self.is_ended:
+            due_s += self.chance.expovariate(self.rate)
+            pause_s = due_s - time.monotonic()
+            if pause_s > 0:
+                await asyncio.sleep(pause_s)
+            reading = asyncio.ensure_future(self._read(self._free_session()))
+            self._in_flight.add(reading)
+            reading.add_done_callback(self._in_flight.discard)
+        await asyncio.gather(*self._in_flight)
+        for pool in self._pools.values():
+            pool.close()
+
+    def counts(self) -> dict[str, float]:
+        """What came of the reads so far; `slowest_ms` since it was asked last."""
+        slowest_ms, self.slowest_ms = self.slowest_ms, 0.0
+        return {**self.outcomes, "in_flight": len(self._in_flight), "slowest_ms": round(slowest_ms, 1)}
+
+    def _free_session(self) -> Session:
+        if self._idle:
+            place = self.chance.randrange(len(self._idle))
+            self._idle[place], self._idle[-1] = self._idle[-1], self._idle[place]
+            return self._idle.pop()
+        assert self._sessions < MAX_SESSIONS, f"{MAX_SESSIONS} readers wait"
+        self._sessions += 1
+        return Session(self._sessions, choose_kind(self.chance))
+
+    async def _read(self, session: Session) -> None:
+        routers = [*self._pools]
+        self.chance.shuffle(routers)
+        key = choose_key(self.chance, self.newest)
+        asked = Asked(session.number, session.next_seq(), now_ms(), key, session.bounds)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                read, position = await self._ask(asked, request_of(session, key), routers)
+        except TimeoutError:
+            read, position = asked.failed(now_ms(), routers[0], f"no answer within {DEADLINE_S:g} s"), None
+        if position is not None:
+            session.took(position)
+            self.newest = max(self.newest, position.version)
+        self._note(read)
+        self._idle.append(session)
+
+    async def _ask(self, asked: Asked, request: bytes, routers: Sequence[str]) -> tuple[Read, Position | None]:
+        why = []
+        for router in routers:
+            try:
+                reply = await self._pools[router].ask(request)
+            except OSError as error:
+                why.append(f"{router}: {error}")
+                continue
+            if not is_stopping(reply):
+                return asked.replied(now_ms(), router, reply)
+            why.append(f"{router}: stopping")
+        return asked.failed(now_ms(), routers[-1], "; ".join(why)), None
+
+    def _note(self, read: Read) -> None:
+        self.outcomes[read.outcome] += 1
+        self.slowest_ms = max(self.slowest_ms, read.took_ms)
+        self.writer.write(read)
+
+
+async def main() -> None:
+    """Run as the arguments say: routers as JSON, a folder for the history, a rate, a seed."""
+    routers, folder, rate, seed = sys.argv[1:]
+    chance = random.Random(int(seed))
+    with HistoryWriter(Path(folder)) as writer:
+        load = Load(json.loads(routers), float(rate), writer, chance)
+        running = asyncio.ensure_future(load.run())
+        await _orders(load, running)
+        load.is_ended = True
+        await running
+
+
+async def _orders(load: Load, running: asyncio.Future[None]) -> None:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        word, _, value = line.decode().strip().partition(" ")
+        if word == "rate":
+            load.rate = float(value)
+        if running.done():
+            running.result()
+        sys.stdout.write(json.dumps(load.counts()) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

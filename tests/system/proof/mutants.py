@@ -1,0 +1,176 @@
+"""Services with a planted bug, for the checker to find: `python -m tests.system.proof.mutants NAME node|router ...`.
+
+The running code of that process is patched, then the ordinary command line runs; the project's code has no hooks for it.
+Some bugs show only where replicas lie apart, so those nodes follow a few versions behind: late, but honest about it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+VERSIONS_BEHIND = {"node-1": 6, "node-2": 3, "node-3": 0}
+"""Within `acceptable_recovery_lag`: they count as caught up."""
+
+HOUR_NS = 3600 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """What is patched in a node and in a router, and the claim that it must break."""
+
+    node: tuple[Callable[[], None], ...]
+    router: tuple[Callable[[], None], ...]
+    breaks: str
+
+
+def follow_behind() -> None:
+    """Aim for an older version than the newest: what an overloaded node would do."""
+    from understudy_node.replica.task import TaskReplica
+
+    behind = VERSIONS_BEHIND[sys.argv[sys.argv.index("--node-id") + 1]]
+    target = TaskReplica.target.fget
+    assert target is not None
+    TaskReplica.target = property(lambda self: max(1, target(self) - behind))  # type: ignore[method-assign,assignment]
+
+
+def show_what_was_read_ahead() -> None:
+    """Answer from the next version's changelog as soon as it was read, whether it is committed or not."""
+    from understudy_node.replica.changelog_reader import ChangelogReader
+    from understudy_node.serving.lookup import Holding, Reading
+
+    ahead: dict[object, tuple[int, Mapping[bytes, bytes | None]]] = {}
+    read_ahead, read_from = ChangelogReader.read_ahead, Holding.read_from
+
+    def reading_ahead(self: ChangelogReader, latest: Any) -> Generator[None, None, None]:
+        yield from read_ahead(self, latest)
+        if self._ahead is not None:
+            ahead[self._place.task] = (latest.version + 1, self._ahead.changes)
+
+    def reading(self: Holding, partition: int, bound: Any, known_end: int = 0) -> Any:
+        found = read_from(self, partition, bound, known_end)
+        if not isinstance(found, Reading):
+            return found
+        version, changes = ahead.get(self.replicas[partition].task, (0, {}))
+        if version != found.view.version + 1:
+            return found
+        stores: dict[str, Any] = {name: _Overlaid(store, changes) for name, store in found.view.stores.items()}
+        return Reading(replace(found.view, stores=stores), _restated(found.tail, version))
+
+    ChangelogReader.read_ahead = reading_ahead  # type: ignore[method-assign]
+    Holding.read_from = reading  # type: ignore[method-assign]
+
+
+class _Overlaid:
+    """A store with changes over it."""
+
+    def __init__(self, store: Any, changes: Mapping[bytes, bytes | None]) -> None:
+        self._store = store
+        self._changes = changes
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._changes[key] if key in self._changes else self._store.get(key)
+        return value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+
+def state_the_version_before() -> None:
+    """Say that a value is of the version before its own."""
+    from understudy_node.replica import task
+
+    task_view = task.task_view
+
+    def view(*arguments: Any, **named: Any) -> Any:
+        made = task_view(*arguments, **named)
+        return replace(made, stamp=_restated(made.stamp, made.version - 1))
+
+    task.task_view = view
+
+
+def _restated(json: bytes, version: int) -> bytes:
+    return re.sub(rb'"version":\d+', b'"version":%d' % version, json, count=1)
+
+
+def forget_lag_bounds() -> None:
+    """Route and ask as if the reader had not said how far behind it accepts."""
+    _change_bounds(lambda bound: replace(bound, max_lag=None, max_staleness_ms=None))
+
+
+def forget_positions() -> None:
+    """Route and ask as if the reader had seen nothing yet."""
+    _change_bounds(lambda bound: replace(bound, min_position=None, wait_ms=0))
+
+
+def _change_bounds(change: Callable[[Any], Any]) -> None:
+    from understudy_router.serving.reads import Reads
+
+    bound = Reads.bound
+    Reads.bound = lambda self, route, told: change(bound(self, route, told))  # type: ignore[method-assign]
+
+
+def compare_clocks() -> None:
+    """Tell time lag by this host's wall clock, which is an hour slow, and the time of the newest commit."""
+    from understudy_node.replica import task
+
+    lag_of = task.lag_of
+
+    def by_wall_clock(version: int, end: Any, commit_time_ns: Any, **named: Any) -> Any:
+        lag = lag_of(version, end, commit_time_ns, **named)
+        missed_ns = commit_time_ns(version + 1)
+        if lag.time_lag_ms is None or missed_ns is None:
+            return lag
+        return replace(lag, time_lag_ms=max(0, round((time.time_ns() - HOUR_NS - missed_ns) / 1e6)))
+
+    task.lag_of = by_wall_clock
+
+
+def say_absent_for_others() -> None:
+    """Look a key of somebody else's partition up in a partition of one's own."""
+    from understudy_node.serving.lookup import Holding
+
+    read_from = Holding.read_from
+
+    def reading(self: Holding, partition: int, bound: Any, known_end: int = 0) -> Any:
+        return read_from(self, partition if partition in self.replicas else min(self.replicas), bound, known_end)
+
+    Holding.read_from = reading  # type: ignore[method-assign]
+
+
+def ask_the_wrong_node() -> None:
+    """Ask whoever has the next partition."""
+    from understudy_router import router
+
+    candidates_of = router.candidates_of
+    router.candidates_of = lambda tables, operator_id, partition, now_ms: candidates_of(
+        tables, operator_id, (partition + 1) % 6, now_ms
+    )
+
+
+MUTANTS = {
+    "serve-uncommitted": Mutant((show_what_was_read_ahead,), (), "answers"),
+    "off-by-one-version": Mutant((state_the_version_before,), (), "answers"),
+    "not-found-from-wrong-host": Mutant((say_absent_for_others,), (ask_the_wrong_node,), "answers"),
+    "ignore-bound": Mutant((follow_behind,), (forget_lag_bounds,), "bounds"),
+    "compare-clocks": Mutant((follow_behind, compare_clocks), (), "time lag"),
+    "session-back": Mutant((follow_behind,), (forget_positions,), "sessions"),
+}
+
+
+def main() -> None:
+    """Plant the bug and become the service."""
+    mutant = MUTANTS[sys.argv.pop(1)]
+    for plant in mutant.node if sys.argv[1] == "node" else mutant.router:
+        plant()
+    from understudy.cli import main as understudy
+
+    understudy()
+
+
+if __name__ == "__main__":
+    main()

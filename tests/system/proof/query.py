@@ -1,0 +1,82 @@
+"""The Spark query of the proof, in a process of its own: commits all the while, and at the end says what was true.
+
+Each batch changes keys, adds keys, and every so often removes a slot of them. The input is counted, not read: a
+restarted driver runs the same batches. Told `truth PATH` on standard input it stops the query and writes Spark's own
+account of every version to PATH; it ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.spark_formats import StateFormat
+from tests.support.spark_queries import QueryOptions, settings
+from tests.support.spark_session import spark_session
+from tests.system.proof.keys import ROWS_PER_BATCH, SLOT_S, START, WATERMARK_S, WORDS
+from tests.system.proof.truth import write_truth
+
+OPTIONS = QueryOptions(partitions=6, min_batches_to_retain=100_000, maintenance_interval_ms=5_000)
+"""Nothing is purged: the truth of every version must still be readable at the end."""
+
+STARTED = "the query is running"
+TOLD = "the truth is written"
+
+
+def main() -> None:
+    """Run until told to end."""
+    arguments = _arguments()
+    state_format = StateFormat(**json.loads(arguments.format))
+    with spark_session(arguments.folder) as spark:
+        query = start(spark, arguments.checkpoint, state_format, arguments.every_ms)
+        _say(STARTED)
+        for line in sys.stdin:
+            word, _, path = line.strip().partition(" ")
+            if word == "truth":
+                query.stop()
+                write_truth(spark, arguments.checkpoint, state_format, Path(path))
+                _say(TOLD)
+
+
+def start(spark: SparkSession, checkpoint: Path, state_format: StateFormat, every_ms: int) -> StreamingQuery:
+    """Start the query, or go on where a killed one stopped; a batch begins every `every_ms`."""
+    with settings(spark, {**state_format.conf(), **OPTIONS.conf()}):
+        writer = _counted(_rows(spark)).writeStream.format("noop").outputMode("update").queryName("proof")
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        return writer.trigger(processingTime=f"{every_ms} milliseconds").start()
+
+
+def _rows(spark: SparkSession) -> DataFrame:
+    source = spark.readStream.format("rate-micro-batch").option("numPartitions", 1)
+    source = source.option("rowsPerBatch", ROWS_PER_BATCH).option("advanceMillisPerBatch", 1000)
+    return source.option("startTimestamp", int(START.timestamp() * 1000)).load()
+
+
+def _counted(rows: DataFrame) -> DataFrame:
+    slot = F.timestamp_seconds(F.floor(F.unix_timestamp("timestamp") / SLOT_S) * SLOT_S)
+    word = F.concat(F.lit("w"), F.pmod(F.hash("value"), F.lit(WORDS)).cast("string"))
+    keyed = rows.select(slot.alias("slot"), word.alias("word"), "value").withWatermark("slot", f"{WATERMARK_S} seconds")
+    return keyed.groupBy("slot", "word").agg(F.count("*"), F.sum("value"), F.max("value"))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--folder", type=Path, required=True, help="for the session's own files")
+    parser.add_argument("--format", required=True, help="a state format's fields as JSON")
+    parser.add_argument("--every-ms", type=int, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

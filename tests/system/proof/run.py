@@ -1,0 +1,130 @@
+"""One run of the proof: start the world, read all the while, inject what the schedule says, compare at the end.
+
+What was recorded is saved whatever happens: `history.jsonl.gz` and `truth.json.gz` in the run's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pyspark
+from tests.system.proof.conductor import Conductor
+from tests.system.proof.finals import final_replicas
+from tests.system.proof.history import HISTORY_NAME, FaultEvent, HistoryWriter, Meta
+from tests.system.proof.keys import STORE
+from tests.system.proof.processes import Talking
+from tests.system.proof.schedule import Schedule
+from tests.system.proof.truth_of_state import Truth
+from tests.system.proof.world import World, WorldOptions, world
+
+TRUTH_NAME = "truth.json.gz"
+TELL_EVERY_S = 5.0
+LOAD_END_LIMIT_S = 30
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How hard it is read, in reads per second, and what world it is read from."""
+
+    rate: float = 300.0
+    world: WorldOptions = field(default_factory=WorldOptions)
+
+
+def run(schedule: Schedule, folder: Path, options: RunOptions, say: Say) -> None:
+    """Run a schedule; the history and the truth are in `folder` then, which must be empty or new."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with recording(folder, schedule, options) as writer:
+        say(f"starting Spark, Redis, nodes and routers; logs are in {folder / 'logs'}")
+        with world(folder, options.world, writer.write) as running:
+            try:
+                with reading(running, folder, options.rate, schedule.seed) as load:
+                    conduct(running, schedule, load, writer, say)
+            finally:  # what was read until something broke is worth judging, too
+                compare(running, writer, say)
+
+
+def conduct(running: World, schedule: Schedule, load: Talking, writer: HistoryWriter, say: Say) -> None:
+    """Inject and heal what the schedule says; whatever happens, nothing stays injected."""
+    teller = Teller(load, say)
+    conductor = Conductor(running, teller.told(writer.write), teller.tick)
+    try:
+        conductor.run(schedule)
+    finally:
+        conductor.end()
+
+
+@contextmanager
+def recording(folder: Path, schedule: Schedule, options: RunOptions) -> Iterator[HistoryWriter]:
+    """The history of a run; what the load recorded is put behind it at the end."""
+    load = folder / "load"
+    load.mkdir()
+    writer = HistoryWriter(folder)
+    settings = {**asdict(options.world), "rate": options.rate}
+    versions = {"python": platform.python_version(), "spark": pyspark.__version__, "machine": platform.platform()}
+    writer.write(Meta(schedule.seed, schedule.to_json(), settings, versions))
+    try:
+        yield writer
+    finally:
+        packed = writer.close()
+        for reads in load.glob(HISTORY_NAME + ".gz"):  # gzip files in a row are one
+            with packed.open("ab") as whole, reads.open("rb") as part:
+                shutil.copyfileobj(part, whole)
+            reads.unlink()
+
+
+@contextmanager
+def reading(running: World, folder: Path, rate: float, seed: int) -> Iterator[Talking]:
+    """Readers at work until the end of the block."""
+    routers = json.dumps({name: router.port for name, router in running.routers.items()})
+    arguments = [routers, str(folder / "load"), str(rate), str(seed)]
+    load = Talking("the load", "tests.system.proof.load", arguments, folder / "logs" / "load.log")
+    try:
+        yield load
+    finally:
+        load.end(LOAD_END_LIMIT_S)
+
+
+def compare(running: World, writer: HistoryWriter, say: Say) -> None:
+    """Stop the query, have Spark tell the truth, and ask every node for all of it."""
+    path = running.folder / TRUTH_NAME
+    say("asking Spark for the truth of every version")
+    running.spark.tell_truth(path)
+    running.watch.end()
+    truth = Truth.load(path)
+    for replica in final_replicas(running.nodes.values(), [*truth.keys(STORE)], truth.last):
+        writer.write(replica)
+
+
+class Teller:
+    """Says what happens, and every few seconds what came of the reads."""
+
+    def __init__(self, load: Talking, say: Say) -> None:
+        self._load = load
+        self._say = say
+        self._began_s = time.monotonic()
+        self._next_s = 0.0
+
+    def told(self, write: Callable[[FaultEvent], None]) -> Callable[[FaultEvent], None]:
+        def tell(event: FaultEvent) -> None:
+            write(event)
+            self._line(f"{event.fault} {event.target} {event.phase} {event.detail}".rstrip())
+
+        return tell
+
+    def tick(self) -> None:
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + TELL_EVERY_S
+            counts = json.loads(self._load.order("counts"))
+            self._line(", ".join(f"{name} {count:g}" for name, count in counts.items()))
+
+    def _line(self, text: str) -> None:
+        self._say(f"{time.monotonic() - self._began_s:6.1f} s  {text}")

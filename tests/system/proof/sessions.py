@@ -1,0 +1,173 @@
+"""What readers ask for, and what they make of an answer (pure: no sockets, time passed in).
+
+A session is one reader: it has one kind of bounds, and one lookup in flight at most, so that its reads have an order.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from tests.system.proof.history import NO_BOUNDS, Bounds, Outcome, Read
+from tests.system.proof.http_talk import HttpReply
+from tests.system.proof.keys import STORE, Key, key_text
+
+from understudy_shared.bounds import WAIT_WITH_POSITION_MS
+from understudy_shared.position import Position, decode_position
+
+REFUSALS = frozenset({"no-acceptable-replica", "not-initialised", "lineage-changed", "overloaded"})
+"""Problems that say no in so many words; anything else that is no answer is a failure."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of reader: its bounds, and whether it carries its position from read to read."""
+
+    bounds: Bounds = NO_BOUNDS
+    is_monotonic: bool = False
+
+
+KINDS: tuple[tuple[int, Kind], ...] = (
+    (30, Kind()),
+    (8, Kind(Bounds(max_lag=1))),
+    (8, Kind(Bounds(max_lag=3))),
+    (5, Kind(Bounds(max_lag=2, unknown_lag="serve"))),
+    (7, Kind(Bounds(max_staleness_ms=1500))),
+    (7, Kind(Bounds(max_staleness_ms=5000))),
+    (20, Kind(is_monotonic=True)),
+    (5, Kind(Bounds(max_lag=2), is_monotonic=True)),
+    (5, Kind(Bounds(require_active=True))),
+    (5, Kind(Bounds(unknown_lag="refuse"))),
+)
+"""How many of a hundred sessions are of which kind."""
+
+
+class Session:
+    """One reader. `position` is the newest that its answers carried."""
+
+    def __init__(self, number: int, kind: Kind) -> None:
+        self.number = number
+        self.kind = kind
+        self.position: Position | None = None
+        self._reads = 0
+
+    def next_seq(self) -> int:
+        self._reads += 1
+        return self._reads
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of its next read."""
+        if not self.kind.is_monotonic or self.position is None:
+            return self.kind.bounds
+        return replace(self.kind.bounds, min_version=self.position.version, wait_ms=WAIT_WITH_POSITION_MS)
+
+    def took(self, position: Position) -> None:
+        """An answer carried a position."""
+        self.position = position if self.position is None else self.position.merge(position)
+
+
+def choose_kind(chance: random.Random) -> Kind:
+    """A kind by its share."""
+    return chance.choices([kind for _, kind in KINDS], weights=[share for share, _ in KINDS])[0]
+
+
+def request_of(session: Session, key: Key) -> bytes:
+    """The lookup as bytes."""
+    bounds, parameters = session.bounds, []
+    if bounds.max_lag is not None:
+        parameters.append(f"max_lag={bounds.max_lag}")
+    if bounds.max_staleness_ms is not None:
+        parameters.append(f"max_staleness_ms={bounds.max_staleness_ms}")
+    if bounds.require_active:
+        parameters.append("require_active=true")
+    if bounds.unknown_lag is not None:
+        parameters.append(f"unknown_lag={bounds.unknown_lag}")
+    if bounds.min_version is not None and session.position is not None:
+        parameters.append(f"min_position={session.position.encode()}")
+    target = f"/v1/stores/{STORE}/keys/{quote(key[0], safe='')}/{quote(key[1], safe='')}"
+    target += f"?{'&'.join(parameters)}" if parameters else ""
+    return f"GET {target} HTTP/1.1\r\nhost: proof\r\n\r\n".encode()
+
+
+def is_stopping(reply: HttpReply) -> bool:
+    """Whether a router says that it is about to go, so that a load balancer turns to another."""
+    return reply.status == 503 and b'"stopping"' in reply.body
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A read that is being made."""
+
+    session: int
+    seq: int
+    began_ms: float
+    key: Key
+    bounds: Bounds
+
+    def failed(self, ended_ms: float, router: str, detail: str, *, status: int = 0, problem: str = "") -> Read:
+        """No answer, and no typed refusal."""
+        return self._read(ended_ms, router, status, "failed", problem=problem, detail=detail)
+
+    def replied(self, ended_ms: float, router: str, reply: HttpReply) -> tuple[Read, Position | None]:
+        """What a reply says, and the position that it carries."""
+        try:
+            body = orjson.loads(reply.body)
+            if reply.status in (200, 404) and reply.content_type == "application/json":
+                position = decode_position(body["position"])
+                return self._answered(ended_ms, router, reply.status, body, position), position
+            problem, detail = str(body["type"]), str(body.get("detail", ""))
+        except (ValueError, KeyError, TypeError) as error:
+            return self.failed(ended_ms, router, f"{error!r} in {reply.body[:300]!r}", status=reply.status), None
+        if problem not in REFUSALS:
+            return self.failed(ended_ms, router, detail, status=reply.status, problem=problem), None
+        candidates = tuple(
+            (str(candidate.get("node_id", "")), str(candidate.get("reason", "")))
+            for candidate in body.get("candidates", ())
+        )
+        refused = self._read(ended_ms, router, reply.status, "refused", problem=problem, detail=detail)
+        return replace(refused, candidates=candidates), None
+
+    def _answered(self, ended_ms: float, router: str, status: int, body: dict[str, Any], position: Position) -> Read:
+        lag, served_by, committed_at = body["lag"], body["served_by"], body["committed_at"]
+        return replace(
+            self._read(ended_ms, router, status, "found" if body["found"] else "absent"),
+            value=body.get("value"),
+            version=body["version"],
+            committed_at_us=None if committed_at is None else _micros(committed_at),
+            offset_lag=lag["offset_lag"],
+            time_lag_ms=lag["time_lag_ms"],
+            partition=body["partition"],
+            node=served_by.get("node_id", ""),
+            role=served_by["role"],
+            position_version=position.version,
+        )
+
+    def _read(
+        self, ended_ms: float, router: str, status: int, outcome: Outcome, *, problem: str = "", detail: str = ""
+    ) -> Read:
+        return Read(
+            session=self.session,
+            seq=self.seq,
+            began_ms=self.began_ms,
+            ended_ms=ended_ms,
+            router=router,
+            store=STORE,
+            key=key_text(*self.key),
+            bounds=self.bounds,
+            status=status,
+            outcome=outcome,
+            problem=problem,
+            detail=detail,
+        )
+
+
+def _micros(text: str) -> int:
+    since = datetime.fromisoformat(text) - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

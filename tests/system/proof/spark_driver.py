@@ -1,0 +1,89 @@
+"""The Spark process of the proof: started, killed with its JVM, started again, and asked for the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.support.spark_formats import StateFormat
+from tests.support.spark_process import SparkJob
+from tests.support.spark_session import REPOSITORY, SOCKET_NAME, java_environment
+from tests.system.proof import query
+
+from understudy_shared.sockets import private_socket_dir
+
+
+class SparkDriver:
+    """One query over all its lives. `temporary` is short enough for Spark's sockets."""
+
+    def __init__(
+        self, checkpoint: Path, folder: Path, temporary: Path, *, state_format: StateFormat, every_ms: int
+    ) -> None:
+        self.checkpoint = checkpoint
+        self._folder = folder
+        self._temporary = temporary
+        self._arguments = ["--format", json.dumps(asdict(state_format)), "--every-ms", str(every_ms)]
+        self._lives = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._job: SparkJob | None = None
+
+    def start(self) -> None:
+        """Start the driver; it goes on where the last one stopped."""
+        self._lives += 1
+        folder = self._folder / f"life-{self._lives}"
+        folder.mkdir(parents=True)
+        output, errors = folder / "output.txt", folder / "errors.txt"
+        tied = [sys.executable, "-m", "understudy.demo.tied", str(os.getpid())]
+        own = [str(self.checkpoint), "--folder", str(folder), *self._arguments]
+        with output.open("wb") as out, errors.open("wb") as err:
+            self._process = subprocess.Popen(
+                [*tied, sys.executable, "-m", query.__name__, *own],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=err,
+                cwd=REPOSITORY,
+                env={**os.environ, **java_environment(), "PYTHONUNBUFFERED": "1", "TMPDIR": str(self._temporary)},
+                start_new_session=True,
+            )
+        self._job = SparkJob(self._process, output, errors)
+
+    def wait_until_it_runs(self) -> None:
+        assert self._job is not None
+        self._job.wait_for_line(query.STARTED)
+
+    def kill(self) -> None:
+        """`kill -9` of driver and JVM, in whatever batch they are."""
+        if self._job is not None:
+            self._job.kill()
+
+    def tell_truth(self, path: Path) -> None:
+        """Stop the query for good and have Spark write the truth about every version to `path`."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._job is not None
+        self._process.stdin.write(f"truth {path}\n".encode())
+        self._process.stdin.flush()
+        self._job.wait_for_line(query.TOLD)
+
+    def end(self) -> None:
+        self.kill()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+@contextmanager
+def spark_driver(checkpoint: Path, folder: Path, *, state_format: StateFormat, every_ms: int) -> Iterator[SparkDriver]:
+    """A query until the end of the block, already starting; its logs lie in `folder`."""
+    with private_socket_dir(f"us-{'0' * 8}/{SOCKET_NAME}") as temporary:
+        driver = SparkDriver(checkpoint, folder, temporary, state_format=state_format, every_ms=every_ms)
+        driver.start()
+        try:
+            yield driver
+        finally:
+            driver.end()

@@ -1,0 +1,183 @@
+"""What runs: Spark, Redis, three nodes, two routers, and a proxy on every way between them. All at default settings but
+for ports, ids and folders.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.system.proof.commit_watch import CommitWatch
+from tests.system.proof.disk import small_disk
+from tests.system.proof.fake_clock import FakeClock
+from tests.system.proof.history import Commit, Watched
+from tests.system.proof.processes import Proxies, Service, free_port
+from tests.system.proof.spark_driver import SparkDriver, spark_driver
+from tests.system.proof.views import View
+
+APPLICATION = "proof"
+NODES = ("node-1", "node-2", "node-3")
+ROUTERS = ("router-1", "router-2")
+NODE_WITH_SMALL_DISK = "node-3"
+NODE_WITH_FAKE_CLOCK = "node-2"
+FORMATS = {"rocksdb": ROCKSDB_CHANGELOG_V2, "hdfs": HDFS_V1.with_default_manager()}
+"""Without unique file names a crash wants Spark's own checkpoint manager (tests/support/spark_crash.py says why)."""
+
+SETTLE_LIMIT_S = 60.0
+COMMIT_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorldOptions:
+    """How the query keeps its state and how often it commits."""
+
+    state_format: StateFormat = ROCKSDB_CHANGELOG_V2
+    every_ms: int = 700
+
+
+@dataclass(slots=True)
+class World:
+    """All that runs, by name. `small_disk` is why there is none where the machine does not allow it."""
+
+    folder: Path
+    checkpoint: Path
+    spark: SparkDriver
+    redis: RedisServer
+    proxies: Proxies
+    watch: CommitWatch
+    nodes: Mapping[str, Service]
+    routers: Mapping[str, Service]
+    views: Mapping[str, View]
+    small_disk: Path | str
+    clock: FakeClock
+
+    def lag_report(self, router: str = ROUTERS[0]) -> dict[str, Any]:
+        """What a router knows."""
+        reply = self.routers[router].get("/admin/v1/lag")
+        assert reply.status == 200, reply
+        return reply.body
+
+    def restart_spark(self) -> None:
+        """Start the driver again and wait until it has committed something."""
+        before = self.watch.version
+        self.spark.start()
+        wait_for_commits(self.watch, before + 1)
+
+    def unsettled(self) -> str:
+        """What is not as it is when nothing is broken; empty when all is well."""
+        for service in (*self.nodes.values(), *self.routers.values()):
+            if not service.is_running:
+                return f"{service.name} does not run"
+            if not service.is_ready:
+                return f"{service.name} is not ready"
+        for router in self.routers:
+            if why := unsettled_by(self.lag_report(router), self.watch.version):
+                return f"{router}: {why}"
+        return ""
+
+    def settle(self, limit_s: float = SETTLE_LIMIT_S) -> str:
+        """Wait until all is well; returns what is not, when it does not get well in time."""
+        until_s = time.monotonic() + limit_s
+        while (why := self.unsettled()) and time.monotonic() < until_s and "does not run" not in why:
+            time.sleep(0.1)
+        return why
+
+
+def unsettled_by(report: Mapping[str, Any], version: int) -> str:
+    """What a router's report lacks: every node alive, and two replicas of each partition near the end."""
+    live = {node["node_id"] for node in report["nodes"] if node["live"]}
+    if missing := set(NODES) - live:
+        return f"{', '.join(sorted(missing))} not alive"
+    if not report["stores"]:
+        return "no stores"
+    for store in report["stores"]:
+        near: dict[int, set[str]] = {}
+        for replica in store["partitions"]:
+            current = replica["current_offset_position"]
+            if current is not None and current >= version - 3:
+                near.setdefault(replica["partition"], set()).add(replica["role"])
+        short = [partition for partition, roles in near.items() if not {"active", "standby"} <= roles]
+        if len(near) < 6 or short:
+            return f"{store['store']}: no active or no standby near version {version} of {short or 'some partition'}"
+    return ""
+
+
+@contextmanager
+def world(folder: Path, options: WorldOptions, told: Callable[[Commit | Watched], None]) -> Iterator[World]:
+    """All of it until the end of the block, which begins when all is well. Commits are `told` as they appear."""
+    checkpoint = folder / APPLICATION
+    with ExitStack() as stack:
+        spark = stack.enter_context(
+            spark_driver(checkpoint, folder / "spark", state_format=options.state_format, every_ms=options.every_ms)
+        )
+        redis = stack.enter_context(redis_server(port=0))
+        assert redis.port is not None
+        (folder / "logs").mkdir()
+        proxies = Proxies(folder / "logs" / "proxies.log")
+        stack.callback(proxies.end)
+        disk = stack.enter_context(small_disk(folder / "small-disk"))
+        clock = FakeClock(folder / "clock")
+        routers = {name: _router(name, folder, proxies, redis.port) for name in ROUTERS}
+        views = {name: View(folder / "views" / name / APPLICATION, checkpoint) for name in NODES}
+        data = {name: folder / "data" / name for name in NODES}
+        if isinstance(disk, Path):
+            data[NODE_WITH_SMALL_DISK] = disk
+        nodes = {
+            name: _node(name, views[name].path, data[name], folder=folder, proxies=proxies, redis_port=redis.port)
+            for name in NODES
+        }
+        nodes[NODE_WITH_FAKE_CLOCK].launcher = clock.launcher
+        watch = CommitWatch(checkpoint, told)
+        stack.callback(watch.end)
+        made = World(folder, checkpoint, spark, redis, proxies, watch, nodes, routers, views, disk, clock)
+        for service in routers.values():
+            stack.callback(service.kill)
+            service.start()
+        spark.wait_until_it_runs()
+        wait_for_commits(watch, 2)
+        for service in nodes.values():
+            stack.callback(service.kill)
+            service.start()
+        for view in views.values():
+            stack.callback(view.heal)
+        why = made.settle(120)
+        assert not why, f"the world does not get well: {why}; its logs are in {folder / 'logs'}"
+        yield made
+
+
+def wait_for_commits(watch: CommitWatch, version: int) -> None:
+    """Until `version` is committed."""
+    until_s = time.monotonic() + COMMIT_LIMIT_S
+    while watch.version < version:
+        assert time.monotonic() < until_s, f"Spark does not commit version {version}"
+        time.sleep(0.05)
+
+
+def redis_proxy(service: str) -> str:
+    """The proxy between a node or router and Redis; that between routers and a node has the node's name."""
+    return f"{service}-redis"
+
+
+def _node(name: str, checkpoint: Path, data: Path, *, folder: Path, proxies: Proxies, redis_port: int) -> Service:
+    port = free_port()
+    arguments = [
+        "node", str(checkpoint), "--node-id", name, "--port", str(port), "--data-dir", str(data),
+        "--advertise-port", str(proxies.open(name, port)),
+        "--redis", f"redis://127.0.0.1:{proxies.open(redis_proxy(name), redis_port)}/0",
+    ]  # fmt: skip
+    return Service(name, arguments, folder / "logs" / f"{name}.log", port=port)
+
+
+def _router(name: str, folder: Path, proxies: Proxies, redis_port: int) -> Service:
+    port = free_port()
+    arguments = [
+        "router", "--application-id", APPLICATION, "--port", str(port), "--data-dir", str(folder / "data" / name),
+        "--redis", f"redis://127.0.0.1:{proxies.open(redis_proxy(name), redis_port)}/0",
+    ]  # fmt: skip
+    return Service(name, arguments, folder / "logs" / f"{name}.log", port=port)

@@ -1,0 +1,120 @@
+"""A history and a truth come back from their files as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.system.proof.history import (
+    HISTORY_NAME,
+    Bounds,
+    Commit,
+    FaultEvent,
+    FinalReplica,
+    History,
+    HistoryWriter,
+    Meta,
+    Read,
+    Record,
+    Value,
+    Watched,
+    load,
+)
+from tests.system.proof.schedule import short
+from tests.system.proof.truth_of_state import ABSENT, Truth
+
+META = Meta(7, short(7).to_json(), settings={"rate": 300}, versions={"spark": "4.3.0"})
+READ = Read(1, 2, 10.5, 12.25, "router-1", "words", '["a",1]', Bounds(max_lag=2), 200, "found", value={"count": 3})
+REFUSED = Read(1, 3, 20, 21, "", "words", '["é"]', Bounds(), 503, "refused", candidates=(("node-1", "dead"),))
+COMMIT = Commit(1, 5.0, None, 17)
+FAULT = FaultEvent(11.0, "kill-active", "node-1", "injected")
+FINAL = FinalReplica("node-1", "words", 0, 1, {'["a",1]': {"count": 3}, '["b",1]': None})
+RECORDS: list[Record] = [META, COMMIT, READ, FAULT, REFUSED, Watched(30.0), FINAL]
+
+
+def written(folder: Path) -> HistoryWriter:
+    writer = HistoryWriter(folder)
+    for record in RECORDS:
+        writer.write(record)
+    return writer
+
+
+def test_a_history_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    path = written(tmp_path).close()
+    assert path.suffix == ".gz"
+    assert not (tmp_path / HISTORY_NAME).exists()
+    assert load(path) == load(tmp_path) == History(META, [READ, REFUSED], [COMMIT], [FAULT], [FINAL], 30.0)
+
+
+def test_a_history_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+    written(tmp_path)._file.close()  # as its process ends
+    plain = tmp_path / HISTORY_NAME
+    lines = plain.read_bytes().splitlines(keepends=True)
+    plain.write_bytes(b"".join(lines[:3])[:-5])
+    assert load(tmp_path) == load(plain) == History(META, commits=[COMMIT])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"", "is empty"),
+        (b'["commit",{}]\n', "line 1"),
+        (b'["cat",{}]\n', "line 1"),
+        (b'["watched",{"until_ms":1}]\n', "begin"),
+    ],
+)
+def test_a_file_that_is_no_history_is_refused(tmp_path: Path, text: bytes, why: str) -> None:
+    (tmp_path / HISTORY_NAME).write_bytes(text)
+    with pytest.raises(ValueError, match=why):
+        load(tmp_path)
+
+
+def test_equal_bounds_are_one_object_after_loading(tmp_path: Path) -> None:
+    with HistoryWriter(tmp_path) as writer:
+        for record in (META, READ, READ):
+            writer.write(record)
+    first, second = load(tmp_path).reads
+    assert first.bounds is second.bounds
+    assert first.key is second.key
+
+
+CHANGES: dict[str, dict[str, list[tuple[int, Value | None]]]] = {
+    "words": {"a": [(2, {"n": 1}), (4, ABSENT), (5, {"n": 2})], "b": [(3, {"n": 9})]}
+}
+
+
+def test_the_truth_is_what_held_last() -> None:
+    truth = Truth(CHANGES, first=1, last=6)
+    assert [truth.at("words", "a", version) for version in range(1, 7)] == [
+        ABSENT,
+        {"n": 1},
+        {"n": 1},
+        ABSENT,
+        {"n": 2},
+        {"n": 2},
+    ]
+    assert truth.at("words", "never", 3) is ABSENT
+    assert truth.state("words", 4) == {"b": {"n": 9}}
+
+
+@pytest.mark.parametrize(("store", "version"), [("words", 0), ("words", 7), ("other", 1)])
+def test_the_truth_says_so_when_it_does_not_know(store: str, version: int) -> None:
+    with pytest.raises(LookupError):
+        Truth(CHANGES, first=1, last=6).at(store, "a", version)
+
+
+def test_the_truth_comes_back_from_its_file(tmp_path: Path) -> None:
+    Truth(CHANGES, first=1, last=6).save(tmp_path / "truth.json.gz")
+    truth = Truth.load(tmp_path / "truth.json.gz")
+    assert (truth.first, truth.last, truth.stores) == (1, 6, ("words",))
+    assert [truth.state("words", version) for version in (1, 2, 4, 6)] == [
+        {},
+        {"a": {"n": 1}},
+        {"b": {"n": 9}},
+        {"a": {"n": 2}, "b": {"n": 9}},
+    ]
+
+
+def test_changes_out_of_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="do not rise"):
+        Truth({"words": {"a": [(2, None), (2, {"n": 1})]}}, first=1, last=3)

@@ -1,0 +1,116 @@
+"""Schedules: the same seed gives the same, two faults never meet where the menu does not say so, every fault comes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.system.proof.schedule import (
+    CAST,
+    MENU,
+    MIN_GAP_S,
+    Cast,
+    Schedule,
+    Step,
+    long,
+    objections,
+    random_schedule,
+    short,
+)
+
+SEEDS = st.integers(0, 2**32)
+
+
+def test_every_fault_of_the_failure_stories_is_on_the_menu() -> None:
+    wanted = "kill-active stop-active kill-router cut-node cut-node-from-redis slow-node node-answers-500 refuse-node "
+    wanted += "redis-down redis-pause redis-flush disk-full corrupt-changelog delete-changelog clock-jump "
+    wanted += "rolling-restart checkpoint-gone kill-spark"
+    assert set(MENU) == set(wanted.split())
+
+
+@given(seed=SEEDS)
+def test_the_short_schedule_has_every_fault_once_in_about_three_minutes(seed: int) -> None:
+    schedule = short(seed)
+    assert [step.fault for step in schedule.steps] == list(MENU)
+    assert 150 < schedule.ends_s < 200
+
+
+@settings(max_examples=30)
+@given(seed=SEEDS)
+def test_the_long_schedule_has_every_fault_and_what_the_menu_allows_beside_it_in_about_ten_minutes(seed: int) -> None:
+    schedule = long(seed)
+    assert {step.fault for step in schedule.steps} == set(MENU)
+    assert len(schedule.steps) > len(MENU)
+    assert 500 < schedule.ends_s < 660
+
+
+@settings(max_examples=30)
+@given(seed=SEEDS, minutes=st.floats(1, 40))
+def test_a_random_schedule_ends_in_time_and_no_fault_comes_again_before_all_have_come(
+    seed: int, minutes: float
+) -> None:
+    schedule = random_schedule(minutes, seed)
+    assert schedule.ends_s <= minutes * 60 + 0.1
+    outer: list[str] = []
+    until_s = 0.0
+    for step in schedule.steps:
+        if step.at_s >= until_s:
+            outer.append(step.fault)
+            until_s = step.until_s
+    for start in range(0, len(outer), len(MENU)):
+        round_of_all = outer[start : start + len(MENU)]
+        assert len(set(round_of_all)) == len(round_of_all)
+
+
+@settings(max_examples=50)
+@given(seed=SEEDS)
+def test_every_schedule_may_be_run_and_hits_only_who_is_there(seed: int) -> None:
+    cast = Cast(nodes=("a", "b", "c", "d"), routers=("r",))
+    for schedule in (short(seed, cast), long(seed, cast), random_schedule(12, seed, cast)):
+        assert objections(schedule) == []
+        for step in schedule.steps:
+            assert step.target in cast.targets(MENU[step.fault].target)
+
+
+@settings(max_examples=50)
+@given(seed=SEEDS)
+def test_two_faults_that_take_a_replica_never_overlap(seed: int) -> None:
+    steps = [step for step in random_schedule(30, seed).steps if MENU[step.fault].takes_replica]
+    for earlier, later in pairwise(steps):
+        assert later.at_s >= earlier.until_s + MIN_GAP_S
+
+
+@given(seed=SEEDS)
+def test_a_schedule_is_a_function_of_its_seed_and_comes_back_from_its_json(seed: int) -> None:
+    schedule = random_schedule(5, seed)
+    assert random_schedule(5, seed) == schedule == Schedule.from_json(schedule.to_json())
+
+
+def test_a_menu_may_be_cut_down() -> None:
+    chosen = ("redis-down", "kill-active")
+    assert {step.fault for step in long(3, CAST, chosen).steps} == set(chosen)
+    assert {step.fault for step in random_schedule(5, 3, CAST, chosen).steps} == set(chosen)
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ((Step(5, "meteor", "node-1", 5),), "no fault"),
+        ((Step(5, "kill-active", "node-1", 0),), "lasts no time"),
+        ((Step(50, "kill-active", "node-1", 5), Step(5, "slow-node", "node-1", 5)), "order"),
+        ((Step(5, "kill-active", "node-1", 5), Step(11, "slow-node", "node-2", 5)), "meets"),
+        ((Step(5, "redis-down", "redis", 10), Step(8, "disk-full", "node-2", 2)), "meets"),
+        ((Step(5, "redis-down", "redis", 10), Step(8, "kill-active", "node-2", 9)), "meets"),
+        ((Step(5, "redis-down", "redis", 100),), "beyond the end"),
+    ],
+)
+def test_a_schedule_that_breaks_the_menus_rules_is_refused(steps: tuple[Step, ...], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Schedule.from_json(Schedule("by hand", 1, steps, 60).to_json())
+
+
+def test_a_fault_that_the_menu_allows_beside_another_lies_within_it() -> None:
+    steps = (Step(5, "redis-down", "redis", 20), Step(8, "kill-active", "node-2", 9))
+    assert objections(Schedule("by hand", 1, steps, 60)) == []
