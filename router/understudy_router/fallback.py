@@ -138,6 +138,12 @@ class Walk:
         walk._is_rescued = self._is_rescued
         return walk
 
+    def reorder(self, choice: Choice) -> None:
+        """Go on by what is known now: others may have turned out to be silent, too."""
+        self._candidates, self._in_bound = choice.asked, len(choice.order)
+        self._exclusions = choice.exclusions
+        self._next = 0
+
     def next(self) -> Candidate | None:
         """Whom to ask besides those on their way; None when everybody was asked.
 

@@ -205,6 +205,8 @@ class Forwarder:
         if not keys or walk.is_hopeful:
             return
         if self._clock.monotonic_ms() < errand.deadline_ms:
+            if reason == Delay.SILENT:
+                walk.reorder(self._chooser.choose(errand.route, partition, errand.bound))
             candidate = walk.after(reason, lambda step: self._may(step, keys))
             if candidate is not None:
                 _move(moves, candidate, partition)

@@ -31,7 +31,7 @@ class RouterSettings(ServiceSettings):
     """0 takes any free port and logs it."""
 
     hop_timeout_ms: int = Field(1000, ge=10, le=60_000)
-    """Longest time a node may take for a hop before the next candidate is asked; a hop normally takes about 1 ms."""
+    """Longest time a node may take for a hop; then another is asked, if the retry budget allows it. Normal is 1 ms."""
 
     deadline_ms: int = Field(3000, ge=10, le=600_000)
     """Longest time a lookup may take in all, beyond what the reader asked it to wait: three hops that time out."""

@@ -16,7 +16,7 @@ from understudy_router.polling import Polls
 from understudy_router.remembering import RouterMemory, of_a_past_life
 from understudy_router.tables import Tables
 from understudy_shared.bus.base import Back, BusError, Lost
-from understudy_shared.bus.gossip import Gossip, digest_of
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, digest_of
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.messages import Assignment, Catalogue, Farewell, Heartbeat
@@ -72,6 +72,8 @@ class Watcher:
         self._seeds = frozenset(seeds)
         self._recalled = False
         self._unconfirmed: Assignment | None = None
+        self._left_behind_ms: float | None = None
+        """Since when no node follows what is known here, and all of them something earlier."""
         """The remembered assignment, until a node follows it or something else is known."""
         self._nodes_moved = False
         self._polls = Polls(nodes, tables, heard=self._heard, assigned=self._assigned)
@@ -166,7 +168,7 @@ class Watcher:
         elif remembered is not None and of_a_past_life(remembered, beats):
             found = await self._polls.ask_the_latest()
             if found is not None and self._unconfirmed is remembered:
-                log.warning("what was remembered is of a cluster that is gone", extra={"action": "not-remembered"})
+                log.warning("what was known is of a cluster that is gone", extra={"action": "not-remembered"})
                 self._tables.assignment = None
                 self._assigned(found)
 
@@ -205,8 +207,21 @@ class Watcher:
                 await self._read_keys()
             self._tables.expire(self._clock.monotonic_ms())
             self._note_nodes()
+            self._doubt(now_ms)
             if self._unconfirmed is not None and any(node.heartbeat.epoch for node in self._tables.nodes.values()):
                 self._refresh_wanted.set()
+
+    def _doubt(self, now_ms: float) -> None:
+        """Nodes that went back behind what is known here, all of them and for an expiry, are of another cluster: theirs
+        lost its disks and Redis its keys. What is known counts no more than if it were only remembered.
+        """
+        known, beats = self._tables.assignment, [node.heartbeat for node in self._tables.nodes.values()]
+        if known is None or not of_a_past_life(known, beats):
+            self._left_behind_ms = None
+        elif self._left_behind_ms is None:
+            self._left_behind_ms = now_ms
+        elif now_ms - self._left_behind_ms > self.heartbeat_ms * EXPIRY_HEARTBEATS:
+            self._unconfirmed = known
 
     def _note_nodes(self) -> None:
         if self._nodes_moved:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
+import struct
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import uvloop
 from tests.support.bus_talk import APPLICATION, assignment, eventually, heartbeat, listening
 from tests.support.redis_server import RedisServer, redis_server
 
@@ -237,3 +242,35 @@ async def test_a_peer_that_accepts_and_never_answers_ends_calls_at_their_deadlin
         with pytest.raises(BusError, match="did not answer within 300 ms"):
             await bus.get("us:{flights}:key")
         await bus.close()
+
+
+def test_on_the_services_loop_a_peer_that_resets_its_connections_at_any_moment_is_a_bus_that_is_away() -> None:
+    """As a proxy before a dead Redis does. uvloop says otherwise than asyncio that a connection is gone."""
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        resetting = threading.Thread(target=_reset_every_connection, args=[port], name="resets")
+        resetting.start()
+
+        async def ask() -> None:
+            bus = RedisBus(f"redis://127.0.0.1:{port.getsockname()[1]}/0")
+            for _ in range(400):
+                with pytest.raises(BusError):
+                    await bus.get("us:{flights}:key")
+            await bus.close()
+
+        try:
+            uvloop.run(ask())
+        finally:
+            port.shutdown(socket.SHUT_RDWR)
+            resetting.join()
+
+
+def _reset_every_connection(port: socket.socket) -> None:
+    chance = random.Random(1)
+    while True:
+        try:
+            taken, _ = port.accept()
+        except OSError:
+            return
+        time.sleep(chance.uniform(0, 0.0006))  # before, while and after the client says its first words
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        taken.close()

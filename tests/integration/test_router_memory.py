@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.support.bus_talk import APPLICATION
-from tests.support.fake_cluster import Cluster, catalogue, until
+from tests.support.fake_cluster import LIMIT_S, Cluster, catalogue, until
 from tests.support.fake_node import FakeNode, fake_nodes, found
 from tests.support.fragile_bus import FragileBus
 
@@ -135,6 +136,28 @@ async def test_what_is_remembered_of_a_cluster_that_is_gone_gives_way_to_what_no
                 await on_the_bus(known, order=(1, 1))
             await until(lambda: order_of(known.router) == (1, 1), what="what the nodes follow")
             assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+
+
+async def test_a_router_that_lived_through_the_loss_of_a_whole_cluster_follows_the_next_one(tmp_path: Path) -> None:
+    bus = FragileBus()
+    async with fake_nodes(a, b) as nodes, router_at(bus, Remembered(tmp_path, APPLICATION), nodes) as known:
+        await on_the_bus(known, order=(5, 9))
+        await until(lambda: order_of(known.router) == (5, 9), what="the first cluster")
+        await known.gossip.write_catalogue(digest_of(known.catalogue), known.catalogue)
+        for node in nodes:
+            tells(known, node, order=(1, 1))
+            await known.beat(node, term=1, epoch=1, heartbeat_ms=100)
+            assert order_of(known.router) == (5, 9), "a node may be late"
+
+        async def beat_on() -> None:
+            while order_of(known.router) != (1, 1):
+                for node in nodes:
+                    await known.beat(node, term=1, epoch=1, heartbeat_ms=100)
+                await asyncio.sleep(0.05)
+
+        async with asyncio.timeout(LIMIT_S):
+            await beat_on()
+        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
 
 
 async def test_what_is_remembered_stays_while_one_node_follows_it(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from understudy_shared.bus.redis_sync import SyncPublisher
 
 TASKS = 4
 VERSION = 3
+DEFAULT_HEARTBEAT_MS = 1000
+"""A frozen Redis is noticed at the deadline of a call, which must come before an expiry, as it does by default."""
+
 NAMES = Names(APPLICATION)
 KEY = "us:{counting}:key"
 CALL_MS = 2000
@@ -246,11 +249,11 @@ async def test_after_a_failover_values_are_there_subscriptions_are_back_and_hint
     publisher.close()
 
 
-@pytest.fixture
-def running(tmp_path: Path, trio: SentinelTrio) -> Iterator[Cluster]:
-    """Three nodes and two routers at rest."""
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
-    with cluster(checkpoint.path, tmp_path, trio.url, routers=2) as known:
+@contextmanager
+def at_rest(folder: Path, trio: SentinelTrio, **settings: object) -> Iterator[Cluster]:
+    """Three nodes and two routers."""
+    checkpoint = HandmadeCheckpoint(folder / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
+    with cluster(checkpoint.path, folder, trio.url, routers=2, **settings) as known:
         known.wait_to_rest(copies=2, version=VERSION)
         yield known
 
@@ -272,12 +275,15 @@ def wait_to_be_at(server: RedisServer, known: Cluster) -> None:
 
 
 def test_a_primary_killed_under_load_that_takes_the_last_assignments_with_it_turns_nothing_back(
-    trio: SentinelTrio, running: Cluster
+    tmp_path: Path, trio: SentinelTrio
 ) -> None:
-    known = running
     publisher = SyncPublisher(trio.url, APPLICATION)
     publisher.hint(VERSION)
-    with reading(*known.routers) as reader, heard_assignments(trio.url) as heard:
+    with (
+        at_rest(tmp_path, trio) as known,
+        reading(*known.routers) as reader,
+        heard_assignments(trio.url) as heard,
+    ):
         replica = trio.unlink_replica()
         known.start("n4")
         known.wait_to_rest(copies=2, version=VERSION)
@@ -312,11 +318,14 @@ def _are_past(known: Cluster, order: tuple[int, int]) -> bool:
 
 @pytest.mark.full
 def test_a_primary_that_freezes_under_load_is_replaced_and_comes_back_as_a_replica(
-    trio: SentinelTrio, running: Cluster
+    tmp_path: Path, trio: SentinelTrio
 ) -> None:
-    known = running
-    before = known.router.order()
-    with reading(*known.routers) as reader, heard_assignments(trio.url) as heard:
+    with (
+        at_rest(tmp_path, trio, lag_refresh_ms=DEFAULT_HEARTBEAT_MS) as known,
+        reading(*known.routers) as reader,
+        heard_assignments(trio.url) as heard,
+    ):
+        before = known.router.order()
         old = trio.pause_primary()
         new = trio.wait_for_new_primary(old)
         wait_to_be_at(new, known)

@@ -207,10 +207,18 @@ def _knows(sentinel: SentinelProcess, others: int, replicas: int) -> bool:
 
 
 def _leads(server: RedisServer) -> bool:
-    told: Any = server.command("INFO", "replication")
-    return bool(told["role"] == "master")
+    return _replication(server).get("role") == "master"
 
 
 def _follows(server: RedisServer) -> bool:
-    told: Any = server.command("INFO", "replication")
-    return bool(told["role"] == "slave" and told["master_link_status"] == "up")
+    told = _replication(server)
+    return (told.get("role"), told.get("master_link_status")) == ("slave", "up")
+
+
+def _replication(server: RedisServer) -> dict[str, Any]:
+    """What it says of its part; nothing when it ends connections, as it does when its part changes."""
+    try:
+        told: Any = server.command("INFO", "replication")
+    except redis.ConnectionError:
+        return {}
+    return dict(told)

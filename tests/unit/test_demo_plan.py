@@ -64,7 +64,7 @@ def test_the_command_line_understands_every_part() -> None:
     node, router = parsed(plan.nodes[1].arguments), parsed(plan.routers[1].arguments)
     assert (node["checkpoint"], node["node_id"], node["port"]) == (str(FOLDER / "checkpoint"), "node-2", 7102)
     assert node["data_dir"] == str(FOLDER / "node-2")
-    assert router["port"] == 8081
+    assert (router["port"], router["data_dir"]) == (8081, str(FOLDER / "router-2"))
     for settings in (node, router):
         assert (settings["application_id"], settings["redis"]) == (APPLICATION_ID, plan.redis)
     settings = json.loads(str(parsed(plan.pipeline.arguments)["settings"]))

@@ -82,7 +82,7 @@ def make_plan(options: DemoOptions, *, folder: Path, redis: str, ports: Sequence
         redis,
         Part("pipeline", "pipeline", ("demo-pipeline", pipeline_settings(options, folder, checkpoint, redis))),
         tuple(_node(number, port, folder, checkpoint, redis) for number, port in enumerate(node_ports, 1)),
-        tuple(_router(number, port, redis) for number, port in enumerate(router_ports, 1)),
+        tuple(_router(number, port, folder, redis) for number, port in enumerate(router_ports, 1)),
     )
 
 
@@ -117,6 +117,7 @@ def _node(number: int, port: int, folder: Path, checkpoint: Path, redis: str) ->
     return Part(name, "node", arguments, f"http://127.0.0.1:{port}")
 
 
-def _router(number: int, port: int, redis: str) -> Part:
-    arguments = ("router", "--application-id", APPLICATION_ID, "--redis", redis, "--port", str(port))
-    return Part(f"router-{number}", "router", arguments, f"http://127.0.0.1:{port}")
+def _router(number: int, port: int, folder: Path, redis: str) -> Part:
+    name = f"router-{number}"
+    identity = ("--application-id", APPLICATION_ID, "--redis", redis, "--port", str(port))
+    return Part(name, "router", ("router", *identity, "--data-dir", str(folder / name)), f"http://127.0.0.1:{port}")

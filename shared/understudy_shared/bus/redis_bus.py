@@ -22,7 +22,14 @@ from redis.exceptions import RedisError
 from understudy_shared.bus import redis_scripts as scripts
 from understudy_shared.bus.base import Back, BusError, Fence, Lost, Stored
 from understudy_shared.bus.inbox import Inbox
-from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, masked, sentinel_place
+from understudy_shared.bus.redis_connection import (
+    bus_error,
+    checked,
+    closed_transport_as_os_error,
+    connection_options,
+    masked,
+    sentinel_place,
+)
 from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
 from understudy_shared.supervise import Supervisor
 
@@ -53,12 +60,12 @@ class RedisBus:
         self._pool = checked(url, lambda: _pool(url, timeout_s=call_timeout_ms / 1000))
         checked(url, self._connection)
         self._client: redis.Redis = redis.Redis(connection_pool=self._pool)
-        self._inboxes: set[Inbox] = set()
+        self._readers: dict[Inbox, Supervisor] = {}
         self._closed = False
         self._random = random.SystemRandom()
 
     def __repr__(self) -> str:
-        return f"RedisBus({self.where}, {len(self._inboxes)} readers)"
+        return f"RedisBus({self.where}, {len(self._readers)} readers)"
 
     async def get(self, key: str) -> Stored | None:
         """What stands under a key; of something that is not ours an empty payload, which is no document."""
@@ -129,22 +136,23 @@ class RedisBus:
         self._open()
         inbox = Inbox()
         reader = Supervisor()
-        self._inboxes.add(inbox)
+        self._readers[inbox] = reader
         reader.start(f"listens to {channel}", self._fill(inbox, channel))
         try:
             while (heard := await inbox.take()) is not None:
                 yield heard
         finally:
-            self._inboxes.discard(inbox)
+            self._readers.pop(inbox, None)
             await reader.stop()
 
     async def close(self) -> None:
-        """Give connections back and end every subscription; later calls are refused."""
+        """End every subscription and give connections back; later calls are refused."""
         self._closed = True
-        for inbox in self._inboxes:
+        for inbox, reader in list(self._readers.items()):
             inbox.end()
+            await reader.stop()  # its reader may not have come to it yet, and it must ask for no connection any more
         await self._client.aclose()
-        await self._pool.disconnect()
+        await self._pool.aclose()
 
     async def _fill(self, inbox: Inbox, channel: str) -> None:
         """Keep a subscription, and tell of each loss; a bug of ours goes to the reader, who would wait for ever."""
@@ -165,13 +173,14 @@ class RedisBus:
         connection = self._connection()
         stood = False
         try:
-            async with asyncio.timeout(self._timeout_ms / 1000):
-                await connection.connect()  # type: ignore[no-untyped-call]
-                await connection.send_command("SUBSCRIBE", channel)
-                await connection.read_response()
-            inbox.put(Back())
-            stood = True
-            await self._hear(connection, inbox)
+            with closed_transport_as_os_error():
+                async with asyncio.timeout(self._timeout_ms / 1000):
+                    await connection.connect()  # type: ignore[no-untyped-call]
+                    await connection.send_command("SUBSCRIBE", channel)
+                    await connection.read_response()
+                inbox.put(Back())
+                stood = True
+                await self._hear(connection, inbox)
         except (RedisError, OSError) as error:
             return stood, self._failed(error, f"listening to {channel}")
         finally:
@@ -245,8 +254,9 @@ class RedisBus:
         """Do it within its deadline. Raises BusError."""
         self._open()
         try:
-            async with asyncio.timeout((limit_ms or self._timeout_ms) / 1000):
-                return await work()
+            with closed_transport_as_os_error():
+                async with asyncio.timeout((limit_ms or self._timeout_ms) / 1000):
+                    return await work()
         except (RedisError, OSError) as error:
             raise self._failed(error, doing) from error
 

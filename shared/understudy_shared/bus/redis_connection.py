@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -121,6 +122,17 @@ def masked(url: str) -> str:
     if any(name in _SECRET for name, _ in told):
         query = urlencode([(name, "***" if name in _SECRET else value) for name, value in told], safe="*/")
     return f"{parts.scheme}://{place}{parts.path}{'?' + query if query else ''}"
+
+
+@contextmanager
+def closed_transport_as_os_error() -> Iterator[None]:
+    """Writing to a connection that was reset a moment ago is an OSError in asyncio, and a RuntimeError in uvloop."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "the handler is closed" not in str(error):
+            raise
+        raise ConnectionResetError(str(error)) from error
 
 
 def bus_error(error: BaseException, *, doing: str, where: str, timeout_ms: int) -> BusError:

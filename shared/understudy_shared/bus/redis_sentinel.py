@@ -63,6 +63,13 @@ class SentinelPool(tasks.SentinelConnectionPool, aio.BlockingConnectionPool):
         if primary != (connection.host, connection.port):
             raise RedisConnectionError(f"the primary is {primary[0]}:{primary[1]} now")
 
+    async def aclose(self) -> None:
+        """Give every connection back, those to sentinels too; nobody may ask for one any more."""
+        try:
+            await super().aclose()
+        finally:
+            await self.sentinel_manager.aclose()
+
 
 class ThreadSentinelPool(threads.SentinelConnectionPool):
     """The same for a thread, which makes one call at a time."""
@@ -83,18 +90,19 @@ class ThreadSentinelPool(threads.SentinelConnectionPool):
             self._check_at_s = time.monotonic() + PRIMARY_CHECK_MS / 1000
         return super().get_connection()
 
+    def close(self) -> None:
+        """Give every connection back, those to sentinels too."""
+        super().close()
+        for sentinel in self.sentinel_manager.sentinels:
+            sentinel.close()
+
 
 class _Sentinel(tasks.Sentinel):
-    """Its connections live no longer than a question: a fleet keeps none open, and whoever asks last leaves none."""
-
     async def discover_master(self, service_name: str) -> tuple[str, int]:
         try:
             host, port = await super().discover_master(service_name)
         except tasks.MasterNotFoundError as error:
             raise tasks.MasterNotFoundError(_unknown(service_name, error)) from None
-        finally:
-            for sentinel in self.sentinels:
-                await sentinel.connection_pool.disconnect(inuse_connections=False)
         return host, port
 
 
@@ -104,9 +112,6 @@ class _ThreadSentinel(threads.Sentinel):
             host, port = super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except threads.MasterNotFoundError as error:
             raise threads.MasterNotFoundError(_unknown(service_name, error)) from None
-        finally:
-            for sentinel in self.sentinels:
-                sentinel.connection_pool.disconnect()
         return host, port
 
 

@@ -121,7 +121,7 @@ class SyncPublisher:
             else:
                 done.set_result(None)
         self._client.close()
-        self._client.connection_pool.disconnect()
+        self._client.connection_pool.close()
 
 
 def _pool(url: str) -> redis.ConnectionPool:

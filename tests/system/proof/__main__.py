@@ -6,6 +6,7 @@ Exit code 1 when a claim is broken, 2 when what is asked for cannot be run.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from tests.system.proof.world import FORMATS, WorldOptions
 
 def main() -> int:
     """Do what the command line says; returns the exit code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was recorded is saved then, too
     arguments = _parser().parse_args()
     if arguments.command == "check":
         return judge(arguments.folder, is_json=arguments.json)

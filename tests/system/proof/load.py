@@ -1,7 +1,7 @@
 """The readers, in a process of their own: lookups arrive at a rate, however slowly earlier ones are answered.
 
-A reader whose router refuses the connection, breaks it before an answer or says that it is stopping asks the other one
-at once, as behind a load balancer; only when no router is left has the read failed. Every read is recorded.
+A reader whose router refuses the connection, breaks it before an answer or says that it is not in service asks the
+other one at once, as behind a load balancer; only when no router is left has the read failed. Every read is recorded.
 `rate N` on standard input changes the rate, any other line is answered by counts so far, and its end ends the load.
 """
 
@@ -21,7 +21,7 @@ import uvloop
 from tests.system.proof.history import HistoryWriter, Read
 from tests.system.proof.http_talk import Pool
 from tests.system.proof.keys import choose_key
-from tests.system.proof.sessions import Asked, Session, choose_kind, is_stopping, request_of
+from tests.system.proof.sessions import Asked, Session, choose_kind, is_out_of_service, request_of
 
 from understudy_shared.position import Position
 
@@ -106,9 +106,9 @@ class Load:
             except OSError as error:
                 why.append(f"{router}: {error}")
                 continue
-            if not is_stopping(reply):
+            if not is_out_of_service(reply):
                 return asked.replied(now_ms(), router, reply)
-            why.append(f"{router}: stopping")
+            why.append(f"{router}: {reply.body[:200].decode(errors='replace')}")
         return asked.failed(now_ms(), routers[-1], "; ".join(why)), None
 
     def _note(self, read: Read) -> None:

@@ -1,7 +1,7 @@
 """Services with a planted bug, for the checker to find: `python -m tests.system.proof.mutants NAME node|router ...`.
 
-The running code of that process is patched, then the ordinary command line runs; the project's code has no hooks for it.
-Some bugs show only where replicas lie apart, so those nodes follow a few versions behind: late, but honest about it.
+The running code of that process is patched, then the ordinary command line runs; the project's code has no hooks for
+it. Some bugs show only where replicas lie apart, so those nodes follow a few versions behind, and are honest about it.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from tests.system.proof.keys import STORE, Key, key_text
 from understudy_shared.bounds import WAIT_WITH_POSITION_MS
 from understudy_shared.position import Position, decode_position
 
-REFUSALS = frozenset({"no-acceptable-replica", "not-initialised", "lineage-changed", "overloaded"})
-"""Problems that say no in so many words; anything else that is no answer is a failure."""
+FAILURES = frozenset({"internal"})
+"""Problems that are no answer at all; every other typed problem says no, and the checker judges whether it may."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -96,9 +96,12 @@ def request_of(session: Session, key: Key) -> bytes:
     return f"GET {target} HTTP/1.1\r\nhost: proof\r\n\r\n".encode()
 
 
-def is_stopping(reply: HttpReply) -> bool:
-    """Whether a router says that it is about to go, so that a load balancer turns to another."""
-    return reply.status == 503 and b'"stopping"' in reply.body
+def is_out_of_service(reply: HttpReply) -> bool:
+    """Whether a router says that it is about to go or has only just come: its /readyz says so, too, and a load balancer
+    turns to another."""
+    return reply.status == 503 and (
+        b'"stopping"' in reply.body or (b'"not-initialised"' in reply.body and b'"candidates"' not in reply.body)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ class Asked:
             problem, detail = str(body["type"]), str(body.get("detail", ""))
         except (ValueError, KeyError, TypeError) as error:
             return self.failed(ended_ms, router, f"{error!r} in {reply.body[:300]!r}", status=reply.status), None
-        if problem not in REFUSALS:
+        if problem in FAILURES:
             return self.failed(ended_ms, router, detail, status=reply.status, problem=problem), None
         candidates = tuple(
             (str(candidate.get("node_id", "")), str(candidate.get("reason", "")))

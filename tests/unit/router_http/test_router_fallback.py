@@ -209,6 +209,16 @@ def test_a_rescue_may_leave_the_bound_by_the_tables_but_a_hedge_may_not() -> Non
         assert walk.rest == [candidate(1)]
 
 
+def test_after_a_silence_the_walk_goes_on_with_who_is_first_by_what_is_known_now() -> None:
+    first, purse = Walk(choice(3)), Purse(0)
+    step(first, 0)
+    first.waits(0, Delay.SILENT)
+    now = choice(3)
+    first.reorder(now._replace(order=(now.order[2], now.order[0], now.order[1])))
+    assert first.after("silent", purse) == candidate(2)
+    assert purse.steps == [Step.RESCUE]
+
+
 def test_a_new_walk_of_the_same_reader_keeps_who_is_on_the_way_and_is_not_rescued_for_free_again() -> None:
     first, purse = Walk(choice(3)), Purse(0)
     step(first, 0)

@@ -1,0 +1,92 @@
+"""The proof, run: real processes under faults and load, and each claim about what their readers saw.
+
+tests/system/proof is the tool, docs/proof.md says what is proven. A failure leaves the history in the folder that it
+names; `python -m tests.system.proof check FOLDER` judges it again, `replay FOLDER` runs it again.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.system.proof.checker import CLAIMS, Verdict, check
+from tests.system.proof.claims import ClaimResult
+from tests.system.proof.history import History, load
+from tests.system.proof.hunting import hunt
+from tests.system.proof.mutants import MUTANTS
+from tests.system.proof.report import as_text
+from tests.system.proof.run import TRUTH_NAME, RunOptions, run
+from tests.system.proof.schedule import MENU, Schedule, long, short
+from tests.system.proof.truth_of_state import Truth
+
+SEED = 4
+EVERY_RUN = ("serve-uncommitted", "off-by-one-version", "not-found-from-wrong-host")
+"""The mutants of every run; the others belong to the full matrix."""
+
+
+def say(line: str) -> None:
+    """Progress, shown by `pytest -s` and with a failure."""
+    sys.stderr.write(line + "\n")
+
+
+def judged(schedule: Schedule, folder: Path) -> tuple[History, Verdict]:
+    """Run a schedule, judge it, print the report with its percentiles."""
+    run(schedule, folder, RunOptions(), say)
+    history = load(folder)
+    verdict = check(history, Truth.load(folder / TRUTH_NAME))
+    say(as_text(history, verdict))
+    say(f"the history is in {folder}")
+    return history, verdict
+
+
+@pytest.fixture(scope="module")
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[History, Verdict]:
+    """The short schedule, run once for all its claims."""
+    return judged(short(SEED), tmp_path_factory.mktemp("proof"))
+
+
+@pytest.mark.timeout(480)
+def test_every_fault_of_the_menu_was_injected_and_healed_or_could_not_be_had_here(
+    short_run: tuple[History, Verdict],
+) -> None:
+    history, _ = short_run
+    healed = {event.fault for event in history.faults if event.phase == "healed" and not event.detail}
+    skipped = {event.fault: event.detail for event in history.faults if event.phase == "skipped"}
+    assert healed | set(skipped) == set(MENU), [event for event in history.faults if event.detail]
+
+
+@pytest.mark.timeout(480)
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_under_every_fault_the_claim_holds(claim: str, short_run: tuple[History, Verdict]) -> None:
+    _, verdict = short_run
+    assert_holds(verdict.claims[claim])
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1500)
+def test_over_ten_minutes_with_faults_beside_each_other_every_claim_holds(tmp_path: Path) -> None:
+    _, verdict = judged(long(SEED), tmp_path)
+    for claim in verdict.claims.values():
+        assert_holds(claim)
+
+
+@pytest.fixture(scope="module")
+def hunted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ClaimResult]:
+    """What the checker says of each mutant that is asked for in this run."""
+    chosen = {item.callspec.params.get("mutant") for item in request.session.items if hasattr(item, "callspec")}
+    return hunt([name for name in MUTANTS if name in chosen], tmp_path_factory.mktemp("mutants"), say)
+
+
+@pytest.mark.timeout(480)
+@pytest.mark.parametrize(
+    "mutant", [pytest.param(name, marks=() if name in EVERY_RUN else pytest.mark.full) for name in MUTANTS]
+)
+def test_a_bug_planted_in_the_services_is_found(mutant: str, hunted: dict[str, ClaimResult]) -> None:
+    claim = hunted[mutant]
+    assert claim.found > 0, f"{claim.name} examined {claim.examined} and found nothing wrong"
+
+
+def assert_holds(claim: ClaimResult) -> None:
+    """With the first violations, when it does not."""
+    assert claim.holds, "\n".join([claim.says, *claim.vacuous, *(each.text for each in claim.violations[:10])])
