@@ -3,10 +3,13 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+MINUTES ?= 30
+SEED ?= 1
+SOAK_ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test verify bench clean
+.PHONY: help setup demo check format test verify soak bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -32,6 +35,9 @@ test: setup ## the tests, one case for each claim
 
 verify: check ## everything: the checks, and the tests with their full matrices
 	$(BIN)/pytest -m "full or not full" $(PYTEST_ARGS)
+
+soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every claim about what readers saw
+	@$(BIN)/python -m tests.system.proof run --schedule random --minutes $(MINUTES) --seed $(SEED) $(SOAK_ARGS)
 
 bench: setup ## the benchmarks: ratios taken in one run on this machine
 	$(BIN)/python -m benchmarks

@@ -43,7 +43,11 @@ _HOST = Flag(
 )
 _MAX_IN_FLIGHT = Flag("max_in_flight", "number", 1024, "Requests answered at once; one more gets 429.")
 _REDIS = Flag(
-    "redis", "text", None, "Redis or Valkey of the cluster: redis://host:port/db or unix:///path.", is_required=True
+    "redis",
+    "text",
+    None,
+    "Redis or Valkey: redis://host:port/db, unix:///path or redis+sentinel://host:port,host:port/service.",
+    is_required=True,
 )
 
 

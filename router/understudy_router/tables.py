@@ -73,6 +73,8 @@ class Tables:
         self.events: deque[TableEvent] = deque(maxlen=MAX_EVENTS)
         self.version = 0
         self._hop_end: _HopEnd | None = None
+        self._had_bus = False
+        self._excused_ms = float("-inf")
         self._end: tuple[int, int] = (-1, 0)
         """`end_version`, and the `version` it was found at."""
         self._catalogue: tuple[str | None] | None = None
@@ -176,10 +178,17 @@ class Tables:
         if self.bus_lost_why is not None:
             self._event(now_ms, "bus-back", "")
         self.bus_lost_why = None
+        if self._had_bus:
+            self.excuse_silence(now_ms)
+        self._had_bus = True
         self.version += 1
 
+    def excuse_silence(self, now_ms: float) -> None:
+        """The bus stood still until now: that nobody was heard on it meanwhile says nothing of nodes."""
+        self._excused_ms = now_ms
+
     def expire(self, now_ms: float) -> None:
-        """Bury nodes that were silent for three of their heartbeats; nobody while the bus is away.
+        """Bury nodes that were silent for three of their heartbeats, with a bus to speak on all the while.
 
         An end that came with an answer is forgotten in time too: a history that was rewound ends earlier than it did.
         """
@@ -189,7 +198,7 @@ class Tables:
         if self.bus_lost_why is None:
             for node_id, node in list(self.nodes.items()):
                 expiry_ms = node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
-                if node.age_ms(now_ms) > expiry_ms:
+                if now_ms - max(node.said_ms, self._excused_ms) > expiry_ms:
                     self._bury(node_id, now_ms, f"silent for more than {expiry_ms} ms", "died")
         for node_id, dead in list(self.dead.items()):
             if now_ms - dead.died_ms > DEAD_KEPT_MS:

@@ -135,11 +135,14 @@ class Watcher:
 
     async def _read_keys(self) -> None:
         """What the keys say now is where to go on from."""
+        began_ms = self._clock.monotonic_ms()
         try:
             seen, assignment = await self._gossip.nodes(), await self._gossip.assignment()
         except BusError as error:
             self._lost(str(error))
             return
+        if self._clock.monotonic_ms() - began_ms > self.heartbeat_ms:  # it hung, and keys expired in it meanwhile
+            self._tables.excuse_silence(self._clock.monotonic_ms())
         for each in seen:
             self._heard(each.heartbeat, each.age_ms)
         if assignment is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark_queries import committed_batches, state_stores_unloaded, wait_until
+from tests.support.spark_session import REPOSITORY
 from tests.system.proof.commit_watch import CommitWatch
+from tests.system.proof.fake_clock import FakeClock
 from tests.system.proof.history import Commit, History, Meta, Watched
 from tests.system.proof.history import load as load_history
 from tests.system.proof.keys import STORE
@@ -140,6 +144,7 @@ def test_a_refusing_proxy_resets_what_is_open_refuses_what_is_new_and_listens_ag
     client.close()
     with pytest.raises(ConnectionRefusedError):
         get(client)
+    client.close()
     proxies.set("it", Toxics())
     assert get(client) == 200
 
@@ -319,3 +324,28 @@ def test_a_view_leads_to_the_checkpoint_to_nowhere_or_to_a_copy_with_a_bad_file(
     assert {path for path, content in files.items() if seen()[path] != content} == gone
     view.heal()
     assert seen() == files
+
+
+def test_a_clock_that_jumps_shifts_wall_time_at_once_and_leaves_monotonic_time_alone(tmp_path: Path) -> None:
+    clock = FakeClock(tmp_path / "clock")
+    script = (
+        "import sys, time, pathlib\n"
+        "from tests.system.proof.fake_clock import shift_clock\n"
+        "shift_clock(pathlib.Path(sys.argv[1]))\n"
+        "for line in sys.stdin: print(time.time(), time.time_ns() / 1e9, time.monotonic(), flush=True)"
+    )
+    command = [sys.executable, "-c", script, str(clock.file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for shift_s in (0, 3600, -3600):
+            clock.jump(shift_s)
+            before = time.time(), time.monotonic()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            wall_s, wall_of_ns_s, monotonic_s = map(float, process.stdout.readline().split())
+            after = time.time(), time.monotonic()
+            assert before[0] <= wall_s - shift_s <= after[0]
+            assert before[0] <= wall_of_ns_s - shift_s <= after[0]
+            assert before[1] <= monotonic_s <= after[1]
+        process.stdin.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.bus_talk import Ear, eventually, listening
-from tests.support.cluster import APPLICATION, LIMIT_S, Cluster, cluster
+from tests.support.cluster import APPLICATION, HEARTBEAT_MS, LIMIT_S, Cluster, cluster
 from tests.support.cluster_watch import heard_assignments, reading
 from tests.support.handmade_checkpoint import HandmadeCheckpoint
 from tests.support.redis_server import RedisServer, redis_server
@@ -250,10 +250,10 @@ async def test_after_a_failover_values_are_there_subscriptions_are_back_and_hint
 
 
 @contextmanager
-def at_rest(folder: Path, trio: SentinelTrio, **settings: object) -> Iterator[Cluster]:
+def at_rest(folder: Path, trio: SentinelTrio, *, heartbeat_ms: int) -> Iterator[Cluster]:
     """Three nodes and two routers."""
     checkpoint = HandmadeCheckpoint(folder / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
-    with cluster(checkpoint.path, folder, trio.url, routers=2, **settings) as known:
+    with cluster(checkpoint.path, folder, trio.url, routers=2, lag_refresh_ms=heartbeat_ms) as known:
         known.wait_to_rest(copies=2, version=VERSION)
         yield known
 
@@ -280,7 +280,7 @@ def test_a_primary_killed_under_load_that_takes_the_last_assignments_with_it_tur
     publisher = SyncPublisher(trio.url, APPLICATION)
     publisher.hint(VERSION)
     with (
-        at_rest(tmp_path, trio) as known,
+        at_rest(tmp_path, trio, heartbeat_ms=HEARTBEAT_MS) as known,
         reading(*known.routers) as reader,
         heard_assignments(trio.url) as heard,
     ):
@@ -321,7 +321,7 @@ def test_a_primary_that_freezes_under_load_is_replaced_and_comes_back_as_a_repli
     tmp_path: Path, trio: SentinelTrio
 ) -> None:
     with (
-        at_rest(tmp_path, trio, lag_refresh_ms=DEFAULT_HEARTBEAT_MS) as known,
+        at_rest(tmp_path, trio, heartbeat_ms=DEFAULT_HEARTBEAT_MS) as known,
         reading(*known.routers) as reader,
         heard_assignments(trio.url) as heard,
     ):

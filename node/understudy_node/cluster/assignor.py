@@ -100,7 +100,7 @@ def _standing(before: AssignedTask, told: Sequence[Replica], alive: set[str], aw
     elif not holders & caught_up:
         standbys |= caught_up
     ready = caught_up & (holders | standbys)
-    missing = {*before.standbys, before.active} & away
+    missing = {*before.standbys, before.active or ""} & away
     return Standing(
         active=active,
         standbys=frozenset(standbys),

@@ -92,6 +92,7 @@ class Placement:
         `nodes` live, this node among them; `highest` is the highest (term, epoch) that anybody told, `known` the last
         assignment that this node saw. Returns what was written. Raises BusError.
         """
+        began_ms = self._clock.monotonic_ms()
         self._learn(known)
         members = [] if layout is None else members_of(nodes, layout[0])
         away = self._who_is_away(members, nodes)
@@ -101,6 +102,8 @@ class Placement:
         try:
             if not await self._may_assign(highest) or self._waits(nodes, layout[0], highest):
                 return None
+            if self._clock.monotonic_ms() - began_ms >= self._heartbeat_ms:
+                return None  # held up before it had the lease: what others have followed since is not in `highest`
             return await self._assign(nodes, members, away, layout, highest)
         except BusError:
             self._has_read = False  # whether the write came through is not known

@@ -28,13 +28,13 @@ def main() -> int:
     if arguments.command == "check":
         return judge(arguments.folder, is_json=arguments.json)
     try:
-        schedule = _again(arguments.recorded) if arguments.command == "replay" else _schedule(arguments)
+        schedule, options = _again(arguments.recorded) if arguments.command == "replay" else _chosen(arguments)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="understudy-proof-"))
     _say(f"schedule {schedule.name}, seed {schedule.seed}, {schedule.ends_s:g} s, history in {folder}")
-    run(schedule, folder, RunOptions(arguments.rate, WorldOptions(FORMATS[arguments.format])), _say)
+    run(schedule, folder, options, _say)
     return judge(folder, is_json=arguments.json)
 
 
@@ -59,8 +59,13 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
             return random_schedule(arguments.minutes, arguments.seed, faults=faults)
 
 
-def _again(recorded: Path) -> Schedule:
-    return Schedule.from_json(load(recorded).meta.schedule)
+def _chosen(arguments: argparse.Namespace) -> tuple[Schedule, RunOptions]:
+    return _schedule(arguments), RunOptions(arguments.rate, WorldOptions(FORMATS[arguments.format]))
+
+
+def _again(recorded: Path) -> tuple[Schedule, RunOptions]:
+    meta = load(recorded).meta
+    return Schedule.from_json(meta.schedule), RunOptions.from_settings(meta.settings)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,10 +78,10 @@ def _parser() -> argparse.ArgumentParser:
     started.add_argument("--faults", default="", metavar="A,B", help="only these of the menu")
     replayed = commands.add_parser("replay", help="run the schedule of a recorded run again")
     replayed.add_argument("recorded", type=Path, metavar="FOLDER", help="of the recorded run")
+    started.add_argument("--rate", type=float, default=300, help="reads per second")
+    started.add_argument("--format", choices=tuple(FORMATS), default="rocksdb", help="of the query's state")
     for running in (started, replayed):
-        running.add_argument("--rate", type=float, default=300, help="reads per second")
         running.add_argument("--folder", type=Path, help="for history, truth and logs; default: a new one")
-        running.add_argument("--format", choices=tuple(FORMATS), default="rocksdb", help="of the query's state")
     checked = commands.add_parser("check", help="judge a recorded run")
     checked.add_argument("folder", type=Path)
     for command in (started, replayed, checked):

@@ -19,7 +19,7 @@ from tests.system.proof.schedule import Schedule
 from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.world import World, world
 
-READ_S = 8.0
+READ_S = 6.0
 READY_LIMIT_S = 60.0
 
 

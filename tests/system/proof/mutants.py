@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 VERSIONS_BEHIND = {"node-1": 6, "node-2": 3, "node-3": 0}
 """Within `acceptable_recovery_lag`: they count as caught up."""
 
 HOUR_NS = 3600 * 10**9
+PARTITIONS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,7 @@ def follow_behind() -> None:
     from understudy_node.replica.task import TaskReplica
 
     behind = VERSIONS_BEHIND[sys.argv[sys.argv.index("--node-id") + 1]]
-    target = TaskReplica.target.fget
-    assert target is not None
+    target = vars(TaskReplica)["target"].fget
     TaskReplica.target = property(lambda self: max(1, target(self) - behind))  # type: ignore[method-assign,assignment]
 
 
@@ -82,15 +83,15 @@ class _Overlaid:
 
 def state_the_version_before() -> None:
     """Say that a value is of the version before its own."""
-    from understudy_node.replica import task
 
-    task_view = task.task_view
+    def by_one_less(task_view: Callable[..., Any]) -> Callable[..., Any]:
+        def view(*arguments: Any, **named: Any) -> Any:
+            made = task_view(*arguments, **named)
+            return replace(made, stamp=_restated(made.stamp, made.version - 1))
 
-    def view(*arguments: Any, **named: Any) -> Any:
-        made = task_view(*arguments, **named)
-        return replace(made, stamp=_restated(made.stamp, made.version - 1))
+        return view
 
-    task.task_view = view
+    _patch("understudy_node.replica.task", "task_view", by_one_less)
 
 
 def _restated(json: bytes, version: int) -> bytes:
@@ -116,18 +117,18 @@ def _change_bounds(change: Callable[[Any], Any]) -> None:
 
 def compare_clocks() -> None:
     """Tell time lag by this host's wall clock, which is an hour slow, and the time of the newest commit."""
-    from understudy_node.replica import task
 
-    lag_of = task.lag_of
+    def by_wall_clock(lag_of: Callable[..., Any]) -> Callable[..., Any]:
+        def lag(version: int, end: Any, commit_time_ns: Callable[[int], int | None], **named: Any) -> Any:
+            told = lag_of(version, end, commit_time_ns, **named)
+            missed_ns = commit_time_ns(version + 1)
+            if told.time_lag_ms is None or missed_ns is None:
+                return told
+            return replace(told, time_lag_ms=max(0, round((time.time_ns() - HOUR_NS - missed_ns) / 1e6)))
 
-    def by_wall_clock(version: int, end: Any, commit_time_ns: Any, **named: Any) -> Any:
-        lag = lag_of(version, end, commit_time_ns, **named)
-        missed_ns = commit_time_ns(version + 1)
-        if lag.time_lag_ms is None or missed_ns is None:
-            return lag
-        return replace(lag, time_lag_ms=max(0, round((time.time_ns() - HOUR_NS - missed_ns) / 1e6)))
+        return lag
 
-    task.lag_of = by_wall_clock
+    _patch("understudy_node.replica.task", "lag_of", by_wall_clock)
 
 
 def say_absent_for_others() -> None:
@@ -144,12 +145,19 @@ def say_absent_for_others() -> None:
 
 def ask_the_wrong_node() -> None:
     """Ask whoever has the next partition."""
-    from understudy_router import router
 
-    candidates_of = router.candidates_of
-    router.candidates_of = lambda tables, operator_id, partition, now_ms: candidates_of(
-        tables, operator_id, (partition + 1) % 6, now_ms
-    )
+    def of_the_next(candidates_of: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda tables, operator_id, partition, now_ms: candidates_of(
+            tables, operator_id, (partition + 1) % PARTITIONS, now_ms
+        )
+
+    _patch("understudy_router.router", "candidates_of", of_the_next)
+
+
+def _patch(module: str, name: str, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace a function where a module uses it by what is made of it."""
+    target = import_module(module)
+    setattr(target, name, made(getattr(target, name)))
 
 
 MUTANTS = {

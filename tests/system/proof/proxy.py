@@ -14,7 +14,7 @@ import struct
 import sys
 from collections import deque
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import uvloop
 
@@ -149,7 +149,7 @@ class Link:
         self._is_waiting = False
         """Whether the client spoke last: a request that has no answer yet."""
         self._request = bytearray()
-        self._connecting: asyncio.Future[object] | None = None
+        self._connecting: asyncio.Future[Any] | None = None
 
     def connected(self, side: Side) -> None:
         """One end stands."""
@@ -164,8 +164,9 @@ class Link:
         else:
             loop = asyncio.get_running_loop()
             connecting = loop.create_connection(lambda: self.server, HOST, self._proxy.target)
-            self._connecting = asyncio.ensure_future(connecting)
-            self._connecting.add_done_callback(self._tried)
+            trying = asyncio.ensure_future(connecting)
+            trying.add_done_callback(self._tried)
+            self._connecting = trying
 
     def heard(self, side: Side, data: bytes) -> None:
         """Bytes from one end."""
@@ -212,7 +213,7 @@ class Link:
         self.client.abort()
         self.server.abort()
 
-    def _tried(self, connecting: asyncio.Future[object]) -> None:
+    def _tried(self, connecting: asyncio.Future[Any]) -> None:
         if not connecting.cancelled() and connecting.exception() is not None:
             self.client.abort()
 

@@ -9,12 +9,14 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyspark
+from tests.support.spark_formats import StateFormat
 from tests.system.proof.conductor import Conductor
 from tests.system.proof.finals import final_replicas
 from tests.system.proof.history import HISTORY_NAME, FaultEvent, HistoryWriter, Meta
@@ -37,6 +39,16 @@ class RunOptions:
 
     rate: float = 300.0
     world: WorldOptions = field(default_factory=WorldOptions)
+
+    def to_settings(self) -> dict[str, Any]:
+        """For the history."""
+        return {**asdict(self.world), "rate": self.rate}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> RunOptions:
+        """What `to_settings` gave."""
+        state_format = StateFormat(**settings["state_format"])
+        return cls(settings["rate"], WorldOptions(state_format, settings["every_ms"]))
 
 
 def run(schedule: Schedule, folder: Path, options: RunOptions, say: Say) -> None:
@@ -68,9 +80,8 @@ def recording(folder: Path, schedule: Schedule, options: RunOptions) -> Iterator
     load = folder / "load"
     load.mkdir()
     writer = HistoryWriter(folder)
-    settings = {**asdict(options.world), "rate": options.rate}
     versions = {"python": platform.python_version(), "spark": pyspark.__version__, "machine": platform.platform()}
-    writer.write(Meta(schedule.seed, schedule.to_json(), settings, versions))
+    writer.write(Meta(schedule.seed, schedule.to_json(), options.to_settings(), versions))
     try:
         yield writer
     finally:

@@ -83,6 +83,9 @@ class Node:
         """Under way, while it is held up."""
         self.must_read = True
         self.turned_ms = cluster.clock.monotonic_ms()
+        self.spoke_ms = float("-inf")
+        self.unheard: list[Heartbeat | Assignment] = []
+        """Said while it was held up; its connection keeps that for it."""
         self.line = Line(cluster, lambda: cluster.check_write(self))
         self.neighbours = Neighbours()
         self._cluster = cluster
@@ -108,6 +111,14 @@ class Node:
     def is_awake(self) -> bool:
         return self.turn is None
 
+    def hear(self, said: Heartbeat | Assignment) -> None:
+        if self.line.is_held.is_set():
+            self.unheard.append(said)
+        elif isinstance(said, Assignment):
+            self.take(said)
+        else:
+            self.neighbours.heard(said, age_ms=0, now_ms=self._cluster.clock.monotonic_ms())
+
     def take(self, assignment: Assignment | None) -> None:
         if assignment is not None and assignment.order > self.order:
             self.known = assignment
@@ -124,7 +135,8 @@ class Node:
                 self.placement.bus_came_back()
             own = self._heartbeat()
             assert await self._gossip.beat(own)
-            self._cluster.hear(own)
+            self.spoke_ms = now_ms
+            self._cluster.say(own)
             nodes = self.neighbours.alive(now_ms)
             highest = self.neighbours.highest()
             self.take(await self.placement.turn(nodes=nodes, layout=LAYOUT, highest=highest, known=self.known))
@@ -186,9 +198,12 @@ class Cluster:
                 self._go_on(node)
 
     def wake(self, node: Node) -> None:
-        """It goes on where it was held up, in whatever has become of the world."""
+        """It goes on where it was held up, in whatever has become of the world, and then hears of that."""
         node.line.let_go()
         self._go_on(node)
+        unheard, node.unheard = node.unheard, []
+        for said in unheard:
+            node.hear(said)
 
     def flush(self) -> None:
         self.bus.__init__(self.clock)  # type: ignore[misc]  # emptied in place, as FLUSHALL does
@@ -202,31 +217,29 @@ class Cluster:
     def stored(self) -> Assignment | None:
         return self.loop.run_until_complete(Gossip(self.bus, "flights").assignment())
 
-    def hear(self, heartbeat: Heartbeat) -> None:
-        for node in self.awake():
-            node.neighbours.heard(heartbeat, age_ms=0, now_ms=self.clock.monotonic_ms())
-
-    def awake(self) -> list[Node]:
-        """Who hears now; the one whose turn it is among them."""
-        return [node for node in self.nodes.values() if not node.line.is_held.is_set()]
+    def say(self, said: Heartbeat | Assignment) -> None:
+        for node in self.nodes.values():
+            node.hear(said)
 
     def check_write(self, writer: Node) -> None:
-        """What was written this moment, and every promise about it; then all who are awake hear of it."""
+        """What was written this moment, and every promise about it. Who was held up until now has told nobody yet what it
+        follows; all who spoke lately have.
+        """
         (written,) = [self._decoded(value.payload) for value in self.bus._values.values() if value.order is not None]
         assert written.written_by == writer.node_id
         lease = self.bus._leases[Gossip(self.bus, "flights").names.lease]
         assert lease.owner == f"{writer.node_id}/1", "written by somebody who no longer had the lease"
         assert lease.order == (written.term, 0), "written under an old term"
         assert written.order > self.last, "two assignments of one term and epoch, or an older one"
-        followed = max(node.order for node in self.awake())
+        recent_ms = self.clock.monotonic_ms() - BEAT_MS
+        followed = max(node.order for node in self.nodes.values() if node.spoke_ms >= recent_ms)
         assert written.order > followed, f"{written.order} although {followed} is followed"
         knew = writer.order > (0, 0)
         assert not knew or self.clock.monotonic_ms() - self.back_ms >= EXPIRY_MS or writer.turned_ms < self.back_ms, (
             "assigned too early after the bus came back"
         )
         self.last = written.order
-        for node in self.awake():
-            node.take(written)
+        self.say(written)
 
     def _decoded(self, payload: bytes) -> Assignment:
         return Assignment.decode(payload.partition(b"\n")[2], application_id="flights", where="the bus")

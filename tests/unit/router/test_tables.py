@@ -10,6 +10,7 @@ from tests.support.router_tables import END_EXPIRY_MS, HEARTBEAT_MS, TASK, assig
 from understudy_router.candidates import candidates_of
 from understudy_router.health import Health
 from understudy_router.tables import MAX_DEAD, MAX_EVENTS, Tables
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.messages import Applied, Assignment, Farewell, Heartbeat
 
 EXPIRY_MS = 3 * HEARTBEAT_MS
@@ -106,8 +107,12 @@ def test_while_the_bus_is_away_nobody_dies_of_silence_and_lag_becomes_unknown() 
     tables.expire(END_EXPIRY_MS + 1)
     assert lags(tables, END_EXPIRY_MS + 1) == {"a": None}
     assert candidates_of(tables, 0, 0, END_EXPIRY_MS + 1)[0].is_live
-    tables.bus_back(END_EXPIRY_MS + 2)
-    tables.expire(END_EXPIRY_MS + 2)
+    back_ms = END_EXPIRY_MS + 2
+    tables.bus_back(back_ms)
+    expiry_ms = tables.nodes["a"].heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+    tables.expire(back_ms + expiry_ms)
+    assert "a" in tables.nodes, "it had no bus to speak on, and now it has had no longer than it may be silent"
+    tables.expire(back_ms + expiry_ms + 1)
     assert "a" not in tables.nodes
     assert happened(tables)[-3:] == ["bus-lost", "bus-back", "died"]
 
