@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.small_disk import fill
+from tests.system.proof.processes import Service
 from tests.system.proof.proxy import CUT, Toxics
 from tests.system.proof.views import damaged, missing
 from tests.system.proof.world import NODE_WITH_FAKE_CLOCK, NODE_WITH_SMALL_DISK, World, redis_proxy
@@ -86,15 +87,25 @@ def _redis_flush(world: World, target: str) -> Fault:
     return Fault(target, world.redis.flush, _nothing)
 
 
-def _disk_full(world: World, target: str) -> Fault:  # there is one small disk
-    disk = world.small_disk
+def _disk_full(world: World, _target: str) -> Fault:
+    """Full, and the node killed and started again on it: one that only follows hardly writes."""
+    node, disk = world.nodes[NODE_WITH_SMALL_DISK], world.small_disk
     if isinstance(disk, str):
         raise SkippedFault(disk)
-    return Fault(NODE_WITH_SMALL_DISK, lambda: _take_all(disk), (disk / "ballast").unlink)
+    return Fault(node.name, lambda: _restart_on_full(node, disk), lambda: _make_room(node, disk))
 
 
-def _take_all(disk: Path) -> None:
+def _restart_on_full(node: Service, disk: Path) -> None:
     fill(disk)
+    node.kill()
+    node.start()
+
+
+def _make_room(node: Service, disk: Path) -> None:
+    """What a supervisor does for a node that gave up belongs to it."""
+    (disk / "ballast").unlink()
+    if not node.is_running:
+        node.start()
 
 
 def _corrupt_changelog(world: World, target: str) -> Fault:
@@ -113,7 +124,7 @@ def _checkpoint_gone(world: World, target: str) -> Fault:
     return Fault(target, view.vanish, view.heal)
 
 
-def _clock_jump(world: World, target: str) -> Fault:  # one node has the clock that jumps
+def _clock_jump(world: World, _target: str) -> Fault:
     """An hour ahead, and an hour back at healing."""
     return Fault(NODE_WITH_FAKE_CLOCK, lambda: world.clock.jump(HOUR_S), lambda: world.clock.jump(0))
 

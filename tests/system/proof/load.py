@@ -21,7 +21,7 @@ import uvloop
 from tests.system.proof.history import HistoryWriter, Read
 from tests.system.proof.http_talk import Pool
 from tests.system.proof.keys import choose_key
-from tests.system.proof.sessions import Asked, Session, choose_kind, is_out_of_service, request_of
+from tests.system.proof.sessions import Asked, Session, choose_kind, every_kind, is_out_of_service, request_of
 
 from understudy_shared.position import Position
 
@@ -49,8 +49,8 @@ class Load:
 
     def __post_init__(self) -> None:
         self._pools = {name: Pool(port) for name, port in self.routers.items()}
-        self._idle: list[Session] = []
-        self._sessions = 0
+        self._idle = [Session(number, kind) for number, kind in enumerate(every_kind(), 1)]
+        self._sessions = len(self._idle)
         self._in_flight: set[asyncio.Future[None]] = set()
 
     async def run(self) -> None:

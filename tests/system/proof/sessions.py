@@ -73,6 +73,11 @@ class Session:
         self.position = position if self.position is None else self.position.merge(position)
 
 
+def every_kind() -> list[Kind]:
+    """A hundred sessions, of each kind its share."""
+    return [kind for share, kind in KINDS for _ in range(share)]
+
+
 def choose_kind(chance: random.Random) -> Kind:
     """A kind by its share."""
     return chance.choices([kind for _, kind in KINDS], weights=[share for share, _ in KINDS])[0]

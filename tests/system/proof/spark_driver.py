@@ -58,9 +58,11 @@ class SparkDriver:
         self._job.wait_for_line(query.STARTED)
 
     def kill(self) -> None:
-        """`kill -9` of driver and JVM, in whatever batch they are."""
+        """`kill -9` of driver and JVM, in whatever batch they are. No effect when they do not run."""
         if self._job is not None:
             self._job.kill()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
 
     def tell_truth(self, path: Path) -> None:
         """Stop the query for good and have Spark write the truth about every version to `path`."""
@@ -70,11 +72,6 @@ class SparkDriver:
         self._process.stdin.write(f"truth {path}\n".encode())
         self._process.stdin.flush()
         self._job.wait_for_line(query.TOLD)
-
-    def end(self) -> None:
-        self.kill()
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
 
 
 @contextmanager
@@ -86,4 +83,4 @@ def spark_driver(checkpoint: Path, folder: Path, *, state_format: StateFormat, e
         try:
             yield driver
         finally:
-            driver.end()
+            driver.kill()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ Spoil = Callable[[str, Path, Path], bool]
 """Given a file's name, where it is and where it belongs in the copy: whether it has been dealt with."""
 
 _LOOK_EVERY_S = 0.003
+_SAME_TICK_NS = 50_000_000
+"""A folder that was listed so long after its last change has nothing new: file systems count time in ticks."""
 
 
 class View:
@@ -59,6 +62,7 @@ class _Copy:
         self._checkpoint = checkpoint
         self._spoil = spoil
         self._seen: set[Path] = set()
+        self._listed_ns: dict[Path, int] = {}
         self._ended = threading.Event()
         folder.mkdir()
         for entry in checkpoint.iterdir():
@@ -67,6 +71,7 @@ class _Copy:
         for operator in (checkpoint / "state").iterdir():
             (folder / "state" / operator.name).mkdir(parents=True)
         self._follow()
+        self._follow()  # what appeared while the first took its time
         self._thread = threading.Thread(target=self._run, name="copy")
         self._thread.start()
 
@@ -89,6 +94,9 @@ class _Copy:
                 self._follow_partition(entry, copy)
 
     def _follow_partition(self, partition: Path, copy: Path) -> None:
+        if partition.stat().st_mtime_ns + _SAME_TICK_NS < self._listed_ns.get(partition, 0):
+            return
+        self._listed_ns[partition] = time.time_ns()
         for entry in os.scandir(partition):
             path = partition / entry.name
             if entry.name.startswith(".") or path in self._seen:
