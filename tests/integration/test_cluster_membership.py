@@ -144,3 +144,39 @@ def test_a_drain_through_a_router_empties_a_node_and_undo_brings_tasks_back(
             known.wait_to_rest(copies=2, version=VERSION)
         assert node.holds
         assert known.router.post("/admin/v1/nodes/n9/drain", b"").status == 404
+
+
+@pytest.mark.parametrize("in_good_order", [True, False], ids=["it leaves", "it dies"])
+def test_a_node_that_restarts_within_the_delay_finds_its_tasks_and_nobody_restored_them_meanwhile(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer, in_good_order: bool
+) -> None:
+    with cluster(checkpoint.path, tmp_path, redis.url, rebalance_delay_ms=600_000) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        before = known.router.router.tables.assignment
+        assert before is not None
+        lost = active_for(known, "n2")
+        assert lost
+        with heard_assignments(redis.url) as heard, reading(known.router) as reader:
+            (known.stop if in_good_order else known.end)("n2")
+            wait_until(lambda: not active_for(known, "n2"), what="its roles elsewhere", limit_s=LIMIT_S)
+            reader.wait_for_answers()
+            known.start("n2")
+            known.wait_to_rest(copies=2, version=VERSION)
+        for assignment in heard:
+            assert {task: set(duty.holders) for task, duty in assignment.tasks.items()} == {
+                task: set(duty.holders) for task, duty in before.tasks.items()
+            }
+        assert set(known.nodes["n2"].holds) == {task for task, duty in before.tasks.items() if "n2" in duty.holders}
+
+
+def test_after_the_delay_the_tasks_of_a_node_that_died_are_restored_elsewhere(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+) -> None:
+    with cluster(checkpoint.path, tmp_path, redis.url, rebalance_delay_ms=5 * HEARTBEAT_MS) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        with heard_assignments(redis.url) as heard, reading(known.router):
+            known.end("n2")
+            known.wait_to_rest(copies=2, version=VERSION)
+        kept = ["n2" in {node for duty in assignment.tasks.values() for node in duty.holders} for assignment in heard]
+        assert kept[0], "at first it keeps its place"
+        assert not kept[-1]

@@ -20,6 +20,7 @@ BEAT_MS = 100
 SLOW_BEAT_MS = 2000
 """Of node b: what it takes it keeps, however slow the machine is."""
 
+CLOCK = SystemClock()
 LAYOUT = ("l1", 2, ["0_0", "0_1"])
 
 
@@ -46,14 +47,16 @@ class Node:
             max_warmup_replicas=2,
             rebalance_delay_ms=0,
             acceptable_recovery_lag=10,
-            clock=SystemClock(),
+            clock=CLOCK,
         )
 
     async def turn(self, *alive: Node) -> Assignment | None:
         """One heartbeat's worth of assigning, with itself and `alive` living."""
         seen = [node.said() for node in (self, *alive)]
         highest = max((each.heartbeat.term, each.heartbeat.epoch) for each in seen)
-        written = await self.placement.turn(nodes=seen, layout=LAYOUT, highest=highest, known=self.known)
+        written = await self.placement.turn(
+            nodes=seen, layout=LAYOUT, highest=highest, known=self.known, began_ms=CLOCK.monotonic_ms()
+        )
         if written is not None:
             self.known = written
         return written

@@ -4,9 +4,9 @@ A placement to work towards is searched for (balance.py); of it, only what costs
 moves at once, but only onto a replica that is caught up. A replica moves by a warm-up: it is restored at its new place
 first, and the one that it replaces goes when it is caught up. Called again and again, this comes to rest.
 
-A node that is away (it died or left a moment ago, and may come back with all that it has on its disk) is active nowhere,
-but keeps its places as a standby: nobody restores what it has, unless it was the last that had it. A warm-up keeps none:
-it counts for nothing yet.
+A node that is away (it died or left a moment ago, and may come back with all that it has on its disk) is active
+nowhere, but keeps its places as a standby: nobody restores what it has, unless it was the last that had it. A warm-up
+keeps none: it counts for nothing yet.
 """
 
 from __future__ import annotations

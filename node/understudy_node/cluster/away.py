@@ -27,8 +27,8 @@ class Away:
     def of(self, known: Assignment, members: Sequence[Member], nodes: Sequence[Seen], now_ms: float) -> list[Member]:
         """Those who keep their place, by node id.
 
-        `members` may be given tasks; the rest of `nodes` lives, too. A node that was drained keeps no place, nor does one
-        that lives and follows another checkpoint. One that is leaving keeps it as long as it says so.
+        `members` may be given tasks; the rest of `nodes` lives, too. A node that was drained keeps no place, nor does
+        one that lives and follows another checkpoint. One that is leaving keeps it as long as it says so.
         """
         alive = {member.node_id: member for member in members}
         missing = sorted(self._holders(known) - alive.keys())

@@ -293,7 +293,11 @@ class Member:
             await self._placement.give_up()
             return
         written = await self._placement.turn(
-            nodes=nodes, layout=self._layout(), highest=self._neighbours.highest(), known=self.assignment
+            nodes=nodes,
+            layout=self._layout(),
+            highest=self._neighbours.highest(),
+            known=self.assignment,
+            began_ms=self._turned_ms,
         )
         if written is not None:
             self._take(written)

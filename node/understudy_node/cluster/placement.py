@@ -25,8 +25,8 @@ LEASE_HEARTBEATS = 2
 """Of a lease without renewal. The others look once per heartbeat, so a holder that died is replaced within three."""
 
 LOOK_AGAIN_HEARTBEATS = 30
-"""After so many the holder looks whether Redis still has the assignment: who starts now needs it from there, and nothing
-says that somebody deleted or damaged it.
+"""After so many the holder looks whether Redis still has the assignment: who starts then needs it from there, and
+nothing tells that somebody deleted or damaged it.
 """
 
 Layout = tuple[str, int, Sequence[str]]
@@ -85,14 +85,20 @@ class Placement:
             await self._gossip.give_lease_up(fence)
 
     async def turn(
-        self, *, nodes: Sequence[Seen], layout: Layout | None, highest: tuple[int, int], known: Assignment | None
+        self,
+        *,
+        nodes: Sequence[Seen],
+        layout: Layout | None,
+        highest: tuple[int, int],
+        known: Assignment | None,
+        began_ms: float,
     ) -> Assignment | None:
         """At every heartbeat: take or keep the lease, and assign if there is anything to assign anew.
 
         `nodes` live, this node among them; `highest` is the highest (term, epoch) that anybody told, `known` the last
-        assignment that this node saw. Returns what was written. Raises BusError.
+        assignment that this node saw, and all that is no older than `began_ms`, when this heartbeat began. Returns what
+        was written. Raises BusError.
         """
-        began_ms = self._clock.monotonic_ms()
         self._learn(known)
         members = [] if layout is None else members_of(nodes, layout[0])
         away = self._who_is_away(members, nodes)
@@ -103,7 +109,7 @@ class Placement:
             if not await self._may_assign(highest) or self._waits(nodes, layout[0], highest):
                 return None
             if self._clock.monotonic_ms() - began_ms >= self._heartbeat_ms:
-                return None  # held up before it had the lease: what others have followed since is not in `highest`
+                return None  # held up on the way here: what others have followed since is not in `highest`
             return await self._assign(nodes, members, away, layout, highest)
         except BusError:
             self._has_read = False  # whether the write came through is not known

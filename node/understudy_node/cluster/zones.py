@@ -1,9 +1,9 @@
-"""Standbys in another zone than their active (KIP-708's rack awareness), without more on one node than on another (pure).
+"""Standbys in another zone than their active (KIP-708's rack awareness), at no price in balance (pure).
 
-A task is crowded when all its replicas, two at least, are in one zone. It exchanges one of its standbys with a task that
-has two replicas outside that zone; afterwards neither is crowded, and every node has as many replicas, actives and
-standbys as before. Such a task exists unless the zone has more than `tasks * (copies - 1)` replicas. A zone that has more
-hands a standby to a node of another zone that has fewer replicas and fewer standbys.
+A task is crowded when all its replicas, two at least, are in one zone. It exchanges one of its standbys with a task
+that has two replicas outside that zone; afterwards neither is crowded, and every node has as many replicas, actives and
+standbys as before. Such a task exists unless the zone has more than `tasks * (copies - 1)` replicas. A zone that has
+more hands a standby to a node of another zone that has fewer replicas and fewer standbys.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def spread(
 ) -> Iterator[Move]:
     """Moves of standbys after which as few tasks as possible are crowded.
 
-    `nodes_of` and `active` are the placement, all of it on nodes in `zones`. `worth` of a task and a node is what is lost
-    with its replica there: what is worth least is moved, to where it is not for the first time if it can be.
+    `nodes_of` and `active` are the placement, all of it on nodes in `zones`. `worth` of a task and a node is what is
+    lost with its replica there: what is worth least is moved, and rather to where some of it is already.
     """
     return _Spread(zones, nodes_of, active, worth).moves()
 

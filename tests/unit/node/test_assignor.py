@@ -172,3 +172,73 @@ def test_the_actives_of_a_node_that_dies_are_not_all_promoted_on_one_other() -> 
 def test_duties_are_read_from_the_assignment() -> None:
     tasks = {"0_0": task("a", "b"), "0_1": task("b", "a"), "0_2": task("b", "", "a"), "0_3": task("b")}
     assert duties_of(tasks, "a") == {"0_0": Role.ACTIVE, "0_1": Role.STANDBY, "0_2": Role.STANDBY}
+
+
+# Nodes that are away
+
+
+def while_away(
+    members: list[Member], away: list[Member], before: AssignedTask, replicas: list[Replica], *, standbys: int = 1
+) -> AssignedTask:
+    """The next assignment of a single task while `away` keep their places."""
+    found = assign(
+        members,
+        ["0_0"],
+        {"0_0": before},
+        {"0_0": replicas},
+        num_standby_replicas=standbys,
+        max_warmup_replicas=2,
+        away=away,
+    )
+    return found["0_0"]
+
+
+@pytest.mark.parametrize(
+    ("before", "replicas", "after"),
+    [
+        pytest.param(task("a", "b"), ready("b"), task("b", "a"), id="its active role moves at once, its place stays"),
+        pytest.param(task("b", "a"), ready("b"), task("b", "a"), id="a standby that is away is not replaced"),
+        pytest.param(task("b", "c", "a"), ready("b", "c"), task("b", "c"), id="a warm-up keeps no place"),
+        pytest.param(task("a", "b"), behind("b"), task("b", "a"), id="whoever is left, when it is behind as well"),
+        pytest.param(task("a", "d"), [], task("b", "a"), id="the last that had it: another begins at once"),
+    ],
+)
+def test_a_node_that_is_away_keeps_its_place(
+    before: AssignedTask, replicas: list[Replica], after: AssignedTask
+) -> None:
+    assert while_away([B, C], [A], before, replicas) == after
+
+
+def test_a_replica_that_nobody_was_given_serves_when_all_who_were_are_away() -> None:
+    assert while_away([B, C], [A], task("a"), ready("c"), standbys=0) == task("c", "a")
+
+
+def test_a_node_that_comes_back_finds_its_standbys_and_is_active_when_it_is_caught_up() -> None:
+    before = {key: task("a", "b") if key < "0_2" else task("b", "a") for key in TASKS}
+    died = assign(
+        [B], TASKS, before, dict.fromkeys(TASKS, ready("b")), num_standby_replicas=1, max_warmup_replicas=2, away=[A]
+    )
+    assert list(died.values()) == [task("b", "a")] * 4
+    assert several([A, B], died, {key: ready("b") + behind("a") for key in TASKS}) == died
+    back = several([A, B], died, {key: ready("a", "b") for key in TASKS})
+    assert Counter(each.active for each in back.values()) == {"a": 2, "b": 2}
+
+
+def test_a_node_that_joins_while_another_is_away_gets_its_share() -> None:
+    before = {key: task("b", "a") for key in TASKS}
+    found = assign(
+        [B, C], TASKS, before, dict.fromkeys(TASKS, ready("b")), num_standby_replicas=1, max_warmup_replicas=2, away=[A]
+    )
+    assert sum(each.warmups == ["c"] for each in found.values()) == 2
+
+
+def test_two_tasks_in_one_zone_each_exchange_a_standby() -> None:
+    zones = {"a": "x", "b": "x", "c": "y", "d": "y"}
+    members = [Member(node_id, zone) for node_id, zone in zones.items()]
+    before = {"0_0": task("a", "b"), "0_1": task("c", "d")}
+    held = {"0_0": ready("a", "b"), "0_1": ready("c", "d")}
+    found = assign(members, list(before), before, held, num_standby_replicas=1, max_warmup_replicas=2)
+    assert {key: (each.active, each.standbys, each.warmups) for key, each in found.items()} == {
+        "0_0": ("a", ["b"], ["d"]),
+        "0_1": ("c", ["d"], ["b"]),
+    }

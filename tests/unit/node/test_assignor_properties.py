@@ -209,7 +209,9 @@ def check_rest(cluster: Cluster) -> None:
 
 
 def can_be_spread(cluster: Cluster, nodes: Iterable[str]) -> bool:
-    """Whether, whichever nodes have one replica more than others, no zone has so many that a task must be in it whole."""
+    """Whether no zone has so many replicas that a task must be in it whole, whichever nodes have one more than others:
+    its nodes at `ceil(tasks * copies / nodes)` each are at most `tasks * (copies - 1)`.
+    """
     in_zone = Counter(map(cluster.zone, nodes))
     each = -(-len(cluster.tasks) * cluster.copies // in_zone.total())
     return all(count * each <= len(cluster.tasks) * (cluster.copies - 1) for count in in_zone.values())

@@ -135,11 +135,17 @@ class Node:
                 self.placement.bus_came_back()
             own = self._heartbeat()
             assert await self._gossip.beat(own)
-            self.spoke_ms = now_ms
+            self.spoke_ms = self._cluster.clock.monotonic_ms()
             self._cluster.say(own)
             nodes = self.neighbours.alive(now_ms)
-            highest = self.neighbours.highest()
-            self.take(await self.placement.turn(nodes=nodes, layout=LAYOUT, highest=highest, known=self.known))
+            written = await self.placement.turn(
+                nodes=nodes,
+                layout=LAYOUT,
+                highest=self.neighbours.highest(),
+                known=self.known,
+                began_ms=now_ms,
+            )
+            self.take(written)
         except BusError:
             self.must_read = True
 
@@ -222,8 +228,9 @@ class Cluster:
             node.hear(said)
 
     def check_write(self, writer: Node) -> None:
-        """What was written this moment, and every promise about it. Who was held up until now has told nobody yet what it
-        follows; all who spoke lately have.
+        """What was written this moment, and every promise about it.
+
+        Who was held up until now has told nobody yet what it follows; all who spoke lately have.
         """
         (written,) = [self._decoded(value.payload) for value in self.bus._values.values() if value.order is not None]
         assert written.written_by == writer.node_id
@@ -235,7 +242,7 @@ class Cluster:
         followed = max(node.order for node in self.nodes.values() if node.spoke_ms >= recent_ms)
         assert written.order > followed, f"{written.order} although {followed} is followed"
         knew = writer.order > (0, 0)
-        assert not knew or self.clock.monotonic_ms() - self.back_ms >= EXPIRY_MS or writer.turned_ms < self.back_ms, (
+        assert not knew or self.clock.monotonic_ms() - self.back_ms >= EXPIRY_MS or writer.turned_ms <= self.back_ms, (
             "assigned too early after the bus came back"
         )
         self.last = written.order

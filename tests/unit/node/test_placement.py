@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_node.cluster.placement import Layout, Placement
+from understudy_node.cluster.placement import LOOK_AGAIN_HEARTBEATS, Layout, Placement
 from understudy_shared.bus.base import BusError, Fence
 from understudy_shared.bus.gossip import Gossip, Seen
 from understudy_shared.bus.local_bus import LocalBus
@@ -25,6 +25,7 @@ def beat(
     partitions: int | None = 2,
     held: list[str] | None = None,
     exceptions: dict[str, Applied] | None = None,
+    leaving: bool = False,
 ) -> Seen:
     """What a node told just now; `at` is the (term, epoch) that it follows."""
     return Seen(
@@ -34,6 +35,7 @@ def beat(
             incarnation="1",
             sequence=1,
             endpoint=Endpoint(host="127.0.0.1", port=7101),
+            leaving=leaving,
             state=state,  # type: ignore[arg-type]  # one of the literals
             heartbeat_ms=BEAT_MS,
             lineage=lineage,
@@ -60,7 +62,7 @@ class World:
         self.known: dict[str, Assignment] = {}
         """What each node saw last."""
 
-    def placement(self, node_id: str = "a", gossip: Gossip | None = None) -> Placement:
+    def placement(self, node_id: str = "a", gossip: Gossip | None = None, *, rebalance_delay_ms: int = 0) -> Placement:
         return Placement(
             gossip or self.gossip,
             node_id=node_id,
@@ -68,7 +70,7 @@ class World:
             heartbeat_ms=BEAT_MS,
             num_standby_replicas=1,
             max_warmup_replicas=2,
-            rebalance_delay_ms=0,
+            rebalance_delay_ms=rebalance_delay_ms,
             acceptable_recovery_lag=3,
             clock=self.clock,
         )
@@ -77,7 +79,13 @@ class World:
         self, placement: Placement, nodes: list[Seen], *, node: str = "a", layout: Layout | None = LAYOUT
     ) -> Assignment | None:
         highest = max(((each.heartbeat.term, each.heartbeat.epoch) for each in nodes), default=(0, 0))
-        written = await placement.turn(nodes=nodes, layout=layout, highest=highest, known=self.known.get(node))
+        written = await placement.turn(
+            nodes=nodes,
+            layout=layout,
+            highest=highest,
+            known=self.known.get(node),
+            began_ms=self.clock.monotonic_ms(),
+        )
         if written is not None:
             self.known[node] = written
         return written
@@ -360,3 +368,162 @@ async def test_a_write_whose_answer_was_lost_is_read_again() -> None:
     written = await world.turn(placement, [beat("a", at=stored.order)])
     assert written is not None
     assert written.order == (1, 2)
+
+
+# Nodes that are away
+
+
+DELAY_MS = 30_000
+
+
+async def settled(world: World, placement: Placement, *, nodes: str = "abc") -> Assignment:
+    """The first assignment, of as many nodes as are named."""
+    return await world.first(placement, [beat(node_id) for node_id in nodes])
+
+
+def named(assignment: Assignment) -> set[str]:
+    """Who has a place in an assignment."""
+    return {node_id for task in assignment.tasks.values() for node_id in task.holders}
+
+
+async def turns_until_written(world: World, placement: Placement, nodes: list[Seen], *, node: str = "a") -> Assignment:
+    """Take turns, a heartbeat each, until something is written."""
+    for _ in range(2 * DELAY_MS // BEAT_MS):
+        written = await world.turn(placement, nodes, node=node)
+        if written is not None:
+            return written
+        world.clock.advance(BEAT_MS)
+    raise AssertionError("nothing was written")
+
+
+async def test_a_node_that_died_keeps_its_place_and_no_role_until_the_delay_is_over() -> None:
+    world = World()
+    placement = world.placement(rebalance_delay_ms=DELAY_MS)
+    first = await settled(world, placement, nodes="ab")
+    died_ms = world.clock.monotonic_ms()
+    away = await turns_until_written(world, placement, [beat("a", at=first.order)])
+    assert world.clock.monotonic_ms() == died_ms, "roles move at once"
+    assert all((task.active, task.standbys) == ("a", ["b"]) for task in away.tasks.values())
+    assert set(away.members) == {"a"}, "who starts now must not ask it"
+    gone = await turns_until_written(world, placement, [beat("a", at=away.order)])
+    assert world.clock.monotonic_ms() - died_ms == DELAY_MS
+    assert named(gone) == {"a"}
+
+
+async def test_a_node_that_comes_back_in_time_is_waited_for_anew_when_it_dies_again() -> None:
+    world = World()
+    placement = world.placement(rebalance_delay_ms=DELAY_MS)
+    first = await settled(world, placement, nodes="ab")
+    away = await turns_until_written(world, placement, [beat("a", at=first.order)])
+    world.clock.advance(DELAY_MS - BEAT_MS)
+    back = await turns_until_written(world, placement, [beat("a", at=away.order), beat("b", version=None)])
+    assert set(back.members) == {"a", "b"}
+    assert all((task.active, task.standbys) == ("a", ["b"]) for task in back.tasks.values())
+    world.clock.advance(BEAT_MS)
+    again = await turns_until_written(world, placement, [beat("a", at=back.order)])
+    assert "b" in named(again)
+
+
+@pytest.mark.parametrize("state", ["starting", "failed"])
+async def test_a_node_that_starts_or_failed_is_away_while_the_delay_runs(state: str) -> None:
+    world = World()
+    placement = world.placement(rebalance_delay_ms=DELAY_MS)
+    first = await settled(world, placement, nodes="ab")
+    other = beat("b", state=state, lineage=None if state == "starting" else "l1")
+    away = await turns_until_written(world, placement, [beat("a", at=first.order), other])
+    assert all((task.active, task.standbys) == ("a", ["b"]) for task in away.tasks.values())
+
+
+async def test_a_node_that_is_leaving_has_no_role_and_keeps_its_tasks_while_it_says_so() -> None:
+    world = World()
+    placement = world.placement()  # no delay
+    first = await settled(world, placement, nodes="ab")
+    away = await turns_until_written(world, placement, [beat("a", at=first.order), beat("b", leaving=True)])
+    assert all((task.active, task.standbys) == ("a", ["b"]) for task in away.tasks.values())
+    gone = await turns_until_written(world, placement, [beat("a", at=away.order)])
+    assert named(gone) == {"a"}
+
+
+async def test_a_node_that_was_drained_keeps_no_place_also_when_another_assigns_by_then() -> None:
+    world = World()
+    placement, other = (world.placement(node_id, rebalance_delay_ms=DELAY_MS) for node_id in "ac")
+    first = await settled(world, placement)
+    nodes = [beat("a", at=first.order), beat("b", at=first.order, state="draining"), beat("c", at=first.order)]
+    draining = await turns_until_written(world, placement, nodes)
+    assert draining.draining == ["b"]
+    assert "b" in named(draining)
+    world.known["c"] = draining
+    await placement.give_up()
+    gone = await turns_until_written(
+        world, other, [beat("a", at=draining.order), beat("c", at=draining.order)], node="c"
+    )
+    assert "b" not in named(gone)
+
+
+async def test_a_node_that_came_back_to_another_checkpoint_keeps_no_place() -> None:
+    world = World()
+    placement = world.placement(rebalance_delay_ms=DELAY_MS)
+    first = await settled(world, placement, nodes="ab")
+    written = await turns_until_written(world, placement, [beat("a", at=first.order), beat("b", lineage="other")])
+    assert named(written) == {"a"}
+
+
+async def test_whoever_takes_over_waits_as_long_as_it_has_seen_the_node_away() -> None:
+    world = World()
+    holder, other = (world.placement(node_id, rebalance_delay_ms=DELAY_MS) for node_id in "ac")
+    first = await settled(world, holder)
+    world.known["c"] = first
+    nodes = [beat("a", at=first.order), beat("c", at=first.order)]
+    away = await turns_until_written(world, holder, nodes)
+    assert "b" in named(away)
+    world.known["c"] = away
+    died_ms = world.clock.monotonic_ms()
+    nodes = [beat("a", at=away.order), beat("c", at=away.order)]
+    assert await world.turn(other, nodes, node="c") is None
+    world.clock.advance(DELAY_MS // 2)
+    await holder.give_up()
+    late = world.placement("c", rebalance_delay_ms=DELAY_MS)  # had it started now, it would wait for longer
+    assert await world.turn(late, nodes, node="c") is None
+    await late.give_up()
+    gone = await turns_until_written(world, other, nodes, node="c")
+    assert "b" not in named(gone)
+    assert world.clock.monotonic_ms() - died_ms == DELAY_MS
+
+
+# What becomes of the key
+
+
+@pytest.mark.parametrize("rubbish", [b"by hand", None])
+async def test_an_assignment_that_was_deleted_or_damaged_is_written_again_though_nothing_changed(
+    rubbish: bytes | None,
+) -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    key = world.gossip.names.assignment
+    if rubbish is None:
+        world.bus._values.pop(key)
+    else:
+        await world.bus.put(key, rubbish)
+    began_ms = world.clock.monotonic_ms()
+    nodes = [beat("a", at=first.order), beat("b", at=first.order)]
+    written = await turns_until_written(world, placement, nodes)
+    assert written.tasks == first.tasks
+    assert await world.gossip.assignment() == written
+    assert world.clock.monotonic_ms() - began_ms <= LOOK_AGAIN_HEARTBEATS * BEAT_MS
+
+
+async def test_a_turn_that_was_held_up_on_its_way_assigns_nothing() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    world.clock.advance(BEAT_MS)
+    late = await placement.turn(
+        nodes=[beat("a", at=first.order)],
+        layout=LAYOUT,
+        highest=first.order,
+        known=first,
+        began_ms=world.clock.monotonic_ms() - BEAT_MS,
+    )
+    assert late is None
+    assert await world.turn(placement, [beat("a", at=first.order)]) is not None
