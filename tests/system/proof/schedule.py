@@ -45,8 +45,10 @@ MENU: dict[str, FaultKind] = {
         FaultKind("stop-active", "node", 5, 20, takes_replica=True),
         FaultKind("kill-router", "router", 4, 10),
         FaultKind("cut-node", "node", 5, 20, takes_replica=True),
+        FaultKind("cut-replies", "node", 4, 10, takes_replica=True),
         FaultKind("cut-node-from-redis", "node", 5, 20, takes_replica=True),
         FaultKind("slow-node", "node", 5, 20, takes_replica=True),
+        FaultKind("slow-link", "node", 4, 10, takes_replica=True),
         FaultKind("node-answers-500", "node", 4, 10, takes_replica=True),
         FaultKind("refuse-node", "node", 4, 10, takes_replica=True),
         FaultKind("redis-down", "redis", 6, 120, beside=_BESIDE_REDIS),
@@ -124,7 +126,7 @@ MIN_GAP_S = 2.0
 def short(seed: int, cast: Cast = CAST, faults: Sequence[str] = tuple(MENU)) -> Schedule:
     """Every fault once, alone, in the order of the menu: about three minutes. The seed chooses the targets."""
     dice = random.Random(seed)
-    steps = _one_after_another(((MENU[name], MENU[name].short_s) for name in faults), cast, dice, gap_s=3.5)
+    steps = _one_after_another(((MENU[name], MENU[name].short_s) for name in faults), cast, dice, gap_s=2.5)
     return _finished("short", seed, steps)
 
 
