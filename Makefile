@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# Two at a time: tests wait more than they compute. tests/conftest.py says what stays together.
+PARALLEL ?= -n 2 --dist loadgroup --no-loadscope-reorder
 DEMO_ARGS ?=
 MINUTES ?= 30
 SEED ?= 1
@@ -31,10 +33,10 @@ format: setup ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 
 test: setup ## the tests, one case for each claim
-	$(BIN)/pytest -m "not full" $(PYTEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) -m "not full" $(PYTEST_ARGS)
 
 verify: check ## everything: the checks, and the tests with their full matrices
-	$(BIN)/pytest -m "full or not full" $(PYTEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) -m "full or not full" $(PYTEST_ARGS)
 
 soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every claim about what readers saw
 	@$(BIN)/python -m tests.system.proof run --schedule random --minutes $(MINUTES) --seed $(SEED) $(SOAK_ARGS)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
-from tests.support.measured import all_measured
+from tests.support.measured import all_measured, measured
 from tests.support.spark_session import spark_session
 
 # No timed assertions: how long an example takes says something of the machine, not of the claim.
@@ -20,6 +21,34 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A real Spark session (tests/support/spark_session.py says how it differs from a user's)."""
     with spark_session(tmp_path_factory.mktemp("spark")) as session:
         yield session
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers a file's tests stay together, because their fixtures are dear. The system's tests are one
+    group, which begins first: they take longest, mostly by waiting, and measure what readers notice.
+    """
+    items.sort(key=lambda item: not _is_of_the_system(item))
+    for item in items:
+        group = "system" if _is_of_the_system(item) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _is_of_the_system(item: pytest.Item) -> bool:
+    return "system" in item.path.parts
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands over what it measured."""
+    output: dict[str, object] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["measured"] = all_measured()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a worker measured."""
+    for line in getattr(node, "workeroutput", {}).get("measured", ()):
+        measured(line)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
