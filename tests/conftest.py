@@ -23,6 +23,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several workers a file's tests stay together, because their fixtures are dear. The system's tests are one
     group, which begins first: they take longest, mostly by waiting, and measure what readers notice.
