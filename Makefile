@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 # Two at a time: tests wait more than they compute. tests/conftest.py says what stays together.
-PARALLEL ?= -n 2 --dist loadgroup --no-loadscope-reorder
+PARALLEL ?= -n 2 --dist loadscope --no-loadscope-reorder
 DEMO_ARGS ?=
 MINUTES ?= 30
 SEED ?= 1

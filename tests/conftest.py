@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 from tests.support.measured import all_measured, measured
 from tests.support.spark_session import spark_session
+from xdist.scheduler import LoadScopeScheduling
 
 # No timed assertions: how long an example takes says something of the machine, not of the claim.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,19 +24,26 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers a file's tests stay together, because their fixtures are dear. The system's tests are one
-    group, which begins first: they take longest, mostly by waiting, and measure what readers notice.
+SYSTEM = "tests/system/"
+
+
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped
+    """With several workers a file's tests stay together, because their fixtures are dear, and the system's tests are
+    all on one: they take longest, mostly by waiting, measure what readers notice, and share a demo.
     """
-    items.sort(key=lambda item: not _is_of_the_system(item))
-    for item in items:
-        group = "system" if _is_of_the_system(item) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SYSTEM if nodeid.startswith(SYSTEM) else nodeid.partition("::")[0]
 
 
-def _is_of_the_system(item: pytest.Item) -> bool:
-    return "system" in item.path.parts
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Says which worker runs what."""
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first."""
+    items.sort(key=lambda item: not item.nodeid.startswith(SYSTEM))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

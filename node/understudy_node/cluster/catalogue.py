@@ -1,10 +1,15 @@
-"""What a node serves, as the document by which routers encode, place and describe keys (pure)."""
+"""What a node serves, as the document by which routers encode, place and describe keys; and telling it."""
 
 from __future__ import annotations
 
 from understudy_node.generation import Generation
+from understudy_node.node import Node
 from understudy_node.serving.lookup import Holding
+from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.messages import Catalogue, CatalogueStore
+
+CATALOGUE_EVERY_MS = 3600 * 1000
+"""Catalogues expire after a day without a writer."""
 
 
 def catalogue_of(generation: Generation, application_id: str) -> Catalogue:
@@ -32,3 +37,42 @@ def _store(holding: Holding) -> CatalogueStore:
         value=store.value_columns(),
         result=list(store.result_names),
     )
+
+
+class ToldCatalogue:
+    """The catalogue of what a node serves, made once for each generation, and told on the bus."""
+
+    def __init__(self, node: Node, gossip: Gossip) -> None:
+        self._node = node
+        self._gossip = gossip
+        self._made: tuple[Generation, str, Catalogue] | None = None
+        self._told: tuple[str, float] | None = None
+
+    def now(self) -> tuple[str, Catalogue] | None:
+        """The name and the catalogue of what is served; None before there is anything."""
+        generation = self._node.generation
+        if generation is None:
+            return None
+        if self._made is None or self._made[0] is not generation:
+            catalogue = catalogue_of(generation, self._gossip.application_id)
+            self._made = (generation, digest_of(catalogue), catalogue)
+        return self._made[1], self._made[2]
+
+    def bus_came_back(self) -> None:
+        """The bus may have lost what was told."""
+        self._told = None
+
+    async def tell(self, now_ms: float) -> None:
+        """Write it if it is new there, and again now and then. Raises BusError."""
+        catalogue = self.now()
+        if catalogue is None:
+            return
+        digest, document = catalogue
+        told = self._told
+        if told is None or told[0] != digest:  # of many nodes that start or come back together, one has to write it
+            if await self._gossip.catalogue(digest) is None:
+                await self._gossip.write_catalogue(digest, document)
+            self._told = (digest, now_ms)
+        elif now_ms - told[1] > CATALOGUE_EVERY_MS:
+            await self._gossip.write_catalogue(digest, document)
+            self._told = (digest, now_ms)

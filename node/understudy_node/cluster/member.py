@@ -15,7 +15,7 @@ from typing import Literal
 
 from understudy_node.cluster.assignor import duties_of
 from understudy_node.cluster.bus_state import BusState
-from understudy_node.cluster.catalogue import catalogue_of
+from understudy_node.cluster.catalogue import ToldCatalogue
 from understudy_node.cluster.heartbeat import heartbeat_of
 from understudy_node.cluster.neighbours import Neighbours, outvoted
 from understudy_node.cluster.placement import Placement
@@ -23,7 +23,7 @@ from understudy_node.cluster.remembering import Remembering
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
 from understudy_shared.bus.base import Back, Bus, BusError, Lost
-from understudy_shared.bus.gossip import Gossip, Seen, digest_of
+from understudy_shared.bus.gossip import Gossip, Seen
 from understudy_shared.clock import Clock
 from understudy_shared.messages import (
     Announcement,
@@ -54,9 +54,6 @@ LEAVE_TIMEOUT_S = 1.0
 
 BACK_SPREAD_HEARTBEATS = 0.25
 """Nodes that lost the bus together read its keys, and beat, within so long of each other."""
-
-CATALOGUE_EVERY_MS = 3600 * 1000
-"""Catalogues expire after a day without a writer."""
 
 
 class Member:
@@ -121,8 +118,7 @@ class Member:
         self._turned_ms = clock.monotonic_ms()
         self._rival = False
         self._outvoted: str | None = None
-        self._catalogue: tuple[object, str, Catalogue] | None = None
-        self._told_catalogue: tuple[str, float] | None = None
+        self._catalogue = ToldCatalogue(node, self.gossip)
         self._applied: tuple[object, ...] = ()
 
     def start(self) -> None:
@@ -219,14 +215,8 @@ class Member:
         )
 
     def catalogue(self) -> tuple[str, Catalogue] | None:
-        """The catalogue of what is served, and its name; None before there is anything."""
-        generation = self.node.generation
-        if generation is None:
-            return None
-        if self._catalogue is None or self._catalogue[0] is not generation:
-            catalogue = catalogue_of(generation, self.gossip.application_id)
-            self._catalogue = (generation, digest_of(catalogue), catalogue)
-        return self._catalogue[1], self._catalogue[2]
+        """The name and the catalogue of what is served; None before there is anything."""
+        return self._catalogue.now()
 
     def _state(self) -> Literal["starting", "serving", "draining", "failed"]:
         if self._has_failed or self.node.dead or self._tasks.dead or self._rival or self._outvoted:
@@ -274,7 +264,7 @@ class Member:
         own = self.heartbeat()
         try:
             self._rival_seen(not await self.gossip.beat(own))
-            await self._tell_catalogue(now_ms)
+            await self._catalogue.tell(now_ms)
             self._neighbours.heard(own, age_ms=0, now_ms=now_ms)
             nodes = self._neighbours.alive(now_ms)
             self._outvoted = outvoted(own, nodes)
@@ -308,20 +298,6 @@ class Member:
         if generation is None or not tasks:
             return None
         return generation.lineage, generation.layout.partitions, tasks
-
-    async def _tell_catalogue(self, now_ms: float) -> None:
-        catalogue = self.catalogue()
-        if catalogue is None:
-            return
-        digest, document = catalogue
-        told = self._told_catalogue
-        if told is None or told[0] != digest:  # of many nodes that start or come back together, one has to write it
-            if await self.gossip.catalogue(digest) is None:
-                await self.gossip.write_catalogue(digest, document)
-            self._told_catalogue = (digest, now_ms)
-        elif now_ms - told[1] > CATALOGUE_EVERY_MS:
-            await self.gossip.write_catalogue(digest, document)
-            self._told_catalogue = (digest, now_ms)
 
     async def _listen(self) -> None:
         async for heard in self.gossip.listen():
@@ -360,7 +336,7 @@ class Member:
             return
         self._must_read = self._was_away = False
         self._placement.bus_came_back()
-        self._told_catalogue = None
+        self._catalogue.bus_came_back()
         self._bus_state.hears(None)
         if assignment is not None:
             self._take(assignment)
