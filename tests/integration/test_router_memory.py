@@ -92,12 +92,12 @@ def order_of(router: Router) -> tuple[int, int]:
     return (0, 0) if router.tables.assignment is None else router.tables.assignment.order
 
 
-async def on_the_bus(known: Cluster, *, order: tuple[int, int]) -> None:
+async def on_the_bus(known: Cluster, *, order: tuple[int, int], heartbeat_ms: int = 20_000) -> None:
     """All that a bus has of a cluster that follows that assignment."""
     await known.gossip.write_catalogue(digest_of(known.catalogue), known.catalogue)
     await known.assign(assignment_of(known.nodes, order=order))
     for node in known.nodes:
-        await known.beat(node, term=order[0], epoch=order[1])
+        await known.beat(node, term=order[0], epoch=order[1], heartbeat_ms=heartbeat_ms)
 
 
 async def test_what_is_remembered_serves_before_anybody_was_heard(tmp_path: Path) -> None:
@@ -141,18 +141,18 @@ async def test_what_is_remembered_of_a_cluster_that_is_gone_gives_way_to_what_no
 async def test_a_router_that_lived_through_the_loss_of_a_whole_cluster_follows_the_next_one(tmp_path: Path) -> None:
     bus = FragileBus()
     async with fake_nodes(a, b) as nodes, router_at(bus, Remembered(tmp_path, APPLICATION), nodes) as known:
-        await on_the_bus(known, order=(5, 9))
+        await on_the_bus(known, order=(5, 9), heartbeat_ms=500)
         await until(lambda: order_of(known.router) == (5, 9), what="the first cluster")
-        await known.gossip.write_catalogue(digest_of(known.catalogue), known.catalogue)
+        await bus.put(known.gossip.names.assignment, b"what is left of it")
         for node in nodes:
             tells(known, node, order=(1, 1))
-            await known.beat(node, term=1, epoch=1, heartbeat_ms=100)
+            await known.beat(node, term=1, epoch=1, heartbeat_ms=500)
             assert order_of(known.router) == (5, 9), "a node may be late"
 
         async def beat_on() -> None:
             while order_of(known.router) != (1, 1):
                 for node in nodes:
-                    await known.beat(node, term=1, epoch=1, heartbeat_ms=100)
+                    await known.beat(node, term=1, epoch=1, heartbeat_ms=500)
                 await asyncio.sleep(0.05)
 
         async with asyncio.timeout(LIMIT_S):

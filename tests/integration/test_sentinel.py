@@ -274,6 +274,7 @@ def wait_to_be_at(server: RedisServer, known: Cluster) -> None:
     wait_until(is_so, what="everybody at the new primary", limit_s=LIMIT_S)
 
 
+@pytest.mark.full
 def test_a_primary_killed_under_load_that_takes_the_last_assignments_with_it_turns_nothing_back(
     tmp_path: Path, trio: SentinelTrio
 ) -> None:
