@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.measured import measured
 from tests.system.proof.checker import CLAIMS, Verdict, check
 from tests.system.proof.claims import ClaimResult
 from tests.system.proof.history import History, load
@@ -35,7 +36,9 @@ def judged(schedule: Schedule, folder: Path) -> tuple[History, Verdict]:
     run(schedule, folder, RunOptions(), say)
     history = load(folder)
     verdict = check(history, Truth.load(folder / TRUTH_NAME))
-    say(as_text(history, verdict))
+    for line in as_text(history, verdict).splitlines():
+        say(line)
+        measured(line)
     say(f"the history is in {folder}")
     return history, verdict
 
