@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import NamedTuple, cast
 
 HOST = "127.0.0.1"
@@ -79,9 +80,15 @@ class Pool:
 
     async def ask(self, request: bytes) -> HttpReply:
         """Send a request and wait for its answer. OSError when there is no connection to be had, or when it breaks."""
-        connection = self._take()
-        if connection is None:
-            _, connection = await asyncio.get_running_loop().create_connection(Connection, HOST, self._port)
+        reused = self._take()
+        if reused is not None:
+            # The server may close it while it is idle; a fresh one then says whether the server is there.
+            with suppress(ConnectionError):
+                return await self._ask(reused, request)
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, HOST, self._port)
+        return await self._ask(connection, request)
+
+    async def _ask(self, connection: Connection, request: bytes) -> HttpReply:
         try:
             reply = await connection.ask(request)
         except BaseException:
