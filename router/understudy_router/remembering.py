@@ -23,9 +23,6 @@ from understudy_shared.words import HostInfo
 
 log = logging.getLogger(__name__)
 
-FLUSH_TIMEOUT_S = 2.0
-"""At the end of the process; a disk that hangs is not waited for."""
-
 MAX_NODES = 10_000
 """Ten times the largest cluster that is planned for."""
 
@@ -102,11 +99,7 @@ class RouterMemory:
     async def flush(self) -> None:
         """Write what still waits; after `keep` was ended."""
         if self._memory is not None:
-            try:
-                async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                    await self._memory.flush()
-            except TimeoutError:
-                log.warning("the disk hangs: not all is remembered", extra={"action": "cannot-remember"})
+            await self._memory.flush()
 
 
 def of_a_past_life(remembered: Assignment, told: Iterable[Heartbeat]) -> bool:

@@ -34,6 +34,11 @@ BACKLOG = 2048
 
 GRACEFUL_SHUTDOWN_S = 10
 
+KEEP_ALIVE_S = 75
+"""How long a connection may idle: longer than common load balancers and proxies leave one (60 s). So they close it, not
+the service: a reader that sends in the moment in which the service closes gets a reset.
+"""
+
 
 class Departure(NamedTuple):
     """What a service does after the signal and before it stops to accept.
@@ -57,6 +62,7 @@ class Service(uvicorn.Server):
                 server_header=False,
                 date_header=False,
                 proxy_headers=False,  # nobody asks who the client is
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
             )
         )

@@ -26,6 +26,9 @@ MAGIC = b"understudy-remembered 1"
 MIN_GAP_S = 1.0
 """Between two writes: an assignment that moves step by step is not worth more."""
 
+FLUSH_TIMEOUT_S = 2.0
+"""At the end of the process; a disk that hangs is not waited for."""
+
 _MAX_FILE_BYTES = MAX_MESSAGE_BYTES + 256
 
 M = TypeVar("M", bound=Message)
@@ -116,11 +119,15 @@ class Memory:
             await asyncio.sleep(MIN_GAP_S)
 
     async def flush(self) -> None:
-        """Save what still waits; after `keep` was ended."""
-        if self._writing is not None:
-            await self._writing
-        if self._waiting:
-            await self._write()
+        """Save what still waits, with a warning when the disk hangs; after `keep` was ended."""
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                if self._writing is not None:
+                    await self._writing
+                if self._waiting:
+                    await self._write()
+        except TimeoutError:
+            log.warning("the disk hangs: not all is remembered", extra={"action": "cannot-remember"})
 
     async def _write(self) -> None:
         self._told.clear()

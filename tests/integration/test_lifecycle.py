@@ -1,4 +1,4 @@
-"""How nodes and routers go: they say so, answer on, finish what is in flight, and end; and a task that dies is told."""
+"""How nodes and routers go: they say so, answer on, finish what is in flight, and end."""
 
 from __future__ import annotations
 
@@ -8,36 +8,23 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from tests.support.cluster import (
-    APPLICATION,
-    LIMIT_S,
-    Cluster,
-    ClusterNode,
-    ClusterRouter,
-    cluster,
-    cluster_node,
-    cluster_router,
-    departing,
-)
-from tests.support.cluster_watch import heard_assignments, holders, reading
+from tests.support.cluster import APPLICATION, LIMIT_S, Cluster, ClusterNode, cluster, departing
+from tests.support.cluster_watch import chosen, heard_assignments, holders, reading
 from tests.support.counting_query import WORDS
 from tests.support.handmade_checkpoint import HandmadeCheckpoint
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.spark_queries import wait_until
 
-from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FileStat, LocalFiles
-from understudy_router.tables import Tables
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.http_service import Departure
-from understudy_shared.messages import Announcement
 
 VERSION = 2
 
@@ -197,16 +184,22 @@ def lease_holder(redis_url: str) -> str | None:
     return None if owner is None else owner.split("/")[0]
 
 
-def chosen(router: ClusterRouter, word: str) -> list[tuple[str, str]]:
-    """Whom a router would ask for a word, in order, and why."""
-    choice = router.explain(word)["choice"]
-    return [(each["node_id"], each["why"]) for each in choice]
+PATIENT = {
+    "hop_timeout_ms": 20_000,
+    "deadline_ms": 20_000,
+    "suspect_after_ms": 60_000,
+    "hedge_after_ms": 0,
+    "retry_percent": 0,
+    "retry_per_s": 0,
+}
+"""Settings of a router that asks nobody else because an answer takes long, as it may on a loaded machine."""
 
 
 def test_a_node_that_leaves_is_asked_last_and_keeps_its_tasks_while_another_node_assigns(
     tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
 ) -> None:
-    with cluster(checkpoint.path, tmp_path, redis.url) as known:
+    with cluster(checkpoint.path, tmp_path, redis.url, routers=0) as known:
+        known.start_router(**PATIENT)
         known.wait_to_rest(copies=2, version=VERSION)
         holder = lease_holder(redis.url)
         assert holder is not None
@@ -265,172 +258,3 @@ def test_a_router_that_stops_says_so_and_answers_on(
         assert "stopping" in known.router.not_ready()
         assert known.router.get("/livez").status == 200
         assert known.router.look_up([WORDS[0]]).status == 200
-
-
-# ---- background tasks that die
-
-
-class BuggyFiles(LocalFiles):
-    """Storage that raises what nobody expects of it, in the threads whose name begins with `victim`."""
-
-    victim: str | None = None
-
-    def stat(self, path: str) -> FileStat | None:
-        self._maybe()
-        return super().stat(path)
-
-    def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
-        self._maybe()
-        return super().read(path, max_bytes)
-
-    def _maybe(self) -> None:
-        if self.victim is not None and threading.current_thread().name.startswith(self.victim):
-            raise RuntimeError("a bug")
-
-
-def raises(*_: object, **__: object) -> None:
-    raise RuntimeError("a bug")
-
-
-async def raises_async(*_: object, **__: object) -> None:
-    raise RuntimeError("a bug")
-
-
-async def announce(redis_url: str) -> None:
-    """Make every node hear of names."""
-    bus = RedisBus(redis_url)
-    await Gossip(bus, APPLICATION).announce(Announcement(application_id=APPLICATION, query_id="q", stores=[]))
-    await bus.close()
-
-
-class Injection:
-    """Ways in which a task of a node can die, by the task's name."""
-
-    def __init__(self, node: ClusterNode, files: BuggyFiles, redis: RedisServer, patch: pytest.MonkeyPatch) -> None:
-        self._node = node
-        self._files = files
-        self._redis = redis
-        self._patch = patch
-
-    def follow(self, checkpoint: HandmadeCheckpoint) -> None:
-        self._files.victim = "follow"
-
-    def worker(self, checkpoint: HandmadeCheckpoint) -> None:
-        self._files.victim = "worker"
-        checkpoint.add(VERSION + 1)
-
-    def listen(self, checkpoint: HandmadeCheckpoint) -> None:
-        self._patch.setattr(self._node.node, "announce", raises)
-        asyncio.run(announce(self._redis.url))
-
-    def beat(self, checkpoint: HandmadeCheckpoint) -> None:
-        for call in ("renew", "acquire", "release"):  # whether it has the lease or not
-            self._patch.setattr(self._node.bus, call, raises_async)
-
-    def beat_without_a_last_word(self, checkpoint: HandmadeCheckpoint) -> None:
-        self._patch.setattr(self._node.bus, "put_owned", raises_async)
-
-
-@pytest.mark.parametrize(
-    ("task", "told"),
-    [
-        ("follow", "failed"),
-        ("worker", "failed"),
-        ("listen", "failed"),
-        ("beat", "failed"),
-        ("beat_without_a_last_word", "dead"),
-    ],
-)
-def test_a_task_of_a_node_that_dies_makes_it_unready_and_is_told_while_reads_go_on(
-    checkpoint: HandmadeCheckpoint,
-    redis: RedisServer,
-    monkeypatch: pytest.MonkeyPatch,
-    task: str,
-    told: str,
-) -> None:
-    files = BuggyFiles(checkpoint.path)
-    states: set[str] = set()
-    with (
-        cluster(checkpoint.path, checkpoint.path.parent, redis.url, nodes=1) as known,
-        cluster_node(
-            checkpoint.path, checkpoint.path.parent / "n2", redis.url, node_id="n2", files=files, may_die=True
-        ) as node,
-    ):
-        known.nodes["n2"] = node
-        known.wait_to_rest(copies=2, version=VERSION)
-        del known.nodes["n2"]
-        with reading(known.router):
-            getattr(Injection(node, files, redis, monkeypatch), task)(checkpoint)
-            wait_until(lambda: node.get("/livez").status == 503, what="its death", limit_s=LIMIT_S)
-            assert "died" in node.not_ready()
-
-            def state() -> str:
-                nodes: list[dict[str, str]] = known.router.lag()["nodes"]  # type: ignore[assignment]
-                (found,) = {each["state"] for each in nodes if each["node_id"] == "n2"}
-                states.add(found)
-                return found
-
-            wait_until(lambda: state() == told, what=f"{told}, seen {states}", limit_s=LIMIT_S)
-            wait_until(
-                lambda: all(chosen(known.router, word)[0][0] == "n1" for word in WORDS[:8]),
-                what="readers to be sent elsewhere",
-                limit_s=LIMIT_S,
-            )
-
-
-def _listening(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(router.router.tables, "heard", raises)
-
-
-def _keeping(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(router.router.tables, "expire", raises)
-
-
-def _reading(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(router.router.gossip, "nodes", raises_async)
-    router.router.refresh()
-
-
-def _following(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(Tables, "catalogue_digest", property(raises))
-
-
-def _polling(router: ClusterRouter, patch: pytest.MonkeyPatch, redis: RedisServer) -> None:
-    patch.setattr(router.router.nodes, "heartbeat", raises_async)
-    redis.restart()
-
-
-def _timing(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(router.router.lanes, "tick", raises)
-
-
-@pytest.mark.parametrize(
-    ("task", "kill"),
-    [
-        ("listen to the bus", _listening),
-        ("keep the tables", _keeping),
-        ("read the keys again", _reading),
-        ("follow the catalogue", _following),
-        ("ask nodes for their lag", _polling),
-        ("keep the hops' time", _timing),
-    ],
-    ids=lambda given: given if isinstance(given, str) else "",
-)
-def test_a_task_of_a_router_that_dies_makes_it_unready(
-    checkpoint: HandmadeCheckpoint,
-    redis: RedisServer,
-    monkeypatch: pytest.MonkeyPatch,
-    task: str,
-    kill: Callable[[ClusterRouter, pytest.MonkeyPatch, RedisServer], None],
-) -> None:
-    with (
-        cluster(checkpoint.path, checkpoint.path.parent, redis.url, nodes=1, routers=0) as known,
-        cluster_router(redis.url, may_die=True) as router,
-    ):
-        known.routers.append(router)
-        known.wait_to_rest(copies=1, version=VERSION)
-        assert router.look_up([WORDS[0]]).status == 200
-        kill(router, monkeypatch, redis)
-        wait_until(lambda: router.get("/livez").status == 503, what="its death", limit_s=LIMIT_S)
-        assert task in router.not_ready()
-        monkeypatch.undo()

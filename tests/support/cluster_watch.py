@@ -124,3 +124,9 @@ def holders(assignment: Assignment | None) -> dict[str, set[str]]:
     """Who has each task, in whatever role."""
     assert assignment is not None
     return {task: set(duty.holders) for task, duty in assignment.tasks.items()}
+
+
+def chosen(router: ClusterRouter, word: str) -> list[tuple[str, str]]:
+    """Whom a router would ask for a word, in order, and why."""
+    choice = router.explain(word)["choice"]
+    return [(each["node_id"], each["why"]) for each in choice]

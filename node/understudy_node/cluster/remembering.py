@@ -23,9 +23,6 @@ log = logging.getLogger(__name__)
 MAX_ASKED = 16
 """Nodes asked at the same time."""
 
-FLUSH_TIMEOUT_S = 2.0
-"""At the end of the process; a disk that hangs is not waited for."""
-
 
 class Remembering:
     """One node's. `take` is told of assignments; it may refuse them."""
@@ -95,11 +92,7 @@ class Remembering:
         """Write what still waits, and give connections back; after the tasks were ended."""
         await self._calls.close()
         if self._memory is not None:
-            try:
-                async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                    await self._memory.flush()
-            except TimeoutError:
-                log.warning("the disk hangs: not all is remembered", extra={"action": "cannot-remember"})
+            await self._memory.flush()
 
     async def _recall(self) -> None:
         if self._recalled or self._memory is None:
