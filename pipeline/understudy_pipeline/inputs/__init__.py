@@ -1,0 +1,1 @@
+"""Where records come from: Kafka topics, Redis Streams, files, behind one protocol."""
