@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +29,7 @@ class AlignedOptions:
     """Where a new checkpoint begins; partitions that appear later are read from their beginning."""
 
     max_task_idle_ms: int = 0
-    """KIP-353/695. -1: never wait for an empty input. 0: wait for what is known to exist. More: and so long for more."""
+    """KIP-353/695. -1: never wait for an empty input. 0: wait for what is known to exist. More: and for news as long."""
 
     max_poll_records: int = -1
     """KIP-41. Most records of a micro-batch; -1: no bound but memory."""
@@ -40,7 +40,7 @@ class AlignedOptions:
     buffered_records_per_partition: int | None = None
     """Deprecated: pauses a partition that holds more records than this. Used when no byte bound was given."""
 
-    timestamp: TimestampRule = TimestampRule()
+    timestamp: TimestampRule = field(default_factory=TimestampRule)
     max_timestamp_jump_ms: int | None = None
     """A record further ahead of its partition's time counts as just so far ahead. None: no bound."""
 
