@@ -29,7 +29,7 @@ class AlignedOptions:
     """Where a new checkpoint begins; partitions that appear later are read from their beginning."""
 
     max_task_idle_ms: int = 0
-    """KIP-353/695. -1: never wait for an empty input. 0: wait for what is known to exist. More: and so long for new."""
+    """KIP-353/695. -1: never wait for an empty input. 0: only for what is known to exist. More: for new records too."""
 
     max_poll_records: int = -1
     """KIP-41. Most records of a micro-batch; -1: no bound but memory."""
