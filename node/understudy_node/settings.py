@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from understudy_node.engine.rocksdb_base import DEFAULT_CACHE_BYTES
+from understudy_shared.renamed import resolve
 from understudy_shared.service_settings import Port, ServiceSettings
 from understudy_shared.sizes import BadSizeError, parse_size
 
@@ -79,21 +80,14 @@ class NodeSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _new_cache_name_wins(self) -> NodeSettings:
-        if self.cache_max_bytes_buffering is None:
-            return self
-        if "statestore_cache_max_bytes" in self.model_fields_set:
-            if self.cache_max_bytes_buffering != self.statestore_cache_max_bytes:
-                warnings.warn(
-                    "statestore_cache_max_bytes and the deprecated cache_max_bytes_buffering are both set and differ; "
-                    "statestore_cache_max_bytes is used",
-                    DeprecationWarning,
-                    stacklevel=2,
-                )
-            return self
-        warnings.warn(
-            "cache_max_bytes_buffering is deprecated: use statestore_cache_max_bytes", DeprecationWarning, stacklevel=2
+        given = self.statestore_cache_max_bytes if "statestore_cache_max_bytes" in self.model_fields_set else None
+        size_bytes, warning = resolve(
+            "statestore_cache_max_bytes", given, "cache_max_bytes_buffering", self.cache_max_bytes_buffering
         )
-        object.__setattr__(self, "statestore_cache_max_bytes", self.cache_max_bytes_buffering)
+        if warning is not None:
+            warnings.warn(warning, DeprecationWarning, stacklevel=2)
+        if size_bytes is not None:
+            object.__setattr__(self, "statestore_cache_max_bytes", size_bytes)
         return self
 
     @property

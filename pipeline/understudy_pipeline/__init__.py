@@ -1,5 +1,24 @@
-"""What a Spark job needs of Understudy: one call, `announce`, after the query was started."""
+"""What a Spark job needs of Understudy: `announce`, a call after the query was started, and a source in order of time.
 
-from understudy_pipeline.announcing import Announced, announce
+The source is known to Spark as `format("understudy")`. Names are imported when they are used: workers that read for the
+source have no use for the rest.
+"""
 
-__all__ = ["Announced", "announce"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from understudy_pipeline.aligned.source import AlignedSource
+    from understudy_pipeline.announcing import Announced, announce
+
+__all__ = ["AlignedSource", "Announced", "announce"]
+
+_HOMES = {"AlignedSource": "aligned.source", "Announced": "announcing", "announce": "announcing"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.support.process_table import is_there, processes_below
 from tests.support.redis_server import redis_server
 from tests.support.spark_queries import committed_batches, wait_until
 from tests.support.spark_session import java_environment
@@ -19,7 +20,7 @@ from tests.support.spark_session import java_environment
 from understudy_node.reader import CheckpointReader
 from understudy_node.serving.naming import naming_of
 from understudy_pipeline.demo.flights import Flight, flights_file, load_flights
-from understudy_pipeline.demo.replay import landed_flights
+from understudy_pipeline.demo.streams import FlightStreams
 from understudy_shared.bus.gossip import Names
 from understudy_shared.messages import Announcement
 from understudy_shared.spark.unsafe_row import compile_row_decoder
@@ -64,22 +65,19 @@ def said(folder: Path) -> str:
 
 @pytest.mark.parametrize("provider", ["rocksdb", pytest.param("hdfs", marks=pytest.mark.full)])
 def test_a_demo_that_is_stopped_and_started_again_counts_every_flight_once(tmp_path: Path, provider: str) -> None:
-    checkpoint, landing = tmp_path / "checkpoint", tmp_path / "checkpoint.input"
-    with redis_server() as server:
+    checkpoint = tmp_path / "checkpoint"
+    with redis_server() as server, closing(FlightStreams(server.url, partitions=2)) as streams:
         with demo_process(tmp_path, provider=provider, redis=server.url) as process:
-            wait_until(
-                lambda: len(committed_batches(checkpoint)) >= 2 or process.poll() is not None,
-                what="two commits",
-                limit_s=START_LIMIT_S,
-            )
+            wait_for_commits(checkpoint, 2, process)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0, said(tmp_path)
-        stopped = landed_flights(landing)
+        stopped = streams.landed()
         assert 0 < stopped < FLIGHTS
         announced = server.command("GET", Names("flights").announcement)
         with demo_process(tmp_path, provider=provider, redis=server.url, speed_up=100_000) as process:
             assert process.wait(START_LIMIT_S) == 0, said(tmp_path)
-    assert landed_flights(landing) == FLIGHTS
+        assert streams.landed() == FLIGHTS
+        assert streams.trim({}) == 0, "flights that were read are left"
     assert isinstance(announced, bytes)
     flights = load_flights(flights_file())[:FLIGHTS]
     assert any(flight.tailnum is None for flight in flights)
@@ -94,19 +92,41 @@ def test_a_demo_that_is_stopped_and_started_again_counts_every_flight_once(tmp_p
     assert len(kept) < len(hours) / 4, "hours that are over have not left the state"
 
 
+@pytest.mark.full
+def test_a_job_that_is_killed_leaves_no_process_behind_and_one_that_follows_counts_every_flight_once(
+    tmp_path: Path,
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    with redis_server() as server, redis_server() as bus:
+        urls = {"redis": bus.url, "input_redis": server.url}
+        with demo_process(tmp_path, **urls) as process:
+            wait_for_commits(checkpoint, 2, process)
+            started = processes_below(process.pid)
+            programs = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started]
+            assert any(b"python_streaming_source_runner" in program for program in programs), programs
+            process.kill()
+            process.wait()
+            wait_until(lambda: not any(map(is_there, started)), what="the end of all its processes", limit_s=60)
+        server.flush()
+        bus.flush()
+        with demo_process(tmp_path, **urls, speed_up=100_000) as process:
+            assert process.wait(START_LIMIT_S) == 0, said(tmp_path)
+        announced = bus.command("GET", Names("flights").announcement)
+        assert server.command("EXISTS", Names("flights").announcement) == 0
+        assert bus.command("KEYS", "flights:*") == []
+    assert isinstance(announced, bytes)
+    state = read_state(checkpoint, tmp_path / "copies", announced)
+    assert state["aircraft"] == aircraft(load_flights(flights_file())[:FLIGHTS])
+
+
 def test_a_query_that_fails_ends_the_process_with_the_reason(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
-    with demo_process(tmp_path) as process:
-        wait_until(
-            lambda: len(committed_batches(checkpoint)) >= 1 or process.poll() is not None,
-            what="a commit",
-            limit_s=START_LIMIT_S,
-        )
-        # Another query plans a batch in the same checkpoint: Spark ends the one that comes second.
-        (checkpoint / "offsets" / str(_last_planned(checkpoint) + 5)).write_text("v1\n{}\n")
+    with redis_server() as server, demo_process(tmp_path, redis=server.url) as process:
+        wait_for_commits(checkpoint, 1, process)
+        server.flush()
         assert process.wait(START_LIMIT_S) == 1, said(tmp_path)
     log = said(tmp_path)
-    assert "the query failed: " in log
+    assert "the query failed: entries of the stream 'flights:" in log
     assert str(checkpoint) in log
 
 
@@ -115,7 +135,7 @@ def test_a_query_that_cannot_be_started_ends_the_process_with_the_reason(tmp_pat
     offsets = tmp_path / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
     (offsets / "0").write_text("v1\n{damaged\n")
-    with demo_process(tmp_path) as process:
+    with redis_server() as server, demo_process(tmp_path, redis=server.url) as process:
         assert process.wait(START_LIMIT_S) == 1
     assert "the query failed: " in said(tmp_path)
 
@@ -125,6 +145,15 @@ def test_a_setting_that_does_not_exist_is_refused_before_spark_starts(tmp_path: 
         assert process.wait(60) == 1
     assert "speed_up" in said(tmp_path)
     assert not (tmp_path / "checkpoint").exists()
+
+
+def wait_for_commits(checkpoint: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+    """Until there are so many, or the process has ended."""
+    wait_until(
+        lambda: len(committed_batches(checkpoint)) >= count or process.poll() is not None,
+        what=f"{count} commits",
+        limit_s=START_LIMIT_S,
+    )
 
 
 def read_state(checkpoint: Path, copies: Path, announced: bytes) -> Mapping[str, State]:
@@ -191,10 +220,6 @@ def _window_end_us(key: tuple[object, ...]) -> int:
     window = key[0]
     assert isinstance(window, tuple)
     return int(window[1])
-
-
-def _last_planned(checkpoint: Path) -> int:
-    return max(int(path.name) for path in (checkpoint / "offsets").iterdir() if path.name.isdigit())
 
 
 def _tuple(value: object) -> tuple[object, ...]:

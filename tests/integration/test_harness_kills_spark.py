@@ -1,4 +1,7 @@
-"""The harness itself: it leaves a dead attempt's files behind, and Spark makes something else of the batch."""
+"""The harness itself: it leaves a dead attempt's files behind, and Spark makes something else of the batch.
+
+Every run sees that in test_uncommitted_attempts.py, of the format that it crashes in; here are the others.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,10 @@ from tests.support.spark_formats import (
 from tests.support.spark_oracle import read_state
 from tests.support.spark_queries import committed_batches
 
+pytestmark = pytest.mark.full
 
-@pytest.mark.parametrize(
-    "state_format",
-    [
-        pytest.param(ROCKSDB_CHANGELOG_V1, id=ROCKSDB_CHANGELOG_V1.id),
-        pytest.param(HDFS_V1, id=HDFS_V1.id, marks=pytest.mark.full),
-        pytest.param(ROCKSDB_V1, id=ROCKSDB_V1.id, marks=pytest.mark.full),
-    ],
-)
+
+@pytest.mark.parametrize("state_format", [ROCKSDB_CHANGELOG_V1, HDFS_V1, ROCKSDB_V1], ids=lambda f: f.id)
 def test_in_format_1_the_next_attempt_writes_other_bytes_over_the_dead_one_s(
     tmp_path: Path, state_format: StateFormat
 ) -> None:
@@ -40,7 +38,6 @@ def test_in_format_1_the_next_attempt_writes_other_bytes_over_the_dead_one_s(
     assert all(rerun[name] != dead[name] for name in dead)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("state_format", [ROCKSDB_CHANGELOG_V2, ROCKSDB_V2], ids=lambda f: f.id)
 def test_in_format_2_the_dead_attempt_s_files_stay_as_orphans(tmp_path: Path, state_format: StateFormat) -> None:
     run = crash_before_commit(tmp_path, state_format.with_default_manager())
@@ -51,7 +48,6 @@ def test_in_format_2_the_dead_attempt_s_files_stay_as_orphans(tmp_path: Path, st
     assert {name: after[name] for name in dead} == dead
 
 
-@pytest.mark.full
 def test_a_dead_attempt_s_snapshot_is_what_spark_itself_reads_in_format_1_on_hdfs(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -65,7 +61,6 @@ def test_a_dead_attempt_s_snapshot_is_what_spark_itself_reads_in_format_1_on_hdf
     assert salts == {"first"}
 
 
-@pytest.mark.full
 def test_the_quick_checkpoint_manager_keeps_the_dead_attempt_s_delta_on_a_local_disk(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -71,19 +71,3 @@ def test_a_node_that_wakes_up_after_the_retention_starts_from_a_snapshot_again(
             feeder.add(rows(committed_batches(checkpoint)[-1] + 1))
             assert_as_spark_reads(served, spark, checkpoint)
             assert {part["error"] for part in served.partitions()} == {None}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V1], ids=lambda each: each.id)
-def test_a_node_that_starts_after_the_retention_leaves_its_old_local_copy(
-    spark: SparkSession, tmp_path: Path, state_format: StateFormat
-) -> None:
-    checkpoint, data_dir = tmp_path / "checkpoint", tmp_path / "data"
-    with counting_feeder(spark, checkpoint, state_format, SHORT) as feeder:
-        for batch in range(ASLEEP_AT):
-            feeder.add(rows(batch))
-        with served_node(checkpoint, data_dir) as served:
-            served.wait_for_version(ASLEEP_AT)
-        feed_until_purged(feeder)
-        with served_node(checkpoint, data_dir) as served:
-            assert_as_spark_reads(served, spark, checkpoint)

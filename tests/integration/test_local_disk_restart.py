@@ -179,10 +179,19 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize(
-    "stop_at", ["in the content", "in the record", pytest.param("before the record", marks=pytest.mark.full)]
-)
-@FORMATS
+IN_THE_CONTENT, IN_THE_RECORD, BEFORE_THE_RECORD = "in the content", "in the record", "before the record"
+KILLS = [
+    pytest.param(HDFS_V1, IN_THE_CONTENT, id="hdfs, in the content"),
+    pytest.param(ROCKSDB_CHANGELOG_V2, IN_THE_CONTENT, id="rocksdb, in the content"),
+    pytest.param(ROCKSDB_CHANGELOG_V2, IN_THE_RECORD, id="rocksdb, in the record"),
+    pytest.param(ROCKSDB_CHANGELOG_V2, BEFORE_THE_RECORD, id="rocksdb, before the record", marks=pytest.mark.full),
+    pytest.param(HDFS_V1, IN_THE_RECORD, id="hdfs, in the record", marks=pytest.mark.full),
+    pytest.param(HDFS_V1, BEFORE_THE_RECORD, id="hdfs, before the record", marks=pytest.mark.full),
+]
+"""Contents are made in a way of their own for each provider, records in one."""
+
+
+@pytest.mark.parametrize(("state_format", "stop_at"), KILLS)
 def test_a_kill_in_the_middle_of_a_restore_leaves_nothing_that_is_believed_later(
     spark: SparkSession, tmp_path: Path, state_format: StateFormat, stop_at: str
 ) -> None:

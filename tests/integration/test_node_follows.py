@@ -1,4 +1,4 @@
-"""A node beside a running query: restart from local disk, bounded memory, waiting for a position, one shared cache."""
+"""A node beside a running query: a damaged base, bounded memory, waiting for a position, one shared cache."""
 
 from __future__ import annotations
 
@@ -16,26 +16,6 @@ from understudy_node.engine.view import View
 from understudy_shared.position import decode_position
 
 SNAPSHOTS = QueryOptions(min_deltas_for_snapshot=2, maintenance_interval_ms=50)
-
-
-@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id)
-def test_a_restart_opens_what_is_on_local_disk_and_reads_the_changelogs_since(
-    spark: SparkSession, tmp_path: Path, state_format: StateFormat
-) -> None:
-    checkpoint, data = tmp_path / "counting", tmp_path / "data"
-    with counting_feeder(spark, checkpoint, state_format, SNAPSHOTS) as feeder:
-        for batch in range(5):
-            feeder.add(rows(batch))
-        with served_node(checkpoint, data) as served:
-            served.wait_for_version(5)
-        bases = {path.parent for path in data.rglob("base.json")}
-        assert bases, "the node has local bases to come back to"
-        feeder.add(rows(5))
-        with served_node(checkpoint, data) as served:
-            served.wait_for_version(6)
-            assert {path.parent for path in data.rglob("base.json")} == bases
-            assert not served.node._disk.fetched, "a restart brings no table again"
-            assert_as_spark_reads(served, spark, checkpoint)
 
 
 @pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id)

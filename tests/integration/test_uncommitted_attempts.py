@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.oracle_checkpoint import read_rows
-from tests.support.oracle_crash import LAST_VERSION, CrashStory, tell_crash_story
+from tests.support.oracle_crash import LAST_VERSION, SNAPSHOTS, CrashStory, tell_crash_story
 from tests.support.oracle_follower import Answered
-from tests.support.spark_crash import DEAD_BATCH, PARTITIONS
+from tests.support.spark_crash import DEAD_BATCH, PARTITIONS, CrashedRun
 from tests.support.spark_formats import (
     HDFS_V1,
     ROCKSDB_CHANGELOG_V1,
@@ -36,9 +36,9 @@ def _case(state_format: StateFormat, *, with_snapshot: bool, full: bool) -> obje
 
 
 CASES = [
-    _case(HDFS_V1, with_snapshot=True, full=False),
     _case(ROCKSDB_CHANGELOG_V1, with_snapshot=True, full=False),
-    _case(ROCKSDB_CHANGELOG_V2, with_snapshot=True, full=False),
+    _case(HDFS_V1, with_snapshot=True, full=True),
+    _case(ROCKSDB_CHANGELOG_V2, with_snapshot=True, full=True),
     _case(HDFS_V1, with_snapshot=False, full=True),
     _case(ROCKSDB_CHANGELOG_V1, with_snapshot=False, full=True),
     _case(ROCKSDB_CHANGELOG_V2, with_snapshot=False, full=True),
@@ -51,6 +51,20 @@ CASES = [
 def story(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> CrashStory:
     state_format, with_snapshot = request.param
     return tell_crash_story(spark, tmp_path_factory.mktemp("crash"), state_format, with_snapshot=with_snapshot)
+
+
+def test_the_batch_was_run_again_with_other_content_over_the_dead_attempt_s_changes_or_beside_them(
+    story: CrashStory,
+) -> None:
+    run = story.run
+    left, now = changes_of(run, of=run.as_left), changes_of(run, of=run.checkpoint)
+    assert len(left) >= PARTITIONS
+    if run.state_format.format_version == 1:
+        assert now.keys() == left.keys()
+        assert all(now[name] != left[name] for name in left)
+    else:
+        assert left.items() < now.items()
+        assert len(now) == 2 * len(left)
 
 
 def test_no_reader_ever_saw_what_only_the_dead_attempt_wrote(story: CrashStory) -> None:
@@ -100,6 +114,12 @@ def test_the_reading_library_reads_committed_content_while_the_dead_attempt_lies
                 assert reader.versions() == list(range(1, last + 1))
                 found = read_rows(reader, reader.stores[StoreName("op0")], version)
             assert canonical_rows(found) == canonical_rows(story.committed[version]), f"version {version} of {last}"
+
+
+def changes_of(run: CrashedRun, *, of: Path) -> dict[str, bytes]:
+    """What an attempt always writes of the dead version; snapshots beside changes need not be made again."""
+    files = run.state_files(run.dead_version, of=of)
+    return {name: data for name, data in files.items() if not (run.with_snapshot and name.endswith(SNAPSHOTS))}
 
 
 def _assert_committed(answer: Answered, committed: dict[str, OracleRow]) -> None:

@@ -66,8 +66,9 @@ ROCKSDB_CHANGELOG_V1 = StateFormat("rocksdb", changelog=True)
 ROCKSDB_V2 = StateFormat("rocksdb", format_version=2)
 ROCKSDB_CHANGELOG_V2 = StateFormat("rocksdb", changelog=True, format_version=2)
 
-STATE_FORMATS_CI = (HDFS_V1, ROCKSDB_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2)
-"""One of each way to write: what every claim is checked with."""
+STATE_FORMATS_CI = (HDFS_V1, ROCKSDB_CHANGELOG_V2)
+"""One of each provider: every run checks every shape of state with these. The others differ in which files there are
+and how they are called: tests of hazards, restarts and crashes have cases of them."""
 
 _LAYOUTS = (HDFS_V1, ROCKSDB_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_V2, ROCKSDB_CHANGELOG_V2)
 _CODECS: tuple[Codec, ...] = ("lz4", "zstd", "snappy")

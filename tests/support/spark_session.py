@@ -7,6 +7,7 @@ the quick one by default (Hadoop's own forks a process a dozen times per batch);
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,7 +63,9 @@ def spark_conf(folder: Path, sockets: Path) -> dict[str, str]:
 def java_environment() -> dict[str, str]:
     """What a process needs in its environment to start Spark here."""
     home = java_home(REPOSITORY / ".cache")
-    return {"JAVA_HOME": str(home.path), "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
+    # Workers run in the Python of the tests, whatever `python3` is on the path.
+    python = {"PYSPARK_PYTHON": sys.executable}
+    return {"JAVA_HOME": str(home.path), "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC", **python}
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from pydantic import ValidationError
 
 from understudy.commands import cli
 from understudy.demo import command
@@ -85,11 +86,19 @@ def test_the_pipeline_takes_what_it_is_told_and_the_help_tells_its_defaults() ->
     chosen = DemoOptions(provider="hdfs", speed_up=60.0, max_flights=100)
     settings = DemoSettings(**json.loads(plan_of(chosen).pipeline.arguments[1]))
     assert (settings.provider, settings.speed_up, settings.max_flights) == ("hdfs", 60.0, 100)
-    assert settings.landing_folder == FOLDER / "input"
+    assert settings.input_url == "unix:///run/v.sock"
     shown = " ".join(CliRunner().invoke(cli, ["demo", "--help"], terminal_width=400).output.split())
     default = DemoSettings.model_fields["speed_up"].default
     assert f"[default: {default}, a day in {86_400 // default} s]" in shown
     assert "[60<=x<=10000000]" in shown
+
+
+def test_the_flights_may_pass_through_a_redis_of_their_own_and_must_through_one() -> None:
+    both = DemoSettings(checkpoint=FOLDER, redis="redis://bus", input_redis="redis://input")
+    assert (both.redis, both.input_url) == ("redis://bus", "redis://input")
+    assert DemoSettings(checkpoint=FOLDER, input_redis="redis://input").redis == ""
+    with pytest.raises(ValidationError, match="give redis or input_redis"):
+        DemoSettings(checkpoint=FOLDER)
 
 
 def test_a_command_can_be_pasted_whatever_its_folder_is_called() -> None:

@@ -80,20 +80,19 @@ def make_plan(options: DemoOptions, *, folder: Path, redis: str, ports: Sequence
         folder,
         checkpoint,
         redis,
-        Part("pipeline", "pipeline", ("demo-pipeline", pipeline_settings(options, folder, checkpoint, redis))),
+        Part("pipeline", "pipeline", ("demo-pipeline", pipeline_settings(options, checkpoint, redis))),
         tuple(_node(number, port, folder, checkpoint, redis) for number, port in enumerate(node_ports, 1)),
         tuple(_router(number, port, folder, redis) for number, port in enumerate(router_ports, 1)),
     )
 
 
-def pipeline_settings(options: DemoOptions, folder: Path, checkpoint: Path, redis: str) -> str:
+def pipeline_settings(options: DemoOptions, checkpoint: Path, redis: str) -> str:
     """What the pipeline's entry point is told, as JSON; what was not chosen is left to its defaults."""
     settings: dict[str, object] = {
         "checkpoint": str(checkpoint),
         "redis": redis,
         "application_id": APPLICATION_ID,
         "provider": options.provider,
-        "input_folder": str(folder / "input"),
     }
     chosen = {"speed_up": options.speed_up, "max_flights": options.max_flights}
     settings.update({name: value for name, value in chosen.items() if value is not None})

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from understudy_pipeline.aligned.records import Cursor, TopicPartition
+from understudy_pipeline.aligned.records import NO_TIME_MS, Cursor, TopicPartition
+from understudy_shared.errors import UnderstudyError
 
 FORMAT = 1
+
+_SHOWN = 120
+"""Characters of a foreign offset in a message."""
+
+_COUNTS = ("ring", "batches", "records", "bytes", "enforced", "undecodable")
+
+
+class OffsetError(UnderstudyError):
+    """A checkpoint that is not this source's, or not that of a source with these options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +45,61 @@ class SourceOffset:
 
     undecodable: int = 0
     """Poison records since the checkpoint began."""
+
+    def to_json(self) -> dict[str, object]:
+        """For Spark's log: a cursor is `[offset, ordinal, time_ms]` by topic and partition; no time yet is null.
+
+        Equal offsets give equal text, in whatever order their cursors came.
+        """
+        at: dict[str, dict[str, list[object]]] = {}
+        for place, cursor in sorted(self.cursors.items()):
+            time_ms = None if cursor.time_ms == NO_TIME_MS else cursor.time_ms
+            at.setdefault(place.topic, {})[str(place.partition)] = [cursor.offset, cursor.ordinal, time_ms]
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        return {"understudy": FORMAT, "fingerprint": dict(self.fingerprint), "at": at, **counts}
+
+    @classmethod
+    def from_json(cls, found: object) -> SourceOffset:
+        """What `to_json` gave. Raises OffsetError, which says what it looks like instead."""
+        if not isinstance(found, dict) or found.get("understudy") != FORMAT:
+            raise OffsetError(
+                f"the checkpoint holds {_looks_like(found)}, and no offset of the source 'understudy'",
+                where=repr(found)[:_SHOWN],
+                fix="Give this query a checkpointLocation of its own",
+            )
+        try:
+            return cls(
+                fingerprint=found["fingerprint"],
+                cursors={
+                    TopicPartition(topic, int(partition)): _cursor(*cursor)
+                    for topic, partitions in found["at"].items()
+                    for partition, cursor in partitions.items()
+                },
+                **{name: int(found[name]) for name in _COUNTS},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as damage:
+            raise OffsetError(
+                "an offset of the source 'understudy' in the checkpoint is damaged",
+                where=repr(found)[:_SHOWN],
+                fix="Put the folder 'offsets' of the checkpoint back as Spark wrote it",
+            ) from damage
+
+
+def _cursor(offset: str, ordinal: int, time_ms: int | None) -> Cursor:
+    return Cursor(str(offset), int(ordinal), NO_TIME_MS if time_ms is None else int(time_ms))
+
+
+def _looks_like(found: object) -> str:
+    match found:
+        case {"understudy": version}:
+            return f"an offset of another release (format {version}, this one reads {FORMAT})"
+        case {"logOffset": _}:
+            return "an offset of a file source"
+        case {**topics} if topics and all(_counts_by_partition(partitions) for partitions in topics.values()):
+            return "what looks like an offset of Spark's Kafka source"
+        case _:
+            return "an offset of some other source"
+
+
+def _counts_by_partition(found: object) -> bool:
+    return isinstance(found, dict) and all(key.isdigit() and isinstance(at, int) for key, at in found.items())

@@ -22,6 +22,9 @@ class AlignedOptions:
     topics: tuple[str, ...]
     """In the order of the option: of two records of one time, that of the earlier topic comes first."""
 
+    kinds: tuple[str, ...] = ()
+    """Of each topic's input: `kafka`, `redis` or `files`. Their offsets mean different things."""
+
     merge: Literal["task", "global"] = "task"
     """`task`: partition p of every topic is merged, each p by itself. `global`: all partitions together."""
 

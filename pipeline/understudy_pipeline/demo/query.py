@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
-from pathlib import Path
-from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from understudy_pipeline.demo.flights import FLIGHTS_SCHEMA
-from understudy_pipeline.demo.replay import MAX_FILES_PER_BATCH
-
-Provider = Literal["rocksdb", "hdfs"]
+from understudy_pipeline.demo.schedule import SLICES_PER_BATCH, pace_of
+from understudy_pipeline.demo.settings import DemoSettings, Provider
+from understudy_pipeline.demo.streams import TOPIC
 
 LATENESS = "1 hour"
 """How far behind the newest flight an hour stays open. Flights come in order, so nothing is late."""
@@ -52,11 +50,15 @@ def state_conf(provider: Provider) -> Mapping[str, str]:
     }
 
 
-def read_flights(spark: SparkSession, folder: Path) -> DataFrame:
-    """The stream of landed flights; files are deleted when the batch after theirs is planned."""
-    source = spark.readStream.format("json").schema(FLIGHTS_SCHEMA)
-    source = source.option("maxFilesPerTrigger", MAX_FILES_PER_BATCH).option("cleanSource", "delete")
-    return source.load(str(folder))
+def read_flights(spark: SparkSession, settings: DemoSettings) -> DataFrame:
+    """The stream of landed flights, in order of event time over all airports, so that no watermark outruns one."""
+    source = spark.readStream.format("understudy").option("topics", TOPIC).option("redis", settings.input_url)
+    source = source.option("partitions", settings.input_partitions).option("merge", "global")
+    source = source.option("max_poll_records", SLICES_PER_BATCH * pace_of(settings.speed_up).busy_slice)
+    # Each branch reads the batch, on few cores: one task each.
+    source = source.option("reader_tasks", 1).option("checkpoint", str(settings.checkpoint.absolute()))
+    flight = F.from_json(F.col("value").cast("string"), FLIGHTS_SCHEMA).alias("flight")
+    return source.load().select(flight).select("flight.*")
 
 
 def build_query(flights: DataFrame) -> DataFrame:

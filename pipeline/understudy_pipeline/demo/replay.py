@@ -1,98 +1,116 @@
-"""Lands flights as files for Spark's file source, at a chosen speed, and never many more than Spark has read.
+"""Lands flights in Redis Streams, at a chosen speed, and never many more than Spark has read.
 
-A file appears complete, by a rename, under a name that says which flights it holds. The query deletes files that it has
-read (`cleanSource`), so that what lies in the folder is what is unread, but for the files of the last batch. A replay
-that is started again goes on behind the last flight that was landed, at whatever speed.
+What a committed batch of the query has read is trimmed, so that what lies in the streams is what is unread. A replay
+that is started again goes on behind the last flight that was landed, at whatever speed; with a new checkpoint it begins
+with the first flight. While Redis is away it waits, and tries again.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import time
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 
+from understudy_pipeline.demo.committed import has_begun, planned_until, read_until
 from understudy_pipeline.demo.flights import Flight
-from understudy_pipeline.demo.schedule import Pace, files_due, slices
+from understudy_pipeline.demo.schedule import Pace, slices, slices_due
+from understudy_pipeline.demo.streams import FlightStreams, place_of
+from understudy_shared.bus.base import BusError
 from understudy_shared.clock import Clock
 
 log = logging.getLogger(__name__)
 
-MAX_FILES_PER_BATCH = 4
-"""What the query takes at once when it is behind."""
-
 MAX_UNREAD = 12
-"""More than two batches: the files of the last batch lie there until the next one is planned."""
+"""Slices, when they are busy ones; more than two batches."""
 
 _LOOK_EVERY_S = 0.05
-_POSITION = ".replayed"
-"""Hidden from Spark: the number of flights that were landed."""
+_RETRY_MIN_S = 0.1
+_RETRY_MAX_S = 5.0
+"""After Redis was not there: from the first, doubled, up to the second."""
 
 
 class Replay:
-    """Replays `flights` into `folder`. One thread runs it; `stop` may come from any."""
+    """Replays `flights` for the query of a checkpoint. One thread runs it; `stop` may come from any."""
 
-    def __init__(self, flights: Sequence[Flight], folder: Path, *, pace: Pace, clock: Clock) -> None:
+    def __init__(
+        self, flights: Sequence[Flight], streams: FlightStreams, checkpoint: Path, *, pace: Pace, clock: Clock
+    ) -> None:
         self._flights = flights
-        self._folder = folder
+        self._times_s = [flight.event_time for flight in flights]
+        self._streams = streams
+        self._checkpoint = checkpoint
         self._pace = pace
         self._clock = clock
         self._stopping = threading.Event()
-        folder.mkdir(parents=True, exist_ok=True)
-        self.landed = landed_flights(folder)
+        self._retry_s = _RETRY_MIN_S
+        self.landed = 0
         """Flights that were landed, in this and earlier runs."""
-        self._last_ns = max((path.stat().st_mtime_ns for path in unread_files(folder)), default=0)
+
+    def prepare(self) -> bool:
+        """Find out where to go on, before the query starts. Waits a little and gives False when Redis is away."""
+        try:
+            if not has_begun(self._checkpoint):
+                self._streams.clear()
+            self.landed = self._restored()
+        except BusError as error:
+            self._wait(error)
+            return False
+        return True
 
     def run(self) -> bool:
-        """Until everything was landed (True), or `stop` (False)."""
-        times_s = [flight.event_time for flight in self._flights]
-        left = slices(times_s, self._pace.slice_s, first=self.landed)
-        following = next(left, None)
-        next_ms = self._clock.monotonic_ms()
-        while following is not None:
-            due = files_due(
-                now_ms=self._clock.monotonic_ms(),
-                next_ms=next_ms,
-                interval_ms=self._pace.interval_ms,
-                unread=len(unread_files(self._folder)),
-                max_unread=MAX_UNREAD,
-            )
-            next_ms = due.next_ms
-            for _ in range(due.files):
-                if following is not None:
-                    self._land(*following)
-                    following = next(left, None)
-            if self._stopping.wait(_LOOK_EVERY_S):
-                return following is None
-        log.info("replayed %d flights", self.landed, extra={"action": "replayed"})
-        return True
+        """Until everything was landed and read (True), or `stop` (False). Raises OffsetError."""
+        while not self._stopping.is_set():
+            try:
+                if self._replay():
+                    log.info("replayed %d flights", self.landed, extra={"action": "replayed"})
+                    return True
+            except BusError as error:
+                self._wait(error)
+        return False
 
     def stop(self) -> None:
         self._stopping.set()
 
-    def _land(self, start: int, end: int) -> None:
-        name = f"{start:07d}-{end:07d}.json"
-        draft = self._folder / f".{name}"
-        draft.write_bytes(b"".join(flight.json_line() for flight in self._flights[start:end]))
-        # The file source orders files by modification time, in milliseconds: two must not have the same.
-        self._last_ns = max(time.time_ns(), self._last_ns + 1_000_000)
-        os.utime(draft, ns=(self._last_ns, self._last_ns))
-        draft.rename(self._folder / name)
-        self.landed = end
-        position = self._folder / f"{_POSITION}.new"
-        position.write_text(str(end))
-        position.rename(self._folder / _POSITION)
+    def _restored(self) -> int:
+        """Where to go on; in a Redis that was emptied, behind what the next batch reads if it was planned already."""
+        read, planned = read_until(self._checkpoint), planned_until(self._checkpoint)
+        if not self._streams.restore(read) and self._streams.landed():
+            return self._streams.landed()
+        first = min((place_of(cursor) + 1 for cursor in read.values()), default=0)
+        end = min(len(self._flights), max([first, *(place_of(cursor) + 1 for cursor in planned.values())]))
+        self._streams.land(self._flights, first, end)
+        return end
 
+    def _wait(self, error: BusError) -> None:
+        if self._retry_s == _RETRY_MIN_S:
+            log.warning("the replay waits: %s", error, extra={"action": "replay-waits"})
+        self._stopping.wait(self._retry_s)
+        self._retry_s = min(2 * self._retry_s, _RETRY_MAX_S)
 
-def unread_files(folder: Path) -> list[Path]:
-    """Files that Spark has not deleted yet."""
-    return [path for path in folder.glob("*.json") if not path.name.startswith(".")]
-
-
-def landed_flights(folder: Path) -> int:
-    """How many flights earlier runs have landed: a run may have died between a file and the note of its position."""
-    position = folder / _POSITION
-    noted = int(position.read_text()) if position.exists() else 0
-    return max([noted, *(int(path.stem.rpartition("-")[2]) for path in unread_files(folder))])
+    def _replay(self) -> bool:
+        # What was being written when Redis went may be there or not: it is written again.
+        left = slices(self._times_s, self._pace.slice_s, first=self.landed)
+        following = next(left, None)
+        next_ms = self._clock.monotonic_ms()
+        while True:
+            unread = self._streams.trim(read_until(self._checkpoint))
+            self._retry_s = _RETRY_MIN_S
+            if following is None and not unread:
+                return True
+            due = slices_due(
+                now_ms=self._clock.monotonic_ms(),
+                next_ms=next_ms,
+                interval_ms=self._pace.interval_ms,
+                unread=ceil(unread / self._pace.busy_slice),
+                max_unread=MAX_UNREAD,
+            )
+            next_ms = due.next_ms
+            for _ in range(due.slices):
+                if following is not None:
+                    self._streams.land(self._flights, *following)
+                    _, self.landed = following
+                    following = next(left, None)
+            if self._stopping.wait(_LOOK_EVERY_S):
+                return False

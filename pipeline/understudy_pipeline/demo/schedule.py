@@ -12,10 +12,19 @@ from math import ceil
 from typing import NamedTuple
 
 LAND_EVERY_S = 0.5
-"""Real time between two files, if `speed_up` allows: a micro-batch of the demo's query takes about as long."""
+"""Real time between two slices, if `speed_up` allows: a micro-batch of the demo's query takes about as long."""
 
 SHORTEST_SLICE_S = 60
 """Of simulated time: flights are scheduled by the minute."""
+
+SLICES_PER_BATCH = 4
+"""What the query takes at once when it is behind, and when they are busy ones."""
+
+_BUSIEST_HALF_HOUR = 53
+"""Flights in it."""
+
+_BUSY_MIN = 25
+"""Of the shortest slices: the busiest minute has fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +34,16 @@ class Pace:
     slice_s: int
     interval_ms: float
 
+    @property
+    def busy_slice(self) -> int:
+        """Flights of a slice when there are most: more than nearly every slice has."""
+        return max(_BUSY_MIN, ceil(_BUSIEST_HALF_HOUR * self.slice_s / 1800))
+
 
 class Due(NamedTuple):
-    """How many files to land now, and when the next one is due."""
+    """How many slices to land now, and when the next one is due."""
 
-    files: int
+    slices: int
     next_ms: float
 
 
@@ -51,13 +65,13 @@ def slices(times_s: Sequence[int], slice_s: int, *, first: int = 0) -> Iterator[
         start = end
 
 
-def files_due(*, now_ms: float, next_ms: float, interval_ms: float, unread: int, max_unread: int) -> Due:
-    """The files to land now: those whose time has come, as far as there is room among the unread.
+def slices_due(*, now_ms: float, next_ms: float, interval_ms: float, unread: int, max_unread: int) -> Due:
+    """The slices to land now: those whose time has come, as far as there is room among the unread.
 
     When there is no room the schedule slips: what is held up is due as soon as there is, and the rest after that.
     """
     if now_ms < next_ms:
         return Due(0, next_ms)
     ripe = 1 + int((now_ms - next_ms) // interval_ms)
-    files = min(ripe, max(0, max_unread - unread))
-    return Due(files, now_ms if files < ripe else next_ms + ripe * interval_ms)
+    landing = min(ripe, max(0, max_unread - unread))
+    return Due(landing, now_ms if landing < ripe else next_ms + ripe * interval_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -68,7 +69,14 @@ def session_conf(settings: DemoSettings, *, folder: Path, sockets: Path) -> Mapp
 @contextmanager
 def demo_session(settings: DemoSettings) -> Iterator[SparkSession]:
     """A session until the end of the block; its Java has ended then. Raises NoJavaError."""
-    os.environ.update({"JAVA_HOME": str(java_home().path), "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"})
+    os.environ.update(
+        {
+            "JAVA_HOME": str(java_home().path),
+            "PYSPARK_PYTHON": sys.executable,  # of the source's planner and readers; Spark's own default is on PATH
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "TZ": "UTC",
+        }
+    )
     _hush()
     folder = Path(tempfile.mkdtemp(prefix="understudy-spark-"))
     try:

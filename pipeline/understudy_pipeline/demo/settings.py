@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from understudy_pipeline.demo.query import Provider
 from understudy_shared.service_settings import ServiceSettings
+
+Provider = Literal["rocksdb", "hdfs"]
 
 
 class DemoSettings(ServiceSettings):
@@ -16,11 +18,14 @@ class DemoSettings(ServiceSettings):
     checkpoint: Path
     """Where the query keeps its checkpoint: a local folder, which the nodes see too."""
 
-    input_folder: Path | None = None
-    """Where flights are landed for the query; by default beside the checkpoint, in `<checkpoint>.input`."""
-
     redis: str = ""
     """Redis or Valkey, shared with the nodes. Without one nothing is announced: nodes poll, and stores are op0 ..."""
+
+    input_redis: str = ""
+    """Redis or Valkey that the flights pass through; by default the same. The query ends when it loses unread ones."""
+
+    input_partitions: int = Field(2, ge=1, le=64)
+    """Streams for the flights, spread by airport of departure. A checkpoint keeps to the number that it began with."""
 
     application_id: str = Field("flights", min_length=1, max_length=256)
     """Names the query, as the nodes do."""
@@ -46,6 +51,12 @@ class DemoSettings(ServiceSettings):
     driver_memory: str = Field("1g", pattern=r"^\d+[mg]$")
     """Heap of Spark's Java process."""
 
+    @model_validator(mode="after")
+    def _has_input(self) -> Self:
+        if not self.input_url:
+            raise ValueError("the flights go through Redis Streams: give redis or input_redis")
+        return self
+
     @property
-    def landing_folder(self) -> Path:
-        return (self.input_folder or self.checkpoint.with_name(f"{self.checkpoint.name}.input")).absolute()
+    def input_url(self) -> str:
+        return self.input_redis or self.redis

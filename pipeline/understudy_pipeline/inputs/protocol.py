@@ -70,7 +70,8 @@ class Input(Protocol):
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
         """Up to so many records of each wanted partition; of others nothing is lost or fetched again.
 
-        Waits up to `timeout_ms` for the first record. Raises DataLostError, as `seek`.
+        Waits up to `timeout_ms` for the first record, some 20 to 100 ms: another partition may be wanted by then. How
+        long an answer may take is the configuration's to say. Raises DataLostError, as `seek`.
         """
 
     def close(self) -> None:

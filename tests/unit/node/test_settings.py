@@ -41,6 +41,19 @@ def test_statement_61_set_means_given_and_not_different_from_the_default() -> No
     assert settings.statestore_cache_max_bytes == default
 
 
+def test_statement_61_the_new_name_wins_from_whatever_place_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "understudy.toml"
+    file.write_text("statestore_cache_max_bytes = 7\n")
+    monkeypatch.setenv("UNDERSTUDY_CACHE_MAX_BYTES_BUFFERING", "5KiB")
+    with pytest.warns(DeprecationWarning, match="use statestore_cache_max_bytes"):
+        assert NodeSettings(checkpoint="/c").statestore_cache_max_bytes == 5 << 10
+    monkeypatch.setenv("UNDERSTUDY_CONFIG", str(file))
+    with pytest.warns(DeprecationWarning, match="both set and differ"):
+        assert NodeSettings(checkpoint="/c", cache_max_bytes_buffering=6).statestore_cache_max_bytes == 7
+
+
 def test_statement_62_zero_is_a_size_and_negative_is_none() -> None:
     assert NodeSettings(checkpoint="/c", statestore_cache_max_bytes=0).statestore_cache_max_bytes == 0
     with pytest.raises(ValidationError, match="statestore_cache_max_bytes"):

@@ -1,36 +1,25 @@
-"""The replay: pure schedule by properties, and the folder it fills, with a clock that is moved by hand."""
+"""The replay's schedule, by properties, and how far a checkpoint's logs say that its query has read."""
 
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.spark_queries import wait_until
+from tests.support.offset_logs import write_batch
 
-from understudy_pipeline.demo.flights import Flight
-from understudy_pipeline.demo.replay import MAX_UNREAD, Replay, landed_flights, unread_files
-from understudy_pipeline.demo.schedule import Pace, files_due, pace_of, slices
-from understudy_shared.clock import ManualClock
+from understudy_pipeline.aligned.offset import OffsetError
+from understudy_pipeline.aligned.records import Cursor
+from understudy_pipeline.demo.committed import has_begun, planned_until, read_until
+from understudy_pipeline.demo.flights import Flight, flights_file, load_flights
+from understudy_pipeline.demo.schedule import pace_of, slices, slices_due
 
-PACE = Pace(slice_s=60, interval_ms=500)
 times = st.lists(st.integers(0, 20_000), max_size=80).map(sorted)
 TICKS = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 8)), max_size=60)
-"""Real time that passes, and files that Spark reads meanwhile."""
-
-
-class HurriedClock(ManualClock):
-    """Each look at it finds it half a minute later."""
-
-    def monotonic_ms(self) -> float:
-        self.advance(30_000)
-        return super().monotonic_ms()
+"""Real time that passes, and slices that Spark reads meanwhile."""
 
 
 @given(times, st.integers(1, 5000), st.integers(0, 80))
@@ -61,9 +50,9 @@ def test_there_is_never_more_unread_than_allowed_and_never_more_landed_than_due(
     for passed, read in ticks:
         now += passed
         unread = max(0, unread - read)
-        due = files_due(now_ms=now, next_ms=next_ms, interval_ms=500, unread=unread, max_unread=max_unread)
+        due = slices_due(now_ms=now, next_ms=next_ms, interval_ms=500, unread=unread, max_unread=max_unread)
         assert due.next_ms >= next_ms, "the schedule went back"
-        next_ms, unread, landed = due.next_ms, unread + due.files, landed + due.files
+        next_ms, unread, landed = due.next_ms, unread + due.slices, landed + due.slices
         assert unread <= max_unread
         assert landed <= 1 + now // 500
 
@@ -73,88 +62,53 @@ def test_without_a_hold_up_what_is_landed_depends_on_the_time_alone(passed: list
     now, next_ms, landed = 0.0, 0.0, 0
     for step in [0, *passed]:
         now += step
-        due = files_due(now_ms=now, next_ms=next_ms, interval_ms=500, unread=0, max_unread=100)
-        next_ms, landed = due.next_ms, landed + due.files
+        due = slices_due(now_ms=now, next_ms=next_ms, interval_ms=500, unread=0, max_unread=100)
+        next_ms, landed = due.next_ms, landed + due.slices
     assert landed == 1 + now // 500
 
 
 def test_a_held_up_replay_goes_on_at_once_and_without_a_burst() -> None:
-    held = files_due(now_ms=60_000, next_ms=0, interval_ms=500, unread=5, max_unread=5)
+    held = slices_due(now_ms=60_000, next_ms=0, interval_ms=500, unread=5, max_unread=5)
     assert held == (0, 60_000)
-    freed = files_due(now_ms=60_100, next_ms=held.next_ms, interval_ms=500, unread=0, max_unread=5)
+    freed = slices_due(now_ms=60_100, next_ms=held.next_ms, interval_ms=500, unread=0, max_unread=5)
     assert freed == (1, 60_500)
 
 
-@contextmanager
-def running(replay: Replay) -> Iterator[threading.Thread]:
-    thread = threading.Thread(target=replay.run)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        replay.stop()
-        thread.join(10)
+@pytest.fixture(scope="module")
+def flights() -> list[Flight]:
+    return load_flights(flights_file())
 
 
-def test_a_spark_that_reads_nothing_is_not_drowned_and_one_that_reads_gets_everything_in_order(tmp_path: Path) -> None:
-    clock, flights = ManualClock(), _flights(40)
-    replay = Replay(flights, tmp_path, pace=PACE, clock=clock)
-    read: list[Path] = []
-    found: list[int] = []
-
-    def move() -> bool:
-        clock.advance(10_000)
-        return len(unread_files(tmp_path)) == MAX_UNREAD
-
-    with running(replay) as thread:
-        wait_until(move, what="a full folder", limit_s=20)
-        assert replay.landed == MAX_UNREAD
-
-        def take() -> bool:
-            clock.advance(10_000)
-            for path in sorted(unread_files(tmp_path), key=lambda path: path.stat().st_mtime_ns):
-                read.append(path)
-                found.extend(orjson.loads(line)["flight"] for line in path.read_bytes().splitlines())
-                path.unlink()
-            return not thread.is_alive()
-
-        wait_until(take, what="the end of the replay", limit_s=20)
-        take()
-    assert found == [flight.flight for flight in flights]
-    assert sorted(read) == read
+@pytest.mark.parametrize("speed_up", [60, 3600, 7200, 100_000, 10_000_000])
+def test_nearly_no_slice_of_the_year_has_more_flights_than_a_busy_one(flights: list[Flight], speed_up: float) -> None:
+    pace = pace_of(speed_up)
+    found = [end - start for start, end in slices([flight.event_time for flight in flights], pace.slice_s)]
+    assert sum(count > pace.busy_slice for count in found) <= len(found) / 1000
+    assert pace.busy_slice <= max(25, 4 * ceil(sum(found) / len(found)))
 
 
-def test_files_never_share_a_modification_time_in_milliseconds(tmp_path: Path) -> None:
-    assert Replay(_flights(10), tmp_path, pace=PACE, clock=HurriedClock()).run()
-    stamps = [path.stat().st_mtime_ns // 1_000_000 for path in sorted(unread_files(tmp_path))]
-    assert len(stamps) == 10
-    assert all(earlier < later for earlier, later in itertools.pairwise(stamps))
+def test_what_is_read_is_what_the_newest_committed_batch_ended_with(tmp_path: Path) -> None:
+    first = {0: Cursor("60000-7", 5, 60_000)}
+    second = {**first, 1: Cursor("120000-9", 4, 120_000)}
+    third = {0: Cursor("180000-20", 9, 180_000), 1: Cursor("180000-21", 6, 180_000)}
+    assert (has_begun(tmp_path), read_until(tmp_path), planned_until(tmp_path)) == (False, {}, {})
+    write_batch(tmp_path, 9, first, committed=False)
+    assert (has_begun(tmp_path), read_until(tmp_path), planned_until(tmp_path)) == (True, {}, first)
+    write_batch(tmp_path, 9, first)
+    write_batch(tmp_path, 10, second)
+    write_batch(tmp_path, 11, third, committed=False)
+    assert (read_until(tmp_path), planned_until(tmp_path)) == (second, third)
 
 
-@pytest.mark.parametrize("survives", ["the files", "the note", "both"])
-def test_a_replay_that_is_started_again_goes_on_behind_the_last_flight(tmp_path: Path, survives: str) -> None:
-    flights = _flights(10)
-    assert Replay(flights[:4], tmp_path, pace=Pace(120, 500), clock=HurriedClock()).run()
-    if survives == "the files":
-        (tmp_path / ".replayed").unlink()
-    if survives == "the note":
-        for path in unread_files(tmp_path):
-            path.unlink()
-    before = set(unread_files(tmp_path))
-    assert landed_flights(tmp_path) == 4
-    again = Replay(flights, tmp_path, pace=PACE, clock=HurriedClock())
-    assert again.run()
-    lines = [line for path in sorted(set(unread_files(tmp_path)) - before) for line in path.read_bytes().splitlines()]
-    assert [orjson.loads(line)["flight"] for line in lines] == [4, 5, 6, 7, 8, 9]
+def test_what_spark_will_refuse_is_left_to_spark(tmp_path: Path) -> None:
+    write_batch(tmp_path, 0, {}, committed=False)
+    for damaged in ("v1\n{damaged", "v1\n{}\n{damaged", ""):
+        (tmp_path / "offsets" / "0").write_text(damaged)
+        assert planned_until(tmp_path) == {}
 
 
-def test_a_stopped_replay_says_that_it_was_not_the_end(tmp_path: Path) -> None:
-    replay = Replay(_flights(10), tmp_path, pace=PACE, clock=ManualClock())
-    replay.stop()
-    assert not replay.run()
-    assert replay.landed == 1
-
-
-def _flights(count: int) -> list[Flight]:
-    """One a minute."""
-    return [Flight(60 * at, "UA", at, None, "EWR", "IAH", None, None, None) for at in range(count)]
+def test_a_checkpoint_of_another_source_is_told(tmp_path: Path) -> None:
+    write_batch(tmp_path, 0, {})
+    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"logOffset":3}')
+    with pytest.raises(OffsetError, match="an offset of a file source"):
+        read_until(tmp_path)

@@ -1,0 +1,120 @@
+"""What the benchmarks of the aligned source share: a real broker, Spark with its own Kafka source, and records.
+
+Spark's Kafka source comes through Maven, once, into the checkout's `.cache`; the broker has jars of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.kafka_broker import KafkaBroker, jars
+from tests.support.spark_session import REPOSITORY, spark_session
+
+POM = Path(__file__).parent / "spark_kafka_jars" / "pom.xml"
+JARS = REPOSITORY / ".cache" / "spark-kafka-jars"
+VALUE = b"v" * 100
+FIRST_TIME_MS = 1_700_000_000_000
+
+_FETCH_LIMIT_S = 300
+_FLUSH_S = 120
+_LOOK_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A session and a broker, and a folder for checkpoints."""
+
+    spark: SparkSession
+    broker: KafkaBroker
+    folder: Path
+
+    def checkpoint(self) -> Path:
+        """A new one."""
+        return Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self.folder))
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    """Until the end of the block. One JVM for Spark with two cores, one for the broker."""
+    broker_jars = jars()
+    if isinstance(broker_jars, str):
+        raise SystemExit(f"no broker to measure with: {broker_jars}")
+    # Python workers import this package by its name.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / "kafka").mkdir()
+        broker = KafkaBroker(folder / "kafka", broker_jars)
+        try:
+            broker.start()
+            with spark_session(folder / "spark", extra=_session_conf(folder / "spark")) as spark:
+                yield World(spark, broker, folder)
+        finally:
+            broker.kill()
+
+
+def fill(servers: str, topics: Sequence[str], *, partitions: int, records: int) -> None:
+    """So many records in all, evenly, of 8 + 100 B, and all partitions go through the same times."""
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
+    for number in range(records // (len(topics) * partitions)):
+        key, time_ms = number.to_bytes(8, "big"), FIRST_TIME_MS + number
+        for topic in topics:
+            for partition in range(partitions):
+                producer.produce(topic, VALUE, key, partition=partition, timestamp=time_ms)
+        if number % 10_000 == 0:
+            producer.flush(_FLUSH_S)
+    assert producer.flush(_FLUSH_S) == 0
+
+
+def started(frame: DataFrame, checkpoint: Path, *, available_now: bool) -> StreamingQuery:
+    """Into Spark's sink that keeps nothing."""
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")).start()
+
+
+def wait_for_batch(query: StreamingQuery, checkpoint: Path, batch: int, *, limit_s: float = 300) -> None:
+    """Return when it is committed. Looks at the checkpoint: asking Spark would be work for what is measured."""
+    end_s = time.monotonic() + limit_s
+    while not (checkpoint / "commits" / str(batch)).exists():
+        if time.monotonic() > end_s or (failure := query.exception()) is not None and failure:
+            raise RuntimeError(f"batch {batch} was not committed: {query.exception()}")
+        time.sleep(_LOOK_S)
+
+
+def _session_conf(folder: Path) -> dict[str, str]:
+    """As in the tests, but with the whole of Java's compiler: Spark's own source gains most by it."""
+    return {
+        "spark.driver.extraJavaOptions": (
+            f"-Duser.timezone=UTC -Djava.io.tmpdir={folder} -Dlog4j.configurationFile={folder / 'log4j2.properties'}"
+        ),
+        "spark.driver.memory": "3g",
+        "spark.jars": ",".join(map(str, sorted(_spark_kafka_jars().glob("*.jar")))),
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+    }
+
+
+def _spark_kafka_jars() -> Path:
+    maven = shutil.which("mvn")
+    if not JARS.exists():
+        if maven is None:
+            raise SystemExit("no Maven to fetch Spark's Kafka source with")
+        fetching = JARS.with_name(f"{JARS.name}.fetching")
+        with suppress(FileNotFoundError):
+            shutil.rmtree(fetching)
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fetching}"]
+        subprocess.run([maven, "-q", "-B", "-f", str(POM), *goal], timeout=_FETCH_LIMIT_S, check=True)
+        fetching.rename(JARS)
+    return JARS

@@ -1,0 +1,79 @@
+"""Poison records set aside: a file of JSON lines for each range that had some, the same again when read again.
+
+Keys and values are base64, as whatever made the record poison may be in them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+import orjson
+import pyarrow as pa
+
+from understudy_pipeline.inputs.protocol import Range
+from understudy_shared.errors import UnderstudyError
+
+_NAME_CHARS = 100
+"""Of a topic in a file name; a longer one is cut and told apart by a digest."""
+
+
+class DeadLetterError(UnderstudyError):
+    """Poison records cannot be set aside, so that the batch must not go on without them."""
+
+
+def write_dead_letters(folder: Path, span: Range, poison: pa.RecordBatch) -> Path:
+    """Write the poison records (`ROW_SCHEMA`) of a range, whole or not at all. Raises DeadLetterError.
+
+    A range that is read again replaces its file. Ranges of one partition do not overlap, so nothing is there twice.
+    """
+    path = folder / f"{_safe(span.partition.topic)}-{span.partition.partition}-{span.start.ordinal:020d}.jsonl"
+    lines = b"".join(orjson.dumps(_letter(span, row)) + b"\n" for row in poison.to_pylist())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(prefix=".", suffix=".draft", dir=folder)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(draft).replace(path)
+        except BaseException:
+            Path(draft).unlink(missing_ok=True)
+            raise
+    except OSError as refusal:
+        raise DeadLetterError(
+            f"{poison.num_rows} records without a time cannot be set aside: {refusal.strerror}",
+            where=str(folder),
+            fix="Make undecodable_path a folder that every executor can write to; the batch is then read again",
+        ) from refusal
+    return path
+
+
+def _letter(span: Range, row: dict[str, object]) -> dict[str, object]:
+    headers = row["headers"]
+    return {
+        "topic": span.partition.topic,
+        "partition": span.partition.partition,
+        "offset": row["offset"],
+        "key": _base64(row["key"]),
+        "value": _base64(row["value"]),
+        "headers": None
+        if not isinstance(headers, list)
+        else [{"key": header["key"], "value": _base64(header["value"])} for header in headers],
+    }
+
+
+def _base64(value: object) -> str | None:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else None
+
+
+def _safe(topic: str) -> str:
+    quoted = quote(topic, safe="")
+    if len(quoted) <= _NAME_CHARS:
+        return quoted
+    return f"{quoted[:_NAME_CHARS]}~{hashlib.sha256(topic.encode()).hexdigest()[:16]}"

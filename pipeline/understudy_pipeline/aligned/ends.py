@@ -1,0 +1,46 @@
+"""Where logs end at one moment: a query's beginning with `starting=latest`, its end with the trigger Available-Now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.inputs.protocol import InputConfig
+
+
+def current_ends(inputs: Sequence[InputConfig], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
+    """Asks each server, on connections of its own. Raises InputError when one does not answer within the time."""
+    ends: dict[TopicPartition, Cursor] = {}
+    for config in inputs:
+        asked = config.open()
+        try:
+            counts = asked.partitions(timeout_ms=timeout_ms)
+            partitions = [TopicPartition(topic, p) for topic, count in counts.items() for p in range(count)]
+            ends.update(asked.first_cursors(partitions, timeout_ms=timeout_ms))
+        finally:
+            asked.close()
+    return ends
+
+
+def is_at(cursor: Cursor, end: Cursor) -> bool:
+    """Whether nothing lies between the two."""
+    return end.offset in ("", cursor.offset) or cursor.ordinal >= end.ordinal > 0
+
+
+def up_to(chunk: Chunk, end: Cursor) -> tuple[Chunk | None, bool]:
+    """The records of a chunk up to an end, None for none, and whether it is reached.
+
+    An end is found by its offset, or by its ordinal where its record is gone.
+    """
+    if not end.offset:
+        return None, True
+    counts = [chunk.rows.num_rows]
+    counts.extend(np.flatnonzero(chunk.rows.column("offset").to_numpy(zero_copy_only=False) == end.offset) + 1)
+    ordinals = chunk.rows.column("ordinal").to_numpy()
+    if end.ordinal > 0 and ordinals[-1] >= end.ordinal - 1:
+        counts.append(ordinals.searchsorted(end.ordinal))
+    count = int(min(counts))
+    kept = Chunk(chunk.partition, chunk.rows.slice(0, count), chunk.sizes[:count]) if count else None
+    return kept, len(counts) > 1

@@ -1,0 +1,149 @@
+"""Which topic comes from where: the options that name servers and topics, one configuration per server (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from understudy_pipeline.aligned.option_values import GivenOptions
+from understudy_pipeline.aligned.paths import local_path
+from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.files import FilesConfig
+from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.protocol import InputConfig
+from understudy_pipeline.inputs.redis_streams import RedisConfig
+from understudy_shared.errors import SettingsError
+
+KAFKA_PROPERTIES = "kafka."
+"""What follows is handed to librdkafka."""
+
+KINDS = ("kafka", "redis", "files")
+OF_REDIS = ("partitions", "key_field", "value_field")
+INPUT_OPTIONS = frozenset({"topics", *KINDS, *OF_REDIS})
+
+
+class ParsedInputs(NamedTuple):
+    """`kinds` are of `topics`, one by one."""
+
+    inputs: tuple[InputConfig, ...]
+    topics: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedOptions:
+    """What every input is told."""
+
+    timestamp: TimestampRule
+    include_headers: bool
+    fail_on_data_loss: bool
+    request_timeout_ms: int
+
+
+def parse_inputs(options: GivenOptions, shared: SharedOptions) -> ParsedInputs:
+    """One input per server that was given. Raises SettingsError."""
+    servers = {kind: server for kind in KINDS if (server := options.text(kind)) is not None}
+    _refuse_options_without_server(options, servers)
+    kinds = _topic_kinds(options.text("topics"), servers)
+    idle = [kind for kind in servers if kind not in kinds.values()]
+    if idle:
+        raise SettingsError(
+            f"no topic comes from '{idle[0]}'",
+            where=f"option {idle[0]}",
+            fix=f"Leave the option out, or name a topic of it, like {idle[0]}:<topic>",
+        )
+    made = {kind: _MAKERS[kind] for kind in dict.fromkeys(kinds.values())}
+    inputs = tuple(
+        make(options, servers[kind], tuple(topic for topic, of in kinds.items() if of == kind), shared)
+        for kind, make in made.items()
+    )
+    return ParsedInputs(inputs, tuple(kinds), tuple(kinds.values()))
+
+
+def _refuse_options_without_server(options: GivenOptions, servers: Mapping[str, str]) -> None:
+    if not servers:
+        raise SettingsError(
+            "no input is given",
+            where="format understudy",
+            fix="Set at least one of kafka (bootstrap servers), redis (a URL) and files (a folder)",
+        )
+    of = {"kafka": [KAFKA_PROPERTIES + name for name in options.below(KAFKA_PROPERTIES)], "redis": OF_REDIS}
+    for kind, names in of.items():
+        for name in names:
+            if name in options and kind not in servers:
+                raise SettingsError(
+                    f"{name} is set and {kind} is not", where=f"option {name}", fix=f"Set {kind}, or leave {name} out"
+                )
+
+
+def _topic_kinds(text: str | None, servers: Mapping[str, str]) -> dict[str, str]:
+    """Each topic's kind, in the order of the option."""
+    where = "option topics"
+    if text is None:
+        raise SettingsError("no topics are given", where=where, fix="List them, like 'weather,flights'")
+    kinds: dict[str, str] = {}
+    for entry in text.split(","):
+        kind, topic = _split(entry.strip(), servers, where)
+        if not topic:
+            raise SettingsError(f"'{text}' has a topic without a name", where=where)
+        if topic in kinds:
+            raise SettingsError(f"the topic '{topic}' is there twice", where=where, fix="Name each topic once")
+        kinds[topic] = kind
+    return kinds
+
+
+def _split(entry: str, servers: Mapping[str, str], where: str) -> tuple[str, str]:
+    kind, colon, topic = entry.partition(":")
+    if not colon or kind not in KINDS:
+        if len(servers) == 1:
+            return next(iter(servers)), entry
+        raise SettingsError(
+            f"where '{entry}' comes from is not said, and there are several inputs",
+            where=where,
+            fix=f"Write {' or '.join(f'{kind}:{entry}' for kind in servers)}",
+        )
+    if kind not in servers:
+        raise SettingsError(f"'{entry}' comes from {kind}, which is not set", where=where, fix=f"Set the option {kind}")
+    return kind, topic
+
+
+Make = Callable[[GivenOptions, str, tuple[str, ...], SharedOptions], InputConfig]
+
+
+def _kafka(options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
+    return KafkaConfig(
+        servers=server,
+        topics=topics,
+        properties=tuple(sorted(options.below(KAFKA_PROPERTIES).items())),
+        timestamp=shared.timestamp,
+        include_headers=shared.include_headers,
+        fail_on_data_loss=shared.fail_on_data_loss,
+        request_timeout_ms=shared.request_timeout_ms,
+    )
+
+
+def _redis(options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
+    default = RedisConfig.__dataclass_fields__
+    return RedisConfig(
+        url=server,
+        topics=topics,
+        partitions=options.whole("partitions", least=1),
+        key_field=options.text("key_field") or str(default["key_field"].default),
+        value_field=options.text("value_field") or str(default["value_field"].default),
+        timestamp=shared.timestamp,
+        fail_on_data_loss=shared.fail_on_data_loss,
+        request_timeout_ms=shared.request_timeout_ms,
+    )
+
+
+def _files(_: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
+    return FilesConfig(
+        root=local_path("files", server),
+        topics=topics,
+        timestamp=shared.timestamp,
+        fail_on_data_loss=shared.fail_on_data_loss,
+    )
+
+
+_MAKERS: Mapping[str, Make] = {"kafka": _kafka, "redis": _redis, "files": _files}

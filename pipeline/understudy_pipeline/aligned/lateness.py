@@ -1,0 +1,61 @@
+"""`record-lateness-avg` and `record-lateness-max`: how far a record's own time is behind its task's stream time.
+
+Stream time is the greatest time that the task has taken (`PartitionGroup`). Within a batch records come in ascending
+effective time, so at a record it is the greater of its effective time and the stream time before the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from understudy_pipeline.aligned.records import NO_TIME_MS
+
+
+class Taken(NamedTuple):
+    """A queue of which a batch takes the first `records`."""
+
+    times_ms: NDArray[np.int64]
+    """Effective times."""
+
+    timestamps_ms: NDArray[np.int64]
+    """Their own; NO_TIME_MS for a poison record, which is neither late nor in time."""
+
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Of some records; those of several tasks or batches are added."""
+
+    records: int = 0
+    total_ms: float = 0.0
+    max_ms: int = 0
+
+    @property
+    def avg_ms(self) -> float | None:
+        """None without records."""
+        return self.total_ms / self.records if self.records else None
+
+    def __add__(self, other: Lateness) -> Lateness:
+        return Lateness(self.records + other.records, self.total_ms + other.total_ms, max(self.max_ms, other.max_ms))
+
+
+def record_lateness(queues: Iterable[Taken], *, stream_time_ms: int) -> Lateness:
+    """Of what a batch takes of one task. `stream_time_ms` is before the batch: the greatest of its partition times."""
+    return sum((_of_queue(queue, stream_time_ms) for queue in queues), start=Lateness())
+
+
+def _of_queue(queue: Taken, stream_time_ms: int) -> Lateness:
+    timestamps_ms = queue.timestamps_ms[: queue.records]
+    known = timestamps_ms > NO_TIME_MS
+    if not known.any():
+        return Lateness()
+    reached_ms = np.maximum(queue.times_ms[: queue.records][known], stream_time_ms)
+    # A record whose jump was capped is ahead of its effective time: in time.
+    late_ms = np.maximum(reached_ms - timestamps_ms[known], 0)
+    return Lateness(len(late_ms), float(late_ms.sum(dtype=np.float64)), int(late_ms.max()))

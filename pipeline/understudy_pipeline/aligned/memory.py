@@ -1,0 +1,72 @@
+"""Memory of what is fetched and in no batch yet, in bytes (KIP-770) and in records. See docs/decisions/0011-memory.md.
+
+Two rules keep a bound from stopping what it bounds. A partition that holds nothing is always fetched: its task may be
+waiting for it. And what is paused follows from what is held alone: it is asked anew before every fetch, so nothing has
+to be processed first, and no pause outlives its reason or touches anyone else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from understudy_pipeline.aligned.records import TopicPartition
+
+FIRST_FETCH_RECORDS = 10
+"""Of a partition whose records have an unknown size: to know it."""
+
+MAX_FETCH_RECORDS = 10_000
+"""One chunk; what executors hand to Spark has the same length."""
+
+FETCHES_PER_SHARE = 4
+"""One fetch of all partitions of a task brings about a quarter of its share: by so much the bound is soft."""
+
+
+class Held(NamedTuple):
+    """What is fetched of a partition and in no batch yet."""
+
+    bytes: int
+    records: int
+
+
+NOTHING = Held(0, 0)
+
+
+def share_bytes(max_bytes: int, tasks: int) -> int:
+    """Of the bound, for each task: even, whatever they hold (KIP-770 shares evenly between threads)."""
+    return max_bytes // max(1, tasks)
+
+
+def pauses(
+    held: Mapping[TopicPartition, Held],
+    tasks: Mapping[int, Sequence[TopicPartition]],
+    *,
+    max_bytes: int,
+    max_records_per_partition: int | None = None,
+) -> frozenset[TopicPartition]:
+    """Partitions that are not to be fetched now: they hold data, and their task holds more than its share.
+
+    A task that holds just its share goes on. `max_records_per_partition` (the deprecated bound) pauses single
+    partitions that hold more than that.
+    """
+    share = share_bytes(max_bytes, len(tasks))
+    paused = set()
+    for partitions in tasks.values():
+        holding = {partition: held[partition] for partition in partitions if held.get(partition, NOTHING).records}
+        is_over = sum(each.bytes for each in holding.values()) > share
+        for partition, each in holding.items():
+            if is_over or (max_records_per_partition is not None and each.records > max_records_per_partition):
+                paused.add(partition)
+    return frozenset(paused)
+
+
+def fetch_records(*, share: int, partitions: int, record_bytes: float | None, held: int, max_poll_records: int) -> int:
+    """Most records that the next fetch of a partition brings; 0 if it holds enough for any batch.
+
+    `share` is that of its task in bytes, with `partitions` partitions; `record_bytes` what a record of it takes,
+    None if unknown; `held` the records that it holds. A partition that holds nothing is given one at least.
+    """
+    room_bytes = share / (FETCHES_PER_SHARE * partitions)
+    fitting = FIRST_FETCH_RECORDS if record_bytes is None else int(room_bytes / max(1.0, record_bytes))
+    wanted = min(MAX_FETCH_RECORDS, max(1, fitting))
+    return wanted if max_poll_records < 1 else max(0, min(wanted, max_poll_records - held))

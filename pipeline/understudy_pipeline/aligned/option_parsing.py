@@ -1,0 +1,148 @@
+"""What a user wrote beside `format("understudy")`, judged before anything is opened (pure, but for warnings).
+
+Whatever can be wrong about an option alone or beside another is a SettingsError here, with the option's name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, get_args
+
+from understudy_pipeline.aligned.input_options import INPUT_OPTIONS, KAFKA_PROPERTIES, SharedOptions, parse_inputs
+from understudy_pipeline.aligned.option_values import GivenOptions
+from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.paths import local_path
+from understudy_pipeline.aligned.timestamps import RECORD, TimestampRule
+from understudy_shared.errors import SettingsError
+from understudy_shared.renamed import resolve
+
+log = logging.getLogger(__name__)
+
+Merge = Literal["task", "global"]
+Starting = Literal["earliest", "latest"]
+Undecodable = Literal["fail", "skip", "aside"]
+
+NEW_BOUND, OLD_BOUND = "input_buffer_max_bytes", "buffered_records_per_partition"
+NODES_CACHE = "cache_max_bytes_buffering"
+
+_OPTIONS = frozenset(
+    {
+        "checkpoint",
+        "fail_on_data_loss",
+        "include_headers",
+        "lag_max_age_ms",
+        "max_poll_records",
+        "max_task_idle_ms",
+        "max_timestamp_jump_ms",
+        "merge",
+        "metrics_port",
+        "reader_tasks",
+        "request_timeout_ms",
+        "spool",
+        "starting",
+        "timestamp",
+        "undecodable",
+        "undecodable_path",
+        NEW_BOUND,
+        OLD_BOUND,
+        NODES_CACHE,
+        *INPUT_OPTIONS,
+    }
+)
+
+_OFF = "off"
+_DAY_MS = 86_400_000
+
+
+def parse_options(given: Mapping[str, str]) -> AlignedOptions:
+    """The options, right in themselves and beside each other. Raises SettingsError; opens and asks nothing.
+
+    Deprecated names warn (statement 61: a name is set when it was given, whatever its value).
+    """
+    options = GivenOptions(given)
+    options.refuse_unknown(_OPTIONS, prefix=KAFKA_PROPERTIES)
+    default = AlignedOptions(inputs=(), topics=())
+    undecodable = options.choice("undecodable", get_args(Undecodable), default.undecodable)
+    timestamp = TimestampRule.parse(options.text("timestamp") or RECORD)
+    max_bytes, max_records = _bounds(options)
+    fail_on_data_loss = options.flag("fail_on_data_loss", default.fail_on_data_loss)
+    include_headers = options.flag("include_headers", default.include_headers)
+    timeout_ms = _or(options.whole("request_timeout_ms", least=1, most=_DAY_MS), default.request_timeout_ms)
+    parsed = parse_inputs(options, SharedOptions(timestamp, include_headers, fail_on_data_loss, timeout_ms))
+    return AlignedOptions(
+        inputs=parsed.inputs,
+        topics=parsed.topics,
+        kinds=parsed.kinds,
+        merge=options.choice("merge", get_args(Merge), default.merge),
+        starting=options.choice("starting", get_args(Starting), default.starting),
+        max_task_idle_ms=_or(_idle_ms(options), default.max_task_idle_ms),
+        max_poll_records=_or(options.whole("max_poll_records", least=1, also=-1), default.max_poll_records),
+        input_buffer_max_bytes=_or(max_bytes, default.input_buffer_max_bytes),
+        buffered_records_per_partition=max_records,
+        timestamp=timestamp,
+        max_timestamp_jump_ms=options.whole("max_timestamp_jump_ms", least=1),
+        undecodable=undecodable,
+        undecodable_path=_undecodable_path(options, undecodable),
+        fail_on_data_loss=fail_on_data_loss,
+        request_timeout_ms=timeout_ms,
+        lag_max_age_ms=_or(options.whole("lag_max_age_ms", least=1), default.lag_max_age_ms),
+        reader_tasks=_or(options.whole("reader_tasks", least=1), default.reader_tasks),
+        spool=_spool(options),
+        checkpoint=_checkpoint(options),
+        metrics_port=options.whole("metrics_port", least=0, most=65_535),
+        include_headers=include_headers,
+    )
+
+
+def default_spool() -> Path:
+    """Of this user on this machine; planners and executors that share the machine share it."""
+    return Path(tempfile.gettempdir()) / f"understudy-spool-{os.getuid()}"
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _idle_ms(options: GivenOptions) -> int | None:
+    """Kafka takes any negative number and treats those but -1 as 0: here they are refused (statement 23)."""
+    return options.whole("max_task_idle_ms", least=0, also=-1)
+
+
+def _bounds(options: GivenOptions) -> tuple[int | None, int | None]:
+    """KIP-770's byte bound and the deprecated count of records, of which at most one is not None."""
+    max_bytes, max_records = options.size(NEW_BOUND), options.whole(OLD_BOUND, least=1)
+    _, warning = resolve(NEW_BOUND, max_bytes, OLD_BOUND, max_records)
+    if warning is not None:
+        log.warning(warning)
+    if options.size(NODES_CACHE) is not None:
+        log.warning(
+            "%s has no meaning for the source: a node's cache is bounded by its statestore_cache_max_bytes", NODES_CACHE
+        )
+    return max_bytes, max_records if max_bytes is None else None
+
+
+def _undecodable_path(options: GivenOptions, undecodable: Undecodable) -> Path | None:
+    path = options.text("undecodable_path")
+    if (path is not None) != (undecodable == "aside"):
+        raise SettingsError(
+            f"undecodable is '{undecodable}' and undecodable_path is {'not ' if path is None else ''}set",
+            where="option undecodable_path",
+            fix="Set undecodable_path exactly when undecodable is 'aside'",
+        )
+    return None if path is None else local_path("undecodable_path", path)
+
+
+def _spool(options: GivenOptions) -> Path | None:
+    given = options.text("spool")
+    if given is None:
+        return default_spool()
+    return None if given.lower() == _OFF else local_path("spool", given)
+
+
+def _checkpoint(options: GivenOptions) -> Path | None:
+    given = options.text("checkpoint")
+    return None if given is None else local_path("checkpoint", given)

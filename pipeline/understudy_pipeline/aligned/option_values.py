@@ -1,0 +1,93 @@
+"""Values of options as people write them: strings, each taken by its name, with its range (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import TypeVar
+
+from understudy_shared.errors import SettingsError
+from understudy_shared.sizes import BadSizeError, parse_size
+
+T = TypeVar("T", bound=str)
+
+_FLAGS = {"true": True, "false": False}
+
+
+class GivenOptions:
+    """Names do not mind case, as Spark's do not; values are stripped. Every method raises SettingsError."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name.lower(): value.strip() for name, value in given.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
+    def refuse_unknown(self, known: Collection[str], *, prefix: str) -> None:
+        """Every name is in `known` or begins with `prefix`."""
+        for name in self._given:
+            if name in known or (name.startswith(prefix) and name != prefix):
+                continue
+            near = get_close_matches(name, known, n=1)
+            raise SettingsError(
+                f"there is no option '{name}'",
+                where="format understudy",
+                fix=f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(sorted(known))}, {prefix}*",
+            )
+
+    def below(self, prefix: str) -> dict[str, str]:
+        """Values of the names that begin with `prefix`, by what follows it."""
+        return {name.removeprefix(prefix): value for name, value in self._given.items() if name.startswith(prefix)}
+
+    def text(self, name: str) -> str | None:
+        value = self._given.get(name)
+        if value == "":
+            raise SettingsError("the value is empty", where=f"option {name}", fix="Give it a value, or leave it out")
+        return value
+
+    def whole(self, name: str, *, least: int, most: int | None = None, also: int | None = None) -> int | None:
+        """A whole number from `least` to `most`, or `also`."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            number = int(value)
+        except ValueError:
+            number = None
+        if number is None or not (number == also or (number >= least and (most is None or number <= most))):
+            raise SettingsError(f"'{value}' is no {_range_text(least, most, also)}", where=f"option {name}")
+        return number
+
+    def size(self, name: str) -> int | None:
+        """Bytes, at least one: `512m`, `64MiB`, `1000000`."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            size = parse_size(value)
+        except BadSizeError as bad:
+            raise SettingsError(bad.what, where=f"option {name}", fix=bad.fix) from bad
+        if size < 1:
+            raise SettingsError(f"'{value}' is no size that holds anything", where=f"option {name}")
+        return size
+
+    def choice(self, name: str, words: tuple[T, ...], default: T) -> T:
+        """One of the words; case does not matter."""
+        value = (self.text(name) or default).lower()
+        for word in words:
+            if value == word:
+                return word
+        raise SettingsError(f"'{value}' is none of {', '.join(words)}", where=f"option {name}")
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in _FLAGS:
+            raise SettingsError(f"'{value}' is neither true nor false", where=f"option {name}")
+        return _FLAGS[value.lower()]
+
+
+def _range_text(least: int, most: int | None, also: int | None) -> str:
+    span = f"whole number of at least {least}" if most is None else f"whole number from {least} to {most}"
+    return span if also is None else f"{span}, nor {also}"

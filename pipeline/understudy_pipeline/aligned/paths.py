@@ -1,0 +1,20 @@
+"""Folders of this machine, as options name them (pure)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from understudy_shared.errors import SettingsError
+
+
+def local_path(name: str, text: str) -> Path:
+    """Of a path or a `file:` URI. Raises SettingsError for what is neither."""
+    parts = urlsplit(text)
+    if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
+        return Path(unquote(parts.path)).absolute()
+    if parts.scheme and "://" in text:
+        raise SettingsError(
+            f"'{text}' is no folder of this machine", where=f"option {name}", fix="Give a path or a file: URI"
+        )
+    return Path(text).absolute()

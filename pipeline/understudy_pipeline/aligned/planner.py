@@ -1,0 +1,236 @@
+"""The planner: reads ahead on all inputs and says what the next micro-batch is, without asking anybody.
+
+Everything that a batch depends on is in the offset that it starts from and in the logs. A batch that was planned is
+behind the planner; asked for the one after any other offset than its end, it forgets what it fetched and goes there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from understudy_pipeline.aligned.desk import Desk
+from understudy_pipeline.aligned.ends import current_ends
+from understudy_pipeline.aligned.fingerprint import fingerprint
+from understudy_pipeline.aligned.lags import Lag
+from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
+from understudy_pipeline.aligned.offset import SourceOffset
+from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.plan import Batch, plan_batch
+from understudy_pipeline.aligned.planner_metrics import PlannerMetrics, Sample, Window, measure
+from understudy_pipeline.aligned.poison import before_poison
+from understudy_pipeline.aligned.prefetch import Prefetch
+from understudy_pipeline.aligned.records import NO_TIME_MS, TopicPartition
+from understudy_pipeline.aligned.retained import Segment
+from understudy_pipeline.inputs.protocol import InputError, Range
+from understudy_shared.clock import Clock
+from understudy_shared.errors import UnderstudyError
+
+log = logging.getLogger(__name__)
+
+WAIT_MS = 30
+"""How long `plan` waits for records. Spark asks again at once when its trigger has no interval."""
+
+FINISH_PATIENCE_MS = 60_000
+"""With ends set: how long nothing at all may arrive before they are reached."""
+
+_STOP_S = 3.0
+"""For all threads together to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """Records after the offset that it was planned for, up to `end`; at least one."""
+
+    end: SourceOffset
+    ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
+    """Of each partition that it has records of."""
+
+
+class Planner:
+    """One for each run of a query. Its threads begin with the first `plan`; `stop` ends them."""
+
+    def __init__(self, options: AlignedOptions, clock: Clock) -> None:
+        self._options = options
+        self._clock = clock
+        self._desk = Desk(options, clock)
+        self._ranks = {topic: rank for rank, topic in enumerate(options.topics)}
+        self._fingerprint = fingerprint(options)
+        self._prefetches: list[Prefetch] = []
+        self._deadlines: Mapping[TopicPartition, float] = {}
+        self._offset = SourceOffset(self._fingerprint)
+        self._window = Window()
+        self._has_ends = False
+
+    def initial(self, *, timeout_ms: int) -> SourceOffset:
+        """Where a new checkpoint begins. With `starting=latest` it asks each server, and raises InputError when one
+        does not answer within the time; with `earliest` it asks nobody."""
+        cursors = (
+            {} if self._options.starting == "earliest" else current_ends(self._options.inputs, timeout_ms=timeout_ms)
+        )
+        return SourceOffset(self._fingerprint, cursors=cursors)
+
+    def finish_at_current_ends(self, *, timeout_ms: int) -> None:
+        """For a query that ends by itself: what comes from now on is not for it. Asks each server, and raises as
+        `initial` does. From then on `plan` returns None only when everything up to here is in a batch."""
+        ends = current_ends(self._options.inputs, timeout_ms=timeout_ms)
+        with self._desk.changed:
+            self._desk.ahead.end_at(ends)
+            self._has_ends = True
+
+    def plan(self, start: SourceOffset, *, wait_ms: float = WAIT_MS) -> PlannedBatch | None:
+        """The batch after `start`; None if there is none within the time. Does no I/O.
+
+        Raises what ended reading ahead (DataLostError, UnknownTopicError, ...) and, with `undecodable=fail`, an
+        UnderstudyError for a poison record once everything before it in its task is in a batch.
+        """
+        with self._desk.changed:
+            self._stand_at(start)
+            if self._has_ends:
+                return self._plan_to_the_end(start)
+            return self._desk.changed.wait_for(lambda: self._plan(start), wait_ms / 1000)
+
+    def current_lag(self, topic: str, partition: int) -> Lag | None:
+        """KIP-695: records that are known to lie behind what was fetched. None while unknown; asks nobody.
+
+        Raises UnderstudyError for a partition that is not read.
+        """
+        wanted = TopicPartition(topic, partition)
+        with self._desk.changed:
+            ahead = self._desk.ahead
+            if topic not in self._ranks or (ahead.tasks and wanted not in ahead.retained):
+                raise UnderstudyError(
+                    f"{wanted} is not read",
+                    where="current_lag",
+                    fix=f"The topics are {', '.join(self._options.topics)}; each has partitions from 0",
+                )
+            return ahead.lags.current(wanted, self._clock.monotonic_ms())
+
+    def snapshot(self) -> PlannerMetrics:
+        """What there is to tell, now."""
+        with self._desk.changed:
+            return measure(
+                self._desk.ahead,
+                self._window,
+                self._offset,
+                away=self._desk.away(),
+                now_ms=self._clock.monotonic_ms(),
+            )
+
+    def stop(self) -> None:
+        """End the threads, and let go of the inputs. Waits a moment for them; may be called again."""
+        for prefetch in self._prefetches:
+            prefetch.stop()
+        with self._desk.changed:
+            self._desk.changed.notify_all()
+        deadline_s = time.monotonic() + _STOP_S
+        left = [each for each in self._prefetches if not each.join(max(0.0, deadline_s - time.monotonic()))]
+        if left:
+            log.warning("%d inputs hang and were left behind", len(left), extra={"action": "stop"})
+
+    def _stand_at(self, start: SourceOffset) -> None:
+        if not self._desk.ahead.stands_at(start.cursors):
+            self._desk.ahead.move_to(start.cursors)
+            self._desk.changed.notify_all()
+        self._offset = start
+        if not self._prefetches:
+            self._prefetches = [
+                Prefetch(
+                    self._desk,
+                    index,
+                    config.open(),
+                    self._clock,
+                    request_timeout_ms=self._options.request_timeout_ms,
+                )
+                for index, config in enumerate(self._options.inputs)
+            ]
+            for prefetch in self._prefetches:
+                prefetch.start()
+
+    def _plan_to_the_end(self, start: SourceOffset) -> PlannedBatch | None:
+        began_ms = self._clock.monotonic_ms()
+        while True:
+            batch = self._desk.changed.wait_for(lambda: self._plan(start), WAIT_MS / 1000)
+            if batch is not None or self._desk.ahead.is_complete():
+                return batch
+            waited_ms = self._clock.monotonic_ms() - max(began_ms, self._desk.arrived_ms)
+            if waited_ms > FINISH_PATIENCE_MS:
+                raise self._stuck(waited_ms)
+
+    def _stuck(self, waited_ms: float) -> InputError:
+        ahead, away = self._desk.ahead, self._desk.away()
+        left = sorted(ahead.retained.keys() - ahead.finished)
+        return InputError(
+            f"nothing arrived for {waited_ms / 1000:.0f} s, and not everything that was there is read",
+            where=", ".join(away) or ", ".join(map(str, left)),
+            fix="; ".join(each.error for each in away.values()) or "Start the query again",
+        )
+
+    def _plan(self, start: SourceOffset) -> PlannedBatch | None:
+        if self._desk.failure is not None:
+            raise self._desk.failure
+        ahead, now_ms = self._desk.ahead, self._clock.monotonic_ms()
+        queues = {
+            task: [ahead.retained[tp].queue(self._ranks[tp.topic]) for tp in partitions]
+            for task, partitions in ahead.tasks.items()
+        }
+        lags = {tp: ahead.lags.current(tp, now_ms) for tp in ahead.retained}
+        batch = plan_batch(
+            queues,
+            {tp: lag.records for tp, lag in lags.items() if lag is not None},
+            self._deadlines,
+            finished=ahead.finished,
+            max_task_idle_ms=self._options.max_task_idle_ms,
+            max_poll_records=self._options.max_poll_records,
+            ring=start.ring,
+            now_ms=now_ms,
+        )
+        self._deadlines = batch.deadlines
+        if self._options.undecodable == "fail":
+            batch = before_poison(batch, queues, ahead.retained)
+        return self._taken(start, batch, now_ms) if batch.taken else None
+
+    def _taken(self, start: SourceOffset, batch: Batch, now_ms: float) -> PlannedBatch:
+        ahead = self._desk.ahead
+        before = {
+            task: max(ahead.retained[tp].cursor.time_ms for tp in partitions)
+            for task, partitions in ahead.tasks.items()
+        }
+        segments = {segment.span.partition: segment for segment in ahead.take(batch.taken)}
+        lateness = sum(
+            (_lateness(of_task, segments, before[task]) for task, of_task in ahead.tasks.items()), start=Lateness()
+        )
+        enforced = sum(batch.enforced.values())
+        end = replace(
+            start,
+            fingerprint=self._fingerprint,
+            cursors={**start.cursors, **{tp: segment.span.end for tp, segment in segments.items()}},
+            ring=batch.ring,
+            batches=start.batches + 1,
+            records=sum(batch.taken.values()),
+            bytes=sum(segment.bytes for segment in segments.values()),
+            enforced=start.enforced + enforced,
+            undecodable=start.undecodable + sum(map(_undecodable, segments.values())),
+        )
+        self._offset = end
+        self._window.add(Sample(now_ms, end.records, enforced, lateness))
+        self._desk.changed.notify_all()
+        return PlannedBatch(end, [(segment.span, segment.rows) for segment in segments.values()])
+
+
+def _lateness(
+    partitions: Sequence[TopicPartition], segments: Mapping[TopicPartition, Segment], stream_time_ms: int
+) -> Lateness:
+    of_task = [segments[tp] for tp in partitions if tp in segments]
+    return record_lateness(
+        [Taken(each.times_ms, each.timestamps_ms, len(each.times_ms)) for each in of_task],
+        stream_time_ms=stream_time_ms,
+    )
+
+
+def _undecodable(segment: Segment) -> int:
+    return int((segment.timestamps_ms == NO_TIME_MS).sum())

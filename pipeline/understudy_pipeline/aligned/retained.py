@@ -1,0 +1,139 @@
+"""What was fetched of one partition and is in no batch yet.
+
+Times and sizes lie in arrays that grow at one end and are taken from at the other, so that a chunk costs its own length
+and a look at the queue nothing; the records stay in the Arrow batches in which they came.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from understudy_pipeline.aligned.cut import Queue
+from understudy_pipeline.aligned.records import NO_TIME_MS, Chunk, Cursor, TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.protocol import Range
+
+_LEAST_ROOM = 64
+
+
+class Segment(NamedTuple):
+    """The first records of a partition, on their way into a batch. `timestamps_ms` is NO_TIME_MS for poison."""
+
+    span: Range
+    rows: list[pa.RecordBatch]
+    bytes: int
+    timestamps_ms: NDArray[np.int64]
+    times_ms: NDArray[np.int64]
+
+
+class Retained:
+    """Records behind `cursor`, in log order. `bytes` are theirs by KIP-770.
+
+    A chunk of which a part was taken stays in memory until its last record is: so much more than `bytes` is held.
+    """
+
+    def __init__(self, partition: TopicPartition, cursor: Cursor, *, max_jump_ms: int | None = None) -> None:
+        self.partition = partition
+        self.cursor = cursor
+        self.bytes = 0
+        self.record_bytes: float | None = None
+        """Mean size of the records that came last; None before the first."""
+        self._max_jump_ms = max_jump_ms
+        self._newest_ms = cursor.time_ms
+        self._rows: deque[pa.RecordBatch] = deque()
+        self._timestamps_ms = _Column()
+        self._times_ms = _Column()
+        self._sizes = _Column()
+
+    def __len__(self) -> int:
+        return len(self._sizes.values)
+
+    def add(self, chunk: Chunk) -> None:
+        """Records that follow those that came before."""
+        stamps = chunk.rows.column("timestamp_ms")
+        times_ms = effective_times_ms(stamps, time_ms=self._newest_ms, max_jump_ms=self._max_jump_ms)
+        size = int(chunk.sizes.sum())
+        self._rows.append(chunk.rows)
+        self._timestamps_ms.append(stamps.fill_null(NO_TIME_MS).to_numpy(zero_copy_only=False))
+        self._times_ms.append(times_ms)
+        self._sizes.append(chunk.sizes)
+        self._newest_ms = int(times_ms[-1])
+        self.bytes += size
+        self.record_bytes = size / len(chunk.sizes)
+
+    def queue(self, rank: int) -> Queue:
+        """For the plan: effective times of all that is here, of the topic of that rank."""
+        return Queue(self.partition, rank, self._times_ms.values)
+
+    def first_undecodable(self, count: int) -> int | None:
+        """Where the first poison record is among the first `count`."""
+        found = np.flatnonzero(self._timestamps_ms.values[:count] == NO_TIME_MS)
+        return int(found[0]) if len(found) else None
+
+    def offset(self, index: int) -> str:
+        """Of the record at `index`, as its input writes it."""
+        for rows in self._rows:
+            if index < rows.num_rows:
+                return str(rows.column("offset")[index].as_py())
+            index -= rows.num_rows
+        raise IndexError(index)
+
+    def take(self, count: int) -> Segment:
+        """The first `count` records (at least one, at most all) leave, and the cursor is behind them."""
+        rows = self._pop(count)
+        times_ms = self._times_ms.take(count)
+        last = rows[-1].slice(rows[-1].num_rows - 1)
+        end = Cursor(
+            offset=last.column("offset")[0].as_py(),
+            ordinal=last.column("ordinal")[0].as_py() + 1,
+            time_ms=int(times_ms[-1]),
+        )
+        size = int(self._sizes.take(count).sum())
+        span = Range(self.partition, self.cursor, end)
+        self.bytes -= size
+        self.cursor = end
+        return Segment(span, rows, size, self._timestamps_ms.take(count), times_ms)
+
+    def _pop(self, count: int) -> list[pa.RecordBatch]:
+        popped = []
+        while count:
+            rows = self._rows.popleft()
+            if rows.num_rows > count:
+                self._rows.appendleft(rows.slice(count))
+                rows = rows.slice(0, count)
+            popped.append(rows)
+            count -= rows.num_rows
+        return popped
+
+
+class _Column:
+    """Whole numbers that are appended at the end and taken from the front, both without moving the others.
+
+    What was handed out stays as it is: room is made in a new array.
+    """
+
+    def __init__(self) -> None:
+        self._room: NDArray[np.int64] = np.empty(_LEAST_ROOM, dtype=np.int64)
+        self._start = self._end = 0
+
+    @property
+    def values(self) -> NDArray[np.int64]:
+        return self._room[self._start : self._end]
+
+    def append(self, values: NDArray[np.int64]) -> None:
+        if self._end + len(values) > len(self._room):
+            kept = self.values
+            self._room = np.empty(max(_LEAST_ROOM, 2 * (len(kept) + len(values))), dtype=np.int64)
+            self._room[: len(kept)] = kept
+            self._start, self._end = 0, len(kept)
+        self._room[self._end : self._end + len(values)] = values
+        self._end += len(values)
+
+    def take(self, count: int) -> NDArray[np.int64]:
+        taken = self.values[:count]
+        self._start += count
+        return taken

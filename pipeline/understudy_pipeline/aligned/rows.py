@@ -1,0 +1,81 @@
+"""Rows as Spark gets them: exactly this Arrow schema, of records as an input fetched them (pure)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from understudy_pipeline.aligned.records import TopicPartition, effective_times_ms
+
+_DDL = """
+    topic string, partition int, offset string, timestamp timestamp, key binary, value binary,
+    merge_order struct<effective_ms: bigint, topic_rank: int, partition: int, ordinal: bigint>
+"""
+
+_MERGE_ORDER = pa.struct(
+    [
+        ("effective_ms", pa.int64()),
+        ("topic_rank", pa.int32()),
+        ("partition", pa.int32()),
+        ("ordinal", pa.int64()),
+    ]
+)
+
+_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+
+
+def spark_schema(*, include_headers: bool) -> str:
+    """DDL. Sorting by `merge_order` gives the merge sequence."""
+    return f"{_DDL}, headers array<struct<key: string, value: binary>>" if include_headers else _DDL
+
+
+def arrow_schema(*, include_headers: bool) -> pa.Schema:
+    """What Spark makes of `spark_schema`, to the last detail: it refuses anything else."""
+    fields = [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.string()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("merge_order", _MERGE_ORDER),
+    ]
+    return pa.schema([*fields, ("headers", _HEADERS)] if include_headers else fields)
+
+
+def output_rows(
+    rows: pa.RecordBatch, place: TopicPartition, *, rank: int, effective_ms: pa.Array, include_headers: bool
+) -> pa.RecordBatch:
+    """Rows for Spark of records (`ROW_SCHEMA`) of one partition with their effective times. None may be poison."""
+    count = rows.num_rows
+    partition = _repeated(place.partition, count, pa.int32())
+    order = [effective_ms, _repeated(rank, count, pa.int32()), partition, rows.column("ordinal")]
+    columns = [
+        _repeated(place.topic, count, pa.string()),
+        partition,
+        rows.column("offset"),
+        pc.multiply(rows.column("timestamp_ms"), 1000).cast(pa.timestamp("us", tz="UTC")),
+        rows.column("key"),
+        rows.column("value"),
+        pa.StructArray.from_arrays(order, fields=list(_MERGE_ORDER)),
+    ]
+    if include_headers:
+        columns.append(rows.column("headers").cast(_HEADERS))
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers=include_headers))
+
+
+def timed(
+    rows: pa.RecordBatch, *, time_ms: int, max_jump_ms: int | None
+) -> tuple[pa.RecordBatch, pa.Array, pa.RecordBatch, int]:
+    """Records that have a time, their effective times, those that have none, and the partition's time behind all."""
+    times_ms = effective_times_ms(rows.column("timestamp_ms"), time_ms=time_ms, max_jump_ms=max_jump_ms)
+    after_ms = int(times_ms[-1]) if len(times_ms) else time_ms
+    poison = np.asarray(pc.is_null(rows.column("timestamp_ms")))
+    if not poison.any():
+        return rows, pa.array(times_ms), rows.slice(0, 0), after_ms
+    return rows.filter(pa.array(~poison)), pa.array(times_ms[~poison]), rows.filter(pa.array(poison)), after_ms
+
+
+def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)

@@ -1,0 +1,123 @@
+"""A planned batch's records in one Arrow file that executors on this machine map instead of reading them once more.
+
+A cache and no more: the truth is in the inputs, and whoever cannot read the file reads there. A file lives until the
+next batch is written, whose start proves that this one was committed. Files of planners that died are removed by the
+next planner: each holds a lock in its folder, which the kernel lets go of with the process.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from understudy_pipeline.aligned.records import ROW_SCHEMA
+
+log = logging.getLogger(__name__)
+
+_LOCK_NAME = "lock"
+_PREFIX = "planner-"
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolFile:
+    """A written batch: where, and for each of its parts in their order which record batches of the file."""
+
+    path: str
+    parts: tuple[range, ...]
+
+
+class Spool:
+    """Of one planner: a folder that only its user may look into, below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        """Opens nothing: the first `write` does."""
+        self._root = root
+        self._folder: Path | None = None
+        self._lock = -1
+        self._batches = 0
+        self._failing = False
+
+    def write(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile | None:
+        """Instead of the batch before. None when the disk refuses, which is told once until it works again."""
+        self.clear()
+        try:
+            written = self._written(parts)
+        except OSError as refusal:
+            if not self._failing:
+                log.warning("batches are read twice: the spool in %s cannot be written: %s", self._root, refusal)
+            self._failing = True
+            self.clear()
+            return None
+        self._failing = False
+        return written
+
+    def clear(self) -> None:
+        """Remove the batch that is there."""
+        if self._folder is not None:
+            for path in self._folder.glob("*.arrow"):
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove everything of this planner."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            os.close(self._lock)
+            self._folder = None
+
+    def _written(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile:
+        folder = self._opened()
+        self._batches += 1
+        # Never the same name twice: an executor must not take another batch's records for its own.
+        path = folder / f"{self._batches}.arrow"
+        places, count = [], 0
+        with path.open("xb") as file, pa.ipc.new_file(file, ROW_SCHEMA) as writer:
+            for batches in parts:
+                for batch in batches:
+                    writer.write_batch(batch)
+                places.append(range(count, count + len(batches)))
+                count += len(batches)
+        return SpoolFile(str(path), tuple(places))
+
+    def _opened(self) -> Path:
+        """The folder, made anew when somebody tidied it away."""
+        if self._folder is not None and self._folder.is_dir():
+            return self._folder
+        self.close()
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._root.stat().st_uid not in {0, os.getuid()}:
+            # Its owner could put other records in the place of ours.
+            raise PermissionError(errno.EPERM, "the folder belongs to another user")
+        _remove_leftovers(self._root)
+        # Leftovers are told by their lock: it is taken before the folder has the name by which they are found.
+        draft = Path(tempfile.mkdtemp(prefix="new-", dir=self._root))
+        self._lock = os.open(draft / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._folder = draft.rename(self._root / (_PREFIX + draft.name.removeprefix("new-")))
+        return self._folder
+
+
+def spooled(path: str, places: range) -> list[pa.RecordBatch]:
+    """Record batches of a part, mapped. Raises OSError or ArrowException when the file is gone or not whole."""
+    with pa.memory_map(path) as file, pa.ipc.open_file(file) as reader:
+        return [reader.get_batch(place) for place in places]
+
+
+def _remove_leftovers(root: Path) -> None:
+    for folder in root.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)

@@ -1,0 +1,170 @@
+"""One run of a query, in its planner's process: from an offset to the next, and from two offsets to what is read.
+
+Spark's classes around it are in `source`; offsets are JSON here, as Spark has them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Thread
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from understudy_pipeline.aligned.fingerprint import check_fingerprint, fingerprint
+from understudy_pipeline.aligned.lock import CheckpointLock
+from understudy_pipeline.aligned.offset import SourceOffset
+from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.planner import WAIT_MS, PlannedBatch, Planner
+from understudy_pipeline.aligned.planner_metrics import PlannerCollector
+from understudy_pipeline.aligned.reading import ReadTask, pack, planned_ranges
+from understudy_pipeline.aligned.records import Cursor
+from understudy_pipeline.aligned.spool import Spool, SpoolFile
+from understudy_pipeline.inputs.protocol import Range
+from understudy_shared.clock import SystemClock
+from understudy_shared.errors import SettingsError
+
+Json = dict[str, object]
+
+FIRST_WAIT_MS = 1_000
+"""For the first records of a run: Spark makes a new checkpoint's first batch even of nothing."""
+
+_BIND_S = 5.0
+"""The planner of a query that was just stopped may still have the port."""
+
+_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Spooled:
+    """The batch that was planned last."""
+
+    start: Json
+    end: Json
+    batch: PlannedBatch
+    file: SpoolFile | None
+
+
+class AlignedStream:
+    """Opens nothing before it is asked; from then on it holds the checkpoint's lock until `stop`."""
+
+    def __init__(self, options: AlignedOptions) -> None:
+        self._options = options
+        self._fingerprint = fingerprint(options)
+        self._lock: CheckpointLock | None = None
+        self._planner: Planner | None = None
+        self._spool = None if options.spool is None else Spool(options.spool)
+        self._stop_serving: Callable[[], None] | None = None
+        self._metrics_port: int | None = None
+        self._initial: Json | None = None
+        self._last: _Spooled | None = None
+        self._has_asked = False
+
+    def initial(self) -> Json:
+        """Where a new checkpoint begins; the same however often Spark asks."""
+        if self._initial is None:
+            self._initial = self._opened().initial(timeout_ms=self._options.request_timeout_ms).to_json()
+        return self._initial
+
+    def finish_at_current_ends(self) -> None:
+        """For a query that ends when it has read what there is now."""
+        self._opened().finish_at_current_ends(timeout_ms=self._options.request_timeout_ms)
+
+    def latest(self, start: Json) -> Json:
+        """Behind the next batch, whose records are in the spool then; `start` itself while there is none.
+
+        Raises OffsetError for a checkpoint of another source or of other options, and whatever ended reading ahead.
+        """
+        wait_ms = WAIT_MS if self._has_asked else FIRST_WAIT_MS
+        self._has_asked = True
+        batch = self._opened().plan(self._parsed(start), wait_ms=wait_ms)
+        if batch is None:
+            return start
+        file = None if self._spool is None else self._spool.write([records for _, records in batch.ranges])
+        self._last = _Spooled(start, batch.end.to_json(), batch, file)
+        return self._last.end
+
+    def tasks(self, start: Json, end: Json) -> list[ReadTask]:
+        """What Spark tasks read between two offsets, be it planned just now or logged before a restart."""
+        self._hold()
+        if self._last is not None and (self._last.start, self._last.end) == (start, end):
+            ranges = self._last.batch.ranges
+            spans = [span for span, _ in ranges]
+            sizes = [sum(records.nbytes for records in batches) for _, batches in ranges]
+            return pack(planned_ranges(self._options, spans, sizes=sizes, spool=self._last.file), self._options)
+        return pack(planned_ranges(self._options, _between(self._parsed(start), self._parsed(end))), self._options)
+
+    def metrics(self) -> Json | None:
+        """The planner's, for Spark's progress."""
+        if self._planner is None:
+            return None
+        told = self._planner.snapshot().as_json()
+        return told if self._metrics_port is None else {**told, "metrics-port": self._metrics_port}
+
+    def stop(self) -> None:
+        """Let go of everything; may be called again."""
+        if self._planner is not None:
+            self._planner.stop()
+            self._planner = None
+        if self._stop_serving is not None:
+            self._stop_serving()
+            self._stop_serving = None
+        if self._spool is not None:
+            self._spool.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _parsed(self, offset: Json) -> SourceOffset:
+        parsed = SourceOffset.from_json(offset)
+        check_fingerprint(parsed.fingerprint, self._fingerprint)
+        return parsed
+
+    def _hold(self) -> None:
+        if self._options.checkpoint is not None and self._lock is None:
+            self._lock = CheckpointLock(self._options.checkpoint)
+
+    def _opened(self) -> Planner:
+        if self._planner is not None:
+            return self._planner
+        self._hold()
+        planner = Planner(self._options, SystemClock())
+        if self._options.metrics_port is not None:
+            self._metrics_port, self._stop_serving = _serve_metrics(planner, self._options.metrics_port)
+        self._planner = planner
+        return planner
+
+
+def _between(start: SourceOffset, end: SourceOffset) -> list[Range]:
+    spans = [Range(place, start.cursors.get(place, Cursor()), cursor) for place, cursor in end.cursors.items()]
+    return sorted(span for span in spans if span.start != span.end)
+
+
+def _serve_metrics(planner: Planner, port: int) -> tuple[int, Callable[[], None]]:
+    """The port, and what ends it. Raises SettingsError when the port stays taken."""
+    registry = CollectorRegistry()
+    registry.register(PlannerCollector(planner.snapshot))
+    server, thread = _bound(port, registry, time.monotonic() + _BIND_S)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join(_BIND_S)
+
+    return server.server_port, stop
+
+
+def _bound(port: int, registry: CollectorRegistry, end_s: float) -> tuple[WSGIServer, Thread]:
+    while True:
+        try:
+            return start_http_server(port, registry=registry)
+        except OSError as refusal:
+            if time.monotonic() >= end_s:
+                raise SettingsError(
+                    f"metrics cannot be served at port {port}: {refusal.strerror}",
+                    where="option metrics_port",
+                    fix="Choose another port, or 0 for any that is free",
+                ) from refusal
+        time.sleep(_AGAIN_S)

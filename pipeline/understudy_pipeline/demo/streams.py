@@ -1,0 +1,151 @@
+"""Flights as entries of Redis Streams: written in one order however often, and trimmed behind what the query has read.
+
+An airport's flights are in one stream. An entry's ID is `<event time in ms>-<place in the table>`: IDs ascend, so that
+Redis refuses what it has already, and the newest ID of a stream, which it keeps when entries are trimmed, says how far
+the replay had come.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from zlib import crc32
+
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from understudy_pipeline.aligned.records import Cursor
+from understudy_pipeline.demo.flights import Flight
+from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, masked, sentinel_place
+from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
+
+TOPIC = "flights"
+
+DEADLINE_MS = 2000
+"""Of one call: a slice at the greatest speed has tens of thousands of flights."""
+
+_HAS_IT = re.compile(r"The ID specified in XADD is equal or smaller")
+_NO_STREAM = "no such key"
+
+
+class FlightStreams:
+    """The streams `flights:0` to `flights:{partitions - 1}`. One thread uses them at a time.
+
+    Every method but `close` raises BusError when Redis does not answer, or refuses.
+    """
+
+    def __init__(self, url: str, *, partitions: int) -> None:
+        """Nothing is connected yet. Raises SettingsError for a URL that names no Redis."""
+        self._where = masked(url)
+        pool = checked(url, lambda: _pool(url))
+        checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
+        self._client: redis.Redis = redis.Redis(connection_pool=pool)
+        self._keys = [f"{TOPIC}:{partition}" for partition in range(partitions)]
+
+    def landed(self) -> int:
+        """How many flights of the table were written, whether they are still there or were trimmed."""
+        with self._translated("looking for flights"):
+            return max(map(self._landed, self._keys))
+
+    def restore(self, read: Mapping[int, Cursor]) -> bool:
+        """Make streams that are gone as they were when all that was read had been trimmed; whether any was gone.
+
+        So a Redis that was emptied takes what follows again, and a query that goes on misses nothing.
+        """
+        with self._translated("looking for flights"):
+            gone = [partition for partition in read if self._landed(self._keys[partition]) <= place_of(read[partition])]
+        with self._translated("restoring streams"), self._client.pipeline(transaction=True) as commands:
+            for partition in gone:
+                key, cursor = self._keys[partition], read[partition]
+                commands.delete(key)
+                commands.xadd(key, {"key": ""}, id=cursor.offset)
+                commands.xtrim(key, maxlen=0, approximate=False)
+                added = ("ENTRIESADDED", cursor.ordinal, "MAXDELETEDID", "0-0")
+                commands.execute_command("XSETID", key, cursor.offset, *added)  # type: ignore[no-untyped-call]
+            commands.execute()
+        return bool(gone)
+
+    def land(self, flights: Sequence[Flight], start: int, end: int) -> None:
+        """Write the flights at `start` to `end - 1` of the table, all at once; those that are there already stay."""
+        with self._translated("writing flights"), self._client.pipeline(transaction=True) as commands:
+            for place in range(start, end):
+                flight = flights[place]
+                key = self._keys[partition_of(flight.origin, len(self._keys))]
+                entry = {"key": flight.origin, "value": flight.json_line().rstrip()}
+                commands.xadd(key, entry, id=entry_id(flight, place))  # type: ignore[arg-type]  # its dict is invariant
+            for reply in commands.execute(raise_on_error=False):
+                if isinstance(reply, RedisError) and not _HAS_IT.search(str(reply)):
+                    raise reply
+
+    def trim(self, read: Mapping[int, Cursor]) -> int:
+        """Remove the entries that were read; returns how many are left."""
+        with self._translated("trimming flights"), self._client.pipeline(transaction=False) as commands:
+            for partition, cursor in read.items():
+                commands.xtrim(self._keys[partition], minid=_following(cursor), approximate=False)
+            for key in self._keys:
+                commands.xlen(key)
+            return sum(commands.execute()[-len(self._keys) :])
+
+    def clear(self) -> None:
+        """Remove the streams, and with them how far they had come."""
+        with self._translated("removing flights of another run"):
+            self._client.delete(*self._keys)
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._client.close()
+        self._client.connection_pool.disconnect()
+
+    def _landed(self, key: str) -> int:
+        try:
+            newest: bytes = self._client.xinfo_stream(key)["last-generated-id"]
+            return _place(newest.decode()) + 1
+        except ResponseError as error:
+            if _NO_STREAM in str(error):
+                return 0
+            raise
+
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            raise bus_error(error, doing=doing, where=self._where, timeout_ms=DEADLINE_MS) from error
+
+
+def partition_of(origin: str, partitions: int) -> int:
+    """Which stream has the flights of an airport."""
+    return crc32(origin.encode()) % partitions
+
+
+def entry_id(flight: Flight, place: int) -> str:
+    """Of the flight at `place` in the table."""
+    return f"{flight.event_time * 1000}-{place}"
+
+
+def place_of(cursor: Cursor) -> int:
+    """Of the last flight that was read, in the table."""
+    return _place(cursor.offset)
+
+
+def _place(entry: str) -> int:
+    return int(entry.partition("-")[2])
+
+
+def _following(cursor: Cursor) -> str:
+    """The least ID behind the last entry that was read."""
+    return f"{cursor.offset.partition('-')[0]}-{place_of(cursor) + 1}"
+
+
+def _pool(url: str) -> redis.ConnectionPool:
+    """One connection to the server that a URL names, or that the sentinels do that it names."""
+    timeout_s, retry = DEADLINE_MS / 1000, Retry(NoBackoff(), 0)
+    place = sentinel_place(url)
+    if place is not None:
+        return ThreadSentinelPool(place, timeout_s=timeout_s, retry=retry)
+    options = connection_options(url, parse_url, timeout_s=timeout_s, retry=retry)
+    return redis.ConnectionPool(**{**options, "max_connections": 1})

@@ -1,0 +1,60 @@
+"""Columns of records in `ROW_SCHEMA`, from what inputs without headers have of them (pure: no I/O)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from understudy_pipeline.aligned.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
+from understudy_pipeline.aligned.timestamps import TimestampRule
+
+LEAST_TIME_MS = -62_135_596_800_000
+END_TIME_MS = 253_402_300_800_000
+"""The years 1 to 9999, which Spark's timestamps hold: another time is none."""
+
+
+def rows(
+    *, offsets: pa.StringArray, ordinal: int, times: pa.Int64Array, keys: pa.BinaryArray | None, values: pa.BinaryArray
+) -> pa.RecordBatch:
+    """Records that are numbered from `ordinal` on."""
+    count = len(values)
+    return pa.record_batch(
+        [
+            offsets,
+            pa.array(np.arange(ordinal, ordinal + count, dtype=np.int64)),
+            times,
+            pa.nulls(count, pa.binary()) if keys is None else keys,
+            values,
+            pa.nulls(count, ROW_SCHEMA.field("headers").type),
+        ],
+        schema=ROW_SCHEMA,
+    )
+
+
+def chunk_of(partition: TopicPartition, batch: pa.RecordBatch) -> Chunk:
+    """With the sizes of its records, which have no headers."""
+    return Chunk(partition, batch, _sizes(partition.topic, batch))
+
+
+def times_in_values(rule: TimestampRule, values: Sequence[bytes | None]) -> pa.Int64Array:
+    """Times that are a field of the value; null where there is none."""
+    return pa.array([rule.time_ms(None, value) for value in values], pa.int64())
+
+
+def within_years(times: pa.Int64Array) -> pa.Int64Array:
+    """Null for a time that Spark cannot hold."""
+    is_within = pc.and_(pc.greater_equal(times, LEAST_TIME_MS), pc.less(times, END_TIME_MS))
+    return pc.if_else(is_within, times, pa.scalar(None, pa.int64()))
+
+
+def _sizes(topic: str, batch: pa.RecordBatch) -> NDArray[np.int64]:
+    lengths = [
+        pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        for name in ("key", "value")
+    ]
+    sizes: NDArray[np.int64] = lengths[0] + lengths[1] + record_size(topic, None, None)
+    return sizes

@@ -1,0 +1,152 @@
+"""Files as an input: a topic is a folder, its partitions are folders in it (0, 1, 2, ...) or the topic's folder itself.
+
+A record's offset is `<file name>:<number of its line or row>`, its ordinal counts records from the first file on.
+What appeared before its turn while nobody read cannot be told; while a query runs it is an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.file_ranges import FileRangeReader
+from understudy_pipeline.inputs.folder_reader import FolderReader
+from understudy_pipeline.inputs.folders import (
+    FileTooShortError,
+    check_file,
+    count_partitions,
+    file_names,
+    folder_of,
+    open_rows,
+    unreadable,
+)
+from understudy_pipeline.inputs.protocol import Fetched
+from understudy_shared.errors import UnderstudyError
+
+POLL_S = 0.02
+REST_PER_LOOK = 4
+"""Between two looks for new files, while a call waits for them: so long, and so many times as long as a look takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesConfig:
+    """`timestamp` must name a field where there are JSON lines; Parquet files may have their times in a column."""
+
+    root: Path
+    topics: tuple[str, ...]
+    timestamp: TimestampRule = field(default_factory=TimestampRule)
+    fail_on_data_loss: bool = True
+
+    @property
+    def server(self) -> str:
+        return str(self.root)
+
+    def open(self) -> FilesInput:
+        return FilesInput(self)
+
+    def open_reader(self) -> FileRangeReader:
+        return FileRangeReader(self.root, self.timestamp, fail_on_data_loss=self.fail_on_data_loss)
+
+
+class FilesInput:
+    """Reads ahead. Time limits bound waiting for new files; a file system that hangs is waited for."""
+
+    def __init__(self, config: FilesConfig) -> None:
+        self._config = config
+        self._readers: dict[TopicPartition, FolderReader] = {}
+        self._checked: set[Path] = set()
+
+    def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
+        """Looks at each folder's first and last file, once. Raises SettingsError when it is not as it should be."""
+        counts = {topic: count_partitions(self._config.root, topic) for topic in self._config.topics}
+        for topic, count in counts.items():
+            for partition in range(count):
+                self._check(folder_of(self._config.root, TopicPartition(topic, partition)))
+        return counts
+
+    def first_cursors(
+        self, partitions: Sequence[TopicPartition], *, timeout_ms: int
+    ) -> Mapping[TopicPartition, Cursor]:
+        return {tp: self._end(folder_of(self._config.root, tp)) for tp in partitions}
+
+    def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
+        readers: dict[TopicPartition, FolderReader] = {}
+        try:
+            for tp, cursor in cursors.items():
+                config = self._config
+                readers[tp] = FolderReader(
+                    config.root, tp, cursor, config.timestamp, fail_on_data_loss=config.fail_on_data_loss
+                )
+        except BaseException:
+            _close(readers)
+            raise
+        _close({tp: self._readers[tp] for tp in readers.keys() & self._readers.keys()})
+        self._readers.update(readers)
+
+    def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
+        """When a folder cannot be read after rows of others were, its error is raised by the next call."""
+        wanted = {tp: count for tp, count in wanted.items() if count > 0}
+        end_s = time.monotonic() + timeout_ms / 1000
+        while True:
+            begin_s = time.monotonic()
+            fetched = self._turn(wanted)
+            now_s = time.monotonic()
+            if fetched.chunks or not wanted or now_s >= end_s:
+                return fetched
+            time.sleep(min(max(POLL_S, REST_PER_LOOK * (now_s - begin_s)), end_s - now_s))
+
+    def close(self) -> None:
+        _close(self._readers)
+        self._readers.clear()
+
+    def _turn(self, wanted: Mapping[TopicPartition, int]) -> Fetched:
+        chunks: list[Chunk] = []
+        lags: dict[TopicPartition, int] = {}
+        for tp, count in wanted.items():
+            try:
+                chunk, lag = self._readers[tp].read(count)
+            except UnderstudyError:
+                if not chunks:
+                    raise
+                continue
+            if chunk is not None:
+                chunks.append(chunk)
+            if lag is not None:
+                lags[tp] = lag
+        return Fetched(chunks, lags)
+
+    def _check(self, folder: Path) -> None:
+        names = file_names(folder, self._config.timestamp)
+        for path in {folder / name for name in (*names[:1], *names[-1:])} - self._checked:
+            check_file(path, self._config.timestamp)
+            self._checked.add(path)
+
+    def _end(self, folder: Path) -> Cursor:
+        """Behind the last row that there is. Its number is not known, for that all files would have to be read."""
+        for name in reversed(file_names(folder, self._config.timestamp)):
+            last = _last_row(folder / name, self._config.timestamp)
+            if last is not None:
+                return Cursor(f"{name}:{last}")
+        return Cursor()
+
+
+def _last_row(path: Path, rule: TimestampRule) -> int | None:
+    try:
+        opened = open_rows(path, rule)
+    except (FileNotFoundError, FileTooShortError):
+        return None
+    try:
+        return opened.last()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    finally:
+        opened.close()
+
+
+def _close(readers: Mapping[TopicPartition, FolderReader]) -> None:
+    for reader in readers.values():
+        reader.close()

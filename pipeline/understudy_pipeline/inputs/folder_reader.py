@@ -1,0 +1,177 @@
+"""Reads one partition's folder ahead: its files in the order of their names, each row once."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from pathlib import Path
+
+import pyarrow as pa
+
+from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.columns import chunk_of
+from understudy_pipeline.inputs.file_rows import RowFile, Taken
+from understudy_pipeline.inputs.folders import (
+    FilePlace,
+    FileTooShortError,
+    complaint,
+    file_names,
+    folder_of,
+    open_rows,
+    place_behind,
+    unreadable,
+)
+from understudy_pipeline.inputs.protocol import DataLostError
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.printable import printable
+
+log = logging.getLogger(__name__)
+
+GO_ON = "Start with a new checkpoint, or set fail_on_data_loss=false to go on with what is left"
+MAX_ROWS = 10_000
+MAX_BYTES = 8 << 20
+MAX_PARTS = 500
+"""Of one turn: rows, bytes but for the last block, and blocks, of which a file has at least one."""
+
+
+class FolderReader:
+    """Where reading stands in one folder. Files that are there when it is made were all read, up to `cursor`."""
+
+    def __init__(
+        self, root: Path, tp: TopicPartition, cursor: Cursor, rule: TimestampRule, *, fail_on_data_loss: bool
+    ) -> None:
+        """Raises DataLostError when the cursor's own file is gone, or ends before it; SettingsError and InputError."""
+        self._root, self._tp, self._rule = root, tp, rule
+        self._fail_on_data_loss = fail_on_data_loss
+        self._ordinal = cursor.ordinal
+        self._open: RowFile | None = None
+        self._size: int | None = None
+        """Of the file at the place, once it was opened; None when it does not matter any more."""
+        self._is_finished = True
+        """Whether the file at the place was read to its end."""
+        self._place = place_behind(cursor.offset) or FilePlace("", 0)
+        if place_behind(cursor.offset) is None:
+            self._lost(f"'{printable(cursor.offset)}' is no place in a folder of files")
+        self._known: list[str] = []
+        self._known = self._names()
+        if self._place.name:
+            self._find()
+
+    def read(self, most: int) -> tuple[Chunk | None, int | None]:
+        """Up to so many rows, and how many are known to lie behind them, at least; None when that is unknown.
+
+        An error that comes after some rows is raised by the next call, which finds it again.
+        """
+        batches: list[pa.RecordBatch] = []
+        lag: int | None = None
+        try:
+            self._look()
+            self._read(min(most, MAX_ROWS), batches)
+            lag = self._ahead()
+        except UnderstudyError:
+            if not batches:
+                raise
+        if not batches:
+            return None, lag
+        together = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        assert len(together) == 1, "columns of a turn are far below Arrow's limit of 2 GiB"
+        return chunk_of(self._tp, together[0]), lag
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _look(self) -> None:
+        """See what there is now. Raises DataLostError once for each thing that must not be."""
+        names = self._names()
+        wrong = complaint(names, self._known, self._place, is_finished=self._is_finished)
+        if wrong is not None:
+            self._lost(wrong)
+        if self._size is not None and self._place.name in names:
+            size = _size(self._path(self._place.name))
+            if size not in (None, self._size):
+                self._lost(f"the file '{printable(self._place.name)}' changed from {self._size} to {size} bytes")
+                self._size = size
+        self._known = names
+
+    def _read(self, most: int, batches: list[pa.RecordBatch]) -> None:
+        read_bytes = 0
+        while (
+            most > 0
+            and read_bytes < MAX_BYTES
+            and len(batches) < MAX_PARTS
+            and (opened := self._with_rows()) is not None
+        ):
+            taken = self._take(opened, most)
+            if taken is not None:
+                batch = taken.records(self._place.name, ordinal=self._ordinal)
+                batches.append(batch)
+                self._ordinal += batch.num_rows
+                most -= batch.num_rows
+                read_bytes += batch.nbytes
+
+    def _take(self, opened: RowFile, most: int) -> Taken | None:
+        """Rows, and the place behind them. After an error the file is opened again at its place."""
+        try:
+            taken = opened.take(most)
+        except OSError as error:
+            self.close()
+            raise unreadable(self._path(self._place.name), error) from error
+        except UnderstudyError:
+            self.close()
+            raise
+        self._place = self._place._replace(row=opened.next_index)
+        return taken
+
+    def _with_rows(self) -> RowFile | None:
+        """The file that comes next, open and before its end; None when every file was read."""
+        while True:
+            if self._open is None and not self._is_finished:
+                self._find()
+            if self._open is not None and self._open.ahead:
+                return self._open
+            self.close()
+            self._is_finished = True
+            ahead = self._unread()
+            if not ahead:
+                return None
+            self._place, self._is_finished, self._size = FilePlace(ahead[0], 0), False, None
+
+    def _find(self) -> None:
+        """Open the file at the place."""
+        name, row = self._place
+        try:
+            self._open = open_rows(self._path(name), self._rule, index=row)
+        except FileNotFoundError:
+            self._lost(f"the file '{printable(name)}' is gone, and it is not known whether it was read to its end")
+        except FileTooShortError:
+            self._lost(f"the file '{printable(name)}' ends before its row {row - 1}, which was read")
+        self._is_finished = self._open is None
+        self._size = None if self._open is None else self._open.size
+
+    def _unread(self) -> list[str]:
+        return self._known[bisect_right(self._known, self._place.name) :]
+
+    def _ahead(self) -> int:
+        return (self._open.ahead if self._open is not None else 0) + len(self._unread())
+
+    def _names(self) -> list[str]:
+        return file_names(folder_of(self._root, self._tp), self._rule, self._known)
+
+    def _path(self, name: str) -> Path:
+        return folder_of(self._root, self._tp) / name
+
+    def _lost(self, what: str) -> None:
+        if self._fail_on_data_loss:
+            raise DataLostError(what, where=str(folder_of(self._root, self._tp)), fix=GO_ON)
+        log.warning("%s", what, extra={"action": "data-lost", **self._tp._asdict()})
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None

@@ -1,0 +1,105 @@
+"""librdkafka's messages as Arrow columns. The hot path: what is done for each record is done by C, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import Message
+from numpy.typing import NDArray
+
+from understudy_pipeline.aligned.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
+from understudy_pipeline.aligned.timestamps import TimestampRule
+
+_TIME_LIMIT_MS = 253_402_300_800_000
+"""The year 10,000, which Spark's timestamps do not hold; a record has no time at -1 (before message format 1)."""
+
+_HEADERS = ROW_SCHEMA.field("headers").type
+
+
+class Sorted(NamedTuple):
+    """What one look into librdkafka's queue brought."""
+
+    records: dict[TopicPartition, list[Message]]
+    """In log order."""
+
+    events: list[Message]
+    """Ends of partitions, and errors."""
+
+
+def sort_out(messages: list[Message]) -> Sorted:
+    """Records by their partition, apart from events. Records of one fetch follow each other, so runs are cut out."""
+    errors = list(map(Message.error, messages))
+    events: list[Message] = []
+    if any(errors):  # comparing a KafkaError with None, as list.count does, ends in a SystemError
+        events = [message for message, error in zip(messages, errors, strict=True) if error is not None]
+        messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
+    records: dict[TopicPartition, list[Message]] = {}
+    if messages:
+        starts = _run_starts(messages)
+        for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
+            records.setdefault(partition_of(messages[start]), []).extend(messages[start:end])
+    return Sorted(records, events)
+
+
+def partition_of(message: Message) -> TopicPartition:
+    """Of a record, or of an event about a partition."""
+    return TopicPartition(message.topic() or "", message.partition() or 0)
+
+
+def to_chunk(
+    partition: TopicPartition, messages: Sequence[Message], rule: TimestampRule, *, include_headers: bool
+) -> Chunk:
+    """Of at least one record of one partition."""
+    keys = pa.array(list(map(Message.key, messages)), pa.binary())
+    values = list(map(Message.value, messages))
+    value_column = pa.array(values, pa.binary())
+    offsets = pa.array(np.fromiter(map(Message.offset, messages), np.int64, len(messages)))
+    headers = list(map(Message.headers, messages))
+    any_headers = headers.count(None) < len(headers)
+    columns = [
+        offsets.cast(pa.string()),
+        offsets,
+        _times_ms(messages, values, rule),
+        keys,
+        value_column,
+        pa.array([found or [] for found in headers], _HEADERS)
+        if include_headers
+        else pa.nulls(len(messages), _HEADERS),
+    ]
+    sizes = _lengths(keys) + _lengths(value_column) + record_size(partition.topic, None, None)
+    if any_headers:
+        sizes += np.fromiter(map(_headers_bytes, headers), np.int64, len(headers))
+    return Chunk(partition, pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA), sizes)
+
+
+def _run_starts(messages: list[Message]) -> list[int]:
+    """Indices where the partition or the topic is not that of the message before; 0 is one."""
+    numbers = np.fromiter(map(Message.partition, messages), np.int64, len(messages))
+    topics = list(map(Message.topic, messages))
+    changes = numbers[1:] != numbers[:-1]
+    if topics.count(topics[0]) < len(topics):
+        names = np.array(topics, dtype=object)
+        changes |= names[1:] != names[:-1]
+    return [0, *(np.flatnonzero(changes) + 1).tolist()]
+
+
+def _times_ms(messages: Sequence[Message], values: list[bytes | None], rule: TimestampRule) -> pa.Int64Array:
+    if rule.field is not None:
+        return pa.array([rule.time_ms(None, value) for value in values], pa.int64())
+    times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
+    return pa.array(times, mask=(times < 0) | (times >= _TIME_LIMIT_MS))
+
+
+def _lengths(column: pa.BinaryArray) -> NDArray[np.int64]:
+    lengths: NDArray[np.int64] = pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths
+
+
+def _headers_bytes(headers: Any) -> int:
+    """Of a message's list of pairs, or None."""
+    return sum(len(key.encode()) + len(value or b"") for key, value in headers or ())

@@ -1,0 +1,71 @@
+"""Planned ranges of Redis Streams, read again by XRANGE: just the entries that were planned, or an error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from understudy_pipeline.inputs.protocol import DataLostError, Range
+from understudy_pipeline.inputs.redis_rows import Entry, EntryFields, entry_id, entry_rows
+from understudy_pipeline.inputs.redis_server import GO_ON, StreamServer, stream_key
+
+log = logging.getLogger(__name__)
+
+MAX_ENTRIES = 5_000
+FIRST_ENTRIES = 500
+MAX_BYTES = 8 << 20
+"""Of one page, as in reading ahead."""
+
+
+class RedisRangeReader:
+    """Ordinals of a range have no gaps, so its ends tell how many entries it had.
+
+    Of a range that begins with the stream only its end tells; there, entries that were trimmed from the beginning are
+    not missed: nothing of the stream was ever committed.
+    """
+
+    def __init__(self, server: StreamServer, fields: EntryFields, *, fail_on_data_loss: bool) -> None:
+        self._server = server
+        self._fields = fields
+        self._fail_on_data_loss = fail_on_data_loss
+
+    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
+        if span.start.offset == span.end.offset:
+            return
+        ordinal = span.start.ordinal
+        if not span.start.offset:
+            ordinal = span.end.ordinal - sum(len(page) for page in self._pages(span))
+        last = b""
+        for page in self._pages(span):
+            yield entry_rows(page, self._fields, ordinal=ordinal)
+            ordinal, last = ordinal + len(page), page[-1][0]
+        if last != span.end.offset.encode():
+            self._lost(span, f"the last entry that was planned, {span.end.offset}, is gone")
+        elif ordinal != span.end.ordinal:
+            self._lost(
+                span, f"{span.end.ordinal - ordinal} of {span.end.ordinal - span.start.ordinal} entries are gone"
+            )
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _pages(self, span: Range) -> Iterator[Sequence[Entry]]:
+        key, behind, end = stream_key(span.partition), span.start.offset, span.end.offset
+        if behind and entry_id(behind) > entry_id(end):  # planned across a loss: the stream was made anew in between
+            behind = ""
+        count = FIRST_ENTRIES
+        while page := self._server.entries(key, f"({behind}" if behind else "-", end, count):
+            yield page
+            behind = page[-1][0].decode()
+            if behind == end or len(page) < count:
+                return
+            page_bytes = sum(len(field) for _, fields in page for field in fields)
+            count = max(1, min(MAX_ENTRIES, MAX_BYTES * len(page) // max(page_bytes, 1)))
+
+    def _lost(self, span: Range, what: str) -> None:
+        text = f"entries of the stream '{stream_key(span.partition)}' up to {span.end.offset} are lost: {what}"
+        if self._fail_on_data_loss:
+            raise DataLostError(text, where=self._server.where, fix=GO_ON)
+        log.warning("%s", text, extra={"action": "data-lost", **span.partition._asdict()})

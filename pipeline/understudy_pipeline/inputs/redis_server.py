@@ -1,0 +1,139 @@
+"""Asking one Redis or Valkey for streams, from one thread, with a deadline for each answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.inputs.protocol import InputError, UnknownTopicError
+from understudy_pipeline.inputs.redis_rows import Entry, StreamInfo, stream_info
+from understudy_shared.bus.redis_connection import checked, connection_options, masked, sentinel_place
+from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
+
+Look = tuple[StreamInfo | None, Sequence[Entry]]
+"""A stream, or None when it does not exist, and entries of it, at the same moment."""
+
+
+GO_ON = "Start with a new checkpoint, or set fail_on_data_loss=false to go on with what is left"
+"""What is to be done about lost entries."""
+
+
+def stream_key(tp: TopicPartition) -> str:
+    """Where a partition is."""
+    return f"{tp.topic}:{tp.partition}"
+
+
+class StreamServer:
+    """One connection, made when it is needed and again when it broke. Nothing is tried twice."""
+
+    def __init__(self, url: str, *, request_timeout_ms: int) -> None:
+        """Raises SettingsError for a URL that names no Redis. No I/O."""
+        self.where = masked(url)
+        self._timeout_ms = request_timeout_ms
+        pool = checked(url, lambda: _pool(url, request_timeout_ms / 1000))
+        checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
+        self._pool = pool
+        self._client = redis.Redis(connection_pool=pool)
+        for command in ("XRANGE", "XREAD"):
+            self._client.set_response_callback(command, lambda reply, **_: reply)
+
+    def kinds(self, keys: Sequence[str]) -> Sequence[str]:
+        """`stream`, another type, or `none`, of each key."""
+        with self._asking("looking for streams"), self._client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.type(key)
+            return [kind.decode() for kind in pipe.execute()]
+
+    def look(self, wanted: Sequence[tuple[str, str, int]]) -> Sequence[Look]:
+        """Of each stream so many entries behind an ID ("" for its beginning), and what it is: all of one moment."""
+        with self._asking("reading streams"), self._client.pipeline(transaction=True) as pipe:
+            for key, behind, count in wanted:
+                pipe.execute_command("XINFO", "STREAM", key)  # type: ignore[no-untyped-call]
+                if count:
+                    bounds = (f"({behind}" if behind else "-", "+")
+                    pipe.execute_command("XRANGE", key, *bounds, "COUNT", count)  # type: ignore[no-untyped-call]
+            replies = iter(pipe.execute(raise_on_error=False))
+            return [self._look(key, next(replies), next(replies) if count else []) for key, _, count in wanted]
+
+    def entries(self, key: str, first: str, last: str, count: int) -> Sequence[Entry]:
+        """Up to so many of a range, whose bounds are XRANGE's."""
+        with self._asking("reading a range"):
+            reply: Sequence[Entry] = self._run("XRANGE", key, first, last, "COUNT", count)
+            return reply
+
+    def wait(self, places: Sequence[tuple[str, str]], *, timeout_ms: int) -> bool:
+        """Whether a stream has an entry behind its ID by then; waits no longer than half the time of an answer."""
+        block_ms = min(timeout_ms, self._timeout_ms // 2)
+        if block_ms <= 0:  # 0 is for ever
+            return False
+        keys, ids = [key for key, _ in places], [behind or "0-0" for _, behind in places]
+        with self._asking("waiting for entries"):
+            return bool(self._run("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", *keys, *ids))
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._client.close()
+        self._pool.close()
+
+    def _run(self, *command: str | int) -> Any:
+        return self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    def _look(self, key: str, info: object, entries: object) -> Look:
+        for reply in (info, entries):
+            if isinstance(reply, ResponseError):
+                if "no such key" in str(reply):
+                    return None, []
+                if str(reply).startswith("WRONGTYPE"):
+                    raise self.not_a_stream(key, "something else")
+                raise self._error(reply, "reading streams")
+        assert isinstance(info, list)
+        assert isinstance(entries, list)
+        return stream_info(info), entries
+
+    def not_a_stream(self, key: str, kind: str) -> UnknownTopicError:
+        """For a key that is taken."""
+        return UnknownTopicError(
+            f"the key '{key}' holds {kind}, not a stream",
+            where=self.where,
+            fix="Partition p of a topic is the stream <topic>:<p>: use another topic, or delete the key",
+        )
+
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            raise self._error(error, doing) from error
+
+    def _error(self, error: BaseException, doing: str) -> InputError | UnknownTopicError:
+        if isinstance(error.__cause__, RedisError):  # redis-py wraps a refused login on a unix socket, for one
+            error = error.__cause__
+        what, fix = f"Redis cannot be reached while {doing}: {error}", "Check that it runs there and may be reached"
+        if isinstance(error, (AuthenticationError, AuthorizationError)):
+            what, fix = f"Redis refused the login while {doing}: {error}", "Check user and password in the URL"
+        elif isinstance(error, NoPermissionError):
+            fix = "Let the user run TYPE, XINFO, XRANGE, XREAD, MULTI and EXEC on the streams' keys"
+            what = f"Redis refused {doing}: {error}"
+        elif isinstance(error, ResponseError):
+            what, fix = f"Redis refused {doing}: {error}", "Check that it is Redis 6.2 or newer, and no cluster's node"
+        elif isinstance(error, (TimeoutError, RedisTimeoutError)):
+            what = f"Redis did not answer within {self._timeout_ms} ms while {doing}"
+            fix = "Check that it runs, is not overloaded, and that this host may reach it"
+        return InputError(what, where=self.where, fix=fix)
+
+
+def _pool(url: str, timeout_s: float) -> redis.ConnectionPool:
+    place, retry = sentinel_place(url), Retry(NoBackoff(), 0)
+    if place is not None:
+        return ThreadSentinelPool(place, timeout_s=timeout_s, retry=retry)
+    options = connection_options(url, parse_url, timeout_s=timeout_s, retry=retry)
+    return redis.ConnectionPool(**{**options, "max_connections": 1})

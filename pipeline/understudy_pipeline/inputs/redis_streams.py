@@ -1,0 +1,189 @@
+"""Redis Streams as an input: one stream for each partition, with the key `<topic>:<partition>`.
+
+A record's offset is its entry's ID. Its ordinal counts entries since the stream was made, also those that were removed
+before the query began, so that what is missing can be counted later (redis_rows.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from understudy_pipeline.aligned.records import Cursor, TopicPartition
+from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.columns import chunk_of
+from understudy_pipeline.inputs.protocol import DataLostError, Fetched, UnknownTopicError
+from understudy_pipeline.inputs.redis_ranges import RedisRangeReader
+from understudy_pipeline.inputs.redis_rows import (
+    NOTHING_EVER,
+    EntryFields,
+    StreamInfo,
+    StreamPlace,
+    entry_id,
+    entry_rows,
+    id_text,
+    left_behind,
+    lost_behind,
+    moved,
+    settled,
+)
+from understudy_pipeline.inputs.redis_server import GO_ON, StreamServer, stream_key
+from understudy_shared.bus.redis_connection import masked
+from understudy_shared.errors import SettingsError
+
+log = logging.getLogger(__name__)
+
+MAX_ENTRIES = 5_000
+FIRST_ENTRIES = 500
+MAX_BYTES = 8 << 20
+"""Of one stream in one turn: the server builds an answer as a whole, and serves nobody else meanwhile. How many
+entries are so many bytes is known by those of the turn before."""
+
+_PROBED = 64
+"""Keys that are looked for at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisConfig:
+    """`partitions` is the number of streams of each topic; None: as many as there are, without a gap from 0 on.
+
+    `url` may name sentinels (`redis+sentinel://`); a Redis Cluster is refused. Raises SettingsError.
+    """
+
+    url: str = field(repr=False)
+    topics: tuple[str, ...]
+    partitions: int | None = None
+    key_field: str = "key"
+    value_field: str = "value"
+    timestamp: TimestampRule = field(default_factory=TimestampRule)
+    fail_on_data_loss: bool = True
+    request_timeout_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        if self.partitions is not None and self.partitions < 1:
+            raise SettingsError(f"{self.partitions} is no number of partitions", where="option partitions")
+        StreamServer(self.url, request_timeout_ms=self.request_timeout_ms).close()
+
+    @property
+    def server(self) -> str:
+        return masked(self.url)
+
+    @property
+    def fields(self) -> EntryFields:
+        """How an entry becomes a record."""
+        return EntryFields(self.key_field.encode(), self.value_field.encode(), self.timestamp)
+
+    def open(self) -> RedisInput:
+        return RedisInput(self)
+
+    def open_reader(self) -> RedisRangeReader:
+        server = StreamServer(self.url, request_timeout_ms=self.request_timeout_ms)
+        return RedisRangeReader(server, self.fields, fail_on_data_loss=self.fail_on_data_loss)
+
+
+class RedisInput:
+    """Reads ahead. An answer that does not come within `request_timeout_ms` is an InputError, whatever is asked."""
+
+    def __init__(self, config: RedisConfig) -> None:
+        self._config = config
+        self._fields = config.fields
+        self._server = StreamServer(config.url, request_timeout_ms=config.request_timeout_ms)
+        self._places: dict[TopicPartition, StreamPlace] = {}
+        self._entry_bytes: dict[TopicPartition, float] = {}
+
+    def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
+        return {topic: self._count(topic) for topic in self._config.topics}
+
+    def first_cursors(
+        self, partitions: Sequence[TopicPartition], *, timeout_ms: int
+    ) -> Mapping[TopicPartition, Cursor]:
+        looks = self._server.look([(stream_key(tp), "", 0) for tp in partitions])
+        return {tp: _end(info) for tp, (info, _) in zip(partitions, looks, strict=True)}
+
+    def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
+        looks = self._server.look([(stream_key(tp), "", 0) for tp in cursors])
+        places = {}
+        for (tp, cursor), (info, _) in zip(cursors.items(), looks, strict=True):
+            place = StreamPlace(cursor.offset, cursor.ordinal, cursor.ordinal)
+            places[tp], _ = self._checked(tp, place, info)
+        self._places.update(places)
+
+    def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
+        wanted = {tp: count for tp, count in wanted.items() if count > 0}
+        if not wanted:
+            return Fetched([], {})
+        fetched = self._turn(wanted)
+        if not fetched.chunks and self._wait(wanted, timeout_ms=timeout_ms):
+            fetched = self._turn(wanted)
+        return fetched
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _wait(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> bool:
+        places = [(stream_key(tp), self._places[tp].offset) for tp in wanted]
+        return self._server.wait(places, timeout_ms=timeout_ms)
+
+    def _turn(self, wanted: Mapping[TopicPartition, int]) -> Fetched:
+        """One round trip. Nobody's place moves when it fails."""
+        counts = {tp: min(count, self._most(tp)) for tp, count in wanted.items()}
+        looks = self._server.look([(stream_key(tp), self._places[tp].offset, n) for tp, n in counts.items()])
+        chunks, lags, places = [], {}, {}
+        for (tp, count), (info, entries) in zip(counts.items(), looks, strict=True):
+            place, is_whole = self._checked(tp, self._places[tp], info)
+            places[tp] = moved(place, entries, info) if is_whole else place
+            if is_whole:  # otherwise the next turn asks from the new place
+                lags[tp] = int(info is not None and len(entries) == count and entry_id(places[tp].offset) < info.last)
+            if is_whole and entries:
+                chunks.append(chunk_of(tp, entry_rows(entries, self._fields, ordinal=place.ordinal)))
+        self._places.update(places)
+        self._entry_bytes.update((chunk.partition, float(chunk.sizes.mean())) for chunk in chunks)
+        return Fetched(chunks, lags)
+
+    def _checked(self, tp: TopicPartition, place: StreamPlace, info: StreamInfo | None) -> tuple[StreamPlace, bool]:
+        """The place as it is known now, or after a loss a new one, and whether there was none. Raises DataLostError."""
+        lost = lost_behind(place, info)
+        if lost is None:
+            return settled(place, info), True
+        what = f"entries of the stream '{stream_key(tp)}' behind {place.offset} are lost: {lost}"
+        if self._config.fail_on_data_loss:
+            raise DataLostError(what, where=self._server.where, fix=GO_ON)
+        log.warning("%s", what, extra={"action": "data-lost", "topic": tp.topic, "partition": tp.partition})
+        return settled(left_behind(place, info), info), False
+
+    def _most(self, tp: TopicPartition) -> int:
+        """Entries of one turn."""
+        entry_bytes = self._entry_bytes.get(tp)
+        return FIRST_ENTRIES if entry_bytes is None else max(1, min(MAX_ENTRIES, int(MAX_BYTES / entry_bytes)))
+
+    def _count(self, topic: str) -> int:
+        """Partitions of a topic. Raises UnknownTopicError for one that has none, or keys that hold something else."""
+        given = self._config.partitions
+        found = 0
+        while given is None or found < given:
+            keys = [
+                stream_key(TopicPartition(topic, p))
+                for p in range(found, min(found + _PROBED, given or found + _PROBED))
+            ]
+            for key, kind in zip(keys, self._server.kinds(keys), strict=True):
+                if kind == "none" and given is None:
+                    return found or self._refuse(topic)
+                if kind not in ("none", "stream"):
+                    raise self._server.not_a_stream(key, f"a {kind}")
+                found += 1
+        return found
+
+    def _refuse(self, topic: str) -> int:
+        there = ": there is a stream of the topic's bare name" if self._server.kinds([topic]) == ["stream"] else ""
+        raise UnknownTopicError(
+            f"there is no stream '{topic}:0'{there}",
+            where=self._server.where,
+            fix="Partition p of a topic is the stream <topic>:<p>; set the option partitions to wait for its streams",
+        )
+
+
+def _end(info: StreamInfo | None) -> Cursor:
+    if info is None or info.last == NOTHING_EVER:
+        return Cursor()
+    return Cursor(id_text(info.last), info.added or 0)

@@ -1,0 +1,222 @@
+"""`format("understudy")` in a real Spark, over files: order, bounds, checkpoints, poison, the spool, what is refused.
+
+One session for all cases. How records get into it is the inputs' matter, and tested with them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.aligned_spark import (
+    QUICK,
+    InputLogs,
+    Kept,
+    Row,
+    files_options,
+    load,
+    rows_of,
+    run_to_end,
+    running,
+    wait_for_rows,
+)
+from tests.support.spark_queries import settings, wait_until
+
+from understudy_pipeline.aligned.lock import LOCK_NAME, CheckpointLock
+
+TOPICS = "weather,flights"
+SCHEMA = (
+    "struct<topic:string,partition:int,offset:string,timestamp:timestamp,key:binary,value:binary,"
+    "merge_order:struct<effective_ms:bigint,topic_rank:int,partition:int,ordinal:bigint>"
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_session(spark: SparkSession) -> Iterator[None]:
+    with settings(spark, QUICK):
+        yield
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> InputLogs:
+    """Two topics of two partitions with a few records out of order."""
+    made = InputLogs(tmp_path / "input")
+    for topic, first in (("weather", 0), ("flights", 5)):
+        for partition in range(2):
+            made.add(topic, partition, [first + 10 * n for n in range(10)])
+            made.add(topic, partition, [first + 95, first + 20, first + 100])
+    return made
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint"
+
+
+def order(rows: list[Row]) -> list[tuple[int, str, int]]:
+    return [(row.effective_ms, row.topic, row.partition) for row in rows]
+
+
+def merged(rows: list[Row]) -> list[Row]:
+    rank = {"weather": 0, "flights": 1}
+    return sorted(rows, key=lambda row: (row.effective_ms, rank[row.topic], row.partition))
+
+
+def of_partition(rows: list[Row], partition: int) -> list[Row]:
+    return [row for row in rows if row.partition == partition]
+
+
+def test_what_there_is_comes_in_the_order_of_time_and_then_the_query_ends(
+    spark: SparkSession, logs: InputLogs, checkpoint: Path
+) -> None:
+    frame = load(spark, files_options(logs, TOPICS, max_poll_records="20", max_task_idle_ms="0"))
+    kept = run_to_end(frame, checkpoint)
+    assert len(kept.rows) == 52
+    assert all(len(rows) <= 20 for rows in kept.batches.values())
+    for partition in range(2):
+        of_task = of_partition(kept.rows, partition)
+        assert order(of_task) == order(merged(of_task))
+
+
+@pytest.mark.parametrize("headers", ["", "true"])
+def test_the_schema_is_the_same_for_every_input(spark: SparkSession, logs: InputLogs, headers: str) -> None:
+    frame = load(spark, files_options(logs, TOPICS, **({"include_headers": headers} if headers else {})))
+    told = ",headers:array<struct<key:string,value:binary>>>" if headers else ">"
+    assert frame.schema.simpleString() == SCHEMA + told
+
+
+def test_a_running_query_takes_what_comes_and_tells_its_metrics(
+    spark: SparkSession, logs: InputLogs, checkpoint: Path
+) -> None:
+    frame = load(spark, files_options(logs, TOPICS, checkpoint=str(checkpoint), include_headers="true"))
+    with running(frame, checkpoint) as (query, kept):
+        wait_for_rows(query, kept, 52)
+        logs.add("flights", 1, [200, 201])
+        wait_for_rows(query, kept, 54)
+        wait_until(lambda: _progress(query).get("batchId") == max(kept.batches), what="the last batch's progress")
+        (source,) = _progress(query)["sources"]
+    told = source["latestOffset"]
+    assert told["batches-total"] == source["endOffset"]["batches"] > 0
+    assert told["input-buffer-bytes-total"] == 0
+    assert told["enforced-processing-total"] == 0
+    assert told["undecodable-total"] == 0
+    # Stopped and started at once: the planner before may still be on its way out.
+    logs.add("flights", 1, [300])
+    assert [row.effective_ms for row in run_to_end(frame, checkpoint).rows] == [300]
+    assert (checkpoint / LOCK_NAME).exists()
+
+
+def _progress(query: StreamingQuery) -> dict[str, Any]:
+    """Of the last batch that had rows."""
+    told = [json.loads(progress.json) for progress in query.recentProgress]
+    return next((progress for progress in reversed(told) if progress["numInputRows"]), {})
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"max_task_idle": "1"}, "Did you mean 'max_task_idle_ms'"),
+        ({"max_poll_records": "0"}, "option max_poll_records"),
+        ({"topics": "weather,flihgts"}, "flihgts"),
+        ({"undecodable": "aside"}, "undecodable_path"),
+    ],
+    ids=["misspelt", "out of range", "no such topic", "contradictory"],
+)
+def test_what_is_wrong_with_the_options_is_told_at_load(
+    spark: SparkSession, logs: InputLogs, change: dict[str, str], told: str
+) -> None:
+    with pytest.raises(AnalysisException, match=told):
+        load(spark, {**files_options(logs, TOPICS), **change})
+
+
+def test_topics_with_different_numbers_of_partitions_are_refused_at_load_with_the_way_out(
+    spark: SparkSession, logs: InputLogs
+) -> None:
+    logs.make("alerts", 1)
+    with pytest.raises(AnalysisException, match="Set merge to 'global'"):
+        load(spark, files_options(logs, f"{TOPICS},alerts"))
+    load(spark, files_options(logs, f"{TOPICS},alerts", merge="global"))
+
+
+def test_a_checkpoint_goes_on_only_with_the_order_it_was_begun_with(
+    spark: SparkSession, logs: InputLogs, checkpoint: Path
+) -> None:
+    run_to_end(load(spark, files_options(logs, TOPICS)), checkpoint)
+    logs.add("weather", 0, [500])
+    with pytest.raises(StreamingQueryException, match="topics was 'files:weather,files:flights'"):
+        run_to_end(load(spark, files_options(logs, "flights,weather")), checkpoint)
+    logs.make("alerts", 2)
+    logs.add("alerts", 1, [600])
+    kept = run_to_end(load(spark, files_options(logs, f"{TOPICS},alerts")), checkpoint)
+    assert sorted(row.effective_ms for row in kept.rows) == [500, 600]
+
+
+def test_the_checkpoint_of_another_source_is_told_from_ours(
+    spark: SparkSession, logs: InputLogs, checkpoint: Path
+) -> None:
+    frame = load(spark, files_options(logs, TOPICS))
+    run_to_end(frame, checkpoint)
+    (last,) = sorted((checkpoint / "offsets").glob("[0-9]*"))[-1:]
+    lines = last.read_text().splitlines()
+    last.write_text("\n".join([*lines[:-1], '{"logOffset":3}']))
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(StreamingQueryException, match="an offset of a file source"):
+        run_to_end(frame, checkpoint)
+
+
+def test_poison_ends_the_query_and_can_be_skipped_or_set_aside_when_it_goes_on(
+    spark: SparkSession, logs: InputLogs, checkpoint: Path, tmp_path: Path
+) -> None:
+    logs.add("weather", 0, [500, None, 510])
+    kept = Kept()
+    options = files_options(logs, TOPICS, checkpoint=str(checkpoint))
+    with pytest.raises(StreamingQueryException, match=r"topic weather, partition 0, offset 000009\.jsonl:1"):
+        run_to_end(load(spark, options), checkpoint, kept)
+    aside = tmp_path / "aside"
+    frame = load(spark, {**options, "undecodable": "aside", "undecodable_path": str(aside)})
+    run_to_end(frame, checkpoint, kept)
+    assert sorted(row.effective_ms for row in kept.rows)[-2:] == [500, 510]
+    assert len(kept.rows) == 54
+    (letters,) = aside.iterdir()
+    (letter,) = [orjson.loads(line) for line in letters.read_bytes().splitlines()]
+    assert letter["topic"] == "weather"
+    skipped = run_to_end(load(spark, files_options(logs, TOPICS, undecodable="skip")), tmp_path / "other")
+    assert sorted(skipped.rows) == sorted(kept.rows)
+
+
+def test_a_second_query_on_a_checkpoint_is_refused(spark: SparkSession, logs: InputLogs, checkpoint: Path) -> None:
+    frame = load(spark, files_options(logs, TOPICS, checkpoint=str(checkpoint)))
+    first = CheckpointLock(checkpoint)
+    with pytest.raises(StreamingQueryException, match="another query reads this checkpoint"):
+        run_to_end(frame, checkpoint)
+    first.release()
+    assert len(run_to_end(frame, checkpoint).rows) == 52
+
+
+def test_a_batch_whose_spool_is_gone_is_read_from_the_input_and_is_the_same(
+    spark: SparkSession, logs: InputLogs, checkpoint: Path, tmp_path: Path
+) -> None:
+    spool = tmp_path / "spool"
+    frame = load(spark, files_options(logs, TOPICS, spool=str(spool)))
+    differing, removed = [], 0
+
+    def keep(batch: DataFrame, batch_id: int) -> None:
+        nonlocal removed
+        from_spool = rows_of(batch)
+        for path in spool.rglob("*.arrow"):
+            path.unlink()
+            removed += 1
+        if not from_spool or rows_of(batch) != from_spool:
+            differing.append(batch_id)
+
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert removed > 0
+    assert differing == []

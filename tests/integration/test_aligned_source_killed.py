@@ -1,0 +1,44 @@
+"""A driver that is killed in mid-batch: the batch that its log promises is read again, record for record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.aligned_spark import QUICK, InputLogs, Row, files_options, load, run_to_end
+from tests.support.spark_process import spark_job
+from tests.support.spark_queries import committed_batches, settings
+
+TOPICS = "weather,flights"
+HELD = 1
+
+
+def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    logs, checkpoint, spool = InputLogs(tmp_path / "input"), tmp_path / "checkpoint", tmp_path / "spool"
+    for partition in range(2):
+        logs.add("weather", partition, range(0, 200, 10))
+        logs.add("flights", partition, range(5, 200, 10))
+    options = files_options(
+        logs, TOPICS, max_poll_records="30", max_task_idle_ms="0", spool=str(spool), checkpoint=str(checkpoint)
+    )
+    arguments = [str(checkpoint), "--options", json.dumps(options), "--hold", str(HELD)]
+    with spark_job("aligned_until_killed.py", [*arguments, "--folder", str(tmp_path / "job")], tmp_path / "job") as job:
+        job.wait_for_line(f"batch {HELD} written")
+        job.kill()
+    assert committed_batches(checkpoint) == tuple(range(HELD))
+    # What comes in the meantime must not get into the batch, nor may other bounds change it.
+    logs.add("weather", 0, [60, 210])
+    spark: SparkSession = request.getfixturevalue("spark")  # not before: two at a time are slow to start
+    with settings(spark, QUICK):
+        frame = load(spark, {**options, "max_poll_records": "50", "reader_tasks": "1"})
+        kept = run_to_end(frame, checkpoint)
+    before = [json.loads((tmp_path / "job" / f"{batch}.json").read_text()) for batch in range(HELD + 1)]
+    rows = [[Row._make([*row[:-1], row[-1].encode()]) for row in batch] for batch in before]
+    assert kept.batches[HELD] == rows[HELD]
+    everything = rows[0] + kept.rows
+    assert len(everything) == len(set(everything)) == 82
+    assert not list(spool.rglob("*.arrow")) or len(list(spool.iterdir())) == 1

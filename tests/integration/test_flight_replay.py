@@ -1,0 +1,303 @@
+"""The replay over a real server: flights once each and in order, never drowned, never trimmed before they are read.
+
+The clock is moved by hand, and a checkpoint's logs are written in place of a query.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+from tests.support.offset_logs import write_batch
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.spark_queries import wait_until
+
+from understudy_pipeline.aligned.records import Cursor, TopicPartition
+from understudy_pipeline.demo.committed import read_until
+from understudy_pipeline.demo.flights import Flight
+from understudy_pipeline.demo.replay import MAX_UNREAD, Replay
+from understudy_pipeline.demo.schedule import Pace
+from understudy_pipeline.demo.streams import TOPIC, FlightStreams, entry_id, partition_of
+from understudy_pipeline.inputs.redis_streams import RedisConfig
+from understudy_shared.clock import ManualClock
+from understudy_shared.errors import SettingsError
+
+PARTITIONS = 2
+PER_MINUTE = 20
+PACE = Pace(slice_s=60, interval_ms=500)
+LIMIT_S = 30
+ORIGINS = ("EWR", "JFK", "LGA")
+
+Entry = tuple[str, bytes, bytes]
+"""ID, key, value."""
+
+
+class HurriedClock(ManualClock):
+    """Each look at it finds it half a minute later."""
+
+    def monotonic_ms(self) -> float:
+        self.advance(30_000)
+        return super().monotonic_ms()
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_server() as running:
+        yield running
+
+
+@pytest.fixture
+def streams(server: RedisServer) -> Iterator[FlightStreams]:
+    with closing(FlightStreams(server.url, partitions=PARTITIONS)) as opened:
+        yield opened
+
+
+def flights_of(minutes: int) -> list[Flight]:
+    """Some every minute, from all airports in turn."""
+    return [
+        Flight(60 * minute, "UA", PER_MINUTE * (minute - 1) + at, None, ORIGINS[at % 3], "IAH", None, None, None)
+        for minute in range(1, minutes + 1)
+        for at in range(PER_MINUTE)
+    ]
+
+
+def entries(server: RedisServer, partition: int) -> list[Entry]:
+    found = server.command("XRANGE", f"flights:{partition}", "-", "+")
+    assert isinstance(found, list)
+    return [(entry.decode(), *_key_and_value(fields)) for entry, fields in found]
+
+
+def places(server: RedisServer) -> list[int]:
+    """Of the flights that lie in the streams, in the table."""
+    found = [entry for partition in range(PARTITIONS) for entry in entries(server, partition)]
+    return sorted(int(entry.partition("-")[2]) for entry, _, _ in found)
+
+
+def cursors_at(flights: list[Flight], end: int) -> dict[int, Cursor]:
+    """Where a query stands that has read the first flights of the table."""
+    found: dict[int, Cursor] = {}
+    for place, flight in enumerate(flights[:end]):
+        partition = partition_of(flight.origin, PARTITIONS)
+        ordinal = found[partition].ordinal + 1 if partition in found else 1
+        found[partition] = Cursor(entry_id(flight, place), ordinal, flight.event_time * 1000)
+    return found
+
+
+def read_all(server: RedisServer, checkpoint: Path, batch: int) -> list[int]:
+    """A query that takes what there is and commits: the flights' numbers, each stream's in its order."""
+    taken = {partition: entries(server, partition) for partition in range(PARTITIONS)}
+    newest = {partition: Cursor(found[-1][0]) for partition, found in taken.items() if found}
+    if newest:
+        write_batch(checkpoint, batch, newest)
+    return [orjson.loads(value)["flight"] for found in taken.values() for _, _, value in found]
+
+
+@contextmanager
+def running(replay: Replay) -> Iterator[threading.Thread]:
+    thread = threading.Thread(target=replay.run)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        replay.stop()
+        thread.join(20)
+
+
+def land_all(streams: FlightStreams, flights: list[Flight], checkpoint: Path) -> Replay:
+    """A replay that landed everything and was stopped before anything was read."""
+    replay = Replay(flights, streams, checkpoint, pace=PACE, clock=HurriedClock())
+    assert replay.prepare()
+    with running(replay):
+        wait_until(lambda: replay.landed == len(flights), what="all flights", limit_s=LIMIT_S)
+    return replay
+
+
+def test_an_entry_is_a_flight_and_the_flights_of_an_airport_are_in_one_stream(
+    server: RedisServer, streams: FlightStreams
+) -> None:
+    flights = flights_of(3)
+    streams.land(flights, 0, len(flights))
+    for partition in range(PARTITIONS):
+        expected = [
+            (entry_id(flight, place), flight.origin.encode(), flight.json_line().strip())
+            for place, flight in enumerate(flights)
+            if partition_of(flight.origin, PARTITIONS) == partition
+        ]
+        assert entries(server, partition) == expected
+        assert expected
+
+
+def test_flights_that_are_written_again_are_there_once(server: RedisServer, streams: FlightStreams) -> None:
+    flights = flights_of(3)
+    streams.land(flights, 0, 30)
+    streams.land(flights, 10, 50)
+    streams.land(flights, 0, 50)
+    assert places(server) == list(range(50))
+    assert streams.landed() == 50
+
+
+def test_a_spark_that_reads_nothing_is_not_drowned_and_one_that_reads_gets_everything_once(
+    server: RedisServer, streams: FlightStreams, tmp_path: Path
+) -> None:
+    clock, flights = ManualClock(), flights_of(60)
+    replay = Replay(flights, streams, tmp_path, pace=PACE, clock=clock)
+    assert replay.prepare()
+    found: list[int] = []
+    bound = MAX_UNREAD * PACE.busy_slice
+
+    def move() -> bool:
+        clock.advance(10_000)
+        return len(places(server)) > bound - PACE.busy_slice
+
+    with running(replay) as thread:
+        wait_until(move, what="full streams", limit_s=LIMIT_S)
+        assert replay.landed <= bound
+        batches = iter(range(1000))
+
+        def take() -> bool:
+            clock.advance(10_000)
+            assert len(places(server)) <= bound
+            found.extend(read_all(server, tmp_path, next(batches)))
+            return not thread.is_alive()
+
+        wait_until(take, what="the end of the replay", limit_s=LIMIT_S)
+    assert sorted(set(found)) == [flight.flight for flight in flights]
+    assert places(server) == []
+
+
+def test_what_a_logged_batch_reads_stays_until_the_batch_is_committed(
+    server: RedisServer, streams: FlightStreams, tmp_path: Path
+) -> None:
+    flights = flights_of(2)
+    write_batch(tmp_path, 0, cursors_at(flights, 10))
+    streams.land(flights, 0, 40)
+    last = cursors_at(flights, 40)
+    write_batch(tmp_path, 1, last, committed=False)
+    replay = Replay(flights, streams, tmp_path, pace=PACE, clock=HurriedClock())
+    assert replay.prepare()
+    with running(replay) as thread:
+        wait_until(lambda: len(places(server)) <= 30, what="the trimming of the first batch", limit_s=LIMIT_S)
+        assert places(server) == list(range(10, 40))
+        assert thread.is_alive()
+        write_batch(tmp_path, 1, last)
+        wait_until(lambda: not thread.is_alive(), what="the end of the replay", limit_s=LIMIT_S)
+    assert places(server) == []
+
+
+@pytest.mark.parametrize("trimmed", [False, True], ids=["unread", "read"])
+def test_a_replay_that_is_started_again_goes_on_behind_the_last_flight(
+    server: RedisServer, streams: FlightStreams, tmp_path: Path, trimmed: bool
+) -> None:
+    flights = flights_of(6)
+    land_all(streams, flights[:70], tmp_path)
+    write_batch(tmp_path, 0, {}, committed=False)
+    if trimmed:
+        read_all(server, tmp_path, 0)
+        wait_until(lambda: streams.trim(read_until(tmp_path)) == 0, what="empty streams", limit_s=LIMIT_S)
+    again = Replay(flights, streams, tmp_path, pace=Pace(120, 500), clock=HurriedClock())
+    assert again.prepare()
+    assert again.landed == 70
+    with running(again):
+        wait_until(lambda: again.landed == len(flights), what="all flights", limit_s=LIMIT_S)
+    assert places(server) == list(range(70 if trimmed else 0, 120))
+
+
+def test_a_new_checkpoint_begins_with_the_first_flight(
+    server: RedisServer, streams: FlightStreams, tmp_path: Path
+) -> None:
+    streams.land(flights_of(3), 0, 60)
+    replay = Replay(flights_of(3), streams, tmp_path, pace=PACE, clock=ManualClock())
+    assert replay.prepare()
+    assert replay.landed == 0
+    assert places(server) == []
+
+
+@pytest.mark.parametrize("deleted", [["flights:0", "flights:1"], ["flights:0"]], ids=["emptied", "one"])
+def test_after_streams_were_lost_a_query_that_is_started_again_misses_nothing_and_reads_nothing_twice(
+    server: RedisServer, streams: FlightStreams, tmp_path: Path, deleted: list[str]
+) -> None:
+    flights = flights_of(6)
+    read, planned = cursors_at(flights, 31), cursors_at(flights, 55)
+    streams.land(flights, 0, 70)
+    write_batch(tmp_path, 4, read)
+    write_batch(tmp_path, 5, planned, committed=False)
+    server.command("DEL", *deleted)
+    replay = Replay(flights, streams, tmp_path, pace=PACE, clock=HurriedClock())
+    assert replay.prepare()
+    assert replay.landed == 55, "the planned batch is read before the replay runs"
+    reader = RedisConfig(server.url, (TOPIC,), PARTITIONS).open()
+    with closing(reader), running(replay):
+        reader.seek({TopicPartition(TOPIC, at): cursor for at, cursor in read.items()}, timeout_ms=5000)
+        wait_until(lambda: replay.landed == len(flights), what="all flights", limit_s=LIMIT_S)
+        fetched = reader.fetch({TopicPartition(TOPIC, at): 1000 for at in read}, timeout_ms=5000)
+    found = [offset for chunk in fetched.chunks for offset in chunk.rows["offset"].to_pylist()]
+    assert sorted(int(offset.partition("-")[2]) for offset in found) == list(range(31, len(flights)))
+    last = cursors_at(flights, len(flights))
+    assert {chunk.partition.partition: chunk.rows["ordinal"][-1].as_py() + 1 for chunk in fetched.chunks} == {
+        partition: cursor.ordinal for partition, cursor in last.items()
+    }
+
+
+def test_a_redis_that_was_emptied_before_the_first_commit_gets_the_planned_flights_back(
+    server: RedisServer, streams: FlightStreams, tmp_path: Path
+) -> None:
+    flights = flights_of(3)
+    write_batch(tmp_path, 0, cursors_at(flights, 25), committed=False)
+    replay = Replay(flights, streams, tmp_path, pace=PACE, clock=ManualClock())
+    assert replay.prepare()
+    assert places(server) == list(range(25))
+
+
+@pytest.mark.parametrize("emptied", [False, True], ids=["silent", "emptied"])
+def test_a_replay_waits_for_a_redis_that_is_away_and_goes_on_behind_what_it_landed(
+    server: RedisServer, streams: FlightStreams, tmp_path: Path, caplog: pytest.LogCaptureFixture, emptied: bool
+) -> None:
+    clock, flights = ManualClock(), flights_of(6)
+    replay = Replay(flights, streams, tmp_path, pace=PACE, clock=clock)
+    assert replay.prepare()
+    with running(replay):
+        wait_until(lambda: replay.landed == PER_MINUTE, what="the first slice", limit_s=LIMIT_S)
+        come_back = _away(server, emptied=emptied)
+        clock.advance(500)
+        wait_until(lambda: "the replay waits: Redis" in caplog.text, what="a word about it", limit_s=LIMIT_S)
+        come_back()
+        wait_until(lambda: replay.landed == 2 * PER_MINUTE, what="the next slice", limit_s=LIMIT_S)
+        clock.advance(500)
+        wait_until(lambda: replay.landed == 3 * PER_MINUTE, what="the schedule", limit_s=LIMIT_S)
+    assert places(server) == list(range(PER_MINUTE if emptied else 0, 3 * PER_MINUTE))
+
+
+def test_a_replay_that_cannot_begin_says_so_and_can_be_stopped(
+    server: RedisServer, streams: FlightStreams, tmp_path: Path
+) -> None:
+    replay = Replay(flights_of(1), streams, tmp_path, pace=PACE, clock=ManualClock())
+    server.kill()
+    assert not replay.prepare()
+    replay.stop()
+    assert not replay.run()
+    server.start()
+    assert replay.prepare()
+
+
+def test_a_url_that_names_no_redis_is_refused_at_once() -> None:
+    with pytest.raises(SettingsError, match="not the URL of a Redis"):
+        FlightStreams("http://127.0.0.1", partitions=1)
+
+
+def _away(server: RedisServer, *, emptied: bool) -> Callable[[], None]:
+    """Take the server away; returns what brings it back."""
+    if emptied:
+        server.kill()
+        return server.start
+    server.pause()
+    return server.resume
+
+
+def _key_and_value(fields: dict[bytes, bytes] | list[bytes]) -> tuple[bytes, bytes]:
+    """In whatever form the client gives them."""
+    named = fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
+    return named[b"key"], named[b"value"]

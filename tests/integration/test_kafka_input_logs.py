@@ -1,0 +1,249 @@
+"""The Kafka input against a real broker's logs: transactions, compaction, retention, growth, absent topics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from tests.support.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.kafka_talk import Reading, begin_transaction, produce
+from tests.support.spark_queries import wait_until
+
+from understudy_pipeline.aligned.records import Cursor, TopicPartition
+from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.protocol import DataLostError, Range, UnknownTopicError
+
+END_S = 30
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    with kafka_broker(tmp_path_factory.mktemp("kafka")) as found:
+        yield found
+
+
+@contextmanager
+def reading(config: KafkaConfig) -> Iterator[Reading]:
+    reads = Reading(config.open())
+    try:
+        yield reads
+    finally:
+        reads.input.close()
+
+
+def config(
+    broker: KafkaBroker, where: TopicPartition, *, isolation: str = "read_committed", fail: bool = True
+) -> KafkaConfig:
+    properties = (("isolation.level", isolation),)
+    return KafkaConfig(broker.servers, (where.topic,), properties, fail_on_data_loss=fail)
+
+
+def span(where: TopicPartition, start: int, end: int) -> Range:
+    return Range(where, Cursor() if start < 0 else Cursor(str(start), start + 1), Cursor(str(end), end + 1))
+
+
+def read_range(config: KafkaConfig, wanted: Range) -> list[int]:
+    """Offsets that a fresh reader finds in it."""
+    reader = config.open_reader()
+    try:
+        return [offset for rows in reader.read(wanted) for offset in rows["ordinal"].to_pylist()]
+    finally:
+        reader.close()
+
+
+def log_end(broker: KafkaBroker, where: TopicPartition) -> int:
+    """Of everything written, committed or not."""
+    with reading(config(broker, where, isolation="read_uncommitted")) as reads:
+        return reads.input.first_cursors([where], timeout_ms=10_000)[where].ordinal
+
+
+def test_statement_42_a_commit_marker_at_the_end_is_no_lag(broker: KafkaBroker) -> None:
+    where = TopicPartition(broker.make_topic(), 0)
+    begin_transaction(broker.servers, where.topic, where, [b"a", b"b"]).commit_transaction(END_S)
+    wait_until(lambda: log_end(broker, where) == 3, what="the marker")
+    for isolation in ("read_committed", "read_uncommitted"):
+        with reading(config(broker, where, isolation=isolation)) as reads:
+            reads.seek(where)
+            reads.until_lag(where, 0)
+            assert reads.values(where) == [b"a", b"b"]
+
+
+def test_statement_53_a_turn_over_aborted_records_alone_is_empty_and_says_that_nothing_is_left(
+    broker: KafkaBroker,
+) -> None:
+    where = TopicPartition(broker.make_topic(), 0)
+    produce(broker.servers, where, [b"kept"])
+    begin_transaction(broker.servers, where.topic, where, [b"dropped"] * 50).abort_transaction(END_S)
+    wait_until(lambda: log_end(broker, where) == 52, what="the marker")
+    with reading(config(broker, where)) as reads:
+        reads.seek(where)
+        reads.until_lag(where, 0)
+        assert reads.values(where) == [b"kept"]
+        reads.seek(where, cursor=Cursor("0", 1))
+        reads.lags.clear()
+        reads.until_lag(where, 0)
+        assert reads.values(where) == [b"kept"]
+
+
+def test_statement_42_an_open_transaction_is_neither_brought_nor_awaited(broker: KafkaBroker) -> None:
+    """The end is the last stable offset; records written behind it by others wait with it, as in Kafka."""
+    where = TopicPartition(broker.make_topic(), 0)
+    produce(broker.servers, where, [b"before"])
+    open_one = begin_transaction(broker.servers, where.topic, where, [b"within"])
+    produce(broker.servers, where, [b"after"])
+    with (
+        reading(config(broker, where)) as reads,
+        reading(config(broker, where, isolation="read_uncommitted")) as all_of,
+    ):
+        reads.seek(where)
+        reads.until_lag(where, 0)
+        assert reads.values(where) == [b"before"]
+        assert reads.input.first_cursors([where], timeout_ms=10_000)[where].ordinal == 1
+        all_of.seek(where)
+        all_of.until_lag(where, 0)
+        assert all_of.values(where) == [b"before", b"within", b"after"]
+        open_one.commit_transaction(END_S)
+        while len(reads.values(where)) < 3:
+            reads.turn({where: 9})
+        reads.until_lag(where, 0)
+        assert reads.values(where) == [b"before", b"within", b"after"]
+
+
+def test_a_range_ends_behind_its_last_record_whatever_markers_and_aborted_records_lie_in_it(
+    broker: KafkaBroker,
+) -> None:
+    where = TopicPartition(broker.make_topic(), 0)
+    begin_transaction(broker.servers, where.topic, where, [b"a", b"b"]).commit_transaction(END_S)
+    begin_transaction(broker.servers, where.topic, where, [b"x"] * 3).abort_transaction(END_S)
+    begin_transaction(broker.servers, where.topic, where, [b"c"]).commit_transaction(END_S)
+    reads = config(broker, where)
+    assert read_range(reads, span(where, -1, 1)) == [0, 1]
+    assert read_range(reads, span(where, 0, 7)) == [1, 7]
+    assert read_range(reads, span(where, 1, 7)) == [7]
+
+
+def test_records_that_compaction_took_are_no_loss(broker: KafkaBroker) -> None:
+    compacting = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), "min.cleanable.dirty.ratio": "0.01"}
+    where = TopicPartition(broker.make_topic(config=compacting), 0)
+    for _ in range(3):
+        produce(broker.servers, where, [bytes(2_000)] * 300, key=b"same")
+    produce(broker.servers, where, [b"last"], key=b"other")
+    reads = config(broker, where)
+    wait_until(lambda: len(read_range(reads, span(where, -1, 900))) < 900, what="compaction", limit_s=60)
+    with reading(reads) as planner:
+        planner.seek(where, cursor=Cursor("3", 4))
+        planner.until_lag(where, 0)
+        assert planner.values(where)[-1] == b"last"
+    found = read_range(reads, span(where, 3, 100))
+    assert found == [offset for offset in found if 3 < offset <= 100]
+    assert len(found) < 97
+
+
+def delete_records(broker: KafkaBroker, where: TopicPartition, before: int) -> None:
+    with broker.admin() as admin:
+        for done in admin.delete_records([KafkaPartition(where.topic, where.partition, before)]).values():
+            done.result(END_S)
+
+
+def test_what_was_deleted_behind_a_position_is_told_with_numbers_on_both_sides(broker: KafkaBroker) -> None:
+    where = TopicPartition(broker.make_topic(), 0)
+    produce(broker.servers, where, [b"%d" % number for number in range(100)])
+    told = r"records from offset 10 on are gone: the log begins at offset 60"
+    with reading(config(broker, where)) as fetches, reading(config(broker, where)) as seeks:
+        fetches.seek(where)
+        while len(fetches.values(where)) < 10:
+            fetches.turn({where: 10 - len(fetches.values(where))})
+        fetches.seek(where, cursor=Cursor("9", 10))
+        delete_records(broker, where, 60)
+        with pytest.raises(DataLostError, match=told):
+            wait_until(lambda: bool(fetches.turn({where: 9}) and False), what="the loss")
+        with pytest.raises(DataLostError, match=told):
+            seeks.seek(where, cursor=Cursor("9", 10))
+    with pytest.raises(DataLostError, match=told):
+        read_range(config(broker, where), span(where, 9, 80))
+    assert read_range(config(broker, where), span(where, -1, 61)) == [60, 61]
+
+
+def test_what_was_lost_is_a_warning_where_that_is_wanted(broker: KafkaBroker, caplog: pytest.LogCaptureFixture) -> None:
+    where = TopicPartition(broker.make_topic(), 0)
+    produce(broker.servers, where, [b"%d" % number for number in range(100)])
+    easy = config(broker, where, fail=False)
+    with reading(easy) as reads, caplog.at_level(logging.WARNING):
+        reads.seek(where, cursor=Cursor("9", 10))
+        delete_records(broker, where, 60)
+        reads.until_lag(where, 0)
+        assert reads.column(where, "ordinal") == list(range(60, 100))
+        assert read_range(easy, span(where, 9, 69)) == list(range(60, 70))
+        assert read_range(easy, span(where, 9, 30)) == []
+        reads.rows.clear()
+        reads.seek(where, cursor=Cursor("19", 20))
+        reads.until_lag(where, 0)
+        assert reads.column(where, "ordinal") == list(range(60, 100))
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 4
+    assert "begins at offset 60" in caplog.text
+
+
+def test_retention_by_time_is_told_like_any_other_loss(broker: KafkaBroker) -> None:
+    short = {"retention.ms": "1000", "segment.bytes": str(1 << 20)}
+    where = TopicPartition(broker.make_topic(config=short), 0)
+    produce(broker.servers, where, [bytes(100_000)] * 30)  # of 2023
+    with reading(config(broker, where)) as reads:
+
+        def is_lost() -> bool:
+            try:
+                reads.seek(where, cursor=Cursor("0", 1))
+            except DataLostError:
+                return True
+            return False
+
+        wait_until(is_lost, what="retention", limit_s=60)
+        reads.seek(where)  # from wherever it begins
+
+
+def test_new_partitions_are_seen_and_read_from_their_beginning(broker: KafkaBroker) -> None:
+    topic = broker.make_topic(1)
+    old, new = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    produce(broker.servers, old, [b"old"])
+    with reading(KafkaConfig(broker.servers, (topic,))) as reads:
+        assert reads.input.partitions(timeout_ms=10_000) == {topic: 1}
+        reads.seek(old)
+        reads.until_lag(old, 0)
+        broker.grow_topic(topic, 2)
+        wait_until(lambda: reads.input.partitions(timeout_ms=10_000) == {topic: 2}, what="the new partition")
+        produce(broker.servers, new, [b"new"])
+        reads.seek(new)
+        reads.until_lag(new, 0)
+        produce(broker.servers, old, [b"again"])
+        while len(reads.values(old)) < 2:
+            reads.turn({old: 9, new: 9})
+        assert (reads.values(old), reads.values(new)) == ([b"old", b"again"], [b"new"])
+
+
+def test_a_topic_that_is_not_there_is_told_with_names_like_it_and_is_not_made(broker: KafkaBroker) -> None:
+    broker.make_topic(name="departures")
+    for name in ("departure", "zzz"):
+        with (
+            reading(KafkaConfig(broker.servers, ("departures", name))) as reads,
+            pytest.raises(UnknownTopicError, match="departures") as told,
+        ):
+            reads.input.partitions(timeout_ms=10_000)
+        assert f"there is no topic '{name}'" in str(told.value)
+    with broker.admin() as admin:
+        assert not {"departure", "zzz"} & set(admin.list_topics(timeout=END_S).topics)
+
+
+def test_records_compressed_in_every_way_are_read(broker: KafkaBroker) -> None:
+    where = TopicPartition(broker.make_topic(), 0)
+    kinds = ("none", "gzip", "snappy", "lz4", "zstd")
+    for kind in kinds:
+        producer = Producer({"bootstrap.servers": broker.servers, "compression.type": kind})
+        producer.produce(where.topic, kind.encode() * 100, partition=0)
+        assert producer.flush(END_S) == 0
+    with reading(config(broker, where)) as reads:
+        reads.seek(where)
+        reads.until_lag(where, 0)
+        assert reads.values(where) == [kind.encode() * 100 for kind in kinds]

@@ -1,0 +1,395 @@
+"""Redis Streams as an input, against a real server that is trimmed, emptied, frozen and killed."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator, Sequence
+from threading import Thread
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.sentinel_trio import sentinel_url, sentinels_of
+from tests.support.spark_queries import wait_until
+
+from understudy_pipeline.aligned.records import ROW_SCHEMA, Cursor, TopicPartition
+from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.protocol import DataLostError, Fetched, InputError, Range, UnknownTopicError
+from understudy_pipeline.inputs.redis_streams import RedisConfig, RedisInput
+from understudy_shared.errors import SettingsError
+
+TP = TopicPartition("weather", 0)
+KEY = "weather:0"
+START = Cursor()
+SHORT_MS = 300
+PATIENT_MS = 10_000
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: RedisServer) -> RedisServer:
+    running.flush()
+    return running
+
+
+@pytest.fixture
+def reads(server: RedisServer) -> Iterator[RedisInput]:
+    reads = config(server).open()
+    yield reads
+    reads.close()
+
+
+def config(server: RedisServer, *, fail: bool = True, partitions: int | None = 1, **rest: Any) -> RedisConfig:
+    rest = {"request_timeout_ms": PATIENT_MS, **rest}
+    return RedisConfig(server.url, ("weather",), partitions, fail_on_data_loss=fail, **rest)
+
+
+def add(server: RedisServer, *ids: int | str, key: str = KEY) -> None:
+    for each in ids:
+        server.command("XADD", key, f"{each}-0" if isinstance(each, int) else each, "key", "k", "value", f"v{each}")
+
+
+def started(reads: RedisInput, cursor: Cursor = START) -> RedisInput:
+    reads.seek({TP: cursor}, timeout_ms=1000)
+    return reads
+
+
+def fetched(reads: RedisInput, pieces: Sequence[int] = (1000,)) -> list[dict[str, Any]]:
+    """Everything that is there, in turns that ask for so many."""
+    rows: list[dict[str, Any]] = []
+    for turn in range(10_000):
+        answer = reads.fetch({TP: pieces[turn % len(pieces)]}, timeout_ms=0)
+        rows += rows_of(answer)
+        if answer.lags.get(TP) == 0:
+            return rows
+    raise AssertionError("no end of it")
+
+
+def rows_of(answer: Fetched) -> list[dict[str, Any]]:
+    return [row for chunk in answer.chunks for row in chunk.rows.to_pylist()]
+
+
+def offsets(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["offset"] for row in rows]
+
+
+def behind(row: dict[str, Any] | None) -> Cursor:
+    return START if row is None else Cursor(row["offset"], row["ordinal"] + 1)
+
+
+def read_range(of: RedisConfig, start: Cursor, end: Cursor) -> list[dict[str, Any]]:
+    reader = of.open_reader()
+    try:
+        return [row for batch in reader.read(Range(TP, start, end)) for row in batch.to_pylist()]
+    finally:
+        reader.close()
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(record.__dict__.get("action") == "data-lost" for record in caplog.records)
+
+
+@settings(max_examples=25)
+@given(gaps=st.lists(st.integers(1, 3), max_size=20), trimmed=st.integers(0, 5), data=st.data())
+def test_pieces_and_ranges_give_the_rows_that_one_reading_gives(
+    running: RedisServer, gaps: list[int], trimmed: int, data: st.DataObject
+) -> None:
+    running.flush()
+    add(running, *[sum(gaps[: at + 1]) for at in range(len(gaps))])
+    running.command("XTRIM", KEY, "MAXLEN", "=", max(len(gaps) - trimmed, 0))
+    of = config(running)
+    every = fetched(started(of.open()))
+    assert [row["ordinal"] for row in every] == list(range(min(trimmed, len(gaps)), len(gaps)))
+    assert [row["timestamp_ms"] for row in every] == [int(row["offset"][:-2]) for row in every]
+    assert fetched(started(of.open()), data.draw(st.lists(st.integers(1, 4), min_size=1))) == every
+    if every:
+        first, last = sorted(data.draw(st.tuples(*[st.integers(-1, len(every) - 1)] * 2)))
+        start, end = (behind(every[at] if at >= 0 else None) for at in (first, last))
+        assert fetched(started(of.open(), start)) == every[first + 1 :]
+        assert read_range(of, start, end) == every[first + 1 : last + 1]
+
+
+def test_rows_have_the_schema_and_a_missing_field_is_null(server: RedisServer, reads: RedisInput) -> None:
+    add(server, 1)
+    server.command("XADD", KEY, "2-0", "other", "x")
+    chunk = started(reads).fetch({TP: 9}, timeout_ms=0).chunks[0]
+    assert chunk.rows.schema == ROW_SCHEMA
+    assert chunk.rows.column("value").to_pylist() == [b"v1", None]
+    assert chunk.sizes.tolist() == [len("weather") + 20 + 3, len("weather") + 20]
+
+
+def test_partitions_are_counted_from_0_to_the_first_that_is_missing(server: RedisServer) -> None:
+    for partition in (0, 1, 3):
+        add(server, 1, key=f"weather:{partition}")
+    of = config(server, partitions=None)
+    assert of.open().partitions(timeout_ms=1000) == {"weather": 2}
+    add(server, 1, key="weather:2")
+    assert of.open().partitions(timeout_ms=1000) == {"weather": 4}
+    assert config(server, partitions=7).open().partitions(timeout_ms=1000) == {"weather": 7}
+
+
+def test_a_topic_without_streams_is_unknown_unless_their_number_is_given(server: RedisServer) -> None:
+    add(server, 1, key="weather")
+    with pytest.raises(UnknownTopicError, match=r"no stream 'weather:0'.*bare name"):
+        config(server, partitions=None).open().partitions(timeout_ms=1000)
+    server.command("SET", "weather:1", "x")
+    with pytest.raises(UnknownTopicError, match="'weather:1' holds a string"):
+        config(server, partitions=2).open().partitions(timeout_ms=1000)
+    with pytest.raises(UnknownTopicError, match="'weather:1' holds"):
+        config(server).open().seek({TopicPartition("weather", 1): START}, timeout_ms=1000)
+
+
+def test_a_stream_that_does_not_exist_yet_is_empty_with_lag_0_and_then_read(
+    server: RedisServer, reads: RedisInput
+) -> None:
+    assert reads.first_cursors([TP], timeout_ms=1000) == {TP: START}
+    answer = started(reads).fetch({TP: 9}, timeout_ms=20)
+    assert (answer.chunks, answer.lags) == ([], {TP: 0})
+    add(server, 1)
+    assert offsets(fetched(reads)) == ["1-0"]
+
+
+def test_the_lag_is_0_when_nothing_lies_behind_and_more_when_something_does(
+    server: RedisServer, reads: RedisInput
+) -> None:
+    add(server, 1, 2, 3)
+    started(reads)
+    assert [reads.fetch({TP: 1}, timeout_ms=0).lags[TP] > 0 for _ in range(3)] == [True, True, False]
+    add(server, 4)
+    assert reads.fetch({TP: 9}, timeout_ms=0).lags == {TP: 0}
+
+
+def test_a_waiting_fetch_returns_when_a_record_comes(server: RedisServer, reads: RedisInput) -> None:
+    other = TopicPartition("weather", 1)
+    add(server, 1)
+    fetched(started(reads))
+    reads.seek({other: START}, timeout_ms=1000)
+    answers: list[Fetched] = []
+    waiting = Thread(target=lambda: answers.append(reads.fetch({TP: 9, other: 9}, timeout_ms=60_000)))
+    waiting.start()
+    wait_until(lambda: b"blocked_clients:1" in info(server), what="a client that waits")
+    add(server, 2, key="weather:1")
+    waiting.join(20)
+    assert [(chunk.partition, chunk.rows.num_rows) for chunk in answers[0].chunks] == [(other, 1)]
+    assert answers[0].lags == {TP: 0, other: 0}
+
+
+def info(server: RedisServer) -> bytes:
+    reply = server.command("INFO", "clients")
+    assert isinstance(reply, dict | bytes)
+    return reply if isinstance(reply, bytes) else "\n".join(f"{k}:{v}" for k, v in reply.items()).encode()
+
+
+def test_from_now_on_is_behind_everything_that_ever_was(server: RedisServer, reads: RedisInput) -> None:
+    add(server, 1, 2, 3)
+    server.command("XDEL", KEY, "3-0")
+    cursor = reads.first_cursors([TP], timeout_ms=1000)[TP]
+    assert cursor == Cursor("3-0", 3)
+    server.command("XTRIM", KEY, "MAXLEN", 0)
+    add(server, 4)
+    assert [(row["offset"], row["ordinal"]) for row in fetched(started(reads, cursor))] == [("4-0", 3)]
+
+
+def test_trimming_what_was_read_is_no_loss_also_over_a_restart(server: RedisServer, reads: RedisInput) -> None:
+    add(server, *range(1, 9))
+    server.command("XTRIM", KEY, "MINID", 3)  # before the query began
+    rows = rows_of(started(reads).fetch({TP: 3}, timeout_ms=0))
+    server.command("XTRIM", KEY, "MINID", 6)
+    assert offsets(fetched(started(reads, behind(rows[-1])))) == ["6-0", "7-0", "8-0"]
+
+
+def harm(server: RedisServer, kind: str) -> None:
+    """To a stream of 1 to 6, read up to 3."""
+    match kind:
+        case "trimmed":
+            server.command("XTRIM", KEY, "MINID", 5)
+        case "trimmed-to-nothing":
+            server.command("XTRIM", KEY, "MAXLEN", 0)
+        case "emptied-by-xdel":
+            server.command("XDEL", KEY, *[f"{each}-0" for each in range(1, 7)])
+        case "deleted":
+            server.command("DEL", KEY)
+        case "flushed":
+            server.flush()
+        case "made-anew":
+            server.command("DEL", KEY)
+            add(server, 1, 2)
+        case "made-anew-behind":
+            server.command("DEL", KEY)
+            add(server, 7, 8)
+
+
+HARMS = {
+    "trimmed": ["5-0", "6-0"],
+    "trimmed-to-nothing": [],
+    "emptied-by-xdel": [],
+    "deleted": [],
+    "flushed": [],
+    "made-anew": ["1-0", "2-0"],
+    "made-anew-behind": ["7-0", "8-0"],
+}
+
+
+@pytest.mark.parametrize("kind", HARMS)
+@pytest.mark.parametrize("when", ["reading", "restarted"])
+def test_entries_that_go_unread_are_a_loss_that_is_told(
+    server: RedisServer, caplog: pytest.LogCaptureFixture, kind: str, when: str
+) -> None:
+    add(server, *range(1, 7))
+    strict, lenient = (config(server, fail=fail).open() for fail in (True, False))
+    for reads in (strict, lenient):
+        rows = rows_of(started(reads).fetch({TP: 3}, timeout_ms=0))
+    harm(server, kind)
+    with pytest.raises(DataLostError, match="'weather:0' behind 3-0 are lost") as caught:
+        started(strict, behind(rows[-1])) if when == "restarted" else strict.fetch({TP: 9}, timeout_ms=0)
+    assert caught.value.where == server.url
+    with caplog.at_level(logging.WARNING):
+        if when == "restarted":
+            started(lenient, behind(rows[-1]))
+        left = fetched(lenient)
+        assert offsets(left) == HARMS[kind]
+        assert [row["ordinal"] for row in left] == [3, 4][: len(left)]
+        assert fetched(lenient) == []
+    assert warned(caplog) == 1
+    add(server, 10)
+    assert offsets(fetched(lenient)) == ["10-0"]
+    strict.close()
+    lenient.close()
+
+
+def test_every_read_entry_may_be_trimmed_while_the_reader_stands_at_the_end(
+    server: RedisServer, reads: RedisInput
+) -> None:
+    started(reads)
+    for each in range(1, 8):
+        add(server, each)
+        assert offsets(fetched(reads)) == [f"{each}-0"]
+        server.command("XTRIM", KEY, "MAXLEN", 0)
+    add(server, 8, 9)
+    server.command("XTRIM", KEY, "MAXLEN", 1)
+    with pytest.raises(DataLostError, match="1 entries behind it were removed unread"):
+        reads.fetch({TP: 9}, timeout_ms=0)
+
+
+@pytest.mark.parametrize("kind", ["trimmed", "end-deleted", "middle-deleted", "flushed"])
+def test_a_range_is_read_as_it_was_planned_or_not_at_all(
+    server: RedisServer, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    add(server, *range(1, 7))
+    with_reads = config(server).open()
+    rows = fetched(started(with_reads))
+    with_reads.close()
+    match kind:
+        case "trimmed":
+            server.command("XTRIM", KEY, "MINID", 3)
+        case "end-deleted":
+            server.command("XDEL", KEY, "6-0")
+        case "middle-deleted":
+            server.command("XDEL", KEY, "4-0")
+        case "flushed":
+            server.flush()
+    with pytest.raises(DataLostError, match="up to 6-0 are lost"):
+        read_range(config(server), behind(rows[0]), behind(rows[5]))
+    lenient = config(server, fail=False)
+    expected = {"trimmed": 4, "end-deleted": 4, "middle-deleted": 4, "flushed": 0}
+    assert len(read_range(lenient, behind(rows[0]), behind(rows[5]))) == expected[kind]
+    assert warned(caplog) == 1
+
+
+def test_long_ranges_come_in_pages(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy_pipeline.inputs.redis_ranges.FIRST_ENTRIES", 3)
+    monkeypatch.setattr("understudy_pipeline.inputs.redis_ranges.MAX_BYTES", 50)
+    add(server, *range(1, 31))
+    reads = config(server).open()
+    rows = fetched(started(reads))
+    reads.close()
+    reader = config(server).open_reader()
+    pages = list(reader.read(Range(TP, START, behind(rows[-2]))))
+    reader.close()
+    assert [row for page in pages for row in page.to_pylist()] == rows[:-1]
+    assert len(pages) > 2
+
+
+@pytest.fixture
+def fragile() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.mark.parametrize("fault", ["frozen", "killed"])
+def test_a_server_that_hangs_or_is_away_is_an_input_error_and_then_reading_goes_on(
+    fragile: RedisServer, fault: str
+) -> None:
+    add(fragile, 1)
+    of = config(fragile, request_timeout_ms=SHORT_MS, partitions=None)
+    reads = of.open()
+    cursor = behind(fetched(started(reads))[0])
+    if fault == "frozen":
+        fragile.pause()
+    else:
+        fragile.kill()
+    said = f"did not answer within {SHORT_MS} ms" if fault == "frozen" else "cannot be reached"
+    for call in (
+        lambda: reads.fetch({TP: 9}, timeout_ms=SHORT_MS),
+        lambda: reads.partitions(timeout_ms=SHORT_MS),
+        lambda: reads.first_cursors([TP], timeout_ms=SHORT_MS),
+        lambda: reads.seek({TP: cursor}, timeout_ms=SHORT_MS),
+        lambda: read_range(of, START, cursor),
+    ):
+        with pytest.raises(InputError, match=said):
+            call()
+    if fault == "frozen":
+        fragile.resume()
+        add(fragile, 2)
+        assert offsets(fetched(reads)) == ["2-0"]
+    else:
+        fragile.start()
+        with pytest.raises(DataLostError, match="the stream is gone"):
+            reads.fetch({TP: 9}, timeout_ms=0)
+    reads.close()
+
+
+def test_a_refused_login_is_told_without_the_password(server: RedisServer) -> None:
+    url = server.url.replace("unix://", "unix://somebody:secret@")
+    with pytest.raises(InputError, match="refused the login") as caught:
+        RedisConfig(url, ("weather",)).open().partitions(timeout_ms=1000)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_configuration_travels_to_executors_and_tells_no_secret() -> None:
+    of = RedisConfig("rediss://me:secret@host:1/0?ssl_password=secret", ("weather",), timestamp=TimestampRule("t"))
+    assert pickle.loads(pickle.dumps(of)) == of
+    assert hash(of) == hash(pickle.loads(pickle.dumps(of)))
+    assert "secret" not in f"{of!r} {of.server}"
+    assert "host" in of.server
+
+
+@pytest.mark.parametrize(
+    ("url", "partitions"),
+    [("redis+cluster://host", None), ("http://host", None), ("redis+sentinel://host", None), ("redis://host", 0)],
+    ids=["cluster", "no-redis", "no-service", "no-partitions"],
+)
+def test_a_configuration_that_cannot_work_is_refused_at_once(url: str, partitions: int | None) -> None:
+    with pytest.raises(SettingsError):
+        RedisConfig(url, ("weather",), partitions)
+
+
+@pytest.mark.full
+def test_streams_are_read_from_the_primary_that_sentinels_name() -> None:
+    with redis_server(port=0) as server, sentinels_of(server, count=1) as sentinels:
+        add(server, 1)
+        of = RedisConfig(sentinel_url(sentinels), ("weather",), request_timeout_ms=PATIENT_MS)
+        reads = of.open()
+        assert reads.partitions(timeout_ms=1000) == {"weather": 1}
+        rows = fetched(started(reads))
+        assert offsets(rows) == ["1-0"]
+        assert read_range(of, START, behind(rows[0])) == rows
+        reads.close()

@@ -1,0 +1,122 @@
+"""The offset in Spark's log: read back as it was written, told from those of other sources, bound to its options."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.scripted_input import ScriptedServer
+
+from understudy_pipeline.aligned.fingerprint import check_fingerprint, fingerprint
+from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
+from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.records import NO_TIME_MS, Cursor, TopicPartition
+from understudy_pipeline.aligned.timestamps import TimestampRule
+
+OPTIONS = AlignedOptions(
+    inputs=(ScriptedServer({"weather": 1, "flights": 1}).config,),
+    topics=("weather", "flights"),
+    kinds=("kafka", "redis"),
+)
+
+cursors = st.builds(
+    Cursor,
+    offset=st.text(max_size=20),
+    ordinal=st.integers(0, 2**63 - 1),
+    time_ms=st.just(NO_TIME_MS) | st.integers(-(2**60), 2**60),
+)
+places = st.builds(TopicPartition, topic=st.text(min_size=1, max_size=20), partition=st.integers(0, 10_000))
+counts = st.integers(0, 2**63 - 1)
+offsets = st.builds(
+    SourceOffset,
+    fingerprint=st.just(fingerprint(OPTIONS)),
+    cursors=st.dictionaries(places, cursors, max_size=8),
+    ring=counts,
+    batches=counts,
+    records=counts,
+    bytes=counts,
+    enforced=counts,
+    undecodable=counts,
+)
+
+
+@given(offsets)
+def test_an_offset_is_read_back_from_the_log_as_it_was_written(offset: SourceOffset) -> None:
+    assert SourceOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+@given(offsets)
+def test_equal_offsets_have_equal_text_in_whatever_order_their_cursors_came(offset: SourceOffset) -> None:
+    turned = replace(offset, cursors=dict(reversed(list(offset.cursors.items()))))
+    assert json.dumps(turned.to_json()) == json.dumps(offset.to_json())
+
+
+def test_an_offset_takes_few_bytes_per_partition() -> None:
+    many = {TopicPartition("flights", p): Cursor("1234567", 1_234_568, 1_700_000_000_000) for p in range(100)}
+    assert len(json.dumps(SourceOffset({}, many).to_json())) < 100 * 50 + 200
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"logOffset": 3}, "a file source"),
+        ({"weather": {"0": 17, "1": 3}}, "Kafka"),
+        ({"understudy": 99}, "another release"),
+        ({"x": 3}, "some other source"),
+        (17, "some other source"),
+        ({}, "some other source"),
+    ],
+)
+def test_the_offset_of_another_source_is_refused_and_named(found: object, told: str) -> None:
+    with pytest.raises(OffsetError, match=told):
+        SourceOffset.from_json(found)
+
+
+def test_a_damaged_offset_is_told_from_a_foreign_one() -> None:
+    whole = SourceOffset({}, {TopicPartition("flights", 0): Cursor("1", 2)}).to_json()
+    for name in whole.keys() - {"understudy"}:
+        with pytest.raises(OffsetError, match="damaged"):
+            SourceOffset.from_json({key: value for key, value in whole.items() if key != name})
+    with pytest.raises(OffsetError, match="damaged"):
+        SourceOffset.from_json({**whole, "at": {"flights": {"0": ["1"]}}})
+
+
+@pytest.mark.parametrize(
+    ("changed", "old", "new"),
+    [
+        ({"topics": ("flights", "weather")}, "kafka:weather,redis:flights", "kafka:flights,redis:weather"),
+        ({"kinds": ("redis", "redis")}, "kafka:weather", "redis:weather"),
+        ({"topics": ("weather",), "kinds": ("kafka",)}, "kafka:weather,redis:flights", "kafka:weather"),
+        ({"merge": "global"}, "task", "global"),
+        ({"timestamp": TimestampRule("at")}, "record", "json:at"),
+        ({"max_timestamp_jump_ms": 5}, "not set", "'5'"),
+    ],
+    ids=["topic order", "kind", "topic left out", "merge", "timestamp", "jump"],
+)
+def test_options_that_decide_the_order_cannot_change_under_a_checkpoint(
+    changed: dict[str, object], old: str, new: str
+) -> None:
+    now = fingerprint(replace(OPTIONS, **changed))  # type: ignore[arg-type]
+    with pytest.raises(OffsetError) as refused:
+        check_fingerprint(fingerprint(OPTIONS), now)
+    name = "topics" if "kinds" in changed else next(iter(changed))
+    assert f"option {name}" in str(refused.value)
+    assert old in refused.value.what
+    assert new in refused.value.what
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"topics": ("weather", "flights", "alerts"), "kinds": ("kafka", "redis", "files")},
+        {"max_task_idle_ms": 7, "max_poll_records": 7, "input_buffer_max_bytes": 7},
+        {"undecodable": "skip", "fail_on_data_loss": False, "starting": "latest"},
+        {"reader_tasks": 7, "spool": None},
+    ],
+    ids=["topics appended", "bounds", "after a failure", "tasks"],
+)
+def test_options_that_leave_the_order_alone_may_change(changed: dict[str, object]) -> None:
+    check_fingerprint(fingerprint(OPTIONS), fingerprint(replace(OPTIONS, **changed)))  # type: ignore[arg-type]

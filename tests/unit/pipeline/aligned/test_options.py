@@ -1,0 +1,206 @@
+"""Options as users write them: what is wrong is told by name, at once, with the way out."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from understudy_pipeline.aligned.option_parsing import default_spool, parse_options
+from understudy_pipeline.aligned.options import MIB, AlignedOptions
+from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.files import FilesConfig
+from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.redis_streams import RedisConfig
+from understudy_shared.errors import SettingsError
+
+REDIS = {"redis": "redis://localhost:6379", "topics": "weather,flights"}
+
+
+def parsed(**more: str) -> AlignedOptions:
+    return parse_options({**REDIS, **more})
+
+
+def test_only_servers_and_topics_must_be_said() -> None:
+    options = parsed()
+    assert options.topics == ("weather", "flights")
+    assert options.kinds == ("redis", "redis")
+    assert [config.topics for config in options.inputs] == [("weather", "flights")]
+    default = AlignedOptions(options.inputs, options.topics, options.kinds, spool=default_spool())
+    assert options == default
+
+
+def test_every_option_is_taken_over() -> None:
+    options = parsed(
+        merge="GLOBAL",
+        starting="latest",
+        max_task_idle_ms="-1",
+        MAX_POLL_RECORDS="7",
+        input_buffer_max_bytes="64MiB",
+        timestamp="json:at",
+        max_timestamp_jump_ms="3",
+        undecodable="aside",
+        undecodable_path="file:///tmp/a%20b",
+        fail_on_data_loss="false",
+        request_timeout_ms="8",
+        lag_max_age_ms="9",
+        reader_tasks="4",
+        spool="/tmp/spool",
+        checkpoint="/tmp/checkpoint",
+        metrics_port="0",
+        include_headers="True",
+    )
+    assert options == AlignedOptions(
+        inputs=options.inputs,
+        topics=("weather", "flights"),
+        kinds=("redis", "redis"),
+        merge="global",
+        starting="latest",
+        max_task_idle_ms=-1,
+        max_poll_records=7,
+        input_buffer_max_bytes=64 * MIB,
+        timestamp=TimestampRule("at"),
+        max_timestamp_jump_ms=3,
+        undecodable="aside",
+        undecodable_path=Path("/tmp/a b"),
+        fail_on_data_loss=False,
+        request_timeout_ms=8,
+        lag_max_age_ms=9,
+        reader_tasks=4,
+        spool=Path("/tmp/spool"),
+        checkpoint=Path("/tmp/checkpoint"),
+        metrics_port=0,
+        include_headers=True,
+    )
+
+
+def test_topics_of_several_servers_keep_their_order_over_all_of_them(tmp_path: Path) -> None:
+    options = parse_options(
+        {
+            **REDIS,
+            "kafka": "localhost:9092",
+            "kafka.isolation.level": "read_uncommitted",
+            "files": str(tmp_path),
+            "topics": "redis:b, kafka:c,files:d,redis:a",
+            "key_field": "k",
+            "partitions": "3",
+            "fail_on_data_loss": "false",
+        }
+    )
+    assert options.topics == ("b", "c", "d", "a")
+    assert options.kinds == ("redis", "kafka", "files", "redis")
+    redis, kafka, files = options.inputs
+    assert isinstance(redis, RedisConfig)
+    assert isinstance(kafka, KafkaConfig)
+    assert isinstance(files, FilesConfig)
+    assert (redis.topics, kafka.topics, files.topics) == (("b", "a"), ("c",), ("d",))
+    assert (redis.key_field, redis.value_field, redis.partitions) == ("k", "value", 3)
+    assert kafka.client_properties["isolation.level"] == "read_uncommitted"
+    assert not any(config.fail_on_data_loss for config in (redis, kafka, files))
+
+
+def test_configurations_of_equal_options_are_equal_and_can_be_keys(tmp_path: Path) -> None:
+    given = {"kafka": "h:1", "kafka.client.id": "x", "files": str(tmp_path), "topics": "kafka:a,files:b,redis:c"}
+    one, other = (parse_options({**REDIS, **given}).inputs for _ in range(2))
+    assert set(one) == set(other)
+
+
+@pytest.mark.parametrize("topic", ["orders:eu", "a:b:c"])
+def test_with_one_server_a_topic_may_have_colons(topic: str) -> None:
+    assert parsed(topics=topic).topics == (topic,)
+    assert parsed(topics=f"redis:{topic}").topics == (topic,)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"max_task_idle": "1"}, "Did you mean 'max_task_idle_ms'"),
+        ({"path": "/tmp/x"}, "there is no option 'path'"),
+        ({"kafka.": "1"}, "there is no option 'kafka.'"),
+        ({"max_task_idle_ms": "soon"}, "'soon' is no whole number of at least 0, nor -1"),
+        ({"max_poll_records": "0"}, "option max_poll_records"),
+        ({"max_poll_records": "-2"}, "option max_poll_records"),
+        ({"input_buffer_max_bytes": "0"}, "option input_buffer_max_bytes"),
+        ({"input_buffer_max_bytes": "much"}, "Write whole bytes"),
+        ({"buffered_records_per_partition": "0"}, "option buffered_records_per_partition"),
+        ({"max_timestamp_jump_ms": "-1"}, "option max_timestamp_jump_ms"),
+        ({"reader_tasks": "0"}, "option reader_tasks"),
+        ({"request_timeout_ms": "0"}, "option request_timeout_ms"),
+        ({"metrics_port": "65536"}, "from 0 to 65535"),
+        ({"merge": "both"}, "'both' is none of task, global"),
+        ({"starting": ""}, "the value is empty"),
+        ({"undecodable": "ignore"}, "fail, skip, aside"),
+        ({"fail_on_data_loss": "yes"}, "neither true nor false"),
+        ({"timestamp": "at"}, "option timestamp"),
+        ({"checkpoint": "s3://bucket/checkpoint"}, "no folder of this machine"),
+        ({"undecodable": "aside"}, "undecodable_path is not set"),
+        ({"undecodable_path": "/tmp/x"}, "undecodable is 'fail' and undecodable_path is set"),
+        ({"kafka.client.id": "x"}, "kafka.client.id is set and kafka is not"),
+        ({"topics": ""}, "the value is empty"),
+        ({"topics": "a,,b"}, "without a name"),
+        ({"topics": "a, a"}, "the topic 'a' is there twice"),
+        ({"topics": "kafka:a"}, "comes from kafka, which is not set"),
+        ({"kafka": "h:1"}, "Write kafka:weather or redis:weather"),
+        ({"kafka": "h:1", "topics": "redis:a"}, "no topic comes from 'kafka'"),
+    ],
+)
+def test_what_is_wrong_is_told_by_the_name_of_the_option(more: dict[str, str], told: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parsed(**more)
+    assert told in str(refused.value)
+
+
+def test_something_to_read_must_be_named() -> None:
+    with pytest.raises(SettingsError, match="no input is given"):
+        parse_options({"topics": "a"})
+    with pytest.raises(SettingsError, match="no topics are given"):
+        parse_options({"redis": "redis://localhost"})
+    with pytest.raises(SettingsError, match="key_field is set and redis is not"):
+        parse_options({"kafka": "h:1", "topics": "a", "key_field": "k"})
+
+
+def test_the_password_of_a_url_is_in_no_message() -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse_options({"redis": "redis://user:hidden@localhost:port", "topics": "a"})
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize("idle", ["-2", "-1000"])
+def test_statement_23_a_negative_idle_time_other_than_minus_1_is_refused(idle: str) -> None:
+    assert parsed().max_task_idle_ms == 0
+    assert parsed(max_task_idle_ms="-1").max_task_idle_ms == -1
+    with pytest.raises(SettingsError, match="max_task_idle_ms"):
+        parsed(max_task_idle_ms=idle)
+
+
+def test_statement_46_the_bound_on_a_batch_is_at_least_one_record() -> None:
+    assert parsed(max_poll_records="1").max_poll_records == 1
+    with pytest.raises(SettingsError):
+        parsed(max_poll_records="0")
+
+
+def test_statement_61_the_deprecated_count_of_records_counts_alone_and_warns(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        options = parsed(buffered_records_per_partition="5")
+    assert options.buffered_records_per_partition == 5
+    assert "deprecated: use input_buffer_max_bytes" in caplog.text
+
+
+def test_statement_61_the_new_bound_wins_and_set_means_given(caplog: pytest.LogCaptureFixture) -> None:
+    default = str(AlignedOptions((), ()).input_buffer_max_bytes)
+    with caplog.at_level(logging.WARNING):
+        options = parsed(input_buffer_max_bytes=default, buffered_records_per_partition="5")
+    assert options.buffered_records_per_partition is None
+    assert "input_buffer_max_bytes is used" in caplog.text
+
+
+def test_statement_61_the_name_of_the_cache_is_told_to_be_the_nodes(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert parsed(cache_max_bytes_buffering="10m") == parsed()
+    assert "statestore_cache_max_bytes" in caplog.text
+
+
+@pytest.mark.parametrize(("given", "spool"), [("off", None), ("OFF", None), ("/x", Path("/x"))])
+def test_the_spool_can_be_elsewhere_or_off(given: str, spool: Path | None) -> None:
+    assert parsed(spool=given).spool == spool

@@ -1,0 +1,309 @@
+"""The planner over scripted servers: what is in a batch, where it begins again, what it says of lags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.planning import (
+    NO_OPTIONS,
+    PATIENCE_MS,
+    PlannedQuery,
+    Start,
+    ordinals,
+    started_queries,
+    times,
+    without_time,
+)
+from tests.support.scripted_input import ScriptedServer
+from tests.support.spark_queries import wait_until
+
+from understudy_pipeline.aligned.desk import COUNT_EVERY_MS
+from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.poison import UndecodableError
+from understudy_pipeline.aligned.records import Cursor, TopicPartition, record_size
+from understudy_shared.errors import UnderstudyError
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with started_queries() as begun:
+        yield begun
+
+
+def topics(*names: str, partitions: int = 1) -> ScriptedServer:
+    return ScriptedServer(dict.fromkeys(names, partitions))
+
+
+def options(**changed: object) -> AlignedOptions:
+    return replace(NO_OPTIONS, **changed)  # type: ignore[arg-type]
+
+
+def test_a_batch_is_what_comes_before_the_first_input_runs_out(start: Start) -> None:
+    server = topics("a", "b")
+    server.put("a", 0, 1, 5, 9)
+    server.put("b", 0, 2, 6)
+    server.open_transaction("b", 0)
+    query = start(server, options=options(max_task_idle_ms=1_000))
+    batch = query.next()
+    assert times(batch) == [1, 2, 5, 6]
+    assert batch.end.cursors == {A: Cursor("1", 2, 5), B: Cursor("1", 2, 6)}
+    assert (batch.end.batches, batch.end.records) == (1, 4)
+    assert batch.end.bytes == 4 * record_size("a", None, b"")
+    assert query.at_once() is None
+    server.put("b", 0, 7, 11)
+    server.commit("b", 0)
+    batch = query.next()
+    assert times(batch) == [7, 9]
+    assert [span.start for span, _ in batch.ranges] == [Cursor("1", 2, 5), Cursor("1", 2, 6)]
+
+
+def test_a_batch_names_ranges_that_go_on_where_the_last_ended(start: Start) -> None:
+    server = topics("a", "b", partitions=2)
+    for topic in ("a", "b"):
+        for partition in range(2):
+            server.put(topic, partition, *range(100))
+    query = start(server, options=options(max_poll_records=7))
+    ends: dict[TopicPartition, Cursor] = {}
+    seen: dict[TopicPartition, list[int]] = {}
+    for batch in query.until(400):
+        assert batch.end.records <= 7
+        for span, _ in batch.ranges:
+            assert span.start == ends.get(span.partition, Cursor())
+            ends[span.partition] = span.end
+        for place, found in ordinals(batch).items():
+            seen.setdefault(place, []).extend(found)
+    assert seen == {TopicPartition(topic, p): list(range(100)) for topic in "ab" for p in range(2)}
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    logs=st.tuples(*(st.lists(st.integers(0, 30), max_size=12) for _ in range(2))),
+    bounds=st.tuples(*(st.sampled_from([-1, 1, 3, 8]) for _ in range(2))),
+)
+def test_records_come_in_the_same_order_wherever_batches_end(
+    logs: tuple[list[int], list[int]], bounds: tuple[int, int]
+) -> None:
+    def read(max_poll_records: int) -> list[tuple[TopicPartition, int]]:
+        server = topics("a", "b")
+        server.put("a", 0, *logs[0])
+        server.put("b", 0, *logs[1])
+        query = PlannedQuery(server, options=options(max_poll_records=max_poll_records))
+        query.planner.finish_at_current_ends(timeout_ms=1_000)
+        merged: list[tuple[TopicPartition, int]] = []
+        while (batch := query.at_once()) is not None:
+            in_batch = []
+            for span, rows in batch.ranges:
+                time_ms = span.start.time_ms
+                for record in (record for part in rows for record in part.to_pylist()):
+                    time_ms = max(time_ms, record["timestamp_ms"])
+                    in_batch.append((time_ms, span.partition, record["ordinal"]))
+            merged.extend((partition, ordinal) for _, partition, ordinal in sorted(in_batch))
+        query.planner.stop()
+        return merged
+
+    first = read(bounds[0])
+    assert first == read(bounds[1])
+    assert len(first) == sum(map(len, logs))
+
+
+def test_statement_36_nothing_is_planned_behind_a_batch_that_was_not_committed(start: Start) -> None:
+    """Spark asks for the next batch with the end of the last one once that is committed, and not before."""
+    server = topics("a")
+    server.put("a", 0, 1, 2, 3)
+    query = start(server, options=options(max_poll_records=2))
+    before = query.offset
+    planned = query.next()
+    again = query.planner.plan(before, wait_ms=PATIENCE_MS)
+    assert again is not None
+    assert again.end == planned.end
+    assert ordinals(again) == ordinals(planned) == {A: [0, 1]}
+    assert ordinals(query.next()) == {A: [2]}
+
+
+def test_a_query_that_starts_again_goes_on_behind_what_was_committed(start: Start) -> None:
+    server = topics("a", "b")
+    server.put("a", 0, *range(10))
+    server.put("b", 0, *range(10))
+    query = start(server, options=options(max_poll_records=6))
+    query.next()
+    later = start(server, options=options(max_poll_records=6))
+    later.offset = query.offset
+    assert ordinals(later.next()) == {A: [3, 4, 5], B: [3, 4, 5]}
+    assert later.offset.batches == 2
+
+
+def test_the_clock_of_an_empty_input_starts_anew_elsewhere(start: Start) -> None:
+    server = topics("a", "b")
+    server.put("a", 0, 1, 2)
+    query = start(server, options=options(max_task_idle_ms=1_000, max_poll_records=1))
+    query.begin()
+    query.wait_for_lag(0, "b")
+    before = query.offset
+    assert query.at_once() is None
+    query.clock.advance(1_000)
+    query.wait_for_lag(0, "b")
+    query.next()
+    query.offset = before
+    assert query.at_once() is None
+    query.wait_for_lag(0, "b")
+    assert query.at_once() is None
+
+
+def test_statement_37_while_a_task_waits_its_inputs_are_read_and_other_tasks_go_on(start: Start) -> None:
+    server = topics("a", "b", partitions=2)
+    server.withhold("b", 0)
+    server.put("b", 0, 1)
+    server.put("a", 0, 1)
+    query = start(server)
+    query.begin()
+    query.wait_for_lag(1, "b")
+    before = server.fetches
+    wait_until(lambda: server.fetches > before + 3, what="turns")
+    assert query.at_once() is None
+    server.put("b", 1, 3)
+    server.put("a", 1, 3)
+    assert set(ordinals(query.next())) <= {TopicPartition("a", 1), TopicPartition("b", 1)}
+
+
+def test_with_nobody_to_wait_for_a_server_that_hangs_holds_up_only_its_own_topics(start: Start) -> None:
+    well, ill = topics("a"), topics("b")
+    query = start(well, ill, options=options(max_task_idle_ms=-1))
+    query.begin()
+    query.wait_for_lag(0, "b")
+    ill.hang()
+    wait_until(lambda: ill.has_caught, what="the turn that hangs")
+    well.put("a", 0, 1, 2)
+    assert ordinals(query.next()) == {A: [0, 1]}
+    ill.resume()
+    assert query.offset.enforced == 0
+
+
+def test_while_the_lag_of_a_server_is_unknown_its_task_waits(start: Start) -> None:
+    well, ill = topics("a"), topics("b")
+    query = start(well, ill)
+    query.begin()
+    query.wait_for_lag(0, "b")
+    ill.go_away()
+    query.wait_for_lag(None, "b")
+    well.put("a", 0, 1, 2)
+    query.wait_for_records(2)
+    query.clock.advance(1_000_000)
+    assert query.at_once() is None
+    ill.put("b", 0, 0)
+    ill.fail(None)
+    assert times(query.next())[0] == 0
+
+
+def test_statement_40_asking_for_the_lag_of_what_is_not_read_is_an_error_and_before_an_answer_unknown(
+    start: Start,
+) -> None:
+    query = start(topics("a"))
+    assert query.lag("a") is None
+    with pytest.raises(UnderstudyError, match="c-0 is not read"):
+        query.lag("c")
+    query.begin()
+    query.wait_for_lag(0, "a")
+    with pytest.raises(UnderstudyError, match="a-1 is not read"):
+        query.lag("a", 1)
+
+
+def test_statement_41_asking_for_a_lag_asks_no_server(start: Start) -> None:
+    server = topics("a")
+    query = start(server)
+    assert query.lag("a") is None
+    assert query.lag("a") is None
+    assert (server.open_inputs, server.fetches) == (0, 0)
+
+
+def test_statement_42_a_lag_is_of_what_the_input_would_give(start: Start) -> None:
+    """Under `read_committed` an open transaction's records are not among them, and hold up nobody."""
+    server = topics("a", "b")
+    server.open_transaction("b", 0)
+    server.put("b", 0, 0, 0)
+    server.put("a", 0, 1)
+    query = start(server)
+    assert ordinals(query.next()) == {A: [0]}
+    assert query.lag("b") == 0
+
+
+def test_a_lag_that_no_server_told_for_too_long_is_unknown(start: Start) -> None:
+    server = topics("a", "b")
+    query = start(server, options=options(lag_max_age_ms=5_000))
+    query.begin()
+    query.wait_for_lag(0, "b")
+    server.hang()
+    wait_until(lambda: server.has_caught, what="the turn that hangs")
+    query.clock.advance(5_001)
+    assert query.lag("b") is None
+    server.resume()
+
+
+@pytest.mark.parametrize("rule", ["skip", "aside"])
+def test_poison_that_is_not_to_fail_is_in_its_batch_and_counted(start: Start, rule: str) -> None:
+    server = topics("a")
+    server.put("a", 0, 1, None, 3)
+    query = start(server, options=options(undecodable=rule))
+    assert ordinals(query.next()) == {A: [0, 1, 2]}
+    assert query.offset.undecodable == 1
+    server.put("a", 0, None)
+    query.next()
+    assert query.offset.undecodable == 2
+
+
+@pytest.mark.parametrize(("most", "batches"), [(2, [[1, 2], [4]]), (-1, [[1, 2, 4]])])
+def test_poison_ends_the_query_once_everything_before_it_is_in_a_batch(
+    start: Start, most: int, batches: list[list[int]]
+) -> None:
+    server = topics("a", "b")
+    server.put("a", 0, 1, 4, None, 9)
+    server.put("b", 0, 2, 4, 5, 6)
+    query = start(server, options=options(max_poll_records=most))
+    seen = [times(query.next()) for _ in batches]
+    assert seen == batches, "the record of b at 4 comes after the poison, which has time 4 too"
+    with pytest.raises(UndecodableError, match="topic a, partition 0, offset 2"):
+        query.next()
+    with pytest.raises(UndecodableError, match="undecodable=skip"):
+        query.next()
+    assert query.offset.undecodable == 0
+
+
+def test_poison_that_is_first_of_all_ends_the_query_though_it_has_no_time(start: Start) -> None:
+    server = topics("a", "b")
+    server.put("a", 0, 1)
+    server.put("b", 0, None)
+    query = start(server)
+    with pytest.raises(UndecodableError, match="topic b, partition 0, offset 0"):
+        query.until(2)
+
+
+def test_new_partitions_join_their_task_and_are_read_from_the_beginning(start: Start) -> None:
+    server = topics("a", "b")
+    server.put("a", 0, 1)
+    query = start(server)
+    query.until(1)
+    for topic in ("a", "b"):
+        server.put(topic, 1, 7)
+        server.grow(topic, 2)
+    query.clock.advance(COUNT_EVERY_MS)
+    batches = query.until(2)
+    assert {tp: list(found) for batch in batches for tp, found in ordinals(batch).items()} == {
+        TopicPartition("a", 1): [0],
+        TopicPartition("b", 1): [0],
+    }
+    assert without_time(query.offset) == {A: "0", TopicPartition("a", 1): "0", TopicPartition("b", 1): "0"}
+
+
+def test_stopping_ends_every_thread_and_lets_go_of_every_input(start: Start) -> None:
+    servers = topics("a"), topics("b")
+    query = start(*servers)
+    query.begin()
+    query.wait_for_lag(0, "b")
+    query.planner.stop()
+    query.planner.stop()
+    assert [server.open_inputs for server in servers] == [0, 0]

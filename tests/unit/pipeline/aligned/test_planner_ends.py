@@ -1,0 +1,175 @@
+"""How the planner begins, ends by itself, and tells of what goes wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.support.planning import PATIENCE_MS, Start, ordinals, started_queries, times
+from tests.support.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
+from tests.support.spark_queries import wait_until
+
+from understudy_pipeline.aligned.ends import is_at, up_to
+from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.planner import FINISH_PATIENCE_MS
+from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.inputs.protocol import DataLostError, InputError
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+LATEST = AlignedOptions(inputs=(), topics=(), starting="latest")
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with started_queries() as begun:
+        yield begun
+
+
+def topics(*names: str) -> ScriptedServer:
+    return ScriptedServer(dict.fromkeys(names, 1))
+
+
+def test_a_new_checkpoint_begins_at_the_beginning_and_asks_nobody(start: Start) -> None:
+    server = topics("a")
+    server.put("a", 0, 1, 2)
+    server.hang()
+    query = start(server)
+    assert query.offset.cursors == {}
+    server.resume()
+    assert ordinals(query.next()) == {A: [0, 1]}
+
+
+def test_one_that_begins_with_the_latest_has_what_comes_after_it_was_asked(start: Start) -> None:
+    server = topics("a", "b")
+    server.put("a", 0, 1, 2)
+    query = start(server, options=LATEST)
+    assert query.offset.cursors == {A: Cursor("1", 2), B: Cursor()}
+    assert server.open_inputs == 0
+    server.put("a", 0, 3)
+    assert ordinals(query.next()) == {A: [2]}
+
+
+def test_where_the_latest_is_cannot_be_told_by_a_server_that_is_away(start: Start) -> None:
+    server = topics("a")
+    server.go_away()
+    with pytest.raises(InputError):
+        start(server, options=LATEST)
+    assert server.open_inputs == 0
+
+
+def test_a_server_that_is_away_at_the_start_is_waited_for_and_told_of(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    well, ill = topics("a"), topics("b")
+    ill.name = "ill"
+    ill.go_away()
+    well.put("a", 0, 1)
+    query = start(well, ill)
+    query.begin()
+    wait_until(lambda: "ill" in query.planner.snapshot().away, what="the failure")
+    query.clock.advance(9_000)
+    assert query.at_once() is None
+    away = query.planner.snapshot().away["ill"]
+    assert away.since_ms >= 9_000
+    assert "no answer" in away.error
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    ill.fail(None)
+    assert ordinals(query.next()) == {A: [0]}
+    assert query.planner.snapshot().away == {}
+
+
+def test_lost_data_ends_the_query(start: Start) -> None:
+    server = topics("a")
+    server.put("a", 0, 1, 2, 3)
+    query = start(server)
+    query.next()
+    server.put("a", 0, 4, 5, 6)
+    server.lose("a", 0, 5)
+    query.offset = start(server).offset
+    query.offset = type(query.offset)(query.offset.fingerprint, {A: Cursor("1", 2, 2)})
+    with pytest.raises(DataLostError):
+        query.next()
+
+
+def test_a_query_that_ends_by_itself_reads_what_there_was_and_nothing_that_came_later(start: Start) -> None:
+    server = topics("a", "b")
+    server.put("a", 0, *range(50))
+    server.put("b", 0, *range(30))
+    query = start(server, options=AlignedOptions(inputs=(), topics=(), max_poll_records=7))
+    query.planner.finish_at_current_ends(timeout_ms=1_000)
+    server.put("a", 0, *range(50, 90))
+    server.grow("a", 2)
+    server.grow("b", 2)
+    seen: list[int] = []
+    while (batch := query.at_once()) is not None:
+        seen.extend(times(batch))
+    assert seen == sorted([*range(50), *range(30)])
+    assert query.offset.enforced == 0, "nobody was given up on"
+
+
+def test_a_query_that_ends_by_itself_has_nothing_to_read_of_empty_topics(start: Start) -> None:
+    query = start(topics("a", "b"))
+    query.planner.finish_at_current_ends(timeout_ms=1_000)
+    assert query.at_once() is None
+
+
+def test_a_query_that_ends_by_itself_does_so_behind_what_an_earlier_one_read(start: Start) -> None:
+    server = topics("a")
+    server.put("a", 0, 1, 2)
+    earlier = start(server)
+    earlier.next()
+    query = start(server)
+    query.offset = earlier.offset
+    query.planner.finish_at_current_ends(timeout_ms=1_000)
+    assert query.at_once() is None
+
+
+def test_a_query_that_ends_by_itself_waits_for_a_server_that_is_away_and_not_for_ever(start: Start) -> None:
+    server = topics("a")
+    server.put("a", 0, 1)
+    server.name = "ill"
+    query = start(server)
+    query.planner.finish_at_current_ends(timeout_ms=1_000)
+    server.go_away()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(query.at_once)
+        wait_until(lambda: "ill" in query.planner.snapshot().away, what="the failure")
+        assert not asked.done()
+        query.clock.advance(FINISH_PATIENCE_MS + 1)
+        with pytest.raises(InputError, match=r"nothing arrived for 60 s.*\(ill\)"):
+            asked.result(PATIENCE_MS / 1000)
+
+
+def chunk(*offsets: int) -> Chunk:
+    """Of these ordinals, which are offsets too."""
+    parts = [chunk_of(A, [ScriptedRecord(0)], first=offset) for offset in offsets]
+    rows = parts[0].rows.from_pylist([part.rows.to_pylist()[0] for part in parts], schema=parts[0].rows.schema)
+    return Chunk(A, rows, parts[0].sizes.repeat(len(parts)))
+
+
+@pytest.mark.parametrize(
+    ("end", "kept", "is_reached"),
+    [
+        pytest.param(Cursor("9", 10), 3, False, id="further-on"),
+        pytest.param(Cursor("5", 6), 3, True, id="at-its-last-record"),
+        pytest.param(Cursor("4", 5), 2, True, id="inside"),
+        pytest.param(Cursor("4", 0), 2, True, id="inside-by-its-offset-alone"),
+        pytest.param(Cursor("x", 5), 2, True, id="inside-by-its-ordinal-alone"),
+        pytest.param(Cursor("2", 3), 0, True, id="before-all-of-them"),
+        pytest.param(Cursor(), 0, True, id="a-log-that-was-empty"),
+    ],
+)
+def test_a_chunk_is_cut_at_an_end(end: Cursor, kept: int, is_reached: bool) -> None:
+    found, reached = up_to(chunk(3, 4, 5), end)
+    assert (0 if found is None else found.rows.num_rows, reached) == (kept, is_reached)
+    assert found is None or len(found.sizes) == kept
+
+
+def test_a_cursor_is_at_an_end_by_offset_or_by_ordinal() -> None:
+    assert is_at(Cursor("4", 5, 1), Cursor("4", 5))
+    assert is_at(Cursor("4", 5, 1), Cursor("gone", 5))
+    assert is_at(Cursor(), Cursor())
+    assert not is_at(Cursor("3", 4), Cursor("4", 5))
+    assert not is_at(Cursor(), Cursor("4", 5))

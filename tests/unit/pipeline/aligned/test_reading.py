@@ -1,0 +1,267 @@
+"""Executors' side: rows are those of the plan, from the spool or from the input, and poison is dealt with as told."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.scripted_input import ScriptedRecord, ScriptedServer, rows_of
+
+from understudy_pipeline.aligned.dead_letters import DeadLetterError
+from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.poison import UndecodableError
+from understudy_pipeline.aligned.reading import (
+    ROWS,
+    TASK_BYTES,
+    PlannedRange,
+    ReadTask,
+    RowOptions,
+    _Readers,
+    pack,
+    planned_ranges,
+    read_task,
+)
+from understudy_pipeline.aligned.records import NO_TIME_MS, Cursor, TopicPartition, effective_times_ms
+from understudy_pipeline.aligned.rows import arrow_schema
+from understudy_pipeline.aligned.spool import Spool
+from understudy_pipeline.inputs.protocol import Input, InputError, Range, RangeReader
+
+TP = TopicPartition("weather", 3)
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """One partition's log, which can be read and cannot be fetched."""
+
+    times_ms: tuple[int | None, ...] = ()
+    is_away: bool = False
+    topics: tuple[str, ...] = (TP.topic,)
+    server: str = "log"
+
+    def open(self) -> Input:
+        raise AssertionError("an executor reads ranges")
+
+    def open_reader(self) -> RangeReader:
+        opened.append(self)
+        return LogReader(self)
+
+
+class LogReader:
+    def __init__(self, config: LogConfig) -> None:
+        self._config = config
+
+    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
+        if self._config.is_away:
+            raise InputError("no answer", where="log")
+        yield records(self._config.times_ms[span.start.ordinal : span.end.ordinal], first=span.start.ordinal)
+
+    def close(self) -> None:
+        closed.append(self._config)
+
+
+opened: list[LogConfig] = []
+closed: list[LogConfig] = []
+
+
+@pytest.fixture(autouse=True)
+def _new_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened.clear()
+    closed.clear()
+    monkeypatch.setattr("understudy_pipeline.aligned.reading._READERS", _Readers())
+
+
+def records(times_ms: Sequence[int | None], *, first: int = 0) -> pa.RecordBatch:
+    return rows_of([ScriptedRecord(at, f"v{first + index}".encode()) for index, at in enumerate(times_ms)], first)
+
+
+def planned(config: LogConfig, *, start: Cursor | None = None, end: int | None = None) -> PlannedRange:
+    end = len(config.times_ms) if end is None else end
+    return PlannedRange(Range(TP, start or Cursor(), Cursor(str(end - 1), end)), config, rank=1)
+
+
+def rows(each: PlannedRange, options: RowOptions | None = None) -> list[dict[str, object]]:
+    task = ReadTask((each,), options or RowOptions())
+    return [row for batch in read_task(task) for row in batch.to_pylist()]
+
+
+def test_a_row_has_the_record_and_its_place_in_the_merge_order() -> None:
+    (row,) = rows(planned(LogConfig((1_700_000_000_123,))))
+    assert str(row.pop("timestamp")) == "2023-11-14 22:13:20.123000+00:00"
+    assert row == {
+        "topic": "weather",
+        "partition": 3,
+        "offset": "0",
+        "key": None,
+        "value": b"v0",
+        "merge_order": {"effective_ms": 1_700_000_000_123, "topic_rank": 1, "partition": 3, "ordinal": 0},
+    }
+
+
+@pytest.mark.parametrize("include_headers", [False, True])
+def test_every_batch_has_exactly_the_schema_that_spark_was_told(include_headers: bool) -> None:
+    task = ReadTask((planned(LogConfig((1, 2))),), RowOptions(include_headers=include_headers))
+    for batch in read_task(task):
+        assert batch.schema.equals(arrow_schema(include_headers=include_headers), check_metadata=True)
+
+
+@given(
+    st.lists(st.integers(-100, 100), min_size=1, max_size=30),
+    st.integers(0, 29),
+    st.none() | st.integers(1, 50),
+)
+def test_effective_times_go_on_where_the_range_begins(times: list[int], cut: int, jump: int | None) -> None:
+    cut %= len(times)
+    config, options = LogConfig(tuple(times)), RowOptions(max_timestamp_jump_ms=jump)
+    whole = effective_times_ms(pa.array(times, pa.int64()), time_ms=NO_TIME_MS, max_jump_ms=jump)
+    start = Cursor(str(cut - 1), cut, int(whole[cut - 1])) if cut else Cursor()
+    got = [row["merge_order"] for row in rows(planned(config, start=start), options)]
+    assert [order["effective_ms"] for order in got] == list(whole[cut:])  # type: ignore[index]
+
+
+def test_rows_come_in_batches_of_ten_thousand() -> None:
+    task = ReadTask((planned(LogConfig(tuple(range(2 * ROWS + 1)))),))
+    assert [batch.num_rows for batch in read_task(task)] == [ROWS, ROWS, 1]
+
+
+def test_with_the_spool_the_input_is_not_asked_and_without_it_the_rows_are_the_same(tmp_path: Path) -> None:
+    config = LogConfig((5, 3, 9))
+    spool = Spool(tmp_path)
+    written = spool.write([[records((5, 3)), records((9,), first=2)]])
+    assert written is not None
+    each = replace(planned(config), spooled=(written.path, written.parts[0]))
+    from_spool = rows(each)
+    assert opened == []
+    spool.close()
+    assert rows(each) == from_spool
+    assert opened == [config]
+
+
+def test_a_reader_is_kept_for_later_batches_and_let_go_after_it_failed() -> None:
+    config, away = LogConfig((1, 2, 3)), LogConfig(is_away=True)
+    rows(planned(config, end=1))
+    rows(planned(config, end=2))
+    assert opened == [config]
+    for _ in range(2):
+        with pytest.raises(InputError):
+            rows(planned(away, end=1))
+    assert opened == [config, away, away]
+    assert closed == [away, away]
+
+
+def test_a_worker_keeps_a_bounded_number_of_readers() -> None:
+    for number in range(40):
+        rows(planned(LogConfig((number,))))
+    assert len(opened) - len(closed) == 16
+
+
+def test_poison_fails_the_batch_by_default_and_is_named() -> None:
+    with pytest.raises(UndecodableError, match="topic weather, partition 3, offset 1"):
+        rows(planned(LogConfig((5, None))))
+
+
+def test_skipped_poison_leaves_the_others_as_they_are() -> None:
+    config = LogConfig((None, 5, None, 3, None))
+    got = rows(planned(config), RowOptions(undecodable="skip"))
+    assert [(row["offset"], row["merge_order"]["effective_ms"]) for row in got] == [("1", 5), ("3", 5)]  # type: ignore[index]
+
+
+def test_poison_is_set_aside_once_however_often_its_range_is_read(tmp_path: Path) -> None:
+    config = LogConfig((None, 5, None))
+    options = RowOptions(undecodable="aside", undecodable_path=tmp_path / "aside")
+    for _ in range(2):
+        assert [row["offset"] for row in rows(planned(config), options)] == ["1"]
+    (letters,) = (tmp_path / "aside").iterdir()
+    told = [orjson.loads(line) for line in letters.read_bytes().splitlines()]
+    assert [(each["topic"], each["partition"], each["offset"]) for each in told] == [
+        ("weather", 3, "0"),
+        ("weather", 3, "2"),
+    ]
+    assert base64.b64decode(told[0]["value"]) == b"v0"
+
+
+def test_ranges_of_one_partition_are_set_aside_in_files_of_their_own(tmp_path: Path) -> None:
+    config = LogConfig((None, None))
+    options = RowOptions(undecodable="aside", undecodable_path=tmp_path)
+    rows(planned(config, end=1), options)
+    rows(planned(config, start=Cursor("0", 1)), options)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("topic", ["a/../../b", "a:b", ".", "é" * 200, "x" * 249])
+def test_any_topic_makes_a_file_name_of_that_folder(topic: str, tmp_path: Path) -> None:
+    options = RowOptions(undecodable="aside", undecodable_path=tmp_path / "aside")
+    each = planned(LogConfig((None,)))
+    span = each.span._replace(partition=TopicPartition(topic, 0))
+    assert rows(replace(each, span=span), options) == []
+    assert len(list((tmp_path / "aside").iterdir())) == 1
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_poison_that_cannot_be_set_aside_is_not_dropped(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DeadLetterError, match="1 records"):
+        rows(planned(LogConfig((None,))), RowOptions(undecodable="aside", undecodable_path=tmp_path / "file"))
+
+
+def options_for(topics: tuple[str, ...], **changed: object) -> AlignedOptions:
+    config = ScriptedServer(dict.fromkeys(topics, 100)).config
+    return replace(AlignedOptions(inputs=(config,), topics=topics), **changed)  # type: ignore[arg-type]
+
+
+def spans(topics: Sequence[str], partitions: int) -> list[Range]:
+    return [Range(TopicPartition(t, p), Cursor(), Cursor("0", 1)) for t in topics for p in range(partitions)]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 5 * TASK_BYTES), max_size=12),
+    tasks=st.integers(1, 5),
+    merge=st.sampled_from(["task", "global"]),
+)
+def test_every_range_is_read_once_by_no_more_tasks_than_allowed(sizes: list[int], tasks: int, merge: str) -> None:
+    options = options_for(("a", "b"), reader_tasks=tasks, merge=merge)
+    ranges = planned_ranges(options, spans(("a", "b"), 6)[: len(sizes)], sizes=sizes)
+    packed = pack(ranges, options)
+    assert len(packed) <= tasks
+    assert all(task.ranges for task in packed)
+    assert sorted(each.span for task in packed for each in task.ranges) == sorted(each.span for each in ranges)
+    sums = [sum(each.bytes for each in task.ranges) for task in packed]
+    biggest = max((sum(s for s, r in zip(sizes, ranges, strict=True) if _together(r, of)) for of in ranges), default=0)
+    assert not sums or max(sums) - min(sums) <= max(biggest, max(sums) if len(packed) == 1 else 0)
+
+
+def _together(one: PlannedRange, other: PlannedRange) -> bool:
+    return one.span.partition.partition == other.span.partition.partition
+
+
+def test_what_is_merged_together_is_read_together() -> None:
+    options = options_for(("a", "b"), reader_tasks=2)
+    packed = pack(planned_ranges(options, spans(("a", "b"), 4), sizes=[TASK_BYTES] * 8), options)
+    assert len(packed) == 2
+    for task in packed:
+        places = [each.span.partition for each in task.ranges]
+        assert all(TopicPartition(topic, place.partition) in places for place in places for topic in ("a", "b"))
+
+
+def test_a_global_merge_is_shared_out_too() -> None:
+    options = options_for(("a", "b"), reader_tasks=2, merge="global")
+    packed = pack(planned_ranges(options, spans(("a", "b"), 1), sizes=[TASK_BYTES] * 2), options)
+    assert [len(task.ranges) for task in packed] == [1, 1]
+
+
+def test_a_small_batch_is_one_task() -> None:
+    options = options_for(("a", "b"), reader_tasks=8)
+    assert len(pack(planned_ranges(options, spans(("a", "b"), 4), sizes=[1000] * 8), options)) == 1
+    assert pack([], options) == []
+
+
+def test_ranks_are_places_in_the_option() -> None:
+    options = options_for(("b", "a"))
+    ranges = planned_ranges(options, spans(("a", "b"), 1))
+    assert [(each.span.partition.topic, each.rank) for each in ranges] == [("a", 1), ("b", 0)]

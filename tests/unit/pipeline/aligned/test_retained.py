@@ -1,0 +1,104 @@
+"""What is retained of one partition: order, sizes and the cursor, however it came and is taken."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.scripted_input import ScriptedRecord, chunk_of
+
+from understudy_pipeline.aligned.records import NO_TIME_MS, Cursor, TopicPartition, record_size
+from understudy_pipeline.aligned.retained import Retained
+
+TP = TopicPartition("weather", 0)
+BEGINNING = Cursor()
+
+
+def retained(*chunks: list[int | None], cursor: Cursor = BEGINNING, max_jump_ms: int | None = None) -> Retained:
+    held = Retained(TP, cursor, max_jump_ms=max_jump_ms)
+    first = cursor.ordinal
+    for times_ms in chunks:
+        held.add(chunk_of(TP, [ScriptedRecord(time_ms) for time_ms in times_ms], first=first))
+        first += len(times_ms)
+    return held
+
+
+def times(held: Retained) -> list[int]:
+    return held.queue(0).times_ms.tolist()  # type: ignore[no-any-return]
+
+
+def test_times_are_effective_and_go_on_from_the_cursor() -> None:
+    held = retained([3, 9], [7, None, 12], cursor=Cursor("4", 5, 6))
+    assert times(held) == [6, 9, 9, 9, 12]
+
+
+def test_a_jump_is_capped_against_the_records_of_the_chunk_before() -> None:
+    assert times(retained([10], [100], max_jump_ms=5)) == [10, 15]
+
+
+def test_what_is_taken_is_a_range_and_the_cursor_stands_behind_it() -> None:
+    held = retained([1, 2, 3], [4, 5])
+    segment = held.take(4)
+    assert segment.span.start == Cursor()
+    assert segment.span.end == held.cursor == Cursor("3", 4, 4)
+    assert times(held) == [5]
+    assert held.take(1).span == (TP, Cursor("3", 4, 4), Cursor("4", 5, 5))
+    assert (len(held), held.bytes) == (0, 0)
+
+
+def test_poison_keeps_its_place_and_takes_the_partitions_time() -> None:
+    held = retained([None, 5, None])
+    assert times(held) == [NO_TIME_MS, 5, 5]
+    assert held.first_undecodable(1) == 0
+    assert held.take(1).span.end == Cursor("0", 1, NO_TIME_MS)
+    assert held.first_undecodable(1) is None
+    assert held.first_undecodable(2) == 1
+    assert held.offset(1) == "2"
+    assert held.take(2).timestamps_ms.tolist() == [5, NO_TIME_MS]
+
+
+def test_a_queue_that_was_handed_out_stays_as_it_was() -> None:
+    held = retained([1, 2, 3])
+    before = held.queue(0).times_ms
+    for first in range(3, 300, 3):
+        held.add(chunk_of(TP, [ScriptedRecord(9)] * 3, first=first))
+        held.take(2)
+    assert before.tolist() == [1, 2, 3]
+
+
+def test_statement_57_a_records_size_counts_a_missing_key_and_value_as_0() -> None:
+    assert record_size("weather", None, None) == 8 + 8 + 4 + len("weather")
+    assert record_size("wéather", b"k", b"vv", 7) == 20 + len("wéather".encode()) + 3 + 7
+    held = retained([1, 2])
+    assert held.bytes == 2 * record_size("weather", None, None)
+    assert held.take(1).bytes == held.bytes == record_size("weather", None, None)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    chunks=st.lists(st.lists(st.none() | st.integers(0, 50), min_size=1, max_size=6), min_size=1, max_size=5),
+    data=st.data(),
+)
+def test_records_come_out_once_each_in_order_however_they_are_taken(
+    chunks: list[list[int | None]], data: st.DataObject
+) -> None:
+    held = Retained(TP, Cursor())
+    arriving, offsets, first = list(chunks), [], 0
+    while arriving or len(held):
+        if arriving and (not len(held) or data.draw(st.booleans())):
+            records = [ScriptedRecord(time_ms, b"x") for time_ms in arriving.pop(0)]
+            held.add(chunk_of(TP, records, first=first))
+            first += len(records)
+            continue
+        assert times(held) == sorted(times(held))
+        taken = held.take(data.draw(st.integers(1, len(held))))
+        offsets.extend(pa.Table.from_batches(taken.rows).column("offset").to_pylist())
+        assert taken.span.end.offset == offsets[-1]
+        assert held.bytes == len(held) * record_size("weather", None, b"x")
+    assert offsets == [str(index) for index in range(first)]
+
+
+def test_more_cannot_be_taken_than_there_is() -> None:
+    with pytest.raises(IndexError):
+        retained([1]).take(2)

@@ -1,0 +1,168 @@
+"""One run of a query, without Spark: offsets in JSON, what is read between two, and what must not be continued."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from tests.support.scripted_input import ScriptedServer
+
+from understudy_pipeline.aligned.lock import CheckpointInUseError, CheckpointLock
+from understudy_pipeline.aligned.offset import OffsetError
+from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.reading import read_task
+from understudy_pipeline.aligned.stream import AlignedStream, Json
+from understudy_shared.errors import SettingsError
+
+
+@pytest.fixture
+def server() -> ScriptedServer:
+    made = ScriptedServer({"weather": 1, "flights": 1})
+    made.put("weather", 0, 10, 30, 50)
+    made.put("flights", 0, 20, 40)
+    return made
+
+
+@pytest.fixture
+def options(server: ScriptedServer, tmp_path: Path) -> AlignedOptions:
+    return AlignedOptions(
+        inputs=(server.config,), topics=("weather", "flights"), spool=tmp_path / "spool", max_task_idle_ms=-1
+    )
+
+
+@pytest.fixture
+def stream(options: AlignedOptions) -> Iterator[AlignedStream]:
+    made = AlignedStream(options)
+    yield made
+    made.stop()
+
+
+def logged(offset: Json) -> Json:
+    """As it comes back from Spark's log."""
+    found: Json = json.loads(json.dumps(offset))
+    return found
+
+
+def advance(stream: AlignedStream, start: Json, *, records: int) -> list[Json]:
+    """Offsets of the batches until so many records are in them; the first is `start`."""
+    found, count = [start], 0
+    while count < records:
+        end = logged(stream.latest(found[-1]))
+        if end != found[-1]:
+            found.append(end)
+            count += int(str(end["records"]))
+    return found
+
+
+def values(stream: AlignedStream, start: Json, end: Json) -> list[tuple[str, str, int]]:
+    rows = [row for task in stream.tasks(start, end) for batch in read_task(task) for row in batch.to_pylist()]
+    rows.sort(key=lambda row: tuple(row["merge_order"].values()))
+    return [(row["topic"], row["offset"], row["merge_order"]["effective_ms"]) for row in rows]
+
+
+ALL = [("weather", "0", 10), ("flights", "0", 20), ("weather", "1", 30), ("flights", "1", 40), ("weather", "2", 50)]
+
+
+def test_batches_hold_every_record_in_the_order_of_time(stream: AlignedStream) -> None:
+    ends = advance(stream, logged(stream.initial()), records=5)
+    got = [row for start, end in pairwise(ends) for row in values(stream, start, end)]
+    assert sorted(got) == sorted(ALL)
+    assert len(ends) > 2 or got == ALL
+
+
+def test_a_logged_batch_is_the_same_for_a_planner_that_never_planned_it(
+    stream: AlignedStream, options: AlignedOptions
+) -> None:
+    *_, start, end = advance(stream, logged(stream.initial()), records=5)
+    planned = values(stream, start, end)
+    stream.stop()
+    again = AlignedStream(options)
+    assert values(again, start, end) == planned
+    assert not list((options.spool or Path()).rglob("*.arrow"))
+
+
+def test_while_there_is_nothing_new_the_start_comes_back_unchanged(stream: AlignedStream) -> None:
+    *_, end = advance(stream, logged(stream.initial()), records=5)
+    assert stream.latest(end) is end
+    assert stream.tasks(end, end) == []
+
+
+def test_where_a_new_checkpoint_begins_is_told_once_for_all(server: ScriptedServer, options: AlignedOptions) -> None:
+    stream = AlignedStream(replace(options, starting="latest"))
+    first = stream.initial()
+    server.put("weather", 0, 60)
+    assert stream.initial() == first
+    *_, end = advance(stream, logged(first), records=1)
+    assert values(stream, logged(first), end) == [("weather", "3", 60)]
+    stream.stop()
+
+
+@pytest.mark.parametrize("place", ["latest", "start", "end"])
+def test_a_checkpoint_of_other_options_is_refused_wherever_it_shows(
+    stream: AlignedStream, options: AlignedOptions, place: str
+) -> None:
+    other = logged(AlignedStream(replace(options, topics=("flights", "weather"))).initial())
+    mine = logged(stream.initial())
+    asked: dict[str, Callable[[], object]] = {
+        "latest": lambda: stream.latest(other),
+        "start": lambda: stream.tasks(other, mine),
+        "end": lambda: stream.tasks(mine, other),
+    }
+    with pytest.raises(OffsetError, match="topics"):
+        asked[place]()
+
+
+def test_the_second_query_on_a_checkpoint_is_refused_until_the_first_stopped(
+    options: AlignedOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("understudy_pipeline.aligned.stream.CheckpointLock", _impatient)
+    locked = replace(options, checkpoint=tmp_path / "checkpoint")
+    first, second = AlignedStream(locked), AlignedStream(locked)
+    start = first.initial()
+    with pytest.raises(CheckpointInUseError):
+        second.initial()
+    with pytest.raises(CheckpointInUseError):
+        second.tasks(start, start)
+    first.stop()
+    assert second.initial() == start
+    second.stop()
+
+
+def _impatient(checkpoint: Path) -> CheckpointLock:
+    return CheckpointLock(checkpoint, wait_s=0)
+
+
+def test_metrics_come_with_the_progress_and_at_a_port(options: AlignedOptions) -> None:
+    stream = AlignedStream(replace(options, metrics_port=0))
+    assert stream.metrics() is None
+    advance(stream, logged(stream.initial()), records=5)
+    told = stream.metrics()
+    assert told is not None
+    assert json.dumps(told)
+    assert told["batches-total"] in range(1, 6)
+    with urlopen(f"http://127.0.0.1:{told['metrics-port']}/metrics", timeout=60) as answer:
+        assert b"understudy_source_batches_total" in answer.read()
+    stream.stop()
+
+
+def test_a_port_that_is_taken_is_named(options: AlignedOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy_pipeline.aligned.stream._BIND_S", 0.0)
+    first = AlignedStream(replace(options, metrics_port=0))
+    first.initial()
+    told = first.metrics()
+    assert told is not None
+    second = AlignedStream(replace(options, metrics_port=int(str(told["metrics-port"]))))
+    with pytest.raises(SettingsError, match=str(told["metrics-port"])):
+        second.initial()
+    first.stop()
+
+
+def test_making_a_stream_opens_nothing(server: ScriptedServer, options: AlignedOptions, tmp_path: Path) -> None:
+    AlignedStream(replace(options, checkpoint=tmp_path / "checkpoint", metrics_port=0)).stop()
+    assert server.open_inputs == 0
+    assert list(tmp_path.iterdir()) == []

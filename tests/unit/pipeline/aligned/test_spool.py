@@ -1,0 +1,136 @@
+"""The spool: a cache whose loss costs a second reading and nothing else."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.support.scripted_input import ScriptedRecord, rows_of
+
+from understudy_pipeline.aligned.spool import Spool, spooled
+
+FIRST = rows_of([ScriptedRecord(1, b"a"), ScriptedRecord(None, b"b")], 0)
+SECOND = rows_of([ScriptedRecord(3, b"c")], 2)
+OTHER = rows_of([ScriptedRecord(2, b"x")], 0)
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    made = Spool(tmp_path / "spool")
+    yield made
+    made.close()
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(root.rglob("*.arrow"))
+
+
+def test_each_part_of_a_batch_is_read_back_as_it_was_written(spool: Spool) -> None:
+    written = spool.write([[FIRST, SECOND], [], [OTHER]])
+    assert written is not None
+    assert [spooled(written.path, part) for part in written.parts] == [[FIRST, SECOND], [], [OTHER]]
+
+
+def test_of_a_slice_only_its_own_records_are_written(spool: Spool) -> None:
+    written = spool.write([[FIRST.slice(1)]])
+    assert written is not None
+    assert spooled(written.path, written.parts[0]) == [FIRST.slice(1)]
+
+
+def test_there_is_one_batch_at_a_time_and_no_two_have_one_name(spool: Spool, tmp_path: Path) -> None:
+    names = set()
+    for _ in range(3):
+        written = spool.write([[FIRST]])
+        assert written is not None
+        assert files(tmp_path) == [Path(written.path)]
+        names.add(written.path)
+    assert len(names) == 3
+
+
+def test_what_was_mapped_stays_when_the_file_goes(spool: Spool) -> None:
+    written = spool.write([[FIRST]])
+    assert written is not None
+    mapped = spooled(written.path, written.parts[0])
+    spool.clear()
+    assert mapped == [FIRST]
+    with pytest.raises(OSError, match="No such file"):
+        spooled(written.path, written.parts[0])
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, -1])
+def test_a_file_that_is_not_whole_is_not_taken_for_one(spool: Spool, kept: int) -> None:
+    written = spool.write([[FIRST]])
+    assert written is not None
+    content = Path(written.path).read_bytes()
+    Path(written.path).write_bytes(content[:kept])
+    with pytest.raises((OSError, pa.ArrowException)):
+        spooled(written.path, written.parts[0])
+
+
+def test_nobody_else_may_look_into_it(spool: Spool) -> None:
+    written = spool.write([[FIRST]])
+    assert written is not None
+    assert stat.S_IMODE(Path(written.path).parent.stat().st_mode) == 0o700
+
+
+def test_a_planner_that_starts_removes_what_dead_ones_left_and_nothing_of_the_living(tmp_path: Path) -> None:
+    living, dead = Spool(tmp_path), tmp_path / "planner-dead"
+    assert living.write([[FIRST]]) is not None
+    dead.mkdir()
+    (dead / "lock").touch()
+    (dead / "7.arrow").write_bytes(b"x")
+    third = Spool(tmp_path)
+    assert third.write([[SECOND]]) is not None
+    assert not dead.exists()
+    assert len(files(tmp_path)) == 2
+    living.close()
+    third.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_tidied_away_is_made_again(spool: Spool, tmp_path: Path) -> None:
+    first = spool.write([[FIRST]])
+    assert first is not None
+    folder = Path(first.path).parent
+    for path in (*folder.iterdir(), folder):
+        path.rmdir() if path.is_dir() else path.unlink()
+    second = spool.write([[SECOND]])
+    assert second is not None
+    assert spooled(second.path, second.parts[0]) == [SECOND]
+
+
+def test_a_failing_disk_is_told_once_and_the_batch_goes_on_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_the_way = tmp_path / "spool"
+    in_the_way.touch()
+    spool = Spool(in_the_way)
+    with caplog.at_level(logging.WARNING):
+        assert [spool.write([[FIRST]]) for _ in range(3)] == [None] * 3
+    assert [record.message for record in caplog.records if "read twice" in record.message] == [caplog.messages[0]]
+    in_the_way.unlink()
+    assert spool.write([[FIRST]]) is not None
+    spool.close()
+
+
+def test_a_folder_of_another_user_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "spool"
+    root.mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    spool = Spool(root)
+    if root.stat().st_uid == 0:
+        os.chown(root, 4_000_001, -1)
+    assert spool.write([[FIRST]]) is None
+
+
+def test_the_lock_of_a_living_planner_is_held(spool: Spool) -> None:
+    written = spool.write([[FIRST]])
+    assert written is not None
+    with (Path(written.path).parent / "lock").open() as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,413 @@
+"""Files as an input: every row once, in the order of names, whatever the pieces; and what must not happen to files."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from understudy_pipeline.aligned.records import ROW_SCHEMA, Cursor, TopicPartition
+from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.files import FilesConfig, FilesInput
+from understudy_pipeline.inputs.protocol import DataLostError, Range, UnknownTopicError
+from understudy_shared.errors import SettingsError
+
+TP = TopicPartition("weather", 0)
+BY_FIELD = TimestampRule("t")
+MANY = 1_000_000
+START = Cursor()
+STARTED: list[FilesInput] = []
+
+
+def line(ms: int) -> bytes:
+    return orjson.dumps({"t": ms})
+
+
+def config(root: Path, *, rule: TimestampRule = BY_FIELD, fail_on_data_loss: bool = True) -> FilesConfig:
+    return FilesConfig(root, ("weather",), rule, fail_on_data_loss)
+
+
+def write(root: Path, name: str, *values: bytes, end: bytes = b"\n", topic: str = "weather") -> Path:
+    """A file as a careful writer writes it: complete when it appears."""
+    folder = root / topic
+    folder.mkdir(parents=True, exist_ok=True)
+    hidden = folder / f".{Path(name).name}"
+    hidden.write_bytes(b"\n".join(values) + (end if values else b""))
+    return hidden.rename(folder / name)
+
+
+def write_parquet(root: Path, name: str, columns: dict[str, Any], *, rows_of_group: int = 100) -> None:
+    folder = root / "weather"
+    folder.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pa.table(columns), folder / name, row_group_size=rows_of_group)
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    while STARTED:
+        STARTED.pop().close()
+
+
+def started(of: FilesConfig, cursor: Cursor = START) -> FilesInput:
+    """Closed when the test ends."""
+    reads = of.open()
+    STARTED.append(reads)
+    reads.seek({TP: cursor}, timeout_ms=1000)
+    return reads
+
+
+def fetched(reads: FilesInput, pieces: Sequence[int] = (MANY,)) -> list[dict[str, Any]]:
+    """Everything that is there, in turns that ask for so many rows, round about."""
+    rows: list[dict[str, Any]] = []
+    for turn in range(100_000):
+        answer = reads.fetch({TP: pieces[turn % len(pieces)]}, timeout_ms=0)
+        assert sum(len(chunk.sizes) for chunk in answer.chunks) <= pieces[turn % len(pieces)]
+        for chunk in answer.chunks:
+            assert chunk.rows.schema == ROW_SCHEMA
+            rows += chunk.rows.to_pylist()
+        if answer.lags[TP] == 0:
+            return rows
+    raise AssertionError("no end of it")
+
+
+def behind(row: dict[str, Any] | None) -> Cursor:
+    return Cursor() if row is None else Cursor(row["offset"], row["ordinal"] + 1)
+
+
+def read_range(of: FilesConfig, start: Cursor, end: Cursor) -> list[dict[str, Any]]:
+    reader = of.open_reader()
+    rows = [row for batch in reader.read(Range(TP, start, end)) for row in batch.to_pylist()]
+    reader.close()
+    return rows
+
+
+def offsets(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["offset"] for row in rows]
+
+
+lines = st.lists(
+    st.one_of(st.integers(0, 999).map(line), st.sampled_from([b"", b"  ", b"no JSON", b'{"x": 1}'])), max_size=9
+)
+
+
+@given(st.lists(st.tuples(lines, st.sampled_from([b"", b"\n", b"\r\n"])), max_size=5), st.data())
+def test_pieces_and_ranges_of_json_lines_give_the_rows_that_one_reading_gives(
+    files: list[tuple[list[bytes], bytes]], data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as name:
+        root = Path(name)
+        (root / "weather").mkdir()
+        for number, (values, end) in enumerate(files):
+            write(root, f"{number}.jsonl", *values, end=end)
+        of = config(root)
+        every = fetched(started(of))
+        assert [row["value"] for row in every] == [each for values, _ in files for each in values if each.strip()]
+        assert [row["ordinal"] for row in every] == list(range(len(every)))
+        assert fetched(started(of), data.draw(st.lists(st.integers(1, 4), min_size=1))) == every
+        if every:
+            first, last = sorted(data.draw(st.tuples(*[st.integers(-1, len(every) - 1)] * 2)))
+            start, end_at = (behind(every[at] if at >= 0 else None) for at in (first, last))
+            assert read_range(of, start, end_at) == every[first + 1 : last + 1]
+            assert fetched(started(of, start)) == every[first + 1 :], "and so does a restart"
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 25), max_size=3), st.integers(1, 7), st.data())
+def test_pieces_and_ranges_of_parquet_give_the_rows_that_one_reading_gives(
+    counts: list[int], rows_of_group: int, data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as name:
+        root = Path(name)
+        (root / "weather").mkdir()
+        for number, count in enumerate(counts):
+            values = [f"{number}-{row}" for row in range(count)]
+            typed = {"value": pa.array(values, pa.string()), "timestamp": pa.array(range(count), pa.int64())}
+            write_parquet(root, f"{number}.parquet", typed, rows_of_group=rows_of_group)
+        of = config(root, rule=TimestampRule())
+        every = fetched(started(of))
+        assert [row["value"] for row in every] == [
+            b"%d-%d" % (n, row) for n, c in enumerate(counts) for row in range(c)
+        ]
+        assert fetched(started(of), data.draw(st.lists(st.integers(1, 9), min_size=1))) == every
+        if every:
+            first, last = sorted(data.draw(st.tuples(*[st.integers(-1, len(every) - 1)] * 2)))
+            start, end = (behind(every[at] if at >= 0 else None) for at in (first, last))
+            assert read_range(of, start, end) == every[first + 1 : last + 1]
+            assert fetched(started(of, start)) == every[first + 1 :]
+
+
+def test_a_line_without_a_time_is_a_record_without_one_and_blank_lines_are_none(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", line(5), b"", b"no JSON", b'{"t": null}', line(7), end=b"")
+    rows = fetched(started(config(tmp_path)))
+    assert offsets(rows) == ["a.jsonl:0", "a.jsonl:2", "a.jsonl:3", "a.jsonl:4"]
+    assert [row["timestamp_ms"] for row in rows] == [5, None, None, 7]
+    assert [row["key"] for row in rows] == [None] * 4
+
+
+def test_a_line_longer_than_a_block_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy_pipeline.inputs.json_lines.BLOCK_BYTES", 7)
+    values = [b'{"t": 1, "x": "%s"}' % (b"x" * size) for size in (0, 100, 3)]
+    write(tmp_path, "a.jsonl", *values, end=b"\r\n")
+    rows = fetched(started(config(tmp_path)), [1])
+    assert [row["value"] for row in rows] == values
+    assert read_range(config(tmp_path), behind(rows[0]), behind(rows[2])) == rows[1:]
+
+
+def test_parquet_has_keys_and_times_of_its_own(tmp_path: Path) -> None:
+    times = pa.array([1_500, None, 2**60], pa.timestamp("us", "UTC"))
+    write_parquet(tmp_path, "a.parquet", {"key": ["k", None, ""], "value": [b"1", b"2", None], "timestamp": times})
+    rows = fetched(started(config(tmp_path, rule=TimestampRule())))
+    assert [(row["key"], row["value"], row["timestamp_ms"]) for row in rows] == [
+        (b"k", b"1", 1),
+        (None, b"2", None),
+        (b"", None, None),  # a year that Spark does not have
+    ]
+
+
+def test_sizes_are_those_of_kip_770(tmp_path: Path) -> None:
+    write_parquet(tmp_path, "a.parquet", {"key": ["ab", None], "value": [b"", None], "timestamp": [1, 2]})
+    chunk = started(config(tmp_path, rule=TimestampRule())).fetch({TP: 9}, timeout_ms=0).chunks[0]
+    assert chunk.sizes.tolist() == [8 + 8 + 4 + len("weather") + 2, 8 + 8 + 4 + len("weather")]
+
+
+def test_names_that_begin_with_a_dot_or_an_underscore_are_not_there(tmp_path: Path) -> None:
+    write(tmp_path, "b.jsonl", line(1))
+    for name in (".a.jsonl", "_SUCCESS", "_a.csv"):
+        (tmp_path / "weather" / name).write_bytes(line(0))
+    (tmp_path / "weather" / "_temporary").mkdir()
+    assert config(tmp_path).open().partitions(timeout_ms=1000) == {"weather": 1}
+    assert offsets(fetched(started(config(tmp_path)))) == ["b.jsonl:0"]
+
+
+def test_folders_with_numbers_are_partitions_and_grow(tmp_path: Path) -> None:
+    for partition in range(2):
+        write(tmp_path, f"{partition}.jsonl", line(partition), topic=f"weather/{partition}")
+    reads = config(tmp_path).open()
+    assert reads.partitions(timeout_ms=1000) == {"weather": 2}
+    partitions = [TopicPartition("weather", p) for p in range(2)]
+    reads.seek(dict.fromkeys(partitions, Cursor()), timeout_ms=1000)
+    answer = reads.fetch(dict.fromkeys(partitions, 9), timeout_ms=0)
+    assert {chunk.partition: offsets(chunk.rows.to_pylist()) for chunk in answer.chunks} == {
+        partitions[0]: ["0.jsonl:0"],
+        partitions[1]: ["1.jsonl:0"],
+    }
+    reads.close()
+    write(tmp_path, "2.jsonl", line(2), topic="weather/2")
+    assert reads.partitions(timeout_ms=1000) == {"weather": 3}
+
+
+@pytest.mark.parametrize(
+    ("paths", "said"),
+    [
+        (["0/a.jsonl", "2/a.jsonl"], "holds 0, 2"),
+        (["0/a.jsonl", "a.jsonl"], "holds 0, a.jsonl"),
+        (["x/a.jsonl"], "holds x"),
+        (["a.csv"], "'a.csv' is no file of records"),
+        (["a.jsonl.gz"], "is no file of records"),
+    ],
+    ids=["gap", "files-beside-partitions", "no-number", "other-kind", "gzip"],
+)
+def test_a_folder_that_cannot_be_meant_is_refused(tmp_path: Path, paths: list[str], said: str) -> None:
+    for path in paths:
+        (tmp_path / "weather" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "weather" / path).write_bytes(line(1))
+    with pytest.raises(SettingsError, match=said):
+        config(tmp_path).open().partitions(timeout_ms=1000)
+
+
+def test_a_topic_without_a_folder_is_unknown_and_those_that_are_there_are_told(tmp_path: Path) -> None:
+    (tmp_path / "wether").mkdir()
+    with pytest.raises(UnknownTopicError, match="There are: wether"):
+        config(tmp_path).open().partitions(timeout_ms=1000)
+
+
+def test_json_lines_need_the_field_of_their_time(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", line(1))
+    with pytest.raises(SettingsError, match="json:<field>"):
+        config(tmp_path, rule=TimestampRule()).open().partitions(timeout_ms=1000)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"timestamp": [1]}, "no column 'value'"),
+        ({"value": [1], "timestamp": [1]}, "'value' is int64"),
+        ({"value": ["x"], "key": [1.5], "timestamp": [1]}, "'key' is double"),
+        ({"value": ["x"]}, "no column 'timestamp'"),
+        ({"value": ["x"], "timestamp": ["2024"]}, "'timestamp' is string"),
+    ],
+    ids=["no-value", "value-type", "key-type", "no-time", "time-type"],
+)
+def test_a_parquet_schema_that_does_not_fit_is_told_when_partitions_are_asked(
+    tmp_path: Path, columns: dict[str, Any], said: str
+) -> None:
+    write_parquet(tmp_path, "a.parquet", columns)
+    with pytest.raises(SettingsError, match=said) as caught:
+        config(tmp_path, rule=TimestampRule()).open().partitions(timeout_ms=1000)
+    assert "a.parquet" in caught.value.where
+
+
+def test_a_file_that_is_no_parquet_is_told_after_the_rows_before_it(tmp_path: Path) -> None:
+    write_parquet(tmp_path, "a.parquet", {"value": ["x"], "timestamp": [1]})
+    (tmp_path / "weather" / "b.parquet").write_bytes(b"PAR1 but nothing of it")
+    reads = started(config(tmp_path, rule=TimestampRule()))
+    answer = reads.fetch({TP: 9}, timeout_ms=0)
+    assert offsets(answer.chunks[0].rows.to_pylist()) == ["a.parquet:0"]
+    assert TP not in answer.lags, "what lies behind is not known"
+    with pytest.raises(SettingsError, match=r"b\.parquet"):
+        reads.fetch({TP: 9}, timeout_ms=0)
+
+
+def test_the_lag_is_zero_when_every_file_was_read_to_its_end_and_only_then(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", line(1), line(2))
+    write(tmp_path, "b.jsonl", line(3))
+    reads = started(config(tmp_path))
+    assert [reads.fetch({TP: 1}, timeout_ms=0).lags[TP] for _ in range(3)] == [2, 1, 0]
+    write(tmp_path, "c.jsonl", line(4), line(5))
+    assert reads.fetch({TP: 1}, timeout_ms=0).lags[TP] == 1
+
+
+def test_from_now_on_is_behind_the_last_row(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", line(1), line(2), b"", b" ")
+    write(tmp_path, "b.jsonl")
+    of = config(tmp_path)
+    cursor = of.open().first_cursors([TP], timeout_ms=1000)[TP]
+    assert cursor.offset == "a.jsonl:1"
+    write(tmp_path, "c.jsonl", line(3))
+    assert offsets(fetched(started(of, cursor))) == ["c.jsonl:0"]
+    (tmp_path / "empty" / "weather").mkdir(parents=True)
+    assert config(tmp_path / "empty").open().first_cursors([TP], timeout_ms=1000)[TP] == Cursor()
+
+
+def test_a_fetch_waits_for_a_file_no_longer_than_it_may(tmp_path: Path) -> None:
+    (tmp_path / "weather").mkdir()
+    answer = started(config(tmp_path)).fetch({TP: 1}, timeout_ms=30)
+    assert (answer.chunks, answer.lags) == ([], {TP: 0})
+
+
+def loses(reads: FilesInput, *, said: str) -> None:
+    for _ in range(2):  # it is no less lost when it is asked again
+        with pytest.raises(DataLostError, match=said):
+            reads.fetch({TP: 9}, timeout_ms=0)
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.__dict__.get("action") == "data-lost"]
+
+
+@pytest.mark.parametrize("fail", [True, False], ids=["fail", "warn"])
+def test_a_file_that_appears_before_its_turn_was_over_is_out_of_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fail: bool
+) -> None:
+    write(tmp_path, "b.jsonl", line(1), line(2))
+    reads = started(config(tmp_path, fail_on_data_loss=fail))
+    reads.fetch({TP: 1}, timeout_ms=0)
+    write(tmp_path, "a.jsonl", line(0))
+    if fail:
+        loses(reads, said=r"'a\.jsonl' appeared after 'b\.jsonl' was read")
+        return
+    with caplog.at_level(logging.WARNING):
+        assert offsets(fetched(reads)) == ["b.jsonl:1"]
+        assert fetched(reads) == []
+    assert len(warned(caplog)) == 1
+
+
+@pytest.mark.parametrize("fail", [True, False], ids=["fail", "warn"])
+def test_a_file_that_goes_unread_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture, fail: bool) -> None:
+    write(tmp_path, "a.jsonl", line(1), line(2))
+    unread = write(tmp_path, "b.jsonl", line(3))
+    write(tmp_path, "c.jsonl", line(4))
+    reads = started(config(tmp_path, fail_on_data_loss=fail))
+    reads.fetch({TP: 1}, timeout_ms=0)
+    unread.unlink()
+    if fail:
+        loses(reads, said=r"'b\.jsonl' is gone")
+        return
+    with caplog.at_level(logging.WARNING):
+        assert offsets(fetched(reads)) == ["a.jsonl:1", "c.jsonl:0"]
+    assert len(warned(caplog)) == 1
+
+
+def test_a_file_that_goes_after_it_was_read_is_not_missed(tmp_path: Path) -> None:
+    first = write(tmp_path, "a.jsonl", line(1))
+    second = write(tmp_path, "b.jsonl", line(2))
+    reads = started(config(tmp_path))
+    rows = fetched(reads)
+    first.unlink()
+    second.unlink()
+    write(tmp_path, "c.jsonl", line(3))
+    assert offsets(fetched(reads)) == ["c.jsonl:0"]
+    assert offsets(read_range(config(tmp_path), behind(rows[1]), Cursor("c.jsonl:0", 3))) == ["c.jsonl:0"]
+
+
+def test_after_a_restart_the_file_that_was_read_last_must_be_there(tmp_path: Path) -> None:
+    write(tmp_path, "b.jsonl", line(2))
+    with pytest.raises(DataLostError, match=r"'a\.jsonl' is gone"):
+        started(config(tmp_path), Cursor("a.jsonl:0", 1))
+    lenient = config(tmp_path, fail_on_data_loss=False)
+    assert offsets(fetched(started(lenient, Cursor("a.jsonl:0", 1)))) == ["b.jsonl:0"]
+    with pytest.raises(DataLostError, match="ends before its row 3"):
+        started(config(tmp_path), Cursor("b.jsonl:3", 4))
+
+
+@pytest.mark.parametrize("content", [b"", b'{"t": 1}\n{"t": 2}\n{"t": 3}\n'], ids=["truncated", "grown"])
+@pytest.mark.parametrize("taken", [1, 2])
+def test_a_file_that_changes_after_it_was_begun_is_lost(tmp_path: Path, content: bytes, taken: int) -> None:
+    path = write(tmp_path, "a.jsonl", line(1), line(2))
+    reads = started(config(tmp_path))
+    reads.fetch({TP: taken}, timeout_ms=0)
+    path.write_bytes(content)
+    loses(reads, said=r"'a\.jsonl' changed from 16 to \d+ bytes")
+
+
+@pytest.mark.parametrize("harm", ["first-gone", "end-gone", "middle-gone", "truncated", "between"])
+def test_a_range_is_read_as_it_was_planned_or_not_at_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: str
+) -> None:
+    paths = [write(tmp_path, f"{name}.jsonl", line(1), line(2)) for name in "bdf"]
+    rows = fetched(started(config(tmp_path)))
+    match harm:
+        case "first-gone":
+            paths[0].unlink()
+        case "middle-gone":
+            paths[1].unlink()
+        case "end-gone":
+            paths[2].unlink()
+        case "truncated":
+            paths[1].write_bytes(line(1))
+        case "between":
+            write(tmp_path, "e.jsonl", line(3))
+    with pytest.raises(DataLostError, match=r"from 'b\.jsonl:0' to 'f\.jsonl:1' are lost"):
+        read_range(config(tmp_path), behind(rows[0]), behind(rows[5]))
+    lenient = config(tmp_path, fail_on_data_loss=False)
+    left = read_range(lenient, behind(rows[0]), behind(rows[5]))
+    assert len(left) == {"first-gone": 4, "end-gone": 3, "middle-gone": 3, "truncated": 4, "between": 6}[harm]
+    assert len(warned(caplog)) == 1
+
+
+def test_ranges_that_follow_each_other_go_on_in_the_open_file(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", *[line(ms) for ms in range(6)])
+    of = config(tmp_path)
+    every = fetched(started(of))
+    reader = of.open_reader()
+    for first, last in ((0, 2), (2, 3), (1, 4), (4, 5)):
+        span = Range(TP, behind(every[first]), behind(every[last]))
+        assert [row for batch in reader.read(span) for row in batch.to_pylist()] == every[first + 1 : last + 1]
+    reader.close()
+
+
+def test_the_configuration_travels_to_executors(tmp_path: Path) -> None:
+    of = config(tmp_path)
+    assert pickle.loads(pickle.dumps(of)) == of
+    assert hash(of) == hash(pickle.loads(pickle.dumps(of)))

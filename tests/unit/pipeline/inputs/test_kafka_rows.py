@@ -1,0 +1,102 @@
+"""librdkafka's messages become columns without losing what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_pipeline.aligned.records import ROW_SCHEMA, TopicPartition, record_size
+from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.kafka_rows import sort_out, to_chunk
+
+WHERE = TopicPartition("wetter-ä", 3)
+TIME_MS = 1_700_000_000_000
+
+
+def message(offset: int, value: bytes | None = b"v", *, where: TopicPartition = WHERE, **more: Any) -> Message:
+    given = {"timestamp": (TIMESTAMP_CREATE_TIME, TIME_MS), **more}
+    return Message(topic=where.topic, partition=where.partition, offset=offset, value=value, **given)
+
+
+def test_keys_values_headers_and_nulls_arrive_as_they_were() -> None:
+    headers = [("a", b"1"), ("a", None)]
+    messages = [message(7, None, key=None), message(9, b"", key=b"k", headers=headers)]
+    rows = to_chunk(WHERE, messages, TimestampRule(), include_headers=True).rows
+    assert rows.schema == ROW_SCHEMA
+    assert rows.to_pylist() == [
+        {"offset": "7", "ordinal": 7, "timestamp_ms": TIME_MS, "key": None, "value": None, "headers": []},
+        {
+            "offset": "9",
+            "ordinal": 9,
+            "timestamp_ms": TIME_MS,
+            "key": b"k",
+            "value": b"",
+            "headers": [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+        },
+    ]
+
+
+def test_headers_that_nobody_asked_for_are_null_but_count_in_the_size() -> None:
+    chunk = to_chunk(WHERE, [message(0, headers=[("ab", b"123")])], TimestampRule(), include_headers=False)
+    assert chunk.rows["headers"].to_pylist() == [None]
+    assert chunk.sizes.tolist() == [record_size(WHERE.topic, None, b"v", 5)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.binary(max_size=9),
+            st.none() | st.binary(max_size=9),
+            st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=3), st.none() | st.binary(max_size=3))),
+        ),
+        min_size=1,
+    )
+)
+def test_sizes_are_those_of_kip_770(
+    records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
+) -> None:
+    messages = [message(0, value, key=key, headers=headers) for key, value, headers in records]
+    sizes = to_chunk(WHERE, messages, TimestampRule(), include_headers=False).sizes
+    expected = [
+        record_size(WHERE.topic, key, value, sum(len(name.encode()) + len(told or b"") for name, told in headers))
+        for key, value, headers in records
+    ]
+    assert sizes.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "told",
+    [(TIMESTAMP_NOT_AVAILABLE, -1), (TIMESTAMP_CREATE_TIME, -1), (TIMESTAMP_CREATE_TIME, 2**62)],
+    ids=["none", "below 1970", "beyond Spark's years"],
+)
+def test_a_record_without_a_usable_time_is_a_poison_record(told: tuple[int, int]) -> None:
+    rows = to_chunk(WHERE, [message(0, timestamp=told), message(1)], TimestampRule(), include_headers=False).rows
+    assert rows["timestamp_ms"].to_pylist() == [None, TIME_MS]
+
+
+def test_a_time_may_come_from_a_field_of_the_value() -> None:
+    messages = [message(0, b'{"at": 5}'), message(1, b"{"), message(2, None)]
+    rows = to_chunk(WHERE, messages, TimestampRule("at"), include_headers=False).rows
+    assert rows["timestamp_ms"].to_pylist() == [5, None, None]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.booleans()), max_size=40))
+def test_each_record_comes_under_its_partition_in_order_and_events_apart(marks: list[tuple[str, int, bool]]) -> None:
+    messages = [
+        message(index, where=TopicPartition(topic, partition), error=KafkaError(1) if is_event else None)
+        for index, (topic, partition, is_event) in enumerate(marks)
+    ]
+    records, events = sort_out(messages)
+    assert [event.offset() for event in events] == [index for index, mark in enumerate(marks) if mark[2]]
+    found = {where: [one.offset() for one in some] for where, some in records.items()}
+    assert found == {
+        TopicPartition(topic, partition): [
+            index for index, mark in enumerate(marks) if mark == (topic, partition, False)
+        ]
+        for topic, partition, is_event in marks
+        if not is_event
+    }
