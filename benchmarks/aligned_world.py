@@ -89,7 +89,7 @@ def wait_for_batch(query: StreamingQuery, checkpoint: Path, batch: int, *, limit
     """Return when it is committed. Looks at the checkpoint: asking Spark would be work for what is measured."""
     end_s = time.monotonic() + limit_s
     while not (checkpoint / "commits" / str(batch)).exists():
-        if time.monotonic() > end_s or (failure := query.exception()) is not None and failure:
+        if time.monotonic() > end_s or ((failure := query.exception()) is not None and failure):
             raise RuntimeError(f"batch {batch} was not committed: {query.exception()}")
         time.sleep(_LOOK_S)
 

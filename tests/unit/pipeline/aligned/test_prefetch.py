@@ -172,7 +172,9 @@ def test_a_server_that_is_away_is_asked_less_and_less_often_and_at_once_after_an
     assert bench.turns(1) == [FIRST_BACKOFF_MS]
 
 
-def test_going_away_and_coming_back_are_said_once_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_statement_33_waiting_is_silent_and_going_away_and_coming_back_are_said_once_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench("a")
     bench.server.go_away()
@@ -208,7 +210,7 @@ def test_what_nobody_foresaw_is_kept_too_and_makes_lags_unknown(started: list[Pr
     assert bench.lag(A) is None
 
 
-def test_what_was_asked_before_a_seek_is_not_taken_in_after_it(started: list[Prefetch]) -> None:
+def test_statement_51_what_was_asked_before_a_seek_is_not_taken_in_after_it(started: list[Prefetch]) -> None:
     bench = Bench("a").ready()
     bench.server.put("a", 0, *range(10))
     bench.server.hang()
@@ -349,7 +351,7 @@ def test_one_that_hangs_is_not_waited_for(started: list[Prefetch]) -> None:
     assert bench.prefetch.join(PATIENCE_S)
 
 
-def test_a_slow_answer_holds_up_nobody_who_looks_at_the_desk(started: list[Prefetch]) -> None:
+def test_statement_48_a_fetch_that_takes_long_holds_up_no_plan(started: list[Prefetch]) -> None:
     bench = Bench("a").ready()
     bench.server.hang()
     bench.prefetch.start()

@@ -258,7 +258,7 @@ def test_a_parquet_schema_that_does_not_fit_is_told_when_partitions_are_asked(
     assert "a.parquet" in caught.value.where
 
 
-def test_a_file_that_is_no_parquet_is_told_after_the_rows_before_it(tmp_path: Path) -> None:
+def test_statement_52_what_is_wrong_with_a_file_is_told_after_the_rows_before_it(tmp_path: Path) -> None:
     write_parquet(tmp_path, "a.parquet", {"value": ["x"], "timestamp": [1]})
     (tmp_path / "weather" / "b.parquet").write_bytes(b"PAR1 but nothing of it")
     reads = started(config(tmp_path, rule=TimestampRule()))
