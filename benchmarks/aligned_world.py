@@ -20,6 +20,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.kafka_broker import KafkaBroker, jars
+from tests.support.process_table import processes_below
 from tests.support.spark_session import REPOSITORY, spark_session
 
 POM = Path(__file__).parent / "spark_kafka_jars" / "pom.xml"
@@ -29,7 +30,8 @@ FIRST_TIME_MS = 1_700_000_000_000
 
 _FETCH_LIMIT_S = 300
 _FLUSH_S = 120
-_LOOK_S = 0.02
+_BATCHES_LIMIT_S = 300
+_LOOK_S, _ASK_S = 0.02, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ class World:
     def checkpoint(self) -> Path:
         """A new one."""
         return Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self.folder))
+
+    def spark_cpu_s(self) -> float:
+        """What Spark's Java and its Python processes have used since they began, those that have ended included."""
+        java = self.spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # noqa: SLF001
+        return sum(map(_cpu_s, [java, *processes_below(java)]))
 
 
 @contextmanager
@@ -85,12 +92,15 @@ def started(frame: DataFrame, checkpoint: Path, *, available_now: bool) -> Strea
     return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")).start()
 
 
-def wait_for_batch(query: StreamingQuery, checkpoint: Path, batch: int, *, limit_s: float = 300) -> None:
-    """Return when it is committed. Looks at the checkpoint: asking Spark would be work for what is measured."""
-    end_s = time.monotonic() + limit_s
+def wait_for_batch(query: StreamingQuery, checkpoint: Path, batch: int) -> None:
+    """Return when it is committed. Looks at the checkpoint: to ask Spark often would disturb what is measured."""
+    end_s = ask_s = time.monotonic()
+    end_s += _BATCHES_LIMIT_S
     while not (checkpoint / "commits" / str(batch)).exists():
-        if time.monotonic() > end_s or ((failure := query.exception()) is not None and failure):
+        now_s = time.monotonic()
+        if now_s > end_s or (now_s > ask_s and not query.isActive):
             raise RuntimeError(f"batch {batch} was not committed: {query.exception()}")
+        ask_s = max(ask_s, now_s + _ASK_S) if now_s > ask_s else ask_s
         time.sleep(_LOOK_S)
 
 
@@ -104,6 +114,15 @@ def _session_conf(folder: Path) -> dict[str, str]:
         "spark.jars": ",".join(map(str, sorted(_spark_kafka_jars().glob("*.jar")))),
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
     }
+
+
+def _cpu_s(pid: int) -> float:
+    """Of a process and of its children that it has waited for; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _spark_kafka_jars() -> Path:

@@ -25,15 +25,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 SYSTEM = "tests/system/"
+KAFKA = "tests/integration/test_kafka_input_"
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped
     """With several workers a file's tests stay together, because their fixtures are dear, and the system's tests are
-    all on one: they take longest, mostly by waiting, measure what readers notice, and share a demo.
+    all on one: they take longest, mostly by waiting, measure what readers notice, and share a demo. Those that need a
+    Kafka broker share one.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return SYSTEM if nodeid.startswith(SYSTEM) else nodeid.partition("::")[0]
+        shared = next((together for together in (SYSTEM, KAFKA) if nodeid.startswith(together)), None)
+        return shared or nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:

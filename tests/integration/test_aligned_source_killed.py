@@ -1,22 +1,31 @@
-"""A driver that is killed in mid-batch: the batch that its log promises is read again, record for record."""
+"""A driver that is killed in mid-batch: the batch that its log promises is read again, record for record.
+
+Of what a killed driver leaves, its planner ends by itself; one that is killed too leaves its spool, which the next
+one removes.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.aligned_spark import QUICK, InputLogs, Row, files_options, load, run_to_end
+from tests.support.aligned_spark import QUICK, InputLogs, Row, files_options, has_ended, load, planner_of, run_to_end
 from tests.support.spark_process import spark_job
-from tests.support.spark_queries import committed_batches, settings
+from tests.support.spark_queries import committed_batches, settings, wait_until
 
 TOPICS = "weather,flights"
 HELD = 1
 
 
+@pytest.mark.parametrize(
+    "killed", ["the JVM", pytest.param("everything", marks=pytest.mark.full)], ids=["JVM", "everything"]
+)
 def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9(
-    request: pytest.FixtureRequest, tmp_path: Path
+    request: pytest.FixtureRequest, tmp_path: Path, killed: str
 ) -> None:
     logs, checkpoint, spool = InputLogs(tmp_path / "input"), tmp_path / "checkpoint", tmp_path / "spool"
     for partition in range(2):
@@ -28,7 +37,12 @@ def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9(
     arguments = [str(checkpoint), "--options", json.dumps(options), "--hold", str(HELD)]
     with spark_job("aligned_until_killed.py", [*arguments, "--folder", str(tmp_path / "job")], tmp_path / "job") as job:
         job.wait_for_line(f"batch {HELD} written")
+        if killed == "the JVM":
+            planner = planner_of(checkpoint)
+            os.kill(_parent(planner), signal.SIGKILL)
+            wait_until(lambda: has_ended(planner), what="the end of a planner without a driver")
         job.kill()
+    assert len(list(spool.iterdir())) == (0 if killed == "the JVM" else 1)
     assert committed_batches(checkpoint) == tuple(range(HELD))
     # What comes in the meantime must not get into the batch, nor may other bounds change it.
     logs.add("weather", 0, [60, 210])
@@ -41,4 +55,9 @@ def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9(
     assert kept.batches[HELD] == rows[HELD]
     everything = rows[0] + kept.rows
     assert len(everything) == len(set(everything)) == 82
-    assert not list(spool.rglob("*.arrow")) or len(list(spool.iterdir())) == 1
+    wait_until(lambda: not list(spool.iterdir()), what="the removal of every spool")
+
+
+def _parent(process: int) -> int:
+    stat = Path(f"/proc/{process}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])

@@ -80,7 +80,7 @@ def test_a_turn_brings_no_more_of_a_partition_than_was_wanted_and_the_rest_comes
         assert reads.values(b) == numbered(10)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(wants=st.lists(st.dictionaries(st.integers(0, 2), st.integers(1, 400), max_size=3), max_size=12))
 def test_whatever_is_wanted_when_nothing_is_lost_or_comes_twice(servers: str, wants: list[dict[int, int]]) -> None:
     topic = new_topic()

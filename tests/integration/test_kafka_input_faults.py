@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.support.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_talk import Reading, produce
 from tests.support.spark_queries import wait_until
 
@@ -18,12 +18,6 @@ from understudy_pipeline.inputs.protocol import DataLostError, InputError, Range
 TIMEOUT_MS = 1_500
 FAR_TOO_LONG_S = 20
 """Librdkafka's own limits are 60 s."""
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    with kafka_broker(tmp_path_factory.mktemp("kafka")) as found:
-        yield found
 
 
 @contextmanager
@@ -98,6 +92,7 @@ def test_an_input_of_a_hanging_broker_is_closed_without_it(broker: KafkaBroker) 
             broker.resume()
 
 
+@pytest.mark.full
 def test_a_broker_that_was_killed_is_an_error_until_it_is_back_and_nothing_is_lost_or_read_twice(
     broker: KafkaBroker,
 ) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from tests.support.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_talk import Reading, begin_transaction, produce
 from tests.support.spark_queries import wait_until
 
@@ -18,12 +18,6 @@ from understudy_pipeline.inputs.kafka import KafkaConfig
 from understudy_pipeline.inputs.protocol import DataLostError, Range, UnknownTopicError
 
 END_S = 30
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    with kafka_broker(tmp_path_factory.mktemp("kafka")) as found:
-        yield found
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +13,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.spark_queries import wait_until
 
+from understudy_pipeline.aligned.lock import LOCK_NAME
+
 QUICK = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.streaming.noDataProgressEventInterval": "100",
 }
 """Of a session: batches of a few rows are done before their classes would be compiled."""
+
+
+_STARTS = 3
+_TOO_SLOW = "Python worker failed to connect back"
+"""Of a planner that took 10 s to start, which Spark gives it whatever its settings, on a machine with too much to do.
+Nothing of the source or of the checkpoint has been touched by then."""
 
 
 class Row(NamedTuple):
@@ -93,7 +101,7 @@ def files_options(logs: InputLogs, topics: str, **more: str) -> dict[str, str]:
 def run_to_end(frame: DataFrame, checkpoint: Path, kept: Kept | None = None) -> Kept:
     """Everything that is there now, and then the query has ended. Raises what ended it before."""
     kept = kept or Kept()
-    query = _started(frame, checkpoint, kept, available_now=True)
+    query = started(frame, checkpoint, kept.keep, available_now=True)
     query.awaitTermination()
     return kept
 
@@ -102,11 +110,25 @@ def run_to_end(frame: DataFrame, checkpoint: Path, kept: Kept | None = None) -> 
 def running(frame: DataFrame, checkpoint: Path, kept: Kept | None = None) -> Iterator[tuple[StreamingQuery, Kept]]:
     """A query that goes on until the end of the block."""
     kept = kept or Kept()
-    query = _started(frame, checkpoint, kept, available_now=False)
+    query = started(frame, checkpoint, kept.keep, available_now=False)
     try:
         yield query, kept
     finally:
         query.stop()
+
+
+def planner_of(checkpoint: Path) -> int:
+    """The process that holds a query's checkpoint, where the source has the option `checkpoint`."""
+    return int((checkpoint / LOCK_NAME).read_text())
+
+
+def has_ended(process: int) -> bool:
+    """Whether it is gone, or waits only for its parent to take notice."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 def wait_for_rows(query: StreamingQuery, kept: Kept, count: int) -> None:
@@ -116,7 +138,20 @@ def wait_for_rows(query: StreamingQuery, kept: Kept, count: int) -> None:
         raise AssertionError(f"the query ended after {len(kept.rows)} rows: {query.exception()}")
 
 
-def _started(frame: DataFrame, checkpoint: Path, kept: Kept, *, available_now: bool) -> StreamingQuery:
-    writer = frame.writeStream.foreachBatch(kept.keep).option("checkpointLocation", str(checkpoint))
+def started(
+    frame: DataFrame, checkpoint: Path, keep: Callable[[DataFrame, int], None], *, available_now: bool
+) -> StreamingQuery:
+    """A query that has its planner, or has failed."""
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
     writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
+    for _ in range(_STARTS - 1):
+        query = writer.start()
+        wait_until(lambda query=query: _has_planner(query), what="the query's planner")  # type: ignore[misc]
+        if query.isActive or _TOO_SLOW not in str(query.exception()):
+            return query
     return writer.start()
+
+
+def _has_planner(query: StreamingQuery) -> bool:
+    """Or has failed."""
+    return not query.isActive or not query.status["message"].startswith("Initializing")

@@ -1,4 +1,4 @@
-"""Which options decide the order of records: a checkpoint that was begun with others cannot be continued (pure)."""
+"""Which options decide what records are and their order: a checkpoint begun with others cannot be continued (pure)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.timestamps import RECORD
 
 _TOPICS = "topics"
+_ENTRY_FIELDS = ("key_field", "value_field")
+"""Of Redis alone."""
 
 
 def fingerprint(options: AlignedOptions) -> dict[str, object]:
@@ -24,18 +26,24 @@ def fingerprint(options: AlignedOptions) -> dict[str, object]:
         "merge": options.merge,
         "timestamp": RECORD if field is None else f"json:{field}",
         "max_timestamp_jump_ms": options.max_timestamp_jump_ms,
+        **{name: _of_inputs(options, name) for name in _ENTRY_FIELDS},
     }
+
+
+def _of_inputs(options: AlignedOptions, name: str) -> str | None:
+    """Of the one input that has such an option; None when it is not there."""
+    return next((getattr(config, name) for config in options.inputs if hasattr(config, name)), None)
 
 
 def check_fingerprint(saved: Mapping[str, object], now: Mapping[str, object]) -> None:
     """Raises OffsetError naming the option, its old and its new value. Topics may be appended."""
     for name in now:
         old, new = saved.get(name), now[name]
-        if old == new or (name == _TOPICS and _only_appended(old, new)):
+        if old == new or (name == _TOPICS and _only_appended(old, new)) or (name in _ENTRY_FIELDS and old is None):
             continue
         raise OffsetError(
             f"the option {name} was {_text(old)} when this checkpoint began and is {_text(new)} now, which would "
-            "change the order of records that were processed already",
+            "change records that were processed already, or their order",
             where=f"option {name}",
             fix=f"Set {name} to {_text(old)} again"
             + (", with new topics behind the old ones" if name == _TOPICS else "")

@@ -1,4 +1,8 @@
-"""Which topic comes from where: the options that name servers and topics, one configuration per server (pure)."""
+"""Which topic comes from where: the options that name servers and topics, one configuration per server (pure).
+
+An input is imported where it is configured: the clients of Kafka and Redis take half as long to load as the rest of
+the source, which Spark loads in several processes of each query.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,7 @@ from typing import NamedTuple
 from understudy_pipeline.aligned.option_values import GivenOptions
 from understudy_pipeline.aligned.paths import local_path
 from understudy_pipeline.aligned.timestamps import TimestampRule
-from understudy_pipeline.inputs.files import FilesConfig
-from understudy_pipeline.inputs.kafka import KafkaConfig
 from understudy_pipeline.inputs.protocol import InputConfig
-from understudy_pipeline.inputs.redis_streams import RedisConfig
 from understudy_shared.errors import SettingsError
 
 KAFKA_PROPERTIES = "kafka."
@@ -53,12 +54,22 @@ def parse_inputs(options: GivenOptions, shared: SharedOptions) -> ParsedInputs:
             where=f"option {idle[0]}",
             fix=f"Leave the option out, or name a topic of it, like {idle[0]}:<topic>",
         )
-    made = {kind: _MAKERS[kind] for kind in dict.fromkeys(kinds.values())}
     inputs = tuple(
-        make(options, servers[kind], tuple(topic for topic, of in kinds.items() if of == kind), shared)
-        for kind, make in made.items()
+        _made(kind, options, servers[kind], tuple(topic for topic, of in kinds.items() if of == kind), shared)
+        for kind in dict.fromkeys(kinds.values())
     )
     return ParsedInputs(inputs, tuple(kinds), tuple(kinds.values()))
+
+
+def _made(kind: str, options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
+    try:
+        return _MAKERS[kind](options, server, topics, shared)
+    except ImportError as error:
+        raise SettingsError(
+            f"the input '{kind}' needs what is not installed: {error}",
+            where=f"option {kind}",
+            fix="pip install 'understudy[pipeline]'",
+        ) from error
 
 
 def _refuse_options_without_server(options: GivenOptions, servers: Mapping[str, str]) -> None:
@@ -112,6 +123,8 @@ Make = Callable[[GivenOptions, str, tuple[str, ...], SharedOptions], InputConfig
 
 
 def _kafka(options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
+    from understudy_pipeline.inputs.kafka import KafkaConfig  # noqa: PLC0415  # see above
+
     return KafkaConfig(
         servers=server,
         topics=topics,
@@ -124,6 +137,8 @@ def _kafka(options: GivenOptions, server: str, topics: tuple[str, ...], shared: 
 
 
 def _redis(options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
+    from understudy_pipeline.inputs.redis_streams import RedisConfig  # noqa: PLC0415  # see above
+
     default = RedisConfig.__dataclass_fields__
     return RedisConfig(
         url=server,
@@ -138,6 +153,8 @@ def _redis(options: GivenOptions, server: str, topics: tuple[str, ...], shared: 
 
 
 def _files(_: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
+    from understudy_pipeline.inputs.files import FilesConfig  # noqa: PLC0415  # see above
+
     return FilesConfig(
         root=local_path("files", server),
         topics=topics,

@@ -6,6 +6,7 @@ What comes out depends on the ranges and the options alone, so that a batch that
 from __future__ import annotations
 
 import heapq
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
 from understudy_pipeline.aligned.rows import output_rows, timed
 from understudy_pipeline.aligned.spool import SpoolFile, spooled
-from understudy_pipeline.inputs.protocol import InputConfig, Range, RangeReader
+from understudy_pipeline.inputs.protocol import InputConfig, InputError, Range, RangeReader
 
 ROWS = 10_000
 """Of a batch of rows on its way to Spark: fewer cost more calls, many more no longer gain."""
@@ -30,6 +31,9 @@ TASK_BYTES = 1 << 20
 
 _GUESSED_BYTES = 256
 """Of a record whose size nobody knows: of a batch that is read again after a restart."""
+
+_PAUSES_S = (0.1, 0.4, 1.6)
+"""Before an input that cannot be read is asked again: a failed task ends a query that runs in one process."""
 
 _MAX_READERS = 16
 """Of a worker process, which may serve several queries."""
@@ -68,6 +72,8 @@ class ReadTask:
 
     ranges: tuple[PlannedRange, ...]
     options: RowOptions = field(default_factory=RowOptions)
+    request_timeout_ms: int = 0
+    """For how long a range is tried again whose input cannot be read."""
 
 
 def planned_ranges(
@@ -106,7 +112,8 @@ def pack(planned: Sequence[PlannedRange], options: AlignedOptions) -> list[ReadT
         size, number, held = heapq.heappop(bins)
         heapq.heappush(bins, (size + _bytes(ranges), number, held + ranges))
     rows = RowOptions.of(options)
-    return [ReadTask(tuple(held), rows) for _, _, held in sorted(bins, key=lambda each: each[1]) if held]
+    timeout_ms = options.request_timeout_ms
+    return [ReadTask(tuple(held), rows, timeout_ms) for _, _, held in sorted(bins, key=lambda each: each[1]) if held]
 
 
 def _bytes(ranges: Sequence[PlannedRange]) -> int:
@@ -116,14 +123,14 @@ def _bytes(ranges: Sequence[PlannedRange]) -> int:
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Rows of all the task's ranges, each in log order. Raises InputError, DataLostError, UndecodableError."""
     for planned in task.ranges:
-        yield from _read_range(planned, task.options)
+        yield from _read_range(planned, task.options, task.request_timeout_ms)
 
 
-def _read_range(planned: PlannedRange, options: RowOptions) -> Iterator[pa.RecordBatch]:
+def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> Iterator[pa.RecordBatch]:
     span = planned.span
     time_ms = span.start.time_ms
     aside = []
-    for records in _records(planned):
+    for records in _records(planned, timeout_ms):
         rows, times_ms, poison, time_ms = timed(records, time_ms=time_ms, max_jump_ms=options.max_timestamp_jump_ms)
         if poison.num_rows:
             if options.undecodable == "fail":
@@ -138,14 +145,33 @@ def _read_range(planned: PlannedRange, options: RowOptions) -> Iterator[pa.Recor
         write_dead_letters(options.undecodable_path, span, letters[0])
 
 
-def _records(planned: PlannedRange) -> Iterator[pa.RecordBatch]:
+def _records(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:
     found = None
     if planned.spooled is not None:
         # What is mapped stays, even when its file is removed: nothing can be missing after this.
         with suppress(OSError, pa.ArrowException):
             found = spooled(*planned.spooled)
-    for records in _READERS.read(planned.config, planned.span) if found is None else found:
+    for records in _read_patiently(planned, timeout_ms) if found is None else found:
         yield from _split(records)
+
+
+def _read_patiently(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:
+    """Again after an InputError, while nothing of the range has come and the time is not over."""
+    end_s = time.monotonic() + timeout_ms / 1000
+    pauses = iter(_PAUSES_S)
+    while True:
+        has_begun = False
+        try:
+            for records in _READERS.read(planned.config, planned.span):
+                has_begun = True
+                yield records
+        except InputError:
+            pause_s = next(pauses, None)
+            if has_begun or pause_s is None or time.monotonic() + pause_s >= end_s:
+                raise
+        else:
+            return
+        time.sleep(pause_s)
 
 
 def _split(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

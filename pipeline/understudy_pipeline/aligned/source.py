@@ -6,7 +6,10 @@ short one that pickles `read` for executors, and with it to their workers. So th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -88,14 +91,31 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(partition.value)
 
     def stop(self) -> None:
-        """Spark does not always call it; what matters ends with the process."""
+        """When the driver is gone, and after an error. A stopped query's planner gets SIGTERM instead."""
         if self._stream is not None:
             self._stream.stop()
 
     def _opened(self) -> AlignedStream:
         if self._stream is None:
             self._stream = AlignedStream(self._options)
+            _at_sigterm(self._stream.leave)
         return self._stream
+
+
+def _at_sigterm(leave: Callable[[], None]) -> None:
+    """As Spark ends planners (`PythonWorkerFactory.stopWorker`). Nobody listens then: Spark's own way out is not taken.
+
+    A process that Spark did not start for this source has its own way to go, or does not run it in its main thread.
+    """
+
+    def end(number: int, _: object) -> None:
+        try:
+            leave()
+        finally:
+            os._exit(128 + number)
+
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
 
 
 def register(spark: SparkSession) -> None:

@@ -117,6 +117,11 @@ class AlignedStream:
             self._lock.release()
             self._lock = None
 
+    def leave(self) -> None:
+        """What has to be done before this process ends at once: nothing but the spool outlives it. Takes no lock."""
+        if self._spool is not None:
+            self._spool.close()
+
     def _parsed(self, offset: Json) -> SourceOffset:
         parsed = SourceOffset.from_json(offset)
         check_fingerprint(parsed.fingerprint, self._fingerprint)

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from pyspark.sql import DataFrame
-from tests.support.aligned_spark import QUICK, load, rows_of
+from tests.support.aligned_spark import QUICK, load, rows_of, started
 from tests.support.spark_session import spark_session
 
 
@@ -35,8 +35,8 @@ def main() -> None:
             threading.Event().wait()
 
     with spark_session(arguments.folder, extra=QUICK) as spark:
-        writer = load(spark, json.loads(arguments.options)).writeStream.foreachBatch(keep)
-        writer.option("checkpointLocation", str(arguments.checkpoint)).start().awaitTermination()
+        frame = load(spark, json.loads(arguments.options))
+        started(frame, arguments.checkpoint, keep, available_now=False).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.redis_streams import RedisConfig
 
 OPTIONS = AlignedOptions(
     inputs=(ScriptedServer({"weather": 1, "flights": 1}).config,),
@@ -120,3 +121,15 @@ def test_options_that_decide_the_order_cannot_change_under_a_checkpoint(
 )
 def test_options_that_leave_the_order_alone_may_change(changed: dict[str, object]) -> None:
     check_fingerprint(fingerprint(OPTIONS), fingerprint(replace(OPTIONS, **changed)))  # type: ignore[arg-type]
+
+
+def of_redis(**changed: str) -> dict[str, object]:
+    config = RedisConfig(url="redis://127.0.0.1:1", topics=("weather",), **changed)  # type: ignore[arg-type]
+    return fingerprint(replace(OPTIONS, inputs=(config,)))
+
+
+@pytest.mark.parametrize("name", ["key_field", "value_field"])
+def test_the_fields_of_a_redis_entry_that_make_a_record_cannot_change_and_may_come_with_redis(name: str) -> None:
+    with pytest.raises(OffsetError, match=f"{name} was 'body' .* '{name.partition('_')[0]}' now"):
+        check_fingerprint(of_redis(**{name: "body"}), of_redis())
+    check_fingerprint(fingerprint(OPTIONS), of_redis(**{name: "body"}))

@@ -42,6 +42,10 @@ class LogConfig:
 
     times_ms: tuple[int | None, ...] = ()
     is_away: bool = False
+    failures: int = 0
+    """Of its readers, before one works."""
+    breaks_behind: int | None = None
+    """Records that a reader hands out before it fails."""
     topics: tuple[str, ...] = (TP.topic,)
     server: str = "log"
 
@@ -58,9 +62,14 @@ class LogReader:
         self._config = config
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        if self._config.is_away:
+        config = self._config
+        if config.is_away or opened.count(config) <= config.failures:
             raise InputError("no answer", where="log")
-        yield records(self._config.times_ms[span.start.ordinal : span.end.ordinal], first=span.start.ordinal)
+        found = records(config.times_ms[span.start.ordinal : span.end.ordinal], first=span.start.ordinal)
+        if config.breaks_behind is not None:
+            yield found.slice(0, config.breaks_behind)
+            raise InputError("no answer", where="log")
+        yield found
 
     def close(self) -> None:
         closed.append(self._config)
@@ -153,6 +162,37 @@ def test_a_reader_is_kept_for_later_batches_and_let_go_after_it_failed() -> None
             rows(planned(away, end=1))
     assert opened == [config, away, away]
     assert closed == [away, away]
+
+
+@pytest.fixture
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy_pipeline.aligned.reading._PAUSES_S", (0.001, 0.001))
+
+
+@pytest.mark.usefixtures("_quick_retries")
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_an_input_that_is_back_soon_fails_no_batch(failures: int) -> None:
+    config = LogConfig((1, 2, 3), failures=failures)
+    task = ReadTask((planned(config),), request_timeout_ms=60_000)
+    assert [batch.num_rows for batch in read_task(task)] == [3]
+    assert len(opened) == failures + 1
+
+
+@pytest.mark.usefixtures("_quick_retries")
+@pytest.mark.parametrize(
+    ("config", "timeout_ms", "readers"),
+    [
+        (LogConfig((1,), failures=3), 60_000, 3),
+        (LogConfig((1,), failures=1), 0, 1),
+        (LogConfig((1, 2, 3), breaks_behind=2), 60_000, 1),
+    ],
+    ids=["too often", "no time", "when rows are out already"],
+)
+def test_an_input_is_not_asked_again(config: LogConfig, timeout_ms: int, readers: int) -> None:
+    with pytest.raises(InputError):
+        list(read_task(ReadTask((planned(config),), request_timeout_ms=timeout_ms)))
+    assert len(opened) == readers
+    assert closed == opened
 
 
 def test_a_worker_keeps_a_bounded_number_of_readers() -> None:
