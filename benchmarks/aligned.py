@@ -53,8 +53,7 @@ def _tell_throughput(runs: Mapping[str, Sequence[Run]]) -> None:
         print(
             f"  {name:22} {median(rates):9,.0f} {max(rates):9,.0f}   {median(ratios):.2f} of Spark's "
             f"(rounds: {', '.join(f'{ratio:.2f}' for ratio in ratios)}); later batches "
-            f"{median(run.later_s for run in each):,.0f}; {median(run.cpu_us for run in each):.1f} us of CPU a record, "
-            f"least {min(run.cpu_us for run in each):.1f}"
+            f"{median(run.later_s for run in each):,.0f}"
         )
         print(f"  {'':22} {_split(each[-1].durations_ms)}", flush=True)
     print(f"  understudy against Spark's Kafka source: {median(_ratios(runs[OURS], base)):.2f} (goal 0.7)", flush=True)

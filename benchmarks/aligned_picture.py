@@ -33,7 +33,7 @@ def picture(outcomes: Sequence[Outcome]) -> str:
         y = _TOP + _ROW * number
         lines.append(f'<text class="name" x="{_LEFT - 12}" y="{y + 25}" text-anchor="end">{each.idle_ms}</text>')
         share, wait = each.violations_percent / most_percent, each.on_time_p50_ms / most_ms
-        lines += _bar(y, "order", share, f"{each.violations} records, {each.violations_percent:.1f} %")
+        lines += _bar(y, "order", share, f"{each.violations:,} of {each.records:,}, {each.violations_percent:.1f} %")
         lines += _bar(y + 20, "latency", wait, f"{each.on_time_p50_ms:,.0f} ms")
     return "\n".join([*lines, "</svg>", ""])
 

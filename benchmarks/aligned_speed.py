@@ -39,9 +39,6 @@ class Run:
     later_s: float
     """Records per second of the later batches."""
 
-    cpu_us: float
-    """Of Spark's process and all below it, for each record: it depends least on what else the machine does."""
-
     durations_ms: Mapping[str, float]
     """Spark's own split of a batch, medians without the first."""
 
@@ -120,17 +117,17 @@ def _rate(world: World, batch: int, _: int) -> DataFrame:
 
 
 def _run_to_end(world: World, frame: DataFrame, *, records: int) -> Run:
-    began_s, cpu_s = time.perf_counter(), world.spark_cpu_s()
+    began_s = time.perf_counter()
     query = started(frame, world.checkpoint(), available_now=True)
     query.awaitTermination()
-    took_s, cpu_s = time.perf_counter() - began_s, world.spark_cpu_s() - cpu_s
+    took_s = time.perf_counter() - began_s
     progress = [each for each in query.recentProgress if each["numInputRows"]]
     came = sum(each["numInputRows"] for each in progress)
     assert came == records, f"{came} of {records} records came"
     later_batches = progress[1:]
     later_s = sum(each["durationMs"]["triggerExecution"] for each in later_batches) / 1000
     later = sum(each["numInputRows"] for each in later_batches) / later_s
-    return Run(records / took_s, later, cpu_s / records * 1e6, _split(later_batches, after=-1))
+    return Run(records / took_s, later, _split(later_batches, after=-1))
 
 
 def _split(progress: Sequence[object], *, after: int) -> Mapping[str, float]:

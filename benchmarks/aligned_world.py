@@ -20,7 +20,6 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.kafka_broker import KafkaBroker, jars
-from tests.support.process_table import processes_below
 from tests.support.spark_session import REPOSITORY, spark_session
 
 POM = Path(__file__).parent / "spark_kafka_jars" / "pom.xml"
@@ -45,11 +44,6 @@ class World:
     def checkpoint(self) -> Path:
         """A new one."""
         return Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self.folder))
-
-    def spark_cpu_s(self) -> float:
-        """What Spark's Java and its Python processes have used since they began, those that have ended included."""
-        java = self.spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # noqa: SLF001
-        return sum(map(_cpu_s, [java, *processes_below(java)]))
 
 
 @contextmanager
@@ -114,15 +108,6 @@ def _session_conf(folder: Path) -> dict[str, str]:
         "spark.jars": ",".join(map(str, sorted(_spark_kafka_jars().glob("*.jar")))),
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
     }
-
-
-def _cpu_s(pid: int) -> float:
-    """Of a process and of its children that it has waited for; 0 when it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _spark_kafka_jars() -> Path:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from understudy_pipeline.aligned.records import TopicPartition
 
-FIRST_FETCH_RECORDS = 10
-"""Of a partition whose records have an unknown size: to know it."""
+UNKNOWN_RECORD_BYTES = 64 << 10
+"""Of a partition's records before the first came: few are as large, so that its first fetch is none too many."""
 
 MAX_FETCH_RECORDS = 10_000
 """One chunk; what executors hand to Spark has the same length."""
@@ -67,6 +67,6 @@ def fetch_records(*, share: int, partitions: int, record_bytes: float | None, he
     None if unknown; `held` the records that it holds. A partition that holds nothing is given one at least.
     """
     room_bytes = share / (FETCHES_PER_SHARE * partitions)
-    fitting = FIRST_FETCH_RECORDS if record_bytes is None else int(room_bytes / max(1.0, record_bytes))
+    fitting = int(room_bytes / max(1.0, UNKNOWN_RECORD_BYTES if record_bytes is None else record_bytes))
     wanted = min(MAX_FETCH_RECORDS, max(1, fitting))
     return wanted if max_poll_records < 1 else max(0, min(wanted, max_poll_records - held))

@@ -13,7 +13,7 @@ from tests.support.measured import measured
 from tests.support.planning import PlannedQuery, Start, started_queries, times
 from tests.support.scripted_input import ScriptedServer
 
-from understudy_pipeline.aligned.memory import FETCHES_PER_SHARE, FIRST_FETCH_RECORDS
+from understudy_pipeline.aligned.memory import FETCHES_PER_SHARE
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.records import record_size
 
@@ -89,7 +89,7 @@ def test_statement_55_a_bound_below_one_inputs_backlog_never_stops_a_task_that_w
 
     records = BACKLOG + len(SLOW) - 1
     outcome = drained(query, records, let_come=let_come)
-    one_fetch = max(FIRST_FETCH_RECORDS * RECORD, bound // FETCHES_PER_SHARE + 2 * RECORD)
+    one_fetch = bound // FETCHES_PER_SHARE + 2 * RECORD
     measured(
         f"livelock, idle {max_task_idle_ms} ms: {len(outcome.times)} of {records} records, "
         f"{outcome.batches} batches, at most {outcome.retained:,} bytes retained of {bound:,} + {one_fetch:,} allowed"
@@ -108,4 +108,4 @@ def test_a_bound_below_the_size_of_a_record_lets_records_pass_one_by_one(start: 
     query = start(server, options=AlignedOptions(inputs=(), topics=(), input_buffer_max_bytes=1))
     outcome = drained(query, 60, let_come=lambda: None)
     assert outcome.times == list(range(60))
-    assert outcome.retained <= 2 * FIRST_FETCH_RECORDS * RECORD
+    assert outcome.retained <= 2 * RECORD

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from understudy_pipeline.aligned.memory import (
     FETCHES_PER_SHARE,
-    FIRST_FETCH_RECORDS,
     MAX_FETCH_RECORDS,
+    UNKNOWN_RECORD_BYTES,
     Held,
     fetch_records,
     pauses,
@@ -107,7 +107,7 @@ def test_a_task_holds_at_most_its_share_and_one_fetch_of_each_partition(
 @pytest.mark.parametrize(
     ("record_bytes", "held", "max_poll_records", "wanted"),
     [
-        pytest.param(None, 0, -1, FIRST_FETCH_RECORDS, id="size-unknown"),
+        pytest.param(None, 0, -1, 1, id="size-unknown-and-little-room"),
         pytest.param(10.0, 0, -1, 12, id="a-quarter-of-the-share-over-two-partitions"),
         pytest.param(0.0, 0, -1, 125, id="no-size-at-all"),
         pytest.param(5_000.0, 0, -1, 1, id="one-record-larger-than-everything"),
@@ -126,3 +126,8 @@ def test_a_fetch_brings(record_bytes: float | None, held: int, max_poll_records:
 def test_a_fetch_brings_one_chunk_at_most() -> None:
     found = fetch_records(share=1 << 40, partitions=1, record_bytes=1.0, held=0, max_poll_records=-1)
     assert found == MAX_FETCH_RECORDS
+
+
+def test_a_first_fetch_counts_with_large_records() -> None:
+    share = 80 * UNKNOWN_RECORD_BYTES
+    assert fetch_records(share=share, partitions=2, record_bytes=None, held=0, max_poll_records=-1) == 10

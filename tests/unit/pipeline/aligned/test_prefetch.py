@@ -311,7 +311,7 @@ def test_statement_58_a_task_over_its_share_goes_on_fetching_what_is_empty() -> 
     options = AlignedOptions(inputs=(), topics=(), input_buffer_max_bytes=3 * size)
     bench = Bench("a", "b", options=options).ready()
     bench.server.put("a", 0, *range(4), size=100)
-    bench.turns(2)
+    bench.turns(5)
     assert bench.held(A) == 4, "one fetch may overshoot"
     assert bench.server.asked == {B}
     bench.desk.ahead.take({A: 1})
