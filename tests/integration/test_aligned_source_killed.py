@@ -21,9 +21,8 @@ TOPICS = "weather,flights"
 HELD = 1
 
 
-@pytest.mark.parametrize(
-    "killed", ["the JVM", pytest.param("everything", marks=pytest.mark.full)], ids=["JVM", "everything"]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("killed", ["the JVM", "everything"], ids=["JVM", "everything"])
 def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9(
     request: pytest.FixtureRequest, tmp_path: Path, killed: str
 ) -> None:

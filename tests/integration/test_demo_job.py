@@ -63,7 +63,8 @@ def said(folder: Path) -> str:
     return (folder / "log.txt").read_text()[-4000:]
 
 
-@pytest.mark.parametrize("provider", ["rocksdb", pytest.param("hdfs", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("provider", ["rocksdb", "hdfs"])
 def test_a_demo_that_is_stopped_and_started_again_counts_every_flight_once(tmp_path: Path, provider: str) -> None:
     checkpoint = tmp_path / "checkpoint"
     with redis_server() as server, closing(FlightStreams(server.url, partitions=2)) as streams:
@@ -119,6 +120,7 @@ def test_a_job_that_is_killed_leaves_no_process_behind_and_one_that_follows_coun
     assert state["aircraft"] == aircraft(load_flights(flights_file())[:FLIGHTS])
 
 
+@pytest.mark.full
 def test_a_query_that_fails_ends_the_process_with_the_reason(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     with redis_server() as server, demo_process(tmp_path, redis=server.url) as process:

@@ -15,7 +15,9 @@ from tests.support.spark_oracle import canonical_rows, operator_ids, read_operat
 from tests.support.spark_queries import QueryOptions, committed_batches, run_query, stream_feeder
 from tests.support.spark_shapes import BRANCH_NAMES, SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
 
-TWO_FORMATS = pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda f: f.id)
+TWO_FORMATS = pytest.mark.parametrize(
+    "state_format", [pytest.param(HDFS_V1, marks=pytest.mark.full), ROCKSDB_CHANGELOG_V2], ids=lambda f: f.id
+)
 
 
 @TWO_FORMATS

@@ -94,7 +94,8 @@ def read_again(spark: SparkSession, run: AsofRun, options: Mapping[str, str]) ->
     return run.joined()
 
 
-@pytest.mark.parametrize("case", [JANUARY, pytest.param(YEAR, marks=pytest.mark.full)], ids=["january", "year"])
+@pytest.mark.full
+@pytest.mark.parametrize("case", [JANUARY, YEAR], ids=["january", "year"])
 def test_killed_or_read_again_in_other_batches_no_flight_gets_other_weather(
     spark: SparkSession, server: RedisServer, tmp_path: Path, case: Case
 ) -> None:

@@ -23,18 +23,17 @@ from tests.system.proof.schedule import MENU, Schedule, long, short
 from tests.system.proof.truth_of_state import Truth
 
 SEED = 4
-BUG_OF_EVERY_RUN = "serve-uncommitted"
-"""The others belong to the full matrix."""
-
 FAULTS_OF_THE_LONG_RUN = {
     "cut-replies",
     "refuse-node",
     "slow-link",
     "redis-pause",
     "delete-changelog",
+    "slow-node",
+    "node-answers-500",
     "rolling-restart",
 }
-"""Each is much like another of the menu, or like what a test of its own does in every run (test_rolling_restart.py)."""
+"""Each is much like another of the menu, or like what a test of its own does in every run (test_rolling_restart.py, test_failover.py)."""
 
 FAULTS_OF_EVERY_RUN = tuple(fault for fault in MENU if fault not in FAULTS_OF_THE_LONG_RUN)
 
@@ -93,10 +92,9 @@ def hunted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return hunt([name for name in MUTANTS if name in chosen], tmp_path_factory.mktemp("mutants"), say)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(480)
-@pytest.mark.parametrize(
-    "mutant", [pytest.param(name, marks=() if name == BUG_OF_EVERY_RUN else pytest.mark.full) for name in MUTANTS]
-)
+@pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_bug_planted_in_the_services_is_found(mutant: str, hunted: dict[str, ClaimResult]) -> None:
     claim = hunted[mutant]
     assert claim.found > 0, f"{claim.name} examined {claim.examined} and found nothing wrong"
