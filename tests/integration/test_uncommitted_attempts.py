@@ -29,7 +29,6 @@ from tests.support.spark_oracle import OracleRow, canonical, canonical_rows
 from understudy_node.reader import CheckpointReader
 from understudy_shared.words import StoreName
 
-
 pytestmark = pytest.mark.full
 """Of every run are test_uncommitted_rewrites.py, and the killed Spark of the proof."""
 

@@ -33,7 +33,7 @@ FAULTS_OF_THE_LONG_RUN = {
     "node-answers-500",
     "rolling-restart",
 }
-"""Each is much like another of the menu, or like what a test of its own does in every run (test_rolling_restart.py, test_failover.py)."""
+"""Each is much like another of the menu, or like what test_rolling_restart.py and test_failover.py do in every run."""
 
 FAULTS_OF_EVERY_RUN = tuple(fault for fault in MENU if fault not in FAULTS_OF_THE_LONG_RUN)
 
