@@ -175,6 +175,8 @@ def test_a_node_that_is_held_back_says_truly_how_far_it_is_behind(tmp_path: Path
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
     with served_node(checkpoint.path, tmp_path / "data") as served:
         served.wait_for_version(1)
+        # Of commits that were there at its first look a node cannot say how long ago they were made.
+        wait_until(lambda: heartbeat(served.node).applied.time_lag_ms is not None, what="a confirmed end")
         served.node.hold_at(2)
         checkpoint.add(2, 3, 4)
         wait_until(
