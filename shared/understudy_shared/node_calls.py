@@ -37,6 +37,11 @@ class NodeCallError(UnderstudyError):
     """A node did not answer, or not with what was asked for."""
 
 
+NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError, AttributeError)
+"""What httpx raises for a node that cannot be had. Of a connection that its peer resets in the moment in which it was
+made there is no socket any more, and anyio asks it for its peer's name: that is the AttributeError."""
+
+
 class NodeCalls:
     """The nodes' HTTP, for one application."""
 
@@ -60,7 +65,7 @@ class NodeCalls:
         url = _url(host, "/admin/v1/drain")
         try:
             reply = await self._client.post(url, json={"drain": drain})
-        except httpx.HTTPError as error:
+        except NO_ANSWER as error:
             raise NodeCallError(f"the node does not answer: {error or type(error).__name__}", where=url) from None
         return reply.status_code, reply.content, reply.headers.get("content-type", "application/json")
 
@@ -75,7 +80,7 @@ class NodeCalls:
                 if reply.status_code != 200:
                     raise NodeCallError(f"the node answers {reply.status_code}", where=url)
                 return kind.decode(await _body(reply, url), application_id=self._application_id, where=url)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+        except NO_ANSWER as error:
             raise NodeCallError(f"the node does not answer: {error or type(error).__name__}", where=url) from None
 
 
