@@ -37,9 +37,16 @@ class NodeCallError(UnderstudyError):
     """A node did not answer, or not with what was asked for."""
 
 
-NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError, AttributeError)
-"""What httpx raises for a node that cannot be had. Of a connection that its peer resets in the moment in which it was
-made there is no socket any more, and anyio asks it for its peer's name: that is the AttributeError."""
+class _Transport(httpx.AsyncHTTPTransport):
+    """Of a connection that its peer resets in the moment in which it was made there is no socket any more, and anyio
+    asks it for its peer's name. That is an AttributeError there, and a node that cannot be reached here.
+    """
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return await super().handle_async_request(request)
+        except (AttributeError, OSError) as error:
+            raise httpx.ConnectError(str(error), request=request) from error
 
 
 class NodeCalls:
@@ -49,7 +56,8 @@ class NodeCalls:
         self._application_id = application_id
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
         # Nodes are reached directly, whatever proxy the environment names.
-        self._client = httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False)
+        transport = _Transport(limits=limits, trust_env=False)
+        self._client = httpx.AsyncClient(timeout=TIMEOUT_S, transport=transport, trust_env=False)
 
     async def heartbeat(self, host: HostInfo) -> Heartbeat:
         return await self._get(Heartbeat, host, "/internal/v1/lags")
@@ -65,7 +73,7 @@ class NodeCalls:
         url = _url(host, "/admin/v1/drain")
         try:
             reply = await self._client.post(url, json={"drain": drain})
-        except NO_ANSWER as error:
+        except httpx.HTTPError as error:
             raise NodeCallError(f"the node does not answer: {error or type(error).__name__}", where=url) from None
         return reply.status_code, reply.content, reply.headers.get("content-type", "application/json")
 
@@ -80,7 +88,7 @@ class NodeCalls:
                 if reply.status_code != 200:
                     raise NodeCallError(f"the node answers {reply.status_code}", where=url)
                 return kind.decode(await _body(reply, url), application_id=self._application_id, where=url)
-        except NO_ANSWER as error:
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             raise NodeCallError(f"the node does not answer: {error or type(error).__name__}", where=url) from None
 
 

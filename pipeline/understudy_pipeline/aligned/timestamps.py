@@ -12,6 +12,10 @@ from understudy_shared.errors import SettingsError
 RECORD = "record"
 _FIELD = "json:"
 
+LEAST_TIME_MS = -62_135_596_800_000
+END_TIME_MS = 253_402_300_800_000
+"""The years 1 to 9999, which Spark's timestamps hold: another time is none."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimestampRule:
@@ -61,5 +65,4 @@ def _epoch_ms(found: object) -> int | None:
 
 
 def _within(time_ms: int) -> int | None:
-    """Of the years 1 to 9999, which Spark's timestamps hold."""
-    return time_ms if -62_135_596_800_000 <= time_ms < 253_402_300_800_000 else None
+    return time_ms if LEAST_TIME_MS <= time_ms < END_TIME_MS else None

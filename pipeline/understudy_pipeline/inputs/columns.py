@@ -10,11 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from understudy_pipeline.aligned.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
-from understudy_pipeline.aligned.timestamps import TimestampRule
-
-LEAST_TIME_MS = -62_135_596_800_000
-END_TIME_MS = 253_402_300_800_000
-"""The years 1 to 9999, which Spark's timestamps hold: another time is none."""
+from understudy_pipeline.aligned.timestamps import END_TIME_MS, LEAST_TIME_MS, TimestampRule
 
 
 def rows(

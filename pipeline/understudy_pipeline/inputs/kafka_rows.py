@@ -13,10 +13,7 @@ from confluent_kafka import Message
 from numpy.typing import NDArray
 
 from understudy_pipeline.aligned.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
-from understudy_pipeline.aligned.timestamps import TimestampRule
-
-_TIME_LIMIT_MS = 253_402_300_800_000
-"""The year 10,000, which Spark's timestamps do not hold; a record has no time at -1 (before message format 1)."""
+from understudy_pipeline.aligned.timestamps import END_TIME_MS, TimestampRule
 
 _HEADERS = ROW_SCHEMA.field("headers").type
 
@@ -92,7 +89,8 @@ def _times_ms(messages: Sequence[Message], values: list[bytes | None], rule: Tim
     if rule.field is not None:
         return pa.array([rule.time_ms(None, value) for value in values], pa.int64())
     times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
-    return pa.array(times, mask=(times < 0) | (times >= _TIME_LIMIT_MS))
+    # A record has no time at -1 (before message format 1).
+    return pa.array(times, mask=(times < 0) | (times >= END_TIME_MS))
 
 
 def _lengths(column: pa.BinaryArray) -> NDArray[np.int64]:

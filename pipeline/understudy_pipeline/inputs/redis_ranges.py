@@ -16,7 +16,9 @@ log = logging.getLogger(__name__)
 MAX_ENTRIES = 5_000
 FIRST_ENTRIES = 500
 MAX_BYTES = 8 << 20
-"""Of one page, as in reading ahead."""
+"""Of one page, and of one stream in one turn of reading ahead: the server builds an answer as a whole, and serves
+nobody else meanwhile. How many entries are so many bytes is known by those that came before.
+"""
 
 
 class RedisRangeReader:

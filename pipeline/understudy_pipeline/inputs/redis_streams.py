@@ -14,7 +14,7 @@ from understudy_pipeline.aligned.records import Cursor, TopicPartition
 from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.columns import chunk_of
 from understudy_pipeline.inputs.protocol import DataLostError, Fetched, UnknownTopicError
-from understudy_pipeline.inputs.redis_ranges import RedisRangeReader
+from understudy_pipeline.inputs.redis_ranges import FIRST_ENTRIES, MAX_BYTES, MAX_ENTRIES, RedisRangeReader
 from understudy_pipeline.inputs.redis_rows import (
     NOTHING_EVER,
     EntryFields,
@@ -33,12 +33,6 @@ from understudy_shared.bus.redis_connection import masked
 from understudy_shared.errors import SettingsError
 
 log = logging.getLogger(__name__)
-
-MAX_ENTRIES = 5_000
-FIRST_ENTRIES = 500
-MAX_BYTES = 8 << 20
-"""Of one stream in one turn: the server builds an answer as a whole, and serves nobody else meanwhile. How many
-entries are so many bytes is known by those of the turn before."""
 
 _PROBED = 64
 """Keys that are looked for at once."""
