@@ -39,7 +39,7 @@ from tests.support.spark_process import SparkJob, spark_job
 from tests.support.spark_queries import committed_batches, wait_until
 
 pytestmark = [
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
@@ -94,8 +94,9 @@ def read_again(spark: SparkSession, run: AsofRun, options: Mapping[str, str]) ->
     return run.joined()
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("case", [JANUARY, YEAR], ids=["january", "year"])
+@pytest.mark.parametrize(
+    "case", [pytest.param(JANUARY, id="january"), pytest.param(YEAR, id="year", marks=pytest.mark.full)]
+)
 def test_killed_or_read_again_in_other_batches_no_flight_gets_other_weather(
     spark: SparkSession, server: RedisServer, tmp_path: Path, case: Case
 ) -> None:
