@@ -61,12 +61,14 @@ def pauses(
 
 
 def fetch_records(*, share: int, partitions: int, record_bytes: float | None, held: int, max_poll_records: int) -> int:
-    """Most records that the next fetch of a partition brings; 0 if it holds enough for any batch.
+    """Most records that the next fetch of a partition brings; 0 if it holds enough for any batch (KIP-41: what is
+    retained is followed by a fetch of full size once it is less than `max_poll_records`).
 
     `share` is that of its task in bytes, with `partitions` partitions; `record_bytes` what a record of it takes,
     None if unknown; `held` the records that it holds. A partition that holds nothing is given one at least.
     """
+    if 0 < max_poll_records <= held:
+        return 0
     room_bytes = share / (FETCHES_PER_SHARE * partitions)
     fitting = int(room_bytes / max(1.0, UNKNOWN_RECORD_BYTES if record_bytes is None else record_bytes))
-    wanted = min(MAX_FETCH_RECORDS, max(1, fitting))
-    return wanted if max_poll_records < 1 else max(0, min(wanted, max_poll_records - held))
+    return min(MAX_FETCH_RECORDS, max(1, fitting))

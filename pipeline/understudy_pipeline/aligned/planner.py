@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -93,6 +94,10 @@ class Planner:
             if self._has_ends:
                 return self._plan_to_the_end(start)
             return self._desk.changed.wait_for(lambda: self._plan(start), wait_ms / 1000)
+
+    def alone(self) -> AbstractContextManager[object]:
+        """Reading ahead rests until the end of the block: threads that share an interpreter hinder one another."""
+        return self._desk.changed
 
     def current_lag(self, topic: str, partition: int) -> Lag | None:
         """KIP-695: records that are known to lie behind what was fetched. None while unknown; asks nobody.

@@ -5,36 +5,24 @@ Spark's classes around it are in `source`; offsets are JSON here, as Spark has t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Thread
-from wsgiref.simple_server import WSGIServer
-
-from prometheus_client import CollectorRegistry, start_http_server
 
 from understudy_pipeline.aligned.fingerprint import check_fingerprint, fingerprint
 from understudy_pipeline.aligned.lock import CheckpointLock
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import WAIT_MS, PlannedBatch, Planner
-from understudy_pipeline.aligned.planner_metrics import PlannerCollector
 from understudy_pipeline.aligned.reading import ReadTask, pack, planned_ranges
 from understudy_pipeline.aligned.records import Cursor
 from understudy_pipeline.aligned.spool import Spool, SpoolFile
 from understudy_pipeline.inputs.protocol import Range
 from understudy_shared.clock import SystemClock
-from understudy_shared.errors import SettingsError
 
 Json = dict[str, object]
 
 FIRST_WAIT_MS = 1_000
 """For the first records of a run: Spark makes a new checkpoint's first batch even of nothing."""
-
-_BIND_S = 5.0
-"""The planner of a query that was just stopped may still have the port."""
-
-_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +67,12 @@ class AlignedStream:
         """
         wait_ms = WAIT_MS if self._has_asked else FIRST_WAIT_MS
         self._has_asked = True
-        batch = self._opened().plan(self._parsed(start), wait_ms=wait_ms)
-        if batch is None:
-            return start
-        file = None if self._spool is None else self._spool.write([records for _, records in batch.ranges])
+        parsed, planner = self._parsed(start), self._opened()
+        with planner.alone():
+            batch = planner.plan(parsed, wait_ms=wait_ms)
+            if batch is None:
+                return start
+            file = None if self._spool is None else self._spool.write([records for _, records in batch.ranges])
         self._last = _Spooled(start, batch.end.to_json(), batch, file)
         return self._last.end
 
@@ -137,7 +127,10 @@ class AlignedStream:
         self._hold()
         planner = Planner(self._options, SystemClock())
         if self._options.metrics_port is not None:
-            self._metrics_port, self._stop_serving = _serve_metrics(planner, self._options.metrics_port)
+            # Every worker loads this module, and few planners serve metrics.
+            from understudy_pipeline.aligned.metrics_server import serve_metrics  # noqa: PLC0415
+
+            self._metrics_port, self._stop_serving = serve_metrics(planner.snapshot, self._options.metrics_port)
         self._planner = planner
         return planner
 
@@ -145,31 +138,3 @@ class AlignedStream:
 def _between(start: SourceOffset, end: SourceOffset) -> list[Range]:
     spans = [Range(place, start.cursors.get(place, Cursor()), cursor) for place, cursor in end.cursors.items()]
     return sorted(span for span in spans if span.start != span.end)
-
-
-def _serve_metrics(planner: Planner, port: int) -> tuple[int, Callable[[], None]]:
-    """The port, and what ends it. Raises SettingsError when the port stays taken."""
-    registry = CollectorRegistry()
-    registry.register(PlannerCollector(planner.snapshot))
-    server, thread = _bound(port, registry, time.monotonic() + _BIND_S)
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join(_BIND_S)
-
-    return server.server_port, stop
-
-
-def _bound(port: int, registry: CollectorRegistry, end_s: float) -> tuple[WSGIServer, Thread]:
-    while True:
-        try:
-            return start_http_server(port, registry=registry)
-        except OSError as refusal:
-            if time.monotonic() >= end_s:
-                raise SettingsError(
-                    f"metrics cannot be served at port {port}: {refusal.strerror}",
-                    where="option metrics_port",
-                    fix="Choose another port, or 0 for any that is free",
-                ) from refusal
-        time.sleep(_AGAIN_S)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from understudy_pipeline.inputs.columns import rows
 
 
-class Taken(NamedTuple):
+class FileRows(NamedTuple):
     """Rows of one file. `indices` ascend; they have gaps where lines are blank."""
 
     indices: pa.Int64Array
@@ -40,7 +40,7 @@ class RowFile(Protocol):
     def skip(self, index: int) -> bool:
         """Go on to the row `index`, which may be the end. False when the file ends before."""
 
-    def take(self, count: int) -> Taken | None:
+    def take(self, count: int) -> FileRows | None:
         """Rows of the next numbers, up to so many; None when there is none among them."""
 
     def last(self) -> int | None:

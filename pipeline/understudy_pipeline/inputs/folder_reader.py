@@ -11,7 +11,7 @@ import pyarrow as pa
 from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
 from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.columns import chunk_of
-from understudy_pipeline.inputs.file_rows import RowFile, Taken
+from understudy_pipeline.inputs.file_rows import FileRows, RowFile
 from understudy_pipeline.inputs.folders import (
     FilePlace,
     FileTooShortError,
@@ -113,7 +113,7 @@ class FolderReader:
                 most -= batch.num_rows
                 read_bytes += batch.nbytes
 
-    def _take(self, opened: RowFile, most: int) -> Taken | None:
+    def _take(self, opened: RowFile, most: int) -> FileRows | None:
         """Rows, and the place behind them. After an error the file is opened again at its place."""
         try:
             taken = opened.take(most)

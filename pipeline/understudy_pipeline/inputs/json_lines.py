@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.columns import times_in_values
-from understudy_pipeline.inputs.file_rows import Taken
+from understudy_pipeline.inputs.file_rows import FileRows
 from understudy_shared.errors import SettingsError
 
 BLOCK_BYTES = 1 << 20
@@ -45,7 +45,7 @@ class JsonLines:
             self._pass(min(index - self.next_index, len(self._lines) - self._taken))
         return True
 
-    def take(self, count: int) -> Taken | None:
+    def take(self, count: int) -> FileRows | None:
         if not self._has_lines():
             return None
         first = self.next_index
@@ -55,7 +55,7 @@ class JsonLines:
             return None
         indices, values = zip(*numbered, strict=True)
         times = times_in_values(self._rule, values)
-        return Taken(pa.array(indices, pa.int64()), times, None, pa.array(values, pa.binary()))
+        return FileRows(pa.array(indices, pa.int64()), times, None, pa.array(values, pa.binary()))
 
     def last(self) -> int | None:
         found = None

@@ -8,7 +8,8 @@ partitions it is about.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -28,6 +29,11 @@ EARLIEST, LATEST = -2, -1
 BEGINNING = -2
 """To be assigned at: wherever the log begins by then."""
 
+_AT_ONCE = 1_000
+"""Messages made in one call, for which no other thread runs Python: the planner's answers to Spark wait so long."""
+
+_LEADERS_S = 1.0
+
 
 class KafkaClient:
     """Starts to connect when it is made. One thread uses it at a time."""
@@ -39,16 +45,23 @@ class KafkaClient:
         self._properties = {**properties, "error_cb": self._on_error}
         self._consumer = _consumer(self._properties)
         self._made_asker: Consumer | None = None
+        self._led: set[str] = set()
+        """Topics whose leaders the consumer for records knows."""
 
     def messages(self, count: int, *, wait_s: float) -> list[Message]:
         """Up to `count` records and events. Waits for the first only: `consume` alone would wait for the last."""
         first = self._consumer.poll(max(wait_s, 0))
-        if first is None:
-            return []
-        return [first, *self._consumer.consume(count - 1, 0)] if count > 1 else [first]
+        messages = [] if first is None else [first]
+        while messages and (room := min(count - len(messages), _AT_ONCE)) > 0:
+            found = self._consumer.consume(room, 0)
+            messages += found
+            if len(found) < room:
+                break
+        return messages
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read these partitions from these offsets, and no others."""
+        self._find_leaders({partition.topic for partition in offsets})
         self._consumer.assign([KafkaPartition(*partition, offset) for partition, offset in offsets.items()])
 
     def unassign(self) -> None:
@@ -80,6 +93,15 @@ class KafkaClient:
         """Of the logs whose leaders answer. Raises InputError when none does."""
         answers = self._ask(partitions, LATEST, timeout_ms)
         return {TopicPartition(told.topic, told.partition): told.offset for told in answers if told.error is None}
+
+    def _find_leaders(self, topics: Set[str]) -> None:
+        """librdkafka itself looks for the leaders of topics that it does not know once a second: for that long
+        nothing would come at first. A broker that does not answer is told by what is assigned.
+        """
+        with suppress(KafkaException):
+            for topic in topics - self._led:
+                self._consumer.list_topics(topic, timeout=_LEADERS_S)
+                self._led.add(topic)
 
     def _ask(self, partitions: Collection[TopicPartition], which: int, timeout_ms: int) -> list[KafkaPartition]:
         asked = [KafkaPartition(*partition, which) for partition in partitions]

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.columns import times_in_values, within_years
-from understudy_pipeline.inputs.file_rows import Taken
+from understudy_pipeline.inputs.file_rows import FileRows
 from understudy_shared.errors import SettingsError
 
 MAX_ROWS = 10_000
@@ -51,7 +51,7 @@ class ParquetRows:
         self.next_index, self._batches, self._rest = index, None, None
         return True
 
-    def take(self, count: int) -> Taken | None:
+    def take(self, count: int) -> FileRows | None:
         rest = self._rest
         with _parsing(self._path):
             while rest is None or not rest.num_rows:
@@ -90,7 +90,7 @@ class ParquetRows:
                 yield batch.slice(skipped)
                 index -= skipped
 
-    def _taken(self, batch: pa.RecordBatch, first: int) -> Taken:
+    def _taken(self, batch: pa.RecordBatch, first: int) -> FileRows:
         values = batch.column("value").cast(pa.binary())
         keys = batch.column("key").cast(pa.binary()) if "key" in self._columns else None
         if self._rule.field is None:
@@ -98,7 +98,7 @@ class ParquetRows:
         else:
             times = times_in_values(self._rule, values.to_pylist())
         indices = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
-        return Taken(indices, times, keys, values)
+        return FileRows(indices, times, keys, values)
 
 
 def checked_columns(schema: pa.Schema, rule: TimestampRule, *, where: str) -> list[str]:

@@ -111,9 +111,9 @@ def test_a_task_holds_at_most_its_share_and_one_fetch_of_each_partition(
         pytest.param(10.0, 0, -1, 12, id="a-quarter-of-the-share-over-two-partitions"),
         pytest.param(0.0, 0, -1, 125, id="no-size-at-all"),
         pytest.param(5_000.0, 0, -1, 1, id="one-record-larger-than-everything"),
-        pytest.param(10.0, 5, 8, 3, id="up-to-the-largest-batch"),
+        pytest.param(10.0, 7, 8, 12, id="a-whole-fetch-for-less-than-the-largest-batch"),
         pytest.param(10.0, 8, 8, 0, id="enough-for-the-largest-batch"),
-        pytest.param(10.0, 0, 1, 1, id="nothing-held-and-batches-of-one"),
+        pytest.param(10.0, 0, 1, 12, id="a-whole-fetch-for-batches-of-one"),
     ],
 )
 def test_a_fetch_brings(record_bytes: float | None, held: int, max_poll_records: int, wanted: int) -> None:

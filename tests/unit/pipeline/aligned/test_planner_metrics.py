@@ -13,8 +13,9 @@ from tests.support.scripted_input import ScriptedServer
 from tests.support.spark_queries import wait_until
 
 from understudy_pipeline.aligned.lateness import Lateness
+from understudy_pipeline.aligned.metrics_server import PlannerCollector
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.planner_metrics import WINDOW_MS, PlannerCollector, Sample, Window
+from understudy_pipeline.aligned.planner_metrics import WINDOW_MS, Sample, Window
 from understudy_pipeline.aligned.records import record_size
 
 

@@ -85,11 +85,15 @@ def test_partitions_are_asked_for_then_the_place_is_told_then_records_come() -> 
 
 
 def test_statement_35_each_turn_brings_lags_of_what_it_fetched_and_a_seek_drops_them_all() -> None:
-    bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), max_poll_records=2)).ready()
+    bench = Bench("a", "b").ready()
+    bench.server.withhold("a", 0)
+    bench.server.withhold("b", 0)
     bench.server.put("a", 0, 1, 2, 3)
+    bench.server.release("a", 0, 2)
     bench.turns(1)
     assert (bench.lag(A), bench.lag(B)) == (Lag(1, 0), Lag(0, 0))
     bench.server.put("b", 0, 1, 2, 3)
+    bench.server.release("b", 0, 2)
     bench.turns(1)
     assert (bench.lag(A), bench.lag(B)) == (Lag(1, 0), Lag(1, 0))
     bench.desk.ahead.move_to({})
@@ -114,7 +118,9 @@ def test_statement_43_and_45_what_was_handed_over_is_no_lag_and_everything_behin
 def test_statement_44_a_partition_that_is_not_fetched_has_a_lag_that_grows_old() -> None:
     options = AlignedOptions(inputs=(), topics=(), max_poll_records=2, lag_max_age_ms=5_000)
     bench = Bench("a", options=options).ready()
+    bench.server.withhold("a", 0)
     bench.server.put("a", 0, 1, 2, 3)
+    bench.server.release("a", 0, 2)
     bench.turns(1)
     bench.clock.advance(5_000)
     assert bench.desk.next_turn(0) is None, "it holds enough"
@@ -295,15 +301,19 @@ def test_a_partition_that_vanished_is_lost_data(fails: bool, caplog: pytest.LogC
         assert list(bench.desk.ahead.retained) == [A]
 
 
-def test_a_partition_that_holds_the_largest_batch_is_not_fetched_until_some_was_taken() -> None:
+def test_a_partition_that_holds_the_largest_batch_is_not_fetched_until_it_holds_less() -> None:
     bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), max_poll_records=2)).ready()
     bench.server.put("a", 0, *range(5))
-    bench.turns(2)
-    assert bench.server.asked == {B}
+    bench.turns(1)
+    assert bench.held(A) == 5, "a fetch of full size"
+    bench.server.put("a", 0, *range(5, 9))
+    bench.desk.ahead.take({A: 3})
+    bench.turns(1)
+    assert bench.server.asked == {B}, "just the largest batch is enough"
     bench.desk.ahead.take({A: 1})
     bench.turns(1)
     assert bench.server.asked == {A, B}
-    assert bench.held(A) == 2
+    assert bench.held(A) == 5
 
 
 def test_statement_58_a_task_over_its_share_goes_on_fetching_what_is_empty() -> None:
@@ -333,7 +343,7 @@ def test_it_ends_at_once_while_it_has_nothing_to_do_and_lets_go_of_its_input(sta
     bench.server.put("a", 0, 1, 2)
     bench.prefetch.start()
     started.append(bench.prefetch)
-    wait_until(lambda: bench.held(A) == 1, what="the record")
+    wait_until(lambda: bench.held(A) == 2, what="the records")
     bench.prefetch.stop()
     assert bench.prefetch.join(PATIENCE_S)
     assert bench.server.open_inputs == 0

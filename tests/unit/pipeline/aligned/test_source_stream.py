@@ -151,7 +151,7 @@ def test_metrics_come_with_the_progress_and_at_a_port(options: AlignedOptions) -
 
 
 def test_a_port_that_is_taken_is_named(options: AlignedOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy_pipeline.aligned.stream._BIND_S", 0.0)
+    monkeypatch.setattr("understudy_pipeline.aligned.metrics_server._BIND_S", 0.0)
     first = AlignedStream(replace(options, metrics_port=0))
     first.initial()
     told = first.metrics()
