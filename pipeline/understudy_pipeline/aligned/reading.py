@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,8 +122,25 @@ def _bytes(ranges: Sequence[PlannedRange]) -> int:
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Rows of all the task's ranges, each in log order. Raises InputError, DataLostError, UndecodableError."""
-    for planned in task.ranges:
-        yield from _read_range(planned, task.options, task.request_timeout_ms)
+    return _joined(
+        rows for planned in task.ranges for rows in _read_range(planned, task.options, task.request_timeout_ms)
+    )
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: each costs Spark some 0.5 ms, whatever is in it."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        if held and sum(map(len, held)) + len(batch) > ROWS:
+            yield _one(held)
+            held = []
+        held.append(batch)
+    if held:
+        yield _one(held)
+
+
+def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> Iterator[pa.RecordBatch]:
@@ -141,8 +158,7 @@ def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> 
                 rows, span.partition, rank=planned.rank, effective_ms=times_ms, include_headers=options.include_headers
             )
     if aside and options.undecodable_path is not None:
-        letters = pa.Table.from_batches(aside).combine_chunks().to_batches()
-        write_dead_letters(options.undecodable_path, span, letters[0])
+        write_dead_letters(options.undecodable_path, span, _one(aside))
 
 
 def _records(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:

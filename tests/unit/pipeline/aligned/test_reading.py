@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import orjson
@@ -137,6 +138,17 @@ def test_effective_times_go_on_where_the_range_begins(times: list[int], cut: int
 def test_rows_come_in_batches_of_ten_thousand() -> None:
     task = ReadTask((planned(LogConfig(tuple(range(2 * ROWS + 1)))),))
     assert [batch.num_rows for batch in read_task(task)] == [ROWS, ROWS, 1]
+
+
+@given(st.lists(st.sampled_from([1, 2, 4_000, ROWS - 1, ROWS, ROWS + 1]), min_size=1, max_size=6))
+def test_small_ranges_come_in_few_batches_and_in_their_order(lengths: list[int]) -> None:
+    task = ReadTask(tuple(planned(LogConfig(tuple(range(length)))) for length in lengths))
+    batches = list(read_task(task))
+    ordinals = [ordinal for batch in batches for ordinal in batch.column("offset").cast(pa.int64()).to_pylist()]
+    assert ordinals == [ordinal for length in lengths for ordinal in range(length)]
+    assert max(batch.num_rows for batch in batches) <= ROWS
+    for batch, following in pairwise(batches):
+        assert batch.num_rows + following.num_rows > ROWS
 
 
 def test_with_the_spool_the_input_is_not_asked_and_without_it_the_rows_are_the_same(tmp_path: Path) -> None:
