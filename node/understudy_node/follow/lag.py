@@ -28,7 +28,9 @@ def lag_of(version: int, end: End, commit_time_ns: CommitTime, *, now_ms: float,
     offset_lag = end.version - version
     if offset_lag == 0:
         return LagInfo(version, end.version, 0, ceil(max(0.0, now_ms - end.confirmed_ms)))
-    missed_ns, newest_ns = commit_time_ns(version + 1), commit_time_ns(end.version)
+    # The end's own file was seen with it: a reader need not wait until that is looked up.
+    newest_ns = commit_time_ns(end.version) if end.last_commit is None else end.last_commit.mtime_ns
+    missed_ns = newest_ns if offset_lag == 1 else commit_time_ns(version + 1)
     if missed_ns is None or newest_ns is None or end.unseen_ms is None:
         return LagInfo(version, end.version, offset_lag, None)
     behind_ms = max(0, newest_ns - missed_ns) / 1e6

@@ -29,7 +29,11 @@ def end_at(version: int, confirmed_ms: float | None = 100.0, unseen_ms: float | 
 
 
 def lag_at(version: int, end: End, *, now_ms: float = 100.0, committed_ns: Mapping[int, int] = COMMITTED_NS) -> LagInfo:
-    return lag_of(version, end, committed_ns.get, now_ms=now_ms, expiry_ms=EXPIRY_MS)
+    """When the end was committed is told by its file alone."""
+    newest_ns = committed_ns.get(end.version)
+    seen = replace(end, last_commit=None if newest_ns is None else FileStat(newest_ns, 30, 1))
+    earlier_ns = {at: ns for at, ns in committed_ns.items() if at != end.version}
+    return lag_of(version, seen, earlier_ns.get, now_ms=now_ms, expiry_ms=EXPIRY_MS)
 
 
 UNKNOWN = (None, None, None)
