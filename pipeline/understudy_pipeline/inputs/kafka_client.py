@@ -132,7 +132,7 @@ class KafkaClient:
         return InputError(
             f"{what}: {'; '.join(reasons)}" if reasons else what,
             where=f"Kafka at {self.server}",
-            fix="It is tried again; check that the broker runs and can be reached from here",
+            fix="Check that the broker runs and can be reached from here; a query that runs tries again by itself",
         )
 
     def take_complaint(self) -> InputError | None:
