@@ -29,6 +29,9 @@ ROWS = 10_000
 TASK_BYTES = 1 << 20
 """A second Spark task costs some 10 to 20 ms, in which one task reads this much and more."""
 
+JOINED_BYTES = 1 << 20
+"""Of small batches of rows that are copied into one."""
+
 _GUESSED_BYTES = 256
 """Of a record whose size nobody knows: of a batch that is read again after a restart."""
 
@@ -130,17 +133,22 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in fewer batches: each costs Spark some 0.5 ms, whatever is in it."""
     held: list[pa.RecordBatch] = []
+    rows = size = 0
     for batch in batches:
-        if held and sum(map(len, held)) + len(batch) > ROWS:
+        if held and (rows + len(batch) > ROWS or size + batch.nbytes > JOINED_BYTES):
             yield _one(held)
-            held = []
+            held, rows, size = [], 0, 0
         held.append(batch)
+        rows, size = rows + len(batch), size + batch.nbytes
     if held:
         yield _one(held)
 
 
 def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    if len(batches) == 1:
+        return batches[0]
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()  # more than one of 2 GiB and more
+    return joined
 
 
 def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,7 @@ from understudy_pipeline.aligned.dead_letters import DeadLetterError
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
 from understudy_pipeline.aligned.reading import (
+    JOINED_BYTES,
     ROWS,
     TASK_BYTES,
     PlannedRange,
@@ -147,8 +148,9 @@ def test_small_ranges_come_in_few_batches_and_in_their_order(lengths: list[int])
     ordinals = [ordinal for batch in batches for ordinal in batch.column("offset").cast(pa.int64()).to_pylist()]
     assert ordinals == [ordinal for length in lengths for ordinal in range(length)]
     assert max(batch.num_rows for batch in batches) <= ROWS
+    assert all(batch.nbytes <= JOINED_BYTES for batch in batches if batch.num_rows not in lengths)
     for batch, following in pairwise(batches):
-        assert batch.num_rows + following.num_rows > ROWS
+        assert batch.num_rows + following.num_rows > ROWS or batch.nbytes + following.nbytes > JOINED_BYTES
 
 
 def test_with_the_spool_the_input_is_not_asked_and_without_it_the_rows_are_the_same(tmp_path: Path) -> None:
