@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 from urllib.request import urlopen
 
 import pytest
@@ -16,6 +17,7 @@ from understudy_pipeline.aligned.lock import CheckpointInUseError, CheckpointLoc
 from understudy_pipeline.aligned.offset import OffsetError
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.reading import read_task
+from understudy_pipeline.aligned.spool import Spool
 from understudy_pipeline.aligned.stream import AlignedStream, Json
 from understudy_shared.errors import SettingsError
 
@@ -166,3 +168,25 @@ def test_making_a_stream_opens_nothing(server: ScriptedServer, options: AlignedO
     AlignedStream(replace(options, checkpoint=tmp_path / "checkpoint", metrics_port=0)).stop()
     assert server.open_inputs == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_while_a_batch_is_written_nothing_is_read_ahead(stream: AlignedStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = []
+
+    def write(*_: object) -> None:
+        assert stream._planner is not None
+        lock = stream._planner._desk.changed
+
+        def ask() -> None:
+            free.append(lock.acquire(blocking=False))
+            if free[-1]:
+                lock.release()
+
+        asking = Thread(target=ask)
+        asking.start()
+        asking.join()
+
+    monkeypatch.setattr(Spool, "write", write)
+    advance(stream, stream.initial(), records=1)
+    assert free
+    assert not any(free)
