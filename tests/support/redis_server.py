@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import redis
 
@@ -15,6 +16,19 @@ from understudy_shared.sockets import private_socket_dir
 
 class RedisServer(LocalRedis):
     """A server, and a client of it for what the bus does not do."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it would save."""
+        return self._folder
+
+    def info(self, section: str) -> bytes:
+        """What it tells of itself, as text."""
+        with redis.Redis.from_url(self.url, socket_timeout=10) as client:
+            client.response_callbacks.clear()
+            told = client.execute_command("INFO", section)
+        assert isinstance(told, bytes)
+        return told
 
     def pause(self) -> None:
         """Freeze it: connections stay and nothing answers."""
