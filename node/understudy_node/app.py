@@ -53,8 +53,7 @@ class Companion(Protocol):
     @property
     def dead(self) -> str | None: ...
 
-    @property
-    def degraded(self) -> str | None: ...
+    def causes(self) -> Mapping[str, str]: ...
 
     def not_ready(self) -> list[str]: ...
 
@@ -91,7 +90,7 @@ def create_app(node: Node, companion: Companion | None = None, *routers: APIRout
 
     http = FastAPI(title="Understudy node", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
     app = LookupsFirst(http, reads, max_in_flight=node.settings.max_in_flight)
-    metrics = NodeMetrics(node, app, None if companion is None else companion.refused)
+    metrics = NodeMetrics(node, app, companion)
     http.include_router(read_routes(node, reads))
     http.include_router(admin_routes(node, reads, metrics, companion))
     for router in routers:

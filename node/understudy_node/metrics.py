@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from understudy_node.degraded import CAUSES
 from understudy_node.node import Node
 from understudy_node.serving.asgi import LookupsFirst
 from understudy_shared.words import ReplicaState
@@ -20,14 +22,24 @@ from understudy_shared.words import ReplicaState
 __all__ = ["CONTENT_TYPE_LATEST", "NodeMetrics"]
 
 
+class ClusterPart(Protocol):
+    """What a node's part in a cluster tells of itself."""
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Documents from the bus that were not used, by kind."""
+
+    def causes(self) -> Mapping[str, str]: ...
+
+
 class NodeMetrics(Collector):
     """A registry of its own per node, so that several can live in one process."""
 
-    def __init__(self, node: Node, lookups: LookupsFirst, refused: Mapping[str, int] | None = None) -> None:
-        """`refused` counts the bus's documents that were not used, by kind; None without a cluster."""
+    def __init__(self, node: Node, lookups: LookupsFirst, cluster: ClusterPart | None = None) -> None:
+        """`cluster` is the node's part in a cluster; None without one."""
         self._node = node
         self._lookups = lookups
-        self._refused = refused
+        self._cluster = cluster
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -41,13 +53,23 @@ class NodeMetrics(Collector):
         yield self._requests()
         yield from self._memory()
         yield from self._replicas()
-        if self._refused is not None:
+        yield self._degraded()
+        if self._cluster is not None:
             refused = CounterMetricFamily(
                 "understudy_node_refused_messages", "Documents from the bus that were not used", labels=("kind",)
             )
-            for kind, count in sorted(self._refused.items()):
+            for kind, count in sorted(self._cluster.refused.items()):
                 refused.add_metric((kind,), count)
             yield refused
+
+    def _degraded(self) -> Metric:
+        causes = {**self._node.causes(), **({} if self._cluster is None else self._cluster.causes())}
+        degraded = GaugeMetricFamily(
+            "understudy_node_degraded", "1: this does not work although lookups do", labels=("cause",)
+        )
+        for cause in CAUSES:
+            degraded.add_metric((cause,), cause in causes)
+        return degraded
 
     def _requests(self) -> Metric:
         requests = CounterMetricFamily(

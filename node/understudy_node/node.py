@@ -17,6 +17,7 @@ from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.duties import Duties
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.follow.cadence import Cadence
+from understudy_node.degraded import causes_of
 from understudy_node.follow.end import End, Verdict, next_poll_ms
 from understudy_node.follow.history import History
 from understudy_node.follow.poller import Poll, Poller
@@ -193,6 +194,15 @@ class Node:
                 if replica.view is None
             ]
         return reasons
+
+    def causes(self) -> dict[str, str]:
+        """What does not work although lookups do, and why, by cause. Before there is anything to answer from,
+        `not_ready` says why.
+        """
+        if self.generation is None:
+            return {}
+        now_ms, expiry_ms = self._clock.monotonic_ms(), self.settings.end_expiry_ms
+        return causes_of(self.error, self.end, now_ms=now_ms, end_expiry_ms=expiry_ms)
 
     def query_status(self) -> dict[str, object]:
         """What the files tell about the query itself: it cannot be asked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from fastapi import APIRouter, Response
@@ -39,8 +40,7 @@ class Health(Protocol):
     @property
     def dead(self) -> str | None: ...
 
-    @property
-    def degraded(self) -> str | None: ...
+    def causes(self) -> Mapping[str, str]: ...
 
     def not_ready(self) -> list[str]: ...
 
@@ -64,9 +64,8 @@ def admin_routes(node: Node, reads: Reads, metrics: NodeMetrics, health: Health 
     async def readyz() -> Response:
         """Every task can be answered from; lag does not matter here."""
         reasons = node.not_ready() + ([] if health is None else health.not_ready())
-        answer: dict[str, object] = {"ready": not reasons, "reasons": reasons}
-        if health is not None:
-            answer["degraded"] = health.degraded
+        causes = {**node.causes(), **({} if health is None else health.causes())}
+        answer = {"ready": not reasons, "reasons": reasons, "degraded": "; ".join(causes.values()) or None}
         return json_response(answer, 503 if reasons else 200)
 
     @router.get("/metrics")

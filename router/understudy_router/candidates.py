@@ -33,6 +33,8 @@ class Candidate:
     """False: it died or left, and has not come back."""
     is_heard: bool
     """False: nothing was ever heard of it here."""
+    is_silent: bool = False
+    """Whether it was silent on the bus for so long that it may be dead, and has not been asked yet."""
     health: Health = Health.OK
     health_why: str = ""
     """Why it is suspect or quarantined."""
@@ -88,6 +90,7 @@ def _candidate(  # noqa: PLR0917  # everything there is to know, once
         report_age_ms=age_ms,
         is_live=True,
         is_heard=True,
+        is_silent=tables.is_silent(node, now_ms),
         health=health,
         health_why=health_why,
         is_draining=node.heartbeat.is_asked_last,

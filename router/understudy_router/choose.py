@@ -29,6 +29,7 @@ class Reason(StrEnum):
     LINEAGE_CHANGED = "lineage-changed"
     NOT_ACTIVE = "not-active"
     NOT_HEARD_OF = "not-heard-of"
+    SILENT = "silent"
     LAG_EXCEEDED = "lag-exceeded"
     LAG_UNKNOWN = "lag-unknown"
     BELOW_MIN_POSITION = "below-min-position"
@@ -62,6 +63,7 @@ _ASKED_LAST = frozenset(
         Reason.BELOW_MIN_POSITION,
         Reason.NOT_OPEN,
         Reason.NOT_HEARD_OF,
+        Reason.SILENT,
         Reason.QUARANTINED,
     }
 )
@@ -121,6 +123,8 @@ def reason_against(candidate: Candidate, bound: Bound) -> Reason | None:
     refused = refusal(bound, lag=lag, role=role, version=candidate.version, position_committed_at_us=None)
     if refused is not None:
         return _REASON_OF[refused]
+    if candidate.is_silent:
+        return Reason.SILENT
     return Reason.QUARANTINED if candidate.health is Health.QUARANTINED else None
 
 

@@ -15,9 +15,11 @@ from understudy_shared.words import HostInfo
 
 def lag_report(
     tables: Tables, stores: Stores | None, *, application_id: str, view_of: HostInfo, now_ms: float, now_us: int,
-    store: str | None = None,
+    unheard: str | None = None, store: str | None = None,
 ) -> dict[str, object]:  # fmt: skip
-    """The whole report, or one store's part of it. `now_us` is wall time, for people only."""
+    """The whole report, or one store's part of it. `now_us` is wall time, for people only. `unheard` is what is wrong
+    with a bus that is there.
+    """
     assignment = tables.assignment
     duties = _duties(tables)
     routes = [] if stores is None else list(stores.by_name.values()) if store is None else [stores.get(store)]
@@ -29,8 +31,8 @@ def lag_report(
         "end_offset_position": tables.end_version or None,
         "end_confirmed": tables.end_confirmed(now_ms),
         "bus": {
-            "state": "connected" if tables.bus_lost_why is None else "degraded",
-            "why": tables.bus_lost_why or "",
+            "state": "connected" if tables.bus_lost_why is None and unheard is None else "degraded",
+            "why": tables.bus_lost_why or unheard or "",
         },
         "assignment": None
         if assignment is None

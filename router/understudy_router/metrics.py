@@ -105,7 +105,15 @@ class RouterMetrics(Collector):
         router = self._router
         yield GaugeMetricFamily("understudy_router_nodes", "Nodes that live", len(router.tables.nodes))
         yield from self._health()
-        yield GaugeMetricFamily("understudy_router_bus_connected", "Whether the bus is heard", router.degraded is None)
+        is_connected = router.watcher.bus_lost_why is None
+        yield GaugeMetricFamily("understudy_router_bus_connected", "Whether the bus is heard", is_connected)
+        degraded = GaugeMetricFamily(
+            "understudy_router_degraded", "1: this does not work although lookups do", labels=("cause",)
+        )
+        causes = router.causes()
+        for cause in Cause:
+            degraded.add_metric((cause,), cause in causes)
+        yield degraded
         refused = CounterMetricFamily(
             "understudy_router_refused_messages", "Documents from the bus that were not used", labels=("kind",)
         )

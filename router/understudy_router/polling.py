@@ -46,7 +46,7 @@ class Polls:
         asked: set[HostInfo] = set()
         while new := (self._known() | set(others)) - asked:
             asked |= new
-            await asyncio.gather(*(self._ask(host) for host in new))
+            await asyncio.gather(*(self.ask(host) for host in new))
 
     async def ask_the_latest(self) -> Assignment | None:
         """The assignment of a node that follows the latest of all that are heard; None when none can be had now."""
@@ -69,15 +69,22 @@ class Polls:
             endpoints += self._tables.assignment.members.values()
         return {endpoint.host_info() for endpoint in endpoints}
 
-    async def _ask(self, host: HostInfo) -> None:
-        """A node's heartbeat, by its own word; and its assignment, if that is later than the one known here."""
+    async def ask(self, host: HostInfo, *, deadline_ms: float | None = None) -> tuple[str, ...]:
+        """A node's heartbeat, by its own word; and its assignment, if that is later than the one known here.
+
+        Who answered; nobody, where the heartbeat did not come within the deadline.
+        """
+        answered: tuple[str, ...] = ()
         async with self._polls:
             try:
-                heartbeat = await self._nodes.heartbeat(host)
+                async with asyncio.timeout(None if deadline_ms is None else deadline_ms / 1000):
+                    heartbeat = await self._nodes.heartbeat(host)
+                answered = (heartbeat.node_id,)
                 self._heard(heartbeat)
                 async with self._fetches:  # of all that follow a later one, the first is enough
                     known = self._tables.assignment
                     if (heartbeat.term, heartbeat.epoch) > ((0, 0) if known is None else known.order):
                         self._assigned(await self._nodes.assignment(host))
-            except UnderstudyError as error:
-                log.debug("%s", error, extra={"action": "poll-failed"})
+            except (UnderstudyError, TimeoutError) as error:
+                log.debug("%s: %s", host, error or "no answer in time", extra={"action": "poll-failed"})
+        return answered

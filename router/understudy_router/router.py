@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from understudy_router.asks import HopFailure
 from understudy_router.budget import RetryBudget
 from understudy_router.candidates import candidates_of
 from understudy_router.catalogue import StoreRoute, Stores
 from understudy_router.choose import Choice, Reason, choose
+from understudy_router.degraded import Cause, causes_of
 from understudy_router.explain import key_hash
 from understudy_router.forward import Forwarder
 from understudy_router.hop_replies import OVERLOADED, Known
@@ -143,7 +145,17 @@ class Router:
     @property
     def degraded(self) -> str | None:
         """What does not work although lookups do, None when all does."""
-        return self.watcher.degraded
+        return "; ".join(self.causes().values()) or None
+
+    def causes(self) -> Mapping[Cause, str]:
+        """What does not work although lookups do, and why, by cause."""
+        return causes_of(
+            self.tables,
+            bus_lost_why=self.watcher.bus_lost_why,
+            unheard=self.watcher.asking.unheard(),
+            no_catalogue_why=self.watcher.last_catalogue_error,
+            now_ms=self._clock.monotonic_ms(),
+        )
 
     def not_ready(self) -> list[str]:
         """Why this router should not be sent readers; empty when it should. Lag and a lost bus never make it so."""
@@ -151,18 +163,17 @@ class Router:
         if self._leaving:
             reasons.append("stopping: it answers for a moment more")
         if self.watcher.stores is None:
-            reasons.append(self._because("no catalogue is known yet"))
+            reasons.append("no catalogue is known yet")
         if self.tables.assignment is None:
-            reasons.append(self._because("no assignment is known yet"))
+            reasons.append("no assignment is known yet")
         return reasons
 
     def stores(self) -> Stores:
         """What can be asked; a not-initialised problem before that is known."""
         stores = self.watcher.stores
         if stores is None or self.tables.assignment is None:
-            raise ProblemError(
-                Problem(ProblemType.NOT_INITIALISED, "; ".join(self.not_ready()), fix="Retry when /readyz says so")
-            )
+            why = "; ".join([*self.not_ready(), *self.causes().values()])
+            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, why, fix="Retry when /readyz says so"))
         return stores
 
     def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice:
@@ -240,13 +251,10 @@ class Router:
             view_of=self.host,
             now_ms=self._clock.monotonic_ms(),
             now_us=self._clock.wall_us(),
+            unheard=self.watcher.asking.unheard(),
             store=store,
         )
 
     def now_ms(self) -> float:
         """The monotonic clock that the tables' times are of."""
         return self._clock.monotonic_ms()
-
-    def _because(self, what: str) -> str:
-        reasons = (self.watcher.degraded, self.watcher.last_catalogue_error)
-        return "; ".join([what, *(reason for reason in reasons if reason)])

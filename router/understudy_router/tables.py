@@ -13,6 +13,7 @@ from typing import NamedTuple
 from understudy_router.health import Change, Health, HealthTable
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.messages import Assignment, Farewell, Heartbeat
+from understudy_shared.silence import Silence
 
 MAX_EVENTS = 256
 MAX_DEAD = 256
@@ -38,6 +39,7 @@ class DeadNode:
     heartbeat: Heartbeat
     died_ms: float
     why: str
+    said_farewell: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Tables:
         self.end_expiry_ms = end_expiry_ms
         self.health = HealthTable(suspect_after_ms=suspect_after_ms)
         self.nodes: dict[str, NodeReport] = {}
+        self.silence = Silence()
         self.dead: dict[str, DeadNode] = {}
         self.assignment: Assignment | None = None
         self.previous: Assignment | None = None
@@ -135,6 +138,7 @@ class Tables:
         known = self.nodes.get(heartbeat.node_id)
         self.nodes[heartbeat.node_id] = NodeReport(heartbeat, said_ms)
         self.dead.pop(heartbeat.node_id, None)
+        self.silence.answered(heartbeat.node_id)
         if known is None or _catalogue_told(known.heartbeat) != _catalogue_told(heartbeat):
             self._catalogue = None
         if known is None:
@@ -187,8 +191,19 @@ class Tables:
         """The bus stood still until now: that nobody was heard on it meanwhile says nothing of nodes."""
         self._excused_ms = now_ms
 
+    def did_not_answer(self, node_id: str, asked_ms: float) -> None:
+        """A node was asked at that time, and did not answer; what it said since counts more."""
+        node = self.nodes.get(node_id)
+        if node is None or node.said_ms <= asked_ms:
+            self.silence.did_not_answer(node_id, asked_ms)
+
+    def is_silent(self, node: NodeReport, now_ms: float) -> bool:
+        """Whether it was silent for long enough to be dead, and only its answer is still out."""
+        silent_ms = now_ms - max(node.said_ms, self._excused_ms)
+        return self.bus_lost_why is None and silent_ms > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+
     def expire(self, now_ms: float) -> None:
-        """Bury nodes that were silent for three of their heartbeats, with a bus to speak on all the while.
+        """Bury nodes that were silent for three of their heartbeats and did not answer when they were asked.
 
         An end that came with an answer is forgotten in time too: a history that was rewound ends earlier than it did.
         """
@@ -197,9 +212,10 @@ class Tables:
             self.version += 1
         if self.bus_lost_why is None:
             for node_id, node in list(self.nodes.items()):
-                expiry_ms = node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
-                if now_ms - max(node.said_ms, self._excused_ms) > expiry_ms:
-                    self._bury(node_id, now_ms, f"silent for more than {expiry_ms} ms", "died")
+                if self.silence.is_unanswered(node_id) and self.is_silent(node, now_ms):
+                    expiry_ms = node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+                    why = f"silent for more than {expiry_ms} ms, and it did not answer when asked"
+                    self._bury(node_id, now_ms, why, "died")
         for node_id, dead in list(self.dead.items()):
             if now_ms - dead.died_ms > DEAD_KEPT_MS:
                 del self.dead[node_id]
@@ -253,7 +269,7 @@ class Tables:
         self._catalogue = None
         while len(self.dead) >= MAX_DEAD:
             del self.dead[min(self.dead, key=lambda dead: self.dead[dead].died_ms)]
-        self.dead[node_id] = DeadNode(node.heartbeat, now_ms, why)
+        self.dead[node_id] = DeadNode(node.heartbeat, now_ms, why, said_farewell=event == "left")
         self._event(now_ms, event, f"{node_id}: {why}")
         self.version += 1
 

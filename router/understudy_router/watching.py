@@ -1,6 +1,6 @@
 """Keeps what the router knows up to date: the bus while it is there, the nodes themselves while it is away.
 
-Rule: nothing here ever stops a lookup. What cannot be learned now is tried again, and `degraded` says so meanwhile.
+Rule: nothing here ever stops a lookup. What cannot be learned now is tried again, and `bus_lost_why` says so meanwhile.
 What was remembered is used when the bus is away at the start, and never beats what is heard.
 """
 
@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Collection
 
+from understudy_router.asking import Asking
 from understudy_router.catalogue import Stores, stores_of
 from understudy_router.polling import Polls
 from understudy_router.remembering import RouterMemory, of_a_past_life
@@ -43,7 +44,7 @@ BACK_SPREAD_HEARTBEATS = 0.25
 
 
 class Watcher:
-    """Feeds `tables` and `stores`. `degraded` is why the bus is not heard, None while it is."""
+    """Feeds `tables` and `stores`. `bus_lost_why` is why the bus is not heard, None while it is."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Watcher:
         seeds: Collection[HostInfo] = (),
     ) -> None:
         self.stores: Stores | None = None
-        self.degraded: str | None = "the bus was not reached yet"
+        self.bus_lost_why: str | None = "the bus was not reached yet"
         self.last_catalogue_error: str | None = None
         self._gossip = gossip
         self._tables = tables
@@ -72,11 +73,18 @@ class Watcher:
         self._seeds = frozenset(seeds)
         self._recalled = False
         self._unconfirmed: Assignment | None = None
+        """The remembered assignment, until a node follows it or something else is known."""
         self._left_behind_ms: float | None = None
         """Since when no node follows what is known here, and all of them something earlier."""
-        """The remembered assignment, until a node follows it or something else is known."""
         self._nodes_moved = False
         self._polls = Polls(nodes, tables, heard=self._heard, assigned=self._assigned)
+        self.asking = Asking(
+            tables,
+            self._polls,
+            heartbeat_ms=lambda: self.heartbeat_ms,
+            seeds=lambda: self._seeds | self._memory.hosts,
+            clock=clock,
+        )
 
     def start(self, tasks: Supervisor) -> None:
         """Begin to follow, on the loop that runs now."""
@@ -85,6 +93,7 @@ class Watcher:
         tasks.start("read the keys again", self._read_when_wanted())
         tasks.start("follow the catalogue", self._follow_catalogue())
         tasks.start("ask nodes for their lag", self._poll_while_lost())
+        tasks.start("ask nodes that are silent", self.asking.run())
         tasks.start("remember", self._memory.keep())
 
     def refresh(self) -> None:
@@ -107,6 +116,7 @@ class Watcher:
             match heard:
                 case Heartbeat():
                     self._heard(heard)
+                    self.asking.heard_on_bus(heard.node_id, now_ms)
                 case Farewell():
                     self._tables.left(heard, now_ms)
                 case Assignment():
@@ -145,11 +155,12 @@ class Watcher:
             self._tables.excuse_silence(self._clock.monotonic_ms())
         for each in seen:
             self._heard(each.heartbeat, each.age_ms)
+            self.asking.heard_on_bus(each.heartbeat.node_id, began_ms - each.age_ms)
         if assignment is not None:
             self._assigned(assignment)
-        if self.degraded is not None and self._listens:
+        if self.bus_lost_why is not None and self._listens:
             log.info("the bus is there", extra={"action": "bus-back", "nodes": len(seen)})
-            self.degraded = None
+            self.bus_lost_why = None
             self._away.clear()
             self._tables.bus_back(self._clock.monotonic_ms())
             self._recalled = True  # the bus has told more than was remembered
@@ -178,7 +189,7 @@ class Watcher:
     def _lost(self, why: str) -> None:
         if not self._away.is_set():
             log.warning("the bus is away: %s; nodes are asked for their lag", why, extra={"action": "bus-lost"})
-        self.degraded = f"the bus is away: {why}"
+        self.bus_lost_why = f"the bus is away: {why}"
         self._tables.bus_lost(self._clock.monotonic_ms(), why)
         self._away.set()
         self._refresh_wanted.set()
@@ -187,14 +198,16 @@ class Watcher:
     async def _read_when_wanted(self) -> None:
         """Read the keys when something shows that they changed; once per heartbeat while nothing is heard."""
         while True:
-            if self.degraded is None:
+            if self.bus_lost_why is None:
                 await self._refresh_wanted.wait()
             self._refresh_wanted.clear()
             await self._read_keys()
-            await asyncio.sleep(self._jittered_s(MIN_REFRESH_GAP_MS if self.degraded is None else self.heartbeat_ms))
+            await asyncio.sleep(
+                self._jittered_s(MIN_REFRESH_GAP_MS if self.bus_lost_why is None else self.heartbeat_ms)
+            )
 
     async def _keep(self) -> None:
-        """Let silent nodes die; but first read the keys when silence may be the bus's, or this process's, own fault."""
+        """Let silent nodes die that did not answer; but first read the keys when silence may be the bus's, or this process's, own fault."""
         last_ms = self._clock.monotonic_ms()
         while True:
             tick_ms = min(MAX_TICK_MS, self.heartbeat_ms / 4)
@@ -204,7 +217,7 @@ class Watcher:
             if paused_ms > self.heartbeat_ms:
                 log.warning("this process paused for %d ms", paused_ms, extra={"action": "paused"})
                 await self._read_keys()
-            elif self.degraded is None and now_ms - self._heard_ms > self.heartbeat_ms * QUIET_HEARTBEATS:
+            elif self.bus_lost_why is None and now_ms - self._heard_ms > self.heartbeat_ms * QUIET_HEARTBEATS:
                 # Nobody says anything: a bus that hangs looks like that before its connection breaks.
                 self._heard_ms = now_ms
                 await self._read_keys()
@@ -252,7 +265,7 @@ class Watcher:
 
     async def _catalogue_by(self, digest: str) -> tuple[Catalogue, Stores] | None:
         """From the bus, else from a node that serves by it; None when nobody gives one now that can be used."""
-        why = self.degraded
+        why = self.bus_lost_why
         if why is None:
             try:
                 found = await self._gossip.catalogue(digest)

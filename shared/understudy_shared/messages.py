@@ -131,6 +131,8 @@ class Heartbeat(Message):
     """Hash of the catalogue it serves by."""
     checkpoint: str = Field(default="", max_length=4096)
     """The checkpoint's location as this node was told, for people to compare."""
+    degraded: list[Name] = Field(default_factory=list, max_length=16)
+    """Causes, by name, of what does not work at this node although lookups do."""
 
     @property
     def standing(self) -> str:

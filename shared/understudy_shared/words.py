@@ -19,6 +19,10 @@ StoreName = NewType("StoreName", str)
 """A queryable view of an operator's state: `op{N}`, `op{N}.{store}`, or an alias."""
 
 
+WRITES_REFUSED = "bus-writes-refused"
+"""The cause by which a node is degraded whose writes the bus refuses: it says so in its heartbeats."""
+
+
 class Role(StrEnum):
     """What a replica is for its task."""
 

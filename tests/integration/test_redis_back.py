@@ -151,7 +151,7 @@ async def test_when_redis_is_back_empty_each_node_and_router_asks_a_bounded_numb
                     )
                     and all(
                         member.assignment is not None
-                        and member.degraded is None
+                        and not member.causes()
                         and len(member.assignment.members) == NODES
                         and member.assignment.order == router.tables.assignment.order  # type: ignore[union-attr]
                         for member, _ in nodes.values()
@@ -164,7 +164,7 @@ async def test_when_redis_is_back_empty_each_node_and_router_asks_a_bounded_numb
 
             async def all_lost() -> bool:
                 return all(router.degraded for router, _ in known) and all(
-                    member.degraded for member, _ in nodes.values()
+                    member.causes() for member, _ in nodes.values()
                 )
 
             await eventually(all_lost, what="everybody to notice")

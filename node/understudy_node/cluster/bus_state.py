@@ -4,34 +4,43 @@ from __future__ import annotations
 
 import logging
 
+from understudy_node.degraded import BUS_AWAY
+from understudy_shared.bus.base import BusError, BusRefusedError
+from understudy_shared.words import WRITES_REFUSED
+
 log = logging.getLogger(__name__)
 
 
 class BusState:
-    """Listening and speaking fail apart from each other; `degraded` is why either does, None when both work."""
+    """Listening and publishing fail apart from each other; `causes` says why either does, nothing when both work."""
 
     def __init__(self) -> None:
-        self._deaf: str | None = "not connected yet"
-        self._mute: str | None = None
+        self._subscribe_error: str | None = "not connected yet"
+        self._publish_error: str | None = None
+        self._is_refused = False
 
     @property
-    def degraded(self) -> str | None:
-        why = self._mute or self._deaf  # what a call met says more than that nothing is heard
-        return None if why is None else f"the bus is away: {why}"
+    def causes(self) -> dict[str, str]:
+        """At most one: what a call met says more than that nothing is heard."""
+        if self._publish_error is not None and self._is_refused:
+            return {WRITES_REFUSED: f"the bus refuses writes: {self._publish_error}"}
+        why = self._publish_error or self._subscribe_error
+        return {} if why is None else {BUS_AWAY: f"the bus is away: {why}"}
 
-    def hears(self, deaf: str | None) -> None:
+    def subscribed(self, error: str | None) -> None:
         """Messages arrive (None), or why not."""
-        was, self._deaf = self.degraded, deaf
+        was, self._subscribe_error = self.causes, error
         self._note(was)
 
-    def speaks(self, mute: str | None) -> None:
-        """What was said arrived (None), or why not."""
-        was, self._mute = self.degraded, mute
+    def published(self, error: BusError | None) -> None:
+        """What was written arrived (None), or why not."""
+        was, self._publish_error = self.causes, None if error is None else str(error)
+        self._is_refused = isinstance(error, BusRefusedError)
         self._note(was)
 
-    def _note(self, was: str | None) -> None:
-        now = self.degraded
-        if was is None and now is not None:
-            log.warning("%s; lookups go on", now, extra={"action": "bus-lost"})
-        elif was is not None and now is None:
+    def _note(self, was: dict[str, str]) -> None:
+        now = self.causes
+        for cause in now.keys() - was.keys():
+            log.warning("%s; lookups go on", now[cause], extra={"action": "bus-lost", "cause": cause})
+        if was and not now:
             log.info("the bus is there", extra={"action": "bus-back"})

@@ -51,6 +51,7 @@ def heartbeat_of(
     epoch: int,
     catalogue: str | None,
     now_ms: float,
+    degraded: list[str] | None = None,
 ) -> Heartbeat:
     """The node now; `now_ms` is its monotonic clock."""
     generation = node.generation
@@ -86,6 +87,7 @@ def heartbeat_of(
         epoch=epoch,
         catalogue=catalogue,
         checkpoint=node.settings.checkpoint,
+        degraded=degraded or [],
     )
 
 

@@ -13,6 +13,7 @@ import random
 from collections.abc import Mapping
 from typing import Literal
 
+from understudy_node.cluster.asking import Asking
 from understudy_node.cluster.assignor import duties_of
 from understudy_node.cluster.bus_state import BusState
 from understudy_node.cluster.catalogue import ToldCatalogue
@@ -22,7 +23,7 @@ from understudy_node.cluster.placement import Placement
 from understudy_node.cluster.remembering import Remembering
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
-from understudy_shared.bus.base import Back, Bus, BusError, Lost
+from understudy_shared.bus.base import Back, Bus, BusError, BusRefusedError, Lost
 from understudy_shared.bus.gossip import Gossip, Seen
 from understudy_shared.clock import Clock
 from understudy_shared.messages import (
@@ -99,6 +100,14 @@ class Member:
             rebalance_delay_ms=settings.rebalance_delay_ms,
             clock=clock,
         )
+        self._asking = Asking(
+            self._neighbours,
+            settings.application,
+            heartbeat_ms=settings.lag_refresh_ms,
+            members=self._members_to_ask,
+            changed=self.changed,
+            clock=clock,
+        )
         self._remembering = Remembering(
             node,
             settings.application,
@@ -126,6 +135,7 @@ class Member:
         self._loop = asyncio.get_running_loop()
         self._tasks.start("listen", self._listen())
         self._tasks.start("beat", self._beat_while_alive())
+        self._tasks.start("ask nodes that are silent", self._asking.run())
         self._tasks.start("remember", self._remembering.keep())
         self._tasks.start("go on without the bus", self._remembering.go_on_without_the_bus())
 
@@ -152,6 +162,7 @@ class Member:
         except (BusError, TimeoutError) as error:
             log.warning("left without a farewell: %s", error, extra={"action": "farewell-failed"})
         await self._bus.close()
+        await self._asking.close()
         await self._remembering.close()
 
     @property
@@ -164,10 +175,9 @@ class Member:
         """Why this process cannot go on, None while it can."""
         return self._tasks.dead
 
-    @property
-    def degraded(self) -> str | None:
-        """What does not work although lookups do, None when all does."""
-        return self._bus_state.degraded
+    def causes(self) -> Mapping[str, str]:
+        """What of the cluster does not work although lookups do, and why, by cause."""
+        return self._bus_state.causes
 
     def not_ready(self) -> list[str]:
         """Why this node should not be sent readers, beyond what the node itself says."""
@@ -179,7 +189,7 @@ class Member:
         if self._outvoted is not None:
             reasons.append(self._outvoted)
         if self.assignment is None:
-            reasons.append("no assignment is known yet" + (f"; {self.degraded}" if self.degraded else ""))
+            reasons.append("no assignment is known yet")
         return reasons
 
     def changed(self) -> None:
@@ -212,6 +222,7 @@ class Member:
             epoch=0 if self.assignment is None else self.assignment.epoch,
             catalogue=None if catalogue is None else catalogue[0],
             now_ms=self._clock.monotonic_ms(),
+            degraded=sorted({**self.node.causes(), **self.causes()}),
         )
 
     def catalogue(self) -> tuple[str, Catalogue] | None:
@@ -269,11 +280,14 @@ class Member:
             nodes = self._neighbours.alive(now_ms)
             self._outvoted = outvoted(own, nodes)
             await self._place(nodes)
-            self._bus_state.speaks(None)
+            self._bus_state.published(None)
         except BusError as error:
             self._must_read = self._was_away = True  # while the bus did not answer, nobody was heard
-            self._bus_state.speaks(str(error))
+            self._bus_state.published(error)
             self._remembering.bus_is_away()
+            if isinstance(error, BusRefusedError):  # what may not be written can be said: lag stays known
+                with contextlib.suppress(BusError):
+                    await self.gossip.say(self.heartbeat())
         if own.leaving:
             self._has_said_leaving.set()
 
@@ -288,9 +302,18 @@ class Member:
             highest=self._neighbours.highest(),
             known=self.assignment,
             began_ms=self._turned_ms,
+            unasked=self._neighbours.unasked(self._members(), self._clock.monotonic_ms()),
         )
         if written is not None:
             self._take(written)
+
+    def _members(self) -> Mapping[str, Endpoint]:
+        """Who has tasks by the assignment that is followed, but for this node."""
+        members = {} if self.assignment is None else self.assignment.members
+        return {node_id: endpoint for node_id, endpoint in members.items() if node_id != self.node_id}
+
+    def _members_to_ask(self) -> Mapping[str, Endpoint]:
+        return {} if self._placement.fence is None else self._members()
 
     def _layout(self) -> tuple[str, int, list[str]] | None:
         generation = self.node.pending or self.node.generation
@@ -317,7 +340,7 @@ class Member:
                 case Lost():
                     self._subscribed = False  # calls may come through before it stands again: silence says nothing then
                     self._was_away = True
-                    self._bus_state.hears(heard.why)
+                    self._bus_state.subscribed(heard.why)
                 case Back():
                     if self._was_away:
                         spread_ms = BACK_SPREAD_HEARTBEATS * self._settings.lag_refresh_ms
@@ -332,12 +355,12 @@ class Member:
             assignment, announcement = await self.gossip.assignment(), await self.gossip.announcement()
         except BusError as error:
             self._must_read = True  # with the next heartbeat
-            self._bus_state.hears(str(error))
+            self._bus_state.subscribed(str(error))
             return
         self._must_read = self._was_away = False
         self._placement.bus_came_back()
         self._catalogue.bus_came_back()
-        self._bus_state.hears(None)
+        self._bus_state.subscribed(None)
         if assignment is not None:
             self._take(assignment)
         if announcement is not None:

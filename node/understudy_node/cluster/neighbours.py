@@ -6,10 +6,13 @@ Ages are this machine's monotonic time since arrival, plus the age that a key re
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Seen
-from understudy_shared.messages import Farewell, Heartbeat
+from understudy_shared.messages import Endpoint, Farewell, Heartbeat
+from understudy_shared.silence import LastWord, Silence
+from understudy_shared.words import HostInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._heard: dict[str, _Heard] = {}
+        self.silence = Silence()
 
     def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> None:
         """Take a heartbeat, unless a newer one of the same process is there."""
@@ -39,12 +43,38 @@ class Neighbours:
             elif known.said_ms > said.said_ms:
                 return
         self._heard[heartbeat.node_id] = said
+        self.silence.answered(heartbeat.node_id)
+
+    def to_ask(self, members: Mapping[str, Endpoint], *, now_ms: float, heartbeat_ms: float) -> dict[str, HostInfo]:
+        """Which of the members are silent and to be asked now, and where they listen."""
+        self.silence.keep(members)
+        last = dict.fromkeys(members, LastWord(float("-inf"), heartbeat_ms))
+        hosts = dict(members)
+        for node_id in members.keys() & self._heard.keys():
+            heard = self._heard[node_id]
+            last[node_id] = LastWord(heard.said_ms, heard.heartbeat.heartbeat_ms)
+            hosts[node_id] = heard.heartbeat.endpoint
+        return {node_id: hosts[node_id].host_info() for node_id in self.silence.due(last, now_ms=now_ms)}
+
+    def did_not_answer(self, node_id: str, asked_ms: float) -> bool:
+        """It was asked at that time in vain. True when that is news; what it said since counts more."""
+        heard = self._heard.get(node_id)
+        if (heard is not None and heard.said_ms > asked_ms) or self.silence.is_unanswered(node_id):
+            return False
+        self.silence.did_not_answer(node_id, asked_ms)
+        return True
+
+    def unasked(self, members: Collection[str], now_ms: float) -> list[str]:
+        """Which of the members are silent for so long that they may be dead, and were not asked in vain."""
+        alive = {node_id for node_id, heard in self._heard.items() if heard.is_alive(now_ms)}
+        return sorted(node_id for node_id in set(members) - alive if not self.silence.is_unanswered(node_id))
 
     def left(self, farewell: Farewell) -> None:
         """Forget a node that said it leaves."""
         known = self._heard.get(farewell.node_id)
         if known is not None and known.heartbeat.incarnation == farewell.incarnation:
             del self._heard[farewell.node_id]
+            self.silence.did_not_answer(farewell.node_id, known.said_ms)  # nothing is to be asked of it
 
     def read(self, seen: list[Seen], *, now_ms: float) -> None:
         """Begin again from what the keys say: who has no key there is gone."""

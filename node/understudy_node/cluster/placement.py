@@ -92,12 +92,13 @@ class Placement:
         highest: tuple[int, int],
         known: Assignment | None,
         began_ms: float,
+        unasked: Sequence[str] = (),
     ) -> Assignment | None:
         """At every heartbeat: take or keep the lease, and assign if there is anything to assign anew.
 
         `nodes` live, this node among them; `highest` is the highest (term, epoch) that anybody told, `known` the last
-        assignment that this node saw, and all that is no older than `began_ms`, when this heartbeat began. Returns what
-        was written. Raises BusError.
+        assignment that this node saw, and all that is no older than `began_ms`, when this heartbeat began. `unasked` are
+        silent and may live: nothing is assigned until they did not answer. Returns what was written. Raises BusError.
         """
         self._learn(known)
         members = [] if layout is None else members_of(nodes, layout[0])
@@ -106,7 +107,7 @@ class Placement:
             await self.give_up()
             return None
         try:
-            if not await self._may_assign(highest) or self._waits(nodes, layout[0], highest):
+            if not await self._may_assign(highest) or unasked or self._waits(nodes, layout[0], highest):
                 return None
             if self._clock.monotonic_ms() - began_ms >= self._heartbeat_ms:
                 return None  # held up on the way here: what others have followed since is not in `highest`

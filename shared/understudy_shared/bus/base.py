@@ -19,6 +19,10 @@ class BusError(UnderstudyError):
     """The bus cannot be reached, or refused: try again later; nothing is known to have been written."""
 
 
+class BusRefusedError(BusError):
+    """The bus answered, and refused: reading and publishing may still work."""
+
+
 class Stored(NamedTuple):
     """A value, and how long it lives on (None: for ever)."""
 

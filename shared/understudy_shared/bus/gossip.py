@@ -96,6 +96,10 @@ class Gossip:
             channel=self.names.channel,
         )
 
+    async def say(self, heartbeat: Heartbeat) -> None:
+        """Tell that a node lives to whoever listens now, where the bus refuses to write it down."""
+        await self._bus.publish(self.names.channel, enveloped(heartbeat))
+
     async def leave(self, farewell: Farewell) -> None:
         """Tell that a node leaves."""
         key = self.names.node(farewell.node_id)

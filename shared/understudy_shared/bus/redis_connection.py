@@ -16,7 +16,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from understudy_shared.bus.base import BusError
+from understudy_shared.bus.base import BusError, BusRefusedError
 from understudy_shared.errors import SettingsError
 
 SENTINEL_PORT = 26379
@@ -145,10 +145,10 @@ def bus_error(error: BaseException, *, doing: str, where: str, timeout_ms: int) 
         )
     if isinstance(error, NoPermissionError):
         fix = "Give the user scripts, SCAN and publishing on the keys and channels us:*"
-        return BusError(f"Redis refused {doing}: {error}", where=where, fix=fix)
+        return BusRefusedError(f"Redis refused {doing}: {error}", where=where, fix=fix)
     if isinstance(error, ResponseError):
         fix = "Check that it is a primary of Redis or Valkey, not a replica or a cluster's node, and has memory left"
-        return BusError(f"Redis refused {doing}: {error}", where=where, fix=fix)
+        return BusRefusedError(f"Redis refused {doing}: {error}", where=where, fix=fix)
     if isinstance(error, (TimeoutError, RedisTimeoutError)):
         return BusError(
             f"Redis did not answer within {timeout_ms} ms while {doing}",

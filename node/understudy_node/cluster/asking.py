@@ -1,0 +1,77 @@
+"""Before a node is taken for dead, it is asked: silence on the bus may be the bus's fault, or of the way to it.
+
+Only who assigns asks, and only those that its assignment names: the others' views move nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from understudy_node.cluster.neighbours import Neighbours
+from understudy_shared.clock import Clock
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.messages import Endpoint
+from understudy_shared.node_calls import NodeCalls
+from understudy_shared.words import HostInfo
+
+log = logging.getLogger(__name__)
+
+MAX_ASKED = 16
+"""Nodes asked at the same time; the rest at the next look."""
+
+ANSWER_DEADLINE_MS = 1000
+"""For a heartbeat that is asked for, or one heartbeat's time where that is shorter."""
+
+MIN_ANSWER_DEADLINE_MS = 200
+
+
+class Asking:
+    """Of one node. `members` are whom to ask for when they are silent: nobody, while this node does not assign."""
+
+    def __init__(
+        self,
+        neighbours: Neighbours,
+        application_id: str,
+        *,
+        heartbeat_ms: int,
+        members: Callable[[], Mapping[str, Endpoint]],
+        changed: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        """`changed` is called when somebody that was thought alive did not answer."""
+        self._neighbours = neighbours
+        self._calls = NodeCalls(application_id)
+        self._heartbeat_ms = heartbeat_ms
+        self._members = members
+        self._changed = changed
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Ask whoever is silent, for ever."""
+        while True:
+            await asyncio.sleep(self._heartbeat_ms / 4 / 1000)
+            to_ask = self._neighbours.to_ask(
+                self._members(), now_ms=self._clock.monotonic_ms(), heartbeat_ms=self._heartbeat_ms
+            )
+            await asyncio.gather(*(self._ask(node_id, host) for node_id, host in list(to_ask.items())[:MAX_ASKED]))
+
+    async def close(self) -> None:
+        """Give connections back; after `run` was ended."""
+        await self._calls.close()
+
+    async def _ask(self, node_id: str, host: HostInfo) -> None:
+        began_ms = self._clock.monotonic_ms()
+        self._neighbours.silence.asked(node_id, began_ms)
+        try:
+            async with asyncio.timeout(max(MIN_ANSWER_DEADLINE_MS, min(ANSWER_DEADLINE_MS, self._heartbeat_ms)) / 1000):
+                heartbeat = await self._calls.heartbeat(host)
+        except (UnderstudyError, TimeoutError) as error:
+            log.debug("%s: %s", host, error or "no answer in time", extra={"action": "ask-failed"})
+        else:
+            self._neighbours.heard(heartbeat, age_ms=0, now_ms=self._clock.monotonic_ms())
+            if heartbeat.node_id == node_id:
+                return
+        if self._neighbours.did_not_answer(node_id, began_ms):
+            self._changed()

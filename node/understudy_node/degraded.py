@@ -1,0 +1,26 @@
+"""What of a node does not work although lookups do, by cause (pure): what `/readyz` and the metric of that name say."""
+
+from __future__ import annotations
+
+from understudy_node.follow.end import End
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.words import WRITES_REFUSED
+
+CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
+LAG_UNKNOWN = "lag-unknown"
+BUS_AWAY = "bus-away"
+
+CAUSES = (BUS_AWAY, WRITES_REFUSED, CHECKPOINT_UNREADABLE, LAG_UNKNOWN)
+"""The labels of the metric."""
+
+
+def causes_of(error: UnderstudyError | None, end: End, *, now_ms: float, end_expiry_ms: float) -> dict[str, str]:
+    """Why, for each cause of a node that has something to answer from."""
+    found: dict[str, str] = {}
+    if error is not None:
+        found[CHECKPOINT_UNREADABLE] = f"the checkpoint cannot be followed: {error}"
+    if end.confirmed_ms is None:
+        found[LAG_UNKNOWN] = "lag is unknown: the end of the history is not confirmed"
+    elif now_ms - end.confirmed_ms > end_expiry_ms:
+        found[LAG_UNKNOWN] = f"lag is unknown: the end of the history was not confirmed within {end_expiry_ms:.0f} ms"
+    return found
