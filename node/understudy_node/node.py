@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from understudy_node.checkpoint.description import describe
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
+from understudy_node.degraded import causes_of
 from understudy_node.duties import Duties
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.follow.cadence import Cadence
-from understudy_node.degraded import causes_of
 from understudy_node.follow.end import End, Verdict, next_poll_ms
 from understudy_node.follow.history import History
 from understudy_node.follow.poller import Poll, Poller

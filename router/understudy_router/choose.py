@@ -4,7 +4,8 @@ First the live RUNNING active inside the bound, then every other live replica in
 then by a stable hash; last the replicas of unknown lag, where the bound allows them. Nodes that drain go behind all of
 these, and suspect ones behind those. What is known here is up to a heartbeat old, and the node measures the bound
 itself: replicas that break it by the tables alone are *doubtful*, and are asked after all others
-(docs/decisions/0005-choice.md); after these too, those in quarantine (docs/decisions/0009-health.md).
+(docs/decisions/0005-choice.md); after these too, those that the bus alone calls dead, and those in quarantine
+(docs/decisions/0009-health.md).
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def choose(candidates: Sequence[Candidate], bound: Bound, *, key_hash: int, load
 
     def distrust(each: Exclusion) -> tuple[object, ...]:
         is_quarantined = each.candidate.health is Health.QUARANTINED
-        return (is_quarantined, each.reason is Reason.NOT_OPEN, preference(each.candidate))
+        is_last = each.reason is Reason.NOT_OPEN
+        return (is_quarantined, each.candidate.is_silent, is_last, preference(each.candidate))
 
     return Choice(
         tuple(sorted(order, key=preference)),
@@ -123,9 +125,9 @@ def reason_against(candidate: Candidate, bound: Bound) -> Reason | None:
     refused = refusal(bound, lag=lag, role=role, version=candidate.version, position_committed_at_us=None)
     if refused is not None:
         return _REASON_OF[refused]
-    if candidate.is_silent:
-        return Reason.SILENT
-    return Reason.QUARANTINED if candidate.health is Health.QUARANTINED else None
+    if candidate.health is Health.QUARANTINED:
+        return Reason.QUARANTINED
+    return Reason.SILENT if candidate.is_silent else None
 
 
 _REASON_OF = {

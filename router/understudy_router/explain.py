@@ -103,6 +103,8 @@ def _why(candidate: Candidate) -> str:
 def _why_doubtful(each: Exclusion) -> str:
     if each.reason is Reason.NOT_HEARD_OF:
         return "asked last: nothing was heard of it yet"
+    if each.reason is Reason.SILENT:
+        return "asked last: silent on the bus for three heartbeats, and not asked yet"
     if each.reason is Reason.QUARANTINED:
         return f"asked last: {_health(each.candidate)}"
     why = f"asked last: {each.reason} by its last report; the node measures it anew"

@@ -19,6 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from understudy_router.degraded import Cause
 from understudy_router.fallback import Step
 from understudy_router.health import RANK, Health
 from understudy_router.router import Router

@@ -207,7 +207,9 @@ class Watcher:
             )
 
     async def _keep(self) -> None:
-        """Let silent nodes die that did not answer; but first read the keys when silence may be the bus's, or this process's, own fault."""
+        """Let silent nodes die that did not answer; but first read the keys when silence may be the bus's, or this
+        process's, own fault.
+        """
         last_ms = self._clock.monotonic_ms()
         while True:
             tick_ms = min(MAX_TICK_MS, self.heartbeat_ms / 4)

@@ -112,7 +112,7 @@ class Injection:
         ("worker", "failed"),
         ("listen", "failed"),
         ("beat", "failed"),
-        ("beat_without_a_last_word", "dead"),
+        ("beat_without_a_last_word", "failed"),
     ],
 )
 def test_a_task_of_a_node_that_dies_makes_it_unready_and_is_told_while_reads_go_on(

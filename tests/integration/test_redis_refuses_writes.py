@@ -37,9 +37,10 @@ def failed_reads(known: Cluster) -> list[str]:
     return [f"{reply.status}: {reply.body}" for reply in replies if reply.status != 200]
 
 
-@pytest.mark.parametrize(
-    "way", [way if way in IN_EVERY_RUN else pytest.param(way, marks=pytest.mark.full) for way in WAYS]
-)
+EVERY_WAY = [way if way in IN_EVERY_RUN else pytest.param(way, marks=pytest.mark.full) for way in WAYS]
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_while_redis_refuses_writes_every_read_is_answered(way: str, running: tuple[Cluster, RedisServer]) -> None:
     known, redis = running
     WAYS[way].refuse(redis)

@@ -80,6 +80,14 @@ def tables_of(duty: AssignedTask, *heartbeats: Heartbeat, now_ms: float = 0) -> 
     return tables
 
 
+def expire(tables: Tables, now_ms: float) -> None:
+    """Nobody who is silent for too long by then answers when asked."""
+    for node_id, node in tables.nodes.items():
+        if tables.is_silent(node, now_ms):
+            tables.did_not_answer(node_id, now_ms)
+    tables.expire(now_ms)
+
+
 def catalogue(*, partitions: int = 1, lineage: str = LINEAGE, name: str = "words", has_keys: bool = True) -> Catalogue:
     """One store, keyed by a word or by nothing."""
     store = CatalogueStore(

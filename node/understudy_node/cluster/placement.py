@@ -97,8 +97,8 @@ class Placement:
         """At every heartbeat: take or keep the lease, and assign if there is anything to assign anew.
 
         `nodes` live, this node among them; `highest` is the highest (term, epoch) that anybody told, `known` the last
-        assignment that this node saw, and all that is no older than `began_ms`, when this heartbeat began. `unasked` are
-        silent and may live: nothing is assigned until they did not answer. Returns what was written. Raises BusError.
+        assignment that this node saw, and all that is no older than `began_ms`, when this heartbeat began. Nothing is
+        assigned while there are `unasked`: silent, not asked in vain yet. Returns what was written. Raises BusError.
         """
         self._learn(known)
         members = [] if layout is None else members_of(nodes, layout[0])

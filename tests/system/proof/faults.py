@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.refused_writes import WAYS
 from tests.support.small_disk import fill
 from tests.system.proof.processes import Service
 from tests.system.proof.proxy import CUT, Toxics
@@ -87,6 +88,13 @@ def _redis_flush(world: World, target: str) -> Fault:
     return Fault(target, world.redis.flush, _nothing)
 
 
+def _redis_refuses_writes(world: World, target: str) -> Fault:
+    """In another way each time."""
+    way = next(world.refusals)
+    refusing = WAYS[way]
+    return Fault(f"{target}: {way}", lambda: refusing.refuse(world.redis), lambda: refusing.allow(world.redis))
+
+
 def _disk_full(world: World, _target: str) -> Fault:
     """Full, and the node killed and started again on it: one that only follows hardly writes."""
     node, disk = world.nodes[NODE_WITH_SMALL_DISK], world.small_disk
@@ -164,6 +172,7 @@ _MAKERS: dict[str, Maker] = {
     "redis-down": _redis_down,
     "redis-pause": _redis_pause,
     "redis-flush": _redis_flush,
+    "redis-refuses-writes": _redis_refuses_writes,
     "disk-full": _disk_full,
     "corrupt-changelog": _corrupt_changelog,
     "delete-changelog": _delete_changelog,

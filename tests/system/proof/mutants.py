@@ -28,6 +28,8 @@ class Mutant:
     node: tuple[Callable[[], None], ...]
     router: tuple[Callable[[], None], ...]
     breaks: str
+    fault: str = ""
+    """Of the menu, while it is read: the bug shows only then."""
 
 
 def follow_behind() -> None:
@@ -154,6 +156,24 @@ def ask_the_wrong_node() -> None:
     _patch("understudy_router.router", "candidates_of", of_the_next)
 
 
+def tell_nothing_that_is_refused() -> None:
+    """Say nothing while the bus refuses to write it down."""
+    from understudy_shared.bus.gossip import Gossip
+
+    async def say(self: Gossip, heartbeat: Any) -> None:
+        """Nothing."""
+
+    Gossip.say = say  # type: ignore[method-assign]
+
+
+def take_silence_for_death() -> None:
+    """Leave out whom the bus tells nothing of, without asking it."""
+    from understudy_shared.silence import Silence
+
+    Silence.due = lambda self, last, *, now_ms: []  # type: ignore[method-assign]
+    Silence.is_unanswered = lambda self, node_id: True  # type: ignore[method-assign]
+
+
 def _patch(module: str, name: str, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replace a function where a module uses it by what is made of it."""
     target = import_module(module)
@@ -166,6 +186,9 @@ MUTANTS = {
     "not-found-from-wrong-host": Mutant((say_absent_for_others,), (ask_the_wrong_node,), "answers"),
     "ignore-bound": Mutant((follow_behind,), (forget_lag_bounds,), "bounds"),
     "compare-clocks": Mutant((follow_behind, compare_clocks), (), "time lag"),
+    "silence-is-death": Mutant(
+        (tell_nothing_that_is_refused,), (take_silence_for_death,), "availability", fault="redis-refuses-writes"
+    ),
     "session-back": Mutant((follow_behind,), (forget_positions,), "sessions"),
 }
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from tests.support.redis_server import RedisServer, redis_server
+from tests.support.refused_writes import WAYS
 from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.system.proof.commit_watch import CommitWatch
 from tests.system.proof.disk import small_disk
@@ -56,6 +58,8 @@ class World:
     views: Mapping[str, View]
     small_disk: Path | str
     clock: FakeClock
+    refusals: Iterator[str] = field(default_factory=lambda: cycle(WAYS))
+    """In which way Redis refuses writes next."""
 
     def lag_report(self, router: str = ROUTERS[0]) -> dict[str, Any]:
         """What a router knows."""

@@ -91,3 +91,28 @@ def test_at_most_one_checkpoint_has_nodes_that_may_speak_for_the_application(lin
     nodes = [Seen(heartbeat(f"n{number}", lineage=lineage), 0) for number, lineage in enumerate(lineages)]
     speaking = {seen.heartbeat.lineage for seen in nodes if outvoted(seen.heartbeat, nodes) is None} - {None}
     assert len(speaking) == (1 if set(lineages) - {None} else 0)
+
+
+MEMBERS = {"a": Endpoint(host="127.0.0.1", port=1), "b": Endpoint(host="127.0.0.1", port=2)}
+
+
+def test_a_silent_member_may_live_until_it_was_asked_in_vain() -> None:
+    neighbours = Neighbours()
+    neighbours.heard(heartbeat("a"), age_ms=0, now_ms=0)
+    assert neighbours.unasked(MEMBERS, 0) == ["b"], "the assignment names it, and nobody knows how it is"
+    now_ms = 3 * HEARTBEAT_MS + 1
+    assert neighbours.unasked(MEMBERS, now_ms) == ["a", "b"]
+    assert neighbours.to_ask(MEMBERS, now_ms=now_ms, heartbeat_ms=HEARTBEAT_MS).keys() == {"a", "b"}
+    assert neighbours.did_not_answer("a", now_ms)
+    assert not neighbours.did_not_answer("a", now_ms), "that is known"
+    assert neighbours.unasked(MEMBERS, now_ms) == ["b"]
+    neighbours.heard(heartbeat("b"), age_ms=0, now_ms=now_ms + 2)
+    assert not neighbours.did_not_answer("b", now_ms + 1), "it has spoken since"
+    assert ids(neighbours, now_ms + 2) == ["b"]
+
+
+def test_nothing_is_to_be_asked_of_a_node_that_said_farewell() -> None:
+    neighbours = Neighbours()
+    neighbours.heard(heartbeat("a"), age_ms=0, now_ms=0)
+    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="1"))
+    assert neighbours.unasked({"a": MEMBERS["a"]}, 1) == []

@@ -26,8 +26,8 @@ SEEDS = st.integers(0, 2**32)
 def test_every_fault_of_the_failure_stories_is_on_the_menu() -> None:
     wanted = """
         kill-active stop-active kill-router cut-node cut-replies cut-node-from-redis slow-node slow-link
-        node-answers-500 refuse-node redis-down redis-pause redis-flush disk-full corrupt-changelog delete-changelog
-        clock-jump rolling-restart checkpoint-gone kill-spark
+        node-answers-500 refuse-node redis-down redis-pause redis-flush redis-refuses-writes disk-full corrupt-changelog
+        delete-changelog clock-jump rolling-restart checkpoint-gone kill-spark
     """
     assert set(MENU) == set(wanted.split())
 

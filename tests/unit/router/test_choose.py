@@ -221,6 +221,7 @@ def test_a_node_that_was_never_heard_of_comes_after_all_that_were() -> None:
             id="below the position",
         ),
         pytest.param(NO_BOUND, {"health": Health.QUARANTINED}, Reason.QUARANTINED, id="in quarantine"),
+        pytest.param(NO_BOUND, {"is_silent": True}, Reason.SILENT, id="dead by the bus alone"),
         pytest.param(NO_BOUND, {"version": None, "offset_lag": None}, Reason.NOT_OPEN, id="nothing open"),
         pytest.param(
             Bound(max_lag=3), {"is_heard": False, "version": None, "offset_lag": None}, Reason.NOT_HEARD_OF, id="silent"
@@ -255,6 +256,16 @@ def test_what_a_node_cannot_put_right_is_never_asked(bound: Bound, fields: dict[
     choice = chosen([candidate("a", **fields)], bound)
     assert [each.reason for each in choice.exclusions] == [reason]
     assert choice.asked == ()
+
+
+def test_who_is_dead_by_the_bus_alone_is_asked_after_everybody_who_was_heard_and_before_those_in_quarantine() -> None:
+    crowd = [
+        candidate("a", role="active", is_silent=True),
+        candidate("b", version=None, offset_lag=None),
+        candidate("c", health=Health.QUARANTINED),
+        candidate("d"),
+    ]
+    assert names(chosen(crowd, NO_BOUND).asked) == "dbac"
 
 
 def test_the_doubtful_are_asked_by_least_lag_and_those_without_anything_open_last() -> None:

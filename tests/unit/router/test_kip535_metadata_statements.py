@@ -13,6 +13,7 @@ from tests.support.router_tables import (
     assigned,
     beat,
     catalogue,
+    expire,
     port_of,
     route,
     tables_of,
@@ -139,5 +140,5 @@ def test_statement_15_standbys_answer_from_the_moment_that_the_active_is_gone() 
     tables.hop_failed("a", 1, "connection refused")
     assert asked(tables, 1) == "ba"
     tables.heard(beat("b", sequence=2, version=6), age_ms=0, now_ms=3 * HEARTBEAT_MS)
-    tables.expire(3 * HEARTBEAT_MS + 1)
+    expire(tables, 3 * HEARTBEAT_MS + 1)
     assert asked(tables, 3 * HEARTBEAT_MS + 1) == "b"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support.router_tables import beat, port_of, tables_of, task
+from tests.support.router_tables import beat, expire, port_of, tables_of, task
 
 from understudy_router.asks import HopFailure
 from understudy_router.health import MAX_BAD_IN_A_ROW, Health
@@ -92,7 +92,7 @@ async def test_a_node_that_died_meanwhile_is_not_probed() -> None:
     for number in range(MAX_BAD_IN_A_ROW):
         tables.hop_failed("a", 100 * number, "reset")
     assert tables.health.of("a").health is Health.QUARANTINED
-    tables.expire(3001)
+    expire(tables, 3001)
     turns, prober = probing(tables)
     turns.turn(100_000)
     assert prober.probes == []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fake_cluster import catalogue
-from tests.support.router_tables import APPLICATION, TASK, assigned, beat, port_of, tables_of, task
+from tests.support.router_tables import APPLICATION, TASK, assigned, beat, expire, port_of, tables_of, task
 
 from understudy_router import remembering
 from understudy_router.remembering import RouterMemory, of_a_past_life
@@ -95,7 +95,7 @@ async def test_nodes_that_were_remembered_and_not_heard_are_kept_until_the_bus_t
 
 async def test_a_node_that_died_lately_is_remembered(tmp_path: Path) -> None:
     tables = tables_of(task("a"), beat("a"))
-    tables.expire(1e9)
+    expire(tables, 1e9)
     assert list(tables.dead) == ["a"]
     memory = RouterMemory(Remembered(tmp_path, APPLICATION))
     memory.note_nodes(tables, APPLICATION)

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from tests.support.router_tables import HEARTBEAT_MS, TASK, assigned, beat, catalogue, port_of, route, tables_of, task
+from tests.support.router_tables import (
+    HEARTBEAT_MS,
+    TASK,
+    assigned,
+    beat,
+    catalogue,
+    expire,
+    port_of,
+    route,
+    tables_of,
+    task,
+)
 
 from understudy_router.catalogue import stores_of
 from understudy_router.explain import explain_key, explain_store
@@ -99,7 +110,7 @@ def test_the_report_tells_of_the_dead_the_suspect_and_a_bus_that_is_away() -> No
     tables = tables_of(task("a", "b"), beat("a"), beat("b"))
     tables.heard(beat("b", sequence=2), age_ms=0, now_ms=3 * HEARTBEAT_MS)
     now_ms = 3 * HEARTBEAT_MS + 1
-    tables.expire(now_ms)
+    expire(tables, now_ms)
     tables.hop_failed("b", now_ms, "timeout")
     tables.bus_lost(now_ms, "connection refused")
     told = reported(tables, now_ms=now_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.router_tables import END_EXPIRY_MS, HEARTBEAT_MS, TASK, assigned, beat, tables_of, task
+from tests.support.router_tables import END_EXPIRY_MS, HEARTBEAT_MS, TASK, assigned, beat, expire, tables_of, task
 
 from understudy_router.candidates import candidates_of
 from understudy_router.health import Health
@@ -74,26 +74,38 @@ def test_the_assignment_never_goes_back(orders: list[tuple[int, int]]) -> None:
 def test_a_silent_node_leaves_within_one_expiry_and_people_are_told_why() -> None:
     tables = tables_of(task("a", "b"), beat("a"), beat("b"))
     tables.heard(beat("b", sequence=2), age_ms=0, now_ms=EXPIRY_MS)
-    tables.expire(EXPIRY_MS)
+    expire(tables, EXPIRY_MS)
     assert set(tables.nodes) == {"a", "b"}
-    tables.expire(EXPIRY_MS + 1)
+    expire(tables, EXPIRY_MS + 1)
     assert set(tables.nodes) == {"b"}
     assert "silent" in tables.dead["a"].why
     assert happened(tables)[-1] == "died"
     assert [each.node_id for each in candidates_of(tables, 0, 0, EXPIRY_MS + 1) if each.is_live] == ["b"]
 
 
+def test_a_silent_node_that_has_not_been_asked_in_vain_stays_and_is_known_to_be_silent() -> None:
+    tables = tables_of(task("a"), beat("a"))
+    tables.did_not_answer("a", -1)
+    tables.expire(EXPIRY_MS + 1)
+    (only,) = candidates_of(tables, 0, 0, EXPIRY_MS + 1)
+    assert (only.is_live, only.is_silent) == (True, True), "it spoke after it was asked in vain"
+    tables.did_not_answer("a", EXPIRY_MS)
+    tables.heard(beat("a", sequence=2), age_ms=0, now_ms=EXPIRY_MS + 2)
+    tables.expire(3 * EXPIRY_MS)
+    assert list(tables.nodes) == ["a"], "it has spoken since"
+
+
 def test_the_age_of_a_key_counts_towards_its_nodes_end() -> None:
     tables = tables_of(task("a"))
     assert not tables.heard(beat(), age_ms=EXPIRY_MS + 1, now_ms=0)
     assert tables.heard(beat(), age_ms=2500, now_ms=0)
-    tables.expire(501)
+    expire(tables, 501)
     assert "a" not in tables.nodes
 
 
 def test_a_node_that_comes_back_is_no_longer_dead() -> None:
     tables = tables_of(task("a"), beat(sequence=1))
-    tables.expire(EXPIRY_MS + 1)
+    expire(tables, EXPIRY_MS + 1)
     assert tables.heard(beat(sequence=2), age_ms=0, now_ms=EXPIRY_MS + 2)
     assert "a" in tables.nodes
     assert not tables.dead
@@ -102,17 +114,17 @@ def test_a_node_that_comes_back_is_no_longer_dead() -> None:
 def test_while_the_bus_is_away_nobody_dies_of_silence_and_lag_becomes_unknown() -> None:
     tables = tables_of(task("a"), beat(version=5))
     tables.bus_lost(1, "connection refused")
-    tables.expire(END_EXPIRY_MS)
+    expire(tables, END_EXPIRY_MS)
     assert lags(tables, END_EXPIRY_MS) == {"a": 2}
-    tables.expire(END_EXPIRY_MS + 1)
+    expire(tables, END_EXPIRY_MS + 1)
     assert lags(tables, END_EXPIRY_MS + 1) == {"a": None}
     assert candidates_of(tables, 0, 0, END_EXPIRY_MS + 1)[0].is_live
     back_ms = END_EXPIRY_MS + 2
     tables.bus_back(back_ms)
     expiry_ms = tables.nodes["a"].heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
-    tables.expire(back_ms + expiry_ms)
+    expire(tables, back_ms + expiry_ms)
     assert "a" in tables.nodes, "it had no bus to speak on, and now it has had no longer than it may be silent"
-    tables.expire(back_ms + expiry_ms + 1)
+    expire(tables, back_ms + expiry_ms + 1)
     assert "a" not in tables.nodes
     assert happened(tables)[-3:] == ["bus-lost", "bus-back", "died"]
 
@@ -155,10 +167,10 @@ def test_a_history_that_was_rewound_ends_where_its_nodes_say_and_not_where_an_an
     tables = tables_of(task("a"), beat(version=9, end_version=9))
     answered(tables, "a", 0, 10)
     assert tables.heard(beat(sequence=2, version=3, end_version=3), age_ms=0, now_ms=END_EXPIRY_MS)
-    tables.expire(END_EXPIRY_MS)
+    expire(tables, END_EXPIRY_MS)
     assert tables.end_version == 10
     before = tables.version
-    tables.expire(END_EXPIRY_MS + 1)
+    expire(tables, END_EXPIRY_MS + 1)
     assert tables.end_version == 3
     assert lags(tables, END_EXPIRY_MS + 1) == {"a": 0}
     assert tables.version > before, "a choice that was kept is made anew"
@@ -215,7 +227,7 @@ def test_another_process_of_the_same_name_starts_afresh() -> None:
 def test_what_is_known_of_a_nodes_health_goes_with_the_node() -> None:
     tables = tables_of(task("a"), beat(sequence=1), beat("b"))
     tables.hop_failed("a", 100, "timeout")
-    tables.expire(EXPIRY_MS + 1)
+    expire(tables, EXPIRY_MS + 1)
     assert len(tables.health) == 0
     assert tables.health.due(10**9) == []
     tables.hop_failed("a", EXPIRY_MS + 2, "reset")
@@ -296,7 +308,7 @@ def test_what_is_kept_of_ends_and_catalogues_is_what_the_nodes_say(story: list[t
         elif kind == "assigned":
             tables.assigned(assigned({TASK: task("0")}, order=(1, number), lineage=letter), now_ms)
         else:
-            tables.expire(now_ms)
+            expire(tables, now_ms)
         kept = (tables.end_version, tables.catalogue_digest)
         tables.version += 1
         tables._catalogue = None
@@ -337,7 +349,7 @@ def test_what_a_node_says_it_holds_goes_before_what_it_was_given() -> None:
 
 def test_a_member_that_was_never_heard_of_is_told_apart_from_a_dead_one() -> None:
     tables = tables_of(task("a", "b"), beat("a"))
-    tables.expire(EXPIRY_MS + 1)
+    expire(tables, EXPIRY_MS + 1)
     dead, silent = candidates_of(tables, 0, 0, EXPIRY_MS + 1)
     assert (dead.is_live, dead.is_heard) == (False, True)
     assert (silent.is_live, silent.is_heard, silent.offset_lag, silent.version) == (True, False, None, None)
@@ -355,9 +367,9 @@ def test_no_clock_reading_of_a_sender_changes_anything(clocks: dict[str, int | s
     payload = orjson.dumps({**orjson.loads(beat().encode()), **clocks})
     tables = tables_of(task("a"), Heartbeat.decode(payload, application_id="flights", where="a test"), now_ms=50)
     assert (tables.nodes["a"].age_ms(60), lags(tables, 60)) == (10, {"a": 0})
-    tables.expire(50 + EXPIRY_MS)
+    expire(tables, 50 + EXPIRY_MS)
     assert "a" in tables.nodes
-    tables.expire(51 + EXPIRY_MS)
+    expire(tables, 51 + EXPIRY_MS)
     assert "a" not in tables.nodes
 
 
@@ -373,7 +385,7 @@ def test_whoever_looks_for_the_dead_finds_everybody_who_was_silent_for_an_expiry
     for sequence, (node_id, after_ms, looks) in enumerate(story):
         now_ms += after_ms
         if looks:
-            tables.expire(now_ms)
+            expire(tables, now_ms)
             alive = {name for name, at_ms in heard_ms.items() if now_ms - at_ms <= 3 * beats_ms[name]}
             assert set(tables.nodes) == alive
             assert {
