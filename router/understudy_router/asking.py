@@ -62,7 +62,8 @@ class Asking:
         silent = [
             node_id
             for node_id, node in sorted(nodes.items())
-            if now_ms - self._on_bus_ms.get(node_id, float("-inf")) > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+            if not self._tables.is_silent(node, now_ms)  # it has answered, or spoke a moment ago
+            and now_ms - self._on_bus_ms.get(node_id, float("-inf")) > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
         ]
         if not silent or 2 * len(silent) < len(nodes):
             return None

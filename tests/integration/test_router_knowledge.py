@@ -195,6 +195,45 @@ async def test_a_node_that_falls_silent_while_others_speak_dies() -> None:
         assert silent.hops == []
 
 
+async def test_a_node_that_falls_silent_and_answers_when_asked_lives_and_half_of_them_unheard_is_told() -> None:
+    async with cluster(a, b) as known:
+        silent, speaker = known.nodes
+        for node in known.nodes:
+            await known.beat(node, heartbeat_ms=50)
+        known.sequence += 1
+        silent.documents["/internal/v1/lags"] = known.heartbeat(silent, heartbeat_ms=50, end_version=9).encode()
+
+        async def beats_until_it_is_told() -> None:
+            while "unheard" not in (known.router.degraded or ""):
+                known.sequence += 1
+                told = known.heartbeat(silent, heartbeat_ms=50, end_version=9)
+                silent.documents["/internal/v1/lags"] = told.encode()
+                await known.beat(speaker, heartbeat_ms=50)
+                await asyncio.sleep(0.01)
+
+        async with asyncio.timeout(20):
+            await beats_until_it_is_told()
+        assert set(known.router.tables.nodes) == {"a", "b"}
+        assert "1 of 2 nodes are unheard on the bus and answer when asked: a" in (known.router.degraded or "")
+        assert known.router.tables.end_version == 9, "by its own word"
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
+        report = (await known.get("/admin/v1/lag")).json()
+        assert report["bus"]["state"] == "degraded"
+
+
+async def test_a_node_that_did_not_answer_is_asked_again_and_comes_back_without_the_bus() -> None:
+    async with cluster(a) as known:
+        (node,) = known.nodes
+        await known.beat(node, heartbeat_ms=50)
+        await until(lambda: "a" in known.router.tables.dead, what="its death")
+        refused = await known.get(f"{STORE}/keys/x")
+        assert refused.json()["candidates"][0]["reason"] == "dead"
+        known.sequence += 1
+        node.documents["/internal/v1/lags"] = known.heartbeat(node, heartbeat_ms=60_000).encode()
+        await until(lambda: "a" in known.router.tables.nodes, what="its answer")
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
+
+
 async def test_a_document_that_is_none_is_counted_and_nothing_else_happens() -> None:
     bus = LocalBus()
     async with cluster(a, bus=bus) as known:
