@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.degraded import CAUSES as NODE_CAUSES
 from understudy_router.choose import Reason
+from understudy_router.degraded import Cause
 from understudy_router.settings import RouterSettings
 from understudy_router.wire import WireError
 from understudy_shared.bounds import Refusal
@@ -88,6 +90,13 @@ def test_every_reason_that_is_documented_is_one_that_the_service_gives(title: st
     for text in quoted:
         for fragment in filter(None, map(str.strip, re.split(r"<[^>]+>|\.\.\.", text))):
             assert fragment in said, f"nothing says {fragment!r}"
+
+
+@pytest.mark.parametrize(
+    ("title", "causes"), [("Why a node is degraded", NODE_CAUSES), ("Why a router is degraded", tuple(Cause))]
+)
+def test_every_cause_of_being_degraded_is_documented_and_no_other(title: str, causes: tuple[str, ...]) -> None:
+    assert [cell.strip("`") for cell in first_cells(title)] == [str(cause) for cause in causes]
 
 
 def test_every_reason_against_a_replica_is_documented_and_no_other() -> None:

@@ -18,8 +18,8 @@ from understudy_shared.words import HostInfo
 
 log = logging.getLogger(__name__)
 
-MAX_ASKED = 16
-"""Nodes asked at the same time; the rest at the next look."""
+MAX_ASKED = 32
+"""Nodes asked at the same time, each on a connection of its own; the rest at the next look."""
 
 ANSWER_DEADLINE_MS = 1000
 """For a heartbeat that is asked for, or one heartbeat's time where that is shorter."""
