@@ -18,10 +18,8 @@ FIRST_SIGHT = 2**47
 MAX_JUMP = 2**24
 """Above what is known: half a year of one step a second that this process did not hear of, while it ran."""
 
-DOUBTS = 3
-"""So many heartbeats of a process that grow, and do not fit the one that is known, prove that one wrong. Messages of one
-sender arrive in order; a key that was read late, or a reply, gives one or two that are older.
-"""
+LATE_HEARTBEATS = 1.5
+"""A process beats within one. What it says so long after the number that is known was not said before that number."""
 
 Order = tuple[int, int]
 """(term, epoch) of an assignment; (0, 0) is before the first."""
@@ -61,39 +59,17 @@ def is_far_ahead(own: Order, others: Iterable[Order]) -> bool:
     return bool(following) and not is_plausible_order(own, max(following))
 
 
-def succession(told: int, known: int) -> Succession:
-    """How a sequence number stands to the last one of the same process.
+def succession(told: int, known: int, *, later_ms: float, heartbeat_ms: float) -> Succession:
+    """How a sequence number stands to the one that is known of the same process; it was said `later_ms` after that one.
 
-    Numbers far below it do not come late, so the known one was absurd: it was heard first, and believed.
+    Somebody else may have told the known one in the process' name. Then it does not fit what the process says next: that
+    lies far below it, or goes on as if it had never been; and so it counts no more than a heartbeat later.
     """
     step = told - known
-    if told > CEILING or step > MAX_JUMP:
+    if told > CEILING:
+        return Succession.ABSURD
+    if later_ms > LATE_HEARTBEATS * heartbeat_ms and step != 0:
+        return Succession.NEWER
+    if step > MAX_JUMP:
         return Succession.ABSURD
     return Succession.NEWER if step > 0 or step < -MAX_JUMP else Succession.OLDER
-
-
-class Successions:
-    """Judges the heartbeats of processes, by any name. `forget` those that are gone."""
-
-    def __init__(self) -> None:
-        self._doubts: dict[str, tuple[int, int]] = {}
-        """Sequence of the last heartbeat that did not fit, and how many of them grew one after the other."""
-
-    def judge(self, name: str, told: int, known: int) -> Succession:
-        """How a heartbeat stands to the one that is known. Someone else may have told that one in this one's name."""
-        found = succession(told, known)
-        if found is Succession.NEWER:
-            self._doubts.pop(name, None)
-        if found is Succession.NEWER or told == known or told > CEILING:
-            return found
-        last, grown = self._doubts.get(name, (-1, 0))
-        grown = grown + 1 if told > last else 1
-        if grown < DOUBTS:
-            self._doubts[name] = (told, grown)
-            return found
-        del self._doubts[name]
-        return Succession.NEWER
-
-    def forget(self, name: str) -> None:
-        """Nothing is known of it any more."""
-        self._doubts.pop(name, None)

@@ -7,11 +7,9 @@ from hypothesis import strategies as st
 
 from understudy_shared.plausible import (
     CEILING,
-    DOUBTS,
     FIRST_SIGHT,
     MAX_JUMP,
     Succession,
-    Successions,
     highest_plausible,
     is_far_ahead,
     is_plausible,
@@ -69,28 +67,34 @@ def test_who_follows_what_nobody_else_can_have_reached_is_far_ahead() -> None:
 
 
 @given(NUMBERS, NUMBERS)
-def test_of_two_sequences_one_at_most_is_newer_unless_one_is_absurd(one: int, other: int) -> None:
-    found = succession(one, other)
+def test_of_two_sequences_said_together_one_at_most_is_newer_unless_one_is_absurd(one: int, other: int) -> None:
+    found = succession(one, other, later_ms=0, heartbeat_ms=1000)
     if found is Succession.NEWER and one > other:
-        assert succession(other, one) in {Succession.OLDER, Succession.ABSURD}
+        assert succession(other, one, later_ms=0, heartbeat_ms=1000) is Succession.OLDER
     if one == other and one <= CEILING:
         assert found is Succession.OLDER
 
 
-@given(st.integers(0, FIRST_SIGHT), NUMBERS)
-def test_whatever_was_told_in_its_name_the_process_itself_is_believed_again_soon(own: int, forged: int) -> None:
-    """One forged message, then the process goes on to beat."""
-    successions = Successions()
-    known = own
-    if successions.judge("a", forged, known) is Succession.NEWER:
-        known = forged
-    for number in range(1, DOUBTS + 1):
-        if successions.judge("a", own + number, known) is Succession.NEWER:
-            known = own + number
-    assert known == own + DOUBTS
+@given(st.integers(0, FIRST_SIGHT), NUMBERS, st.integers(1, 1000))
+def test_whatever_was_told_in_its_name_the_process_itself_is_believed_again_two_heartbeats_later(
+    own: int, forged: int, heartbeat_ms: int
+) -> None:
+    known, said_ms = own, 0.0
+    if succession(forged, known, later_ms=heartbeat_ms, heartbeat_ms=heartbeat_ms) is Succession.NEWER:
+        known, said_ms = forged, heartbeat_ms
+    for beat in (1, 2, 3):
+        later_ms = (beat + 1) * heartbeat_ms - said_ms
+        if succession(own + beat, known, later_ms=later_ms, heartbeat_ms=heartbeat_ms) is Succession.NEWER:
+            known, said_ms = own + beat, (beat + 1) * heartbeat_ms
+    assert known == own + 3
 
 
-@given(st.permutations(range(1, DOUBTS)))
-def test_fewer_late_heartbeats_than_that_change_nothing(late: list[int]) -> None:
-    successions = Successions()
-    assert {successions.judge("a", number, 50) for number in late} == {Succession.OLDER}
+@given(NUMBERS, st.integers(0, FIRST_SIGHT))
+def test_a_number_that_cannot_be_is_refused_while_its_process_beats(told: int, known: int) -> None:
+    found = succession(told, known, later_ms=1000, heartbeat_ms=1000)
+    assert (found is Succession.ABSURD) == (told > min(CEILING, known + MAX_JUMP))
+
+
+@given(st.permutations(range(1, 8)))
+def test_late_heartbeats_change_nothing(late: list[int]) -> None:
+    assert {succession(each, 50, later_ms=500, heartbeat_ms=1000) for each in late} == {Succession.OLDER}
