@@ -72,7 +72,11 @@ class Router:
         self.settings = settings
         self.host = host
         self.gossip = Gossip(bus, settings.application_id)
-        self.tables = Tables(end_expiry_ms=settings.end_expiry_ms, suspect_after_ms=settings.suspect_after_ms)
+        self.tables = Tables(
+            end_expiry_ms=settings.end_expiry_ms,
+            suspect_after_ms=settings.suspect_after_ms,
+            refuse=self.gossip.refuse,
+        )
         self.nodes = NodeCalls(settings.application_id)
         self.watcher = Watcher(
             self.gossip,

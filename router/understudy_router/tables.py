@@ -16,7 +16,7 @@ from understudy_shared.believed import believed
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.crowd import Crowd
 from understudy_shared.messages import Assignment, Farewell, Heartbeat
-from understudy_shared.plausible import MAX_JUMP, Order, Succession, is_plausible, is_plausible_order, succession
+from understudy_shared.plausible import MAX_JUMP, Order, Succession, is_plausible, is_later, is_plausible_order, succession
 
 MAX_EVENTS = 256
 MAX_DEAD = 256
@@ -268,9 +268,7 @@ class Tables:
                     self.version += 1
                 else:
                     self._refuse("reply", f"end {end_version} in a reply of {node_id}, {self.end_version} is known")
-        return self.assignment is None or (
-            (term, epoch) > self.order and is_plausible_order((term, epoch), self.order)
-        )
+        return self.assignment is None or is_later((term, epoch), self.order)
 
     def _stands(self, node_id: str, now_ms: float, change: Change | None) -> None:
         """Tell people of it; choices are made anew."""

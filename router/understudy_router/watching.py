@@ -16,7 +16,7 @@ from understudy_router.polling import Polls
 from understudy_router.remembering import RouterMemory, of_a_past_life
 from understudy_router.tables import Tables
 from understudy_shared.bus.base import Back, BusError, Lost
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, digest_of
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Spoken, digest_of
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.messages import Assignment, Catalogue, Farewell, Heartbeat
@@ -103,14 +103,8 @@ class Watcher:
 
     async def _listen(self) -> None:
         async for heard in self._gossip.listen():
-            now_ms = self._heard_ms = self._clock.monotonic_ms()
+            self._heard_ms = self._clock.monotonic_ms()
             match heard:
-                case Heartbeat():
-                    self._heard(heard)
-                case Farewell():
-                    self._tables.left(heard, now_ms)
-                case Assignment():
-                    self._assigned(heard)
                 case Lost():
                     self._listens = False
                     self._lost(heard.why)
@@ -119,7 +113,18 @@ class Watcher:
                     if self._away.is_set():
                         await asyncio.sleep(self._random.uniform(0, BACK_SPREAD_HEARTBEATS) * self.heartbeat_ms / 1000)
                     await self._read_keys()
+                case _:
+                    self._gossip.handle(heard, self._hear)
             self._news.set()
+
+    def _hear(self, heard: Spoken) -> None:
+        match heard:
+            case Heartbeat():
+                self._heard(heard)
+            case Farewell():
+                self._tables.left(heard, self._clock.monotonic_ms())
+            case Assignment():
+                self._assigned(heard)
 
     def _heard(self, heartbeat: Heartbeat, age_ms: int = 0) -> None:
         known = self._tables.nodes.get(heartbeat.node_id)
@@ -137,7 +142,8 @@ class Watcher:
         """What the keys say now is where to go on from."""
         began_ms = self._clock.monotonic_ms()
         try:
-            seen, assignment = await self._gossip.nodes(), await self._gossip.assignment()
+            known = self._tables.holders
+            seen, assignment = await self._gossip.nodes(known=known), await self._gossip.assignment()
         except BusError as error:
             self._lost(str(error))
             return

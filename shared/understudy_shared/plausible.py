@@ -48,6 +48,11 @@ def is_plausible_order(told: Order, known: Order) -> bool:
     return is_plausible(told[0], known[0]) and is_plausible(told[1], known[1])
 
 
+def is_later(told: Order, known: Order) -> bool:
+    """Whether an assignment numbered `told` can exist and comes after the one that is known."""
+    return told > known and is_plausible_order(told, known)
+
+
 def highest_plausible(told: Iterable[Order], known: Order) -> Order:
     """The highest of `told` that can exist beside `known`; (0, 0) when there is none."""
     return max((order for order in told if is_plausible_order(order, known)), default=(0, 0))
