@@ -16,7 +16,6 @@ from pydantic import Field
 from understudy_router.catalogue import Stores, stores_of
 from understudy_router.tables import Tables
 from understudy_shared.bus.gossip import digest_of
-from understudy_shared.errors import UnderstudyError
 from understudy_shared.messages import Assignment, Catalogue, Endpoint, Heartbeat, Message
 from understudy_shared.remembered import Memory, Remembered
 from understudy_shared.words import HostInfo
@@ -115,6 +114,6 @@ def of_a_past_life(remembered: Assignment, told: Iterable[Heartbeat]) -> bool:
 def _stores(catalogue: Catalogue) -> Stores | None:
     try:
         return stores_of(catalogue, digest_of(catalogue))
-    except UnderstudyError as error:  # written by a later release
+    except Exception as error:  # written by a later release, or altered
         log.warning("the remembered catalogue cannot be used: %s", error, extra={"action": "no-catalogue"})
         return None

@@ -147,7 +147,7 @@ class Router:
     @property
     def degraded(self) -> str | None:
         """What does not work although lookups do, None when all does."""
-        return self.watcher.degraded
+        return self.watcher.degraded or self.watcher.unusable
 
     def not_ready(self) -> list[str]:
         """Why this router should not be sent readers; empty when it should. Lag and a lost bus never make it so."""
