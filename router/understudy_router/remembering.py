@@ -59,7 +59,8 @@ class RouterMemory:
         known = {**self._nodes}
         known |= {node_id: dead.heartbeat.endpoint for node_id, dead in tables.dead.items()}
         known |= {node_id: node.heartbeat.endpoint for node_id, node in tables.nodes.items()}
-        newest = dict(list(known.items())[-MAX_NODES:])
+        strangers_first = sorted(known.items(), key=lambda each: each[0] in tables.holders)
+        newest = dict(strangers_first[-MAX_NODES:])
         self._memory.note(KnownNodes(application_id=application_id, nodes=newest))
 
     async def recall(self) -> Recalled:

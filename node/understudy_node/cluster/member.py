@@ -292,8 +292,8 @@ class Member:
             self._neighbours.heard(own, age_ms=0, now_ms=now_ms)
             self._doubt(now_ms)
             nodes = self._neighbours.alive(now_ms)
-            self._outvoted = outvoted(own, nodes)
-            await self._place(nodes)
+            self._outvoted = outvoted(own, self._neighbours.voters(nodes))
+            await self._place(self._neighbours.proven(nodes, self.node_id))
             self._bus_state.speaks(None)
         except BusError as error:
             self._must_read = self._was_away = True  # while the bus did not answer, nobody was heard

@@ -6,8 +6,8 @@ Ages are this machine's monotonic time since arrival, plus the age that a key re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from understudy_shared.believed import believed
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Seen
@@ -16,11 +16,17 @@ from understudy_shared.messages import Assignment, Farewell, Heartbeat
 from understudy_shared.plausible import Order, Succession, highest_plausible, is_far_ahead, succession
 
 
+PROVEN_BEATS = 2
+"""A node that no assignment names is given nothing before it has beaten so often: one message may be anybody's."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Heard:
     heartbeat: Heartbeat
     said_ms: float
     """When it was said, on this machine's monotonic clock."""
+    beats: int = 1
+    """How many of this process were heard, up to PROVEN_BEATS."""
 
     def is_alive(self, now_ms: float) -> bool:
         return now_ms - self.said_ms <= self.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
@@ -80,7 +86,9 @@ class Neighbours:
         taken, why = believed(heartbeat, order=self._order, end_version=end_version, lineage=lineage)
         if why:
             self._refuse("heartbeat", why)
-        self._heard[heartbeat.node_id] = _Heard(taken, said_ms)
+        same = known is not None and known.heartbeat.incarnation == heartbeat.incarnation
+        beats = min(PROVEN_BEATS, known.beats + 1) if known is not None and same else 1
+        self._heard[heartbeat.node_id] = _Heard(taken, said_ms, beats)
 
     def left(self, farewell: Farewell) -> None:
         """Forget a node that said it leaves."""
@@ -90,10 +98,15 @@ class Neighbours:
 
     def read(self, seen: list[Seen], *, now_ms: float) -> None:
         """Begin again from what the keys say: who has no key there is gone."""
-        for node_id in list(self._heard):
+        before = dict(self._heard)
+        for node_id in before:
             self._forget(node_id)
         for each in sorted(seen, key=lambda each: each.heartbeat.node_id not in self._holders):
-            self.heard(each.heartbeat, age_ms=each.age_ms, now_ms=now_ms)
+            heartbeat = each.heartbeat
+            self.heard(heartbeat, age_ms=each.age_ms, now_ms=now_ms)
+            known, now = before.get(heartbeat.node_id), self._heard.get(heartbeat.node_id)
+            if known is not None and now is not None and known.heartbeat.incarnation == heartbeat.incarnation:
+                self._heard[heartbeat.node_id] = replace(now, beats=known.beats)
 
     def alive(self, now_ms: float) -> list[Seen]:
         """Who lives, by node id. The dead are forgotten."""
@@ -104,6 +117,20 @@ class Neighbours:
             Seen(heard.heartbeat, max(0, round(now_ms - heard.said_ms)))
             for _, heard in sorted(self._heard.items())
         ]
+
+    def proven(self, nodes: Sequence[Seen], own_id: str) -> list[Seen]:
+        """Those of `nodes` that may be given something: the assignment names them, or they beat."""
+        return [
+            each
+            for each in nodes
+            if (node_id := each.heartbeat.node_id) == own_id
+            or node_id in self._holders
+            or self._heard[node_id].beats >= PROVEN_BEATS
+        ]
+
+    def voters(self, nodes: Sequence[Seen]) -> list[Seen]:
+        """Those of `nodes` that say which checkpoint is followed: whom the assignment names; all, if that is nobody."""
+        return [each for each in nodes if each.heartbeat.node_id in self._holders] or list(nodes)
 
     def highest(self) -> Order:
         """The highest (term, epoch) that anybody told of and that can exist."""
