@@ -15,7 +15,7 @@ ABSURD = (2**53 + 1, 2**53, 2**52, 2**48 + 1, 2**48, 2**47)
 FORGED = "forged-"
 """What the ids of members begin with that there are not."""
 
-FORGED_HEARTBEAT_MS = 4000
+FORGED_HEARTBEAT_MS = 3000
 """They are gone three of these after they were told."""
 
 AT_ONCE = 500

@@ -411,11 +411,11 @@ class Member:
         self._placement.bus_came_back()
         self._catalogue.bus_came_back()
         self._bus_state.hears(None)
+        await self._remembering.bus_is_there()  # first: beside what is remembered, a forged assignment is told apart
         if assignment is not None:
             self._take(assignment)
         if announcement is not None:
             self.gossip.handle(announcement, self._hear)
-        await self._remembering.bus_is_there()
         self._changed.set()
 
     def _rival_seen(self, rival: bool) -> None:

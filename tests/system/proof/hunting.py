@@ -12,10 +12,11 @@ from pathlib import Path
 
 from tests.system.proof.checker import check
 from tests.system.proof.claims import ClaimResult
+from tests.system.proof.faults import make
 from tests.system.proof.history import Commit, Watched, load
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.run import TRUTH_NAME, RunOptions, Say, reading, recording
-from tests.system.proof.schedule import Schedule
+from tests.system.proof.schedule import MENU, Schedule
 from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.world import World, world
 
@@ -36,6 +37,7 @@ def hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions | Non
                 planted(running, name),
                 recording(own, Schedule(name, 1, (), READ_S), options),
                 reading(running, own, options.rate, 1),
+                met_by(running, MUTANTS[name].fault),
             ):
                 time.sleep(READ_S)
         running.spark.tell_truth(folder / TRUTH_NAME)
@@ -62,6 +64,21 @@ def planted(running: World, name: str) -> Iterator[None]:
     finally:
         for service, launcher in zip(services, launchers, strict=True):
             service.launcher = launcher
+
+
+@contextmanager
+def met_by(running: World, fault: str | None) -> Iterator[None]:
+    """The fault that shows the bug, during the block, if it needs one."""
+    if fault is None:
+        yield
+        return
+    made = make(running, fault, MENU[fault].target)
+    made.inject()
+    try:
+        yield
+    finally:
+        made.heal()
+        running.redis.flush()  # what was believed is not the next one's to meet
 
 
 def _judge(folder: Path, commits: Sequence[Commit | Watched], truth: Truth, claim: str) -> ClaimResult:

@@ -23,11 +23,12 @@ PARTITIONS = 6
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """What is patched in a node and in a router, and the claim that it must break."""
+    """What is patched in a node and in a router, the claim that it must break, and the fault that brings it to light."""
 
     node: tuple[Callable[[], None], ...]
     router: tuple[Callable[[], None], ...]
     breaks: str
+    fault: str | None = None
 
 
 def follow_behind() -> None:
@@ -154,6 +155,27 @@ def ask_the_wrong_node() -> None:
     _patch("understudy_router.router", "candidates_of", of_the_next)
 
 
+def believe_absurd_numbers() -> None:
+    """Follow whatever is numbered higher; a document of one's own that nobody could read ends the beat."""
+    from understudy_node.cluster.member import Member
+
+    def end(self: Member, kind: str, error: Exception) -> None:
+        raise error
+
+    _believe_in("understudy_node.cluster.member")
+    _patch("understudy_node.cluster.placement", "is_later", lambda _: lambda told, known: told > known)
+    Member._cannot_say = end  # type: ignore[method-assign,assignment]
+
+
+def route_by_absurd_numbers() -> None:
+    """Route by whatever is numbered higher."""
+    _believe_in("understudy_router.tables")
+
+
+def _believe_in(module: str) -> None:
+    _patch(module, "is_plausible_order", lambda _: lambda told, known: True)
+
+
 def _patch(module: str, name: str, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replace a function where a module uses it by what is made of it."""
     target = import_module(module)
@@ -167,6 +189,9 @@ MUTANTS = {
     "ignore-bound": Mutant((follow_behind,), (forget_lag_bounds,), "bounds"),
     "compare-clocks": Mutant((follow_behind, compare_clocks), (), "time lag"),
     "session-back": Mutant((follow_behind,), (forget_positions,), "sessions"),
+    "believe-absurd-numbers": Mutant(
+        (believe_absurd_numbers,), (route_by_absurd_numbers,), "availability", "absurd-messages"
+    ),
 }
 
 

@@ -54,6 +54,7 @@ MENU: dict[str, FaultKind] = {
         FaultKind("redis-down", "redis", 6, 120, beside=_BESIDE_REDIS),
         FaultKind("redis-pause", "redis", 4, 10),
         FaultKind("redis-flush", "redis", 1, 1),
+        FaultKind("absurd-messages", "redis", 5, 20),
         FaultKind("disk-full", "node", 5, 20, takes_replica=True),
         FaultKind("corrupt-changelog", "node", 4, 10, takes_replica=True),
         FaultKind("delete-changelog", "node", 4, 10, takes_replica=True),
