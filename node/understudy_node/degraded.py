@@ -9,8 +9,10 @@ from understudy_shared.words import WRITES_REFUSED
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 LAG_UNKNOWN = "lag-unknown"
 BUS_AWAY = "bus-away"
+OWN_MESSAGE = "own-message"
+"""A message of this node does not validate, so it was not sent."""
 
-CAUSES = (BUS_AWAY, WRITES_REFUSED, CHECKPOINT_UNREADABLE, LAG_UNKNOWN)
+CAUSES = (BUS_AWAY, WRITES_REFUSED, OWN_MESSAGE, CHECKPOINT_UNREADABLE, LAG_UNKNOWN)
 """The labels of the metric."""
 
 

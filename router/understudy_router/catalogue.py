@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 import orjson
 
-from understudy_shared.errors import UnknownStoreError
+from understudy_shared.errors import UnknownStoreError, UnsupportedError
 from understudy_shared.messages import Catalogue, CatalogueStore
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import parse_schema
+
+MAX_CATALOGUE_COLUMNS = 4096
+"""Key columns of all stores together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,17 @@ class Stores:
 
 
 def stores_of(catalogue: Catalogue, digest: str) -> Stores:
-    """The stores of a catalogue. Raises UnsupportedError for a key schema that this release does not read."""
+    """The stores of a catalogue. Raises UnderstudyError for one that this release does not read, or that is too large to
+    be compiled in a moment. It takes a second at most.
+    """
+    names = [store.store for store in catalogue.stores]
+    columns = sum(store.key_schema.count('"name"') for store in catalogue.stores)
+    if len(set(names)) != len(names):
+        raise UnsupportedError("two stores of one name", where="the catalogue")
+    if columns > MAX_CATALOGUE_COLUMNS:
+        raise UnsupportedError(f"{columns} key columns, above {MAX_CATALOGUE_COLUMNS}", where="the catalogue")
+    if not all({"operator_id", "reason"} <= each.keys() for each in catalogue.not_served):
+        raise UnsupportedError("a store that is not served for no reason", where="the catalogue")
     routes = {store.store: _route(store, catalogue) for store in catalogue.stores}
     return Stores(catalogue.application_id, catalogue.lineage, digest, routes, tuple(catalogue.not_served))
 

@@ -16,7 +16,6 @@ from pydantic import Field
 from understudy_router.catalogue import Stores, stores_of
 from understudy_router.tables import Tables
 from understudy_shared.bus.gossip import digest_of
-from understudy_shared.errors import UnderstudyError
 from understudy_shared.messages import Assignment, Catalogue, Endpoint, Heartbeat, Message
 from understudy_shared.remembered import Memory, Remembered
 from understudy_shared.words import HostInfo
@@ -60,7 +59,8 @@ class RouterMemory:
         known = {**self._nodes}
         known |= {node_id: dead.heartbeat.endpoint for node_id, dead in tables.dead.items()}
         known |= {node_id: node.heartbeat.endpoint for node_id, node in tables.nodes.items()}
-        newest = dict(list(known.items())[-MAX_NODES:])
+        strangers_first = sorted(known.items(), key=lambda each: each[0] in tables.holders)
+        newest = dict(strangers_first[-MAX_NODES:])
         self._memory.note(KnownNodes(application_id=application_id, nodes=newest))
 
     async def recall(self) -> Recalled:
@@ -115,6 +115,6 @@ def of_a_past_life(remembered: Assignment, told: Iterable[Heartbeat]) -> bool:
 def _stores(catalogue: Catalogue) -> Stores | None:
     try:
         return stores_of(catalogue, digest_of(catalogue))
-    except UnderstudyError as error:  # written by a later release
+    except Exception as error:  # written by a later release, or altered
         log.warning("the remembered catalogue cannot be used: %s", error, extra={"action": "no-catalogue"})
         return None

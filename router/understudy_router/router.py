@@ -74,7 +74,11 @@ class Router:
         self.settings = settings
         self.host = host
         self.gossip = Gossip(bus, settings.application_id)
-        self.tables = Tables(end_expiry_ms=settings.end_expiry_ms, suspect_after_ms=settings.suspect_after_ms)
+        self.tables = Tables(
+            end_expiry_ms=settings.end_expiry_ms,
+            suspect_after_ms=settings.suspect_after_ms,
+            refuse=self.gossip.refuse,
+        )
         self.nodes = NodeCalls(settings.application_id)
         self.watcher = Watcher(
             self.gossip,
@@ -153,7 +157,7 @@ class Router:
             self.tables,
             bus_lost_why=self.watcher.bus_lost_why,
             unheard=self.watcher.asking.unheard(),
-            no_catalogue_why=self.watcher.last_catalogue_error,
+            no_catalogue_why=self.watcher.last_catalogue_error or self.watcher.unusable,
             now_ms=self._clock.monotonic_ms(),
         )
 

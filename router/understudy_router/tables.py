@@ -7,12 +7,24 @@ plus the age that a key read from the bus had by its expiry. `version` grows whe
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from understudy_router.health import Change, Health, HealthTable
+from understudy_shared.believed import believed
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
+from understudy_shared.crowd import Crowd
 from understudy_shared.messages import Assignment, Farewell, Heartbeat
+from understudy_shared.plausible import (
+    MAX_JUMP,
+    Order,
+    Succession,
+    is_later,
+    is_plausible,
+    is_plausible_order,
+    succession,
+)
 from understudy_shared.silence import Silence
 
 MAX_EVENTS = 256
@@ -62,8 +74,17 @@ class _HopEnd(NamedTuple):
 class Tables:
     """`nodes` are those that live, by node id."""
 
-    def __init__(self, *, end_expiry_ms: float = 10_000, suspect_after_ms: float = 200) -> None:
-        """`end_expiry_ms`: a confirmation of the end older than this counts no more. `suspect_after_ms` is health's."""
+    def __init__(
+        self,
+        *,
+        end_expiry_ms: float = 10_000,
+        suspect_after_ms: float = 200,
+        refuse: Callable[[str, str], None] = lambda kind, why: None,
+    ) -> None:
+        """`end_expiry_ms`: a confirmation of the end older than this counts no more. `suspect_after_ms` is health's.
+
+        `refuse` is told of what is not used, or not wholly: its kind, and why.
+        """
         self.end_expiry_ms = end_expiry_ms
         self.health = HealthTable(suspect_after_ms=suspect_after_ms)
         self.nodes: dict[str, NodeReport] = {}
@@ -75,6 +96,10 @@ class Tables:
         self.bus_lost_why: str | None = "not connected yet"
         self.events: deque[TableEvent] = deque(maxlen=MAX_EVENTS)
         self.version = 0
+        self._refuse = refuse
+        self._crowd = Crowd()
+        self._holders: frozenset[str] = frozenset()
+        """The nodes that the assignment names."""
         self._hop_end: _HopEnd | None = None
         self._had_bus = False
         self._excused_ms = float("-inf")
@@ -92,18 +117,31 @@ class Tables:
         return min(told, key=lambda lineage: (-told[lineage], lineage), default=None)
 
     @property
+    def order(self) -> Order:
+        """(term, epoch) of the assignment; (0, 0) before there is one."""
+        return (0, 0) if self.assignment is None else self.assignment.order
+
+    @property
+    def holders(self) -> frozenset[str]:
+        """The nodes that the assignment names."""
+        return self._holders
+
+    @property
     def catalogue_digest(self) -> str | None:
-        """The catalogue to encode keys by: of the lineage in use, the one that most live nodes serve by."""
+        """The catalogue to encode keys by: of the lineage in use, the one that most live nodes serve by. Nodes that the
+        assignment does not name have no say while others tell one.
+        """
         if self._catalogue is not None:
             return self._catalogue[0]
         lineage = self.lineage
         told: Counter[str] = Counter()
         ends: dict[str, int] = {}
-        for node in self.nodes.values():
-            beat = node.heartbeat
-            if beat.catalogue is not None and beat.lineage == lineage:
-                told[beat.catalogue] += 1
-                ends[beat.catalogue] = max(ends.get(beat.catalogue, 0), beat.end_version)
+        beats = [node.heartbeat for node in self.nodes.values()]
+        beats = [beat for beat in beats if beat.catalogue is not None and beat.lineage == lineage]
+        for beat in [beat for beat in beats if beat.node_id in self._holders] or beats:
+            assert beat.catalogue is not None
+            told[beat.catalogue] += 1
+            ends[beat.catalogue] = max(ends.get(beat.catalogue, 0), beat.end_version)
         chosen = min(told, key=lambda digest: (-told[digest], -ends[digest], digest), default=None)
         if len(told) < 2:  # else ends decide a tie, and each heartbeat may move one
             self._catalogue = (chosen,)
@@ -135,6 +173,9 @@ class Tables:
         said_ms = now_ms - age_ms
         if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS or self._is_old(heartbeat, said_ms):
             return False
+        if not self._has_room(heartbeat, now_ms):
+            return False
+        heartbeat = self._believed(heartbeat)
         known = self.nodes.get(heartbeat.node_id)
         self.nodes[heartbeat.node_id] = NodeReport(heartbeat, said_ms)
         self.dead.pop(heartbeat.node_id, None)
@@ -160,12 +201,16 @@ class Tables:
         """Take an assignment; False unless its (term, epoch) is above the one that is followed."""
         if self.assignment is not None and assignment.order <= self.assignment.order:
             return False
+        if not is_plausible_order(assignment.order, self.order):
+            self._refuse("assignment", "assignment {}.{}, where {}.{} is known".format(*assignment.order, *self.order))
+            return False
         if self.assignment is not None:
             for task, duty in sorted(assignment.tasks.items()):
                 before = self.assignment.tasks.get(task)
                 if before is not None and before.active != duty.active:
                     self._event(now_ms, "promoted", f"{duty.active} is active for {task}, after {before.active}")
         self.previous, self.assignment = self.assignment, assignment
+        self._holders = frozenset(node_id for task in assignment.tasks.values() for node_id in task.holders)
         self._catalogue = None
         self.version += 1
         return True
@@ -240,9 +285,12 @@ class Tables:
             if change is not None:
                 self._stands(node_id, now_ms, change)
             if node.heartbeat.lineage == self.lineage and end_version > self.end_version:
-                self._hop_end = _HopEnd(self.lineage, end_version, now_ms)
-                self.version += 1
-        return self.assignment is None or (term, epoch) > self.assignment.order
+                if is_plausible(end_version, self.end_version):
+                    self._hop_end = _HopEnd(self.lineage, end_version, now_ms)
+                    self.version += 1
+                else:
+                    self._refuse("reply", f"end {end_version} in a reply of {node_id}, {self.end_version} is known")
+        return self.assignment is None or is_later((term, epoch), self.order)
 
     def _stands(self, node_id: str, now_ms: float, change: Change | None) -> None:
         """Tell people of it; choices are made anew."""
@@ -255,17 +303,47 @@ class Tables:
         """Whether the same process said more already, or another one that has its node id did later."""
         dead = self.dead.get(heartbeat.node_id)
         if dead is not None and dead.heartbeat.incarnation == heartbeat.incarnation:
-            return heartbeat.sequence <= dead.heartbeat.sequence  # a key that was read before its node said farewell
+            # A key that was read before its node said farewell.
+            return not self._follows(heartbeat, dead.heartbeat.sequence, said_ms - dead.died_ms)
         known = self.nodes.get(heartbeat.node_id)
         if known is None:
             return False
         if known.heartbeat.incarnation == heartbeat.incarnation:
-            return heartbeat.sequence <= known.heartbeat.sequence
+            return not self._follows(heartbeat, known.heartbeat.sequence, said_ms - known.said_ms)
         return said_ms < known.said_ms
+
+    def _follows(self, heartbeat: Heartbeat, known: int, later_ms: float) -> bool:
+        """Whether a heartbeat comes after the one numbered `known` of the same process."""
+        found = succession(heartbeat.sequence, known, later_ms=later_ms, heartbeat_ms=heartbeat.heartbeat_ms)
+        if found is Succession.ABSURD:
+            self._refuse("heartbeat", f"a heartbeat of {heartbeat.node_id} numbered {heartbeat.sequence} after {known}")
+        return found is Succession.NEWER
+
+    def _has_room(self, heartbeat: Heartbeat, now_ms: float) -> bool:
+        """Whether its node can be listened to, with all the others."""
+        admitted, leaves = self._crowd.admit(heartbeat, self.nodes, self._holders, now_ms)
+        if leaves is not None:
+            self._bury(leaves, now_ms, "there are too many nodes that no assignment names", "left out")
+        if not admitted:
+            self._refuse("stranger", f"a heartbeat of {heartbeat.node_id}: too many nodes that no assignment names")
+        return admitted
+
+    def _believed(self, heartbeat: Heartbeat) -> Heartbeat:
+        """What of a heartbeat can be true."""
+        if heartbeat.end_version <= MAX_JUMP and (heartbeat.term, heartbeat.epoch) <= self.order:
+            return heartbeat  # the usual case: the end need not be looked for among all nodes
+        end_version, lineage = self._end[1], self.lineage
+        if not is_plausible(heartbeat.end_version, end_version):
+            end_version = self.end_version
+        taken, why = believed(heartbeat, order=self.order, end_version=end_version, lineage=lineage)
+        if why:
+            self._refuse("heartbeat", why)
+        return taken
 
     def _bury(self, node_id: str, now_ms: float, why: str, event: str) -> None:
         node = self.nodes.pop(node_id)
         self.health.forget(node_id)
+        self._crowd.forget(node_id)
         self._catalogue = None
         while len(self.dead) >= MAX_DEAD:
             del self.dead[min(self.dead, key=lambda dead: self.dead[dead].died_ms)]

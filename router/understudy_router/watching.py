@@ -17,7 +17,7 @@ from understudy_router.polling import Polls
 from understudy_router.remembering import RouterMemory, of_a_past_life
 from understudy_router.tables import Tables
 from understudy_shared.bus.base import Back, BusError, Lost
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, digest_of
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Spoken, digest_of
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.messages import Assignment, Catalogue, Farewell, Heartbeat
@@ -38,6 +38,12 @@ QUIET_HEARTBEATS = 1.5
 
 MAX_TICK_MS = 250
 """Between two looks for nodes that died."""
+
+MAX_UNUSABLE = 64
+"""Catalogues that are remembered as such."""
+
+COMPLAINT_GAP_MS = 60_000
+"""Between two lines in the log about catalogues that cannot be had."""
 
 BACK_SPREAD_HEARTBEATS = 0.25
 """Routers that lost the bus together read its keys again within so long of each other."""
@@ -77,6 +83,9 @@ class Watcher:
         self._left_behind_ms: float | None = None
         """Since when no node follows what is known here, and all of them something earlier."""
         self._nodes_moved = False
+        self._unusable: dict[str, str] = {}
+        """Catalogues that cannot be used, by hash, and why."""
+        self._complained_ms = float("-inf")
         self._polls = Polls(nodes, tables, heard=self._heard, assigned=self._assigned)
         self.asking = Asking(
             tables,
@@ -112,15 +121,8 @@ class Watcher:
 
     async def _listen(self) -> None:
         async for heard in self._gossip.listen():
-            now_ms = self._heard_ms = self._clock.monotonic_ms()
+            self._heard_ms = self._clock.monotonic_ms()
             match heard:
-                case Heartbeat():
-                    self._heard(heard)
-                    self.asking.heard_on_bus(heard.node_id, now_ms)
-                case Farewell():
-                    self._tables.left(heard, now_ms)
-                case Assignment():
-                    self._assigned(heard)
                 case Lost():
                     self._listens = False
                     self._lost(heard.why)
@@ -129,7 +131,20 @@ class Watcher:
                     if self._away.is_set():
                         await asyncio.sleep(self._random.uniform(0, BACK_SPREAD_HEARTBEATS) * self.heartbeat_ms / 1000)
                     await self._read_keys()
+                case _:
+                    self._gossip.handle(heard, self._hear)
             self._news.set()
+
+    def _hear(self, heard: Spoken) -> None:
+        match heard:
+            case Heartbeat():
+                self._heard(heard)
+                if heard.node_id in self._tables.nodes:  # its number is bounded there
+                    self.asking.heard_on_bus(heard.node_id, self._clock.monotonic_ms())
+            case Farewell():
+                self._tables.left(heard, self._clock.monotonic_ms())
+            case Assignment():
+                self._assigned(heard)
 
     def _heard(self, heartbeat: Heartbeat, age_ms: int = 0) -> None:
         known = self._tables.nodes.get(heartbeat.node_id)
@@ -147,7 +162,8 @@ class Watcher:
         """What the keys say now is where to go on from."""
         began_ms = self._clock.monotonic_ms()
         try:
-            seen, assignment = await self._gossip.nodes(), await self._gossip.assignment()
+            known = self._tables.holders
+            seen, assignment = await self._gossip.nodes(known=known), await self._gossip.assignment()
         except BusError as error:
             self._lost(str(error))
             return
@@ -267,12 +283,14 @@ class Watcher:
 
     async def _catalogue_by(self, digest: str) -> tuple[Catalogue, Stores] | None:
         """From the bus, else from a node that serves by it; None when nobody gives one now that can be used."""
+        if digest in self._unusable:
+            return None
         why = self.bus_lost_why
         if why is None:
             try:
                 found = await self._gossip.catalogue(digest)
                 if found is not None:
-                    return found, stores_of(found, digest)
+                    return found, await self._compiled(found, digest)
                 why = "it is not on the bus"
             except UnderstudyError as error:  # the bus is away, or this release cannot read those keys
                 why = str(error)
@@ -282,14 +300,37 @@ class Watcher:
             try:
                 catalogue = await self._nodes.catalogue(node.heartbeat.endpoint.host_info())
                 if digest_of(catalogue) == digest:
-                    return catalogue, stores_of(catalogue, digest)
+                    return catalogue, await self._compiled(catalogue, digest)
                 why = f"{node.heartbeat.node_id} serves by another"
             except UnderstudyError as error:
                 why = str(error)
-        if why != self.last_catalogue_error:
+            if digest in self._unusable:
+                break
+        now_ms = self._clock.monotonic_ms()
+        if why != self.last_catalogue_error and now_ms - self._complained_ms >= COMPLAINT_GAP_MS:
+            self._complained_ms = now_ms
             log.warning("no catalogue %s: %s", digest, why, extra={"action": "no-catalogue"})
         self.last_catalogue_error = why
         return None
+
+    async def _compiled(self, catalogue: Catalogue, digest: str) -> Stores:
+        """The stores of a catalogue whose hash is `digest`. Raises UnderstudyError; the same bytes are not tried again."""
+        try:
+            return await asyncio.to_thread(stores_of, catalogue, digest)
+        except Exception as error:
+            why = str(error) if isinstance(error, UnderstudyError) else repr(error)[:500]
+            while len(self._unusable) >= MAX_UNUSABLE:
+                del self._unusable[next(iter(self._unusable))]
+            self._unusable[digest] = why
+            self._gossip.refuse("catalogue", f"catalogue {digest}: {why}")
+            raise UnderstudyError(why) from error
+
+    @property
+    def unusable(self) -> str | None:
+        """Why the catalogue that the nodes serve by cannot be used, None while it can; the last good one is in use."""
+        digest = self._tables.catalogue_digest
+        why = None if digest is None else self._unusable.get(digest)
+        return None if why is None else f"catalogue {digest} cannot be used: {why}"
 
     async def _poll_while_lost(self) -> None:
         while True:

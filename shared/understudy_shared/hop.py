@@ -16,6 +16,7 @@ import orjson
 
 from understudy_shared.bounds import NO_BOUND, BadBoundError, Bound, UnknownLag, parse_bound
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.plausible import CEILING
 from understudy_shared.position import BadPositionError
 
 PATH = "/internal/v1/lookup"
@@ -217,9 +218,9 @@ def _header(body: bytes) -> tuple[dict[str, Any], int]:
 
 def _whole(fields: dict[str, Any], name: str) -> int:
     value = fields[name]
-    if type(value) is int and value >= 0:
+    if type(value) is int and 0 <= value <= CEILING:
         return value
-    raise BadHopError(f"a hop whose {name} is {value!r:.80}, not a whole number >= 0")
+    raise BadHopError(f"a hop whose {name} is {value!r:.80}, not a whole number from 0 to {CEILING}")
 
 
 def _text(fields: dict[str, Any], name: str) -> str:

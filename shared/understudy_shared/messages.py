@@ -12,6 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.plausible import CEILING
 from understudy_shared.words import HostInfo, TaskId
 
 FORMAT: Literal[1] = 1
@@ -20,8 +21,21 @@ FORMAT: Literal[1] = 1
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Above an assignment of 100,000 replicas; nothing longer is parsed."""
 
+MAX_TASKS = 131_072
+"""Of one document: above an assignment of 100,000 tasks."""
+
+MAX_PARTITIONS = 1_048_576
+MAX_STORES = 1024
+MAX_COLUMNS = 4096
+"""Of the values of one store, as text for people. What is compiled, the key, has bounds of its own (spark/types.py)."""
+
+MAX_SCHEMA_CHARACTERS = 262_144
+MAX_ANNOUNCED = 256
+"""Stores of one announcement; each is tried against the checkpoint."""
+
+Partitions = Annotated[int, Field(ge=1, le=MAX_PARTITIONS)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-Count = Annotated[int, Field(ge=0, le=2**53)]
+Count = Annotated[int, Field(ge=0, le=CEILING)]
 TaskKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})$")]
 """A task within its application: `{operator}_{partition}`, in the only way to write it."""
 
@@ -49,7 +63,7 @@ class Message(BaseModel):
             raise BadMessageError(f"a {kind} of {len(payload)} bytes, above {MAX_MESSAGE_BYTES}", where=where)
         try:
             fields = orjson.loads(payload)
-        except orjson.JSONDecodeError as error:
+        except (orjson.JSONDecodeError, RecursionError) as error:
             raise BadMessageError(f"a {kind} that is not JSON: {error}", where=where) from None
         if not isinstance(fields, dict):
             raise BadMessageError(f"a {kind} that is not a JSON object", where=where)
@@ -115,14 +129,14 @@ class Heartbeat(Message):
     """Time to the next one; after three of these without one the node is dead."""
     lineage: Name | None
     """None while the checkpoint could not be read."""
-    partitions: Count | None = None
+    partitions: Annotated[int, Field(ge=0, le=MAX_PARTITIONS)] | None = None
     """Shuffle partitions of the layout that is served; None before the first commit."""
     end_version: Count
     end_age_ms: Count | None
     """How long ago this node's poll confirmed the end; None while the end is not confirmed: lag is unknown then."""
     applied: Applied
-    exceptions: dict[TaskKey, Applied] = Field(default_factory=dict)
-    held: list[TaskKey] | None = None
+    exceptions: dict[TaskKey, Applied] = Field(default_factory=dict, max_length=MAX_TASKS)
+    held: list[TaskKey] | None = Field(default=None, max_length=MAX_TASKS)
     """Every task held, when that is not what the assignment of (term, epoch) gives this node; else None."""
     term: Count
     epoch: Count
@@ -160,15 +174,15 @@ class CatalogueStore(BaseModel):
     store: Name
     operator_id: Count
     operator: Name
-    key_schema: str
+    key_schema: str = Field(max_length=MAX_SCHEMA_CHARACTERS)
     """Spark's JSON of the key columns' struct."""
-    key_names: list[str]
+    key_names: list[str] = Field(max_length=MAX_COLUMNS)
     num_hash_columns: Count | None = None
     is_normalised: bool = True
-    partitions: int = Field(ge=1)
-    value: list[dict[str, str | bool]]
+    partitions: Partitions
+    value: list[dict[str, str | bool]] = Field(max_length=MAX_COLUMNS)
     """The value columns as `GET /v1/stores` shows them: name, type, nullable."""
-    result: list[str] = Field(default_factory=list)
+    result: list[str] = Field(default_factory=list, max_length=MAX_COLUMNS)
     """Names of the result columns, empty when the results are not known."""
 
 
@@ -176,9 +190,9 @@ class Catalogue(Message):
     """What can be asked of an application in one layout of one lineage; named by the hash of its bytes."""
 
     lineage: Name
-    partitions: int = Field(ge=1)
-    stores: list[CatalogueStore]
-    not_served: list[dict[str, str | int]] = Field(default_factory=list)
+    partitions: Partitions
+    stores: list[CatalogueStore] = Field(max_length=MAX_STORES)
+    not_served: list[dict[str, str | int]] = Field(default_factory=list, max_length=MAX_STORES)
 
 
 class AssignedTask(BaseModel):
@@ -203,9 +217,9 @@ class Assignment(Message):
     epoch: Count
     written_by: Name
     lineage: Name
-    partitions: int = Field(ge=1)
+    partitions: Partitions
     """Of the layout whose tasks these are."""
-    tasks: dict[TaskKey, AssignedTask]
+    tasks: dict[TaskKey, AssignedTask] = Field(max_length=MAX_TASKS)
     members: dict[str, Endpoint] = Field(default_factory=dict)
     """Where the nodes it names listened when it was written; those that only keep a place meanwhile are left out."""
     draining: list[str] = Field(default_factory=list)
@@ -242,9 +256,9 @@ class AnnouncedStore(BaseModel):
 
     operator_id: Count
     name: Name | None = None
-    key: list[Name] | None = None
-    value: list[Name] | None = None
-    result: list[ResultColumn] = Field(default_factory=list)
+    key: list[Name] | None = Field(default=None, max_length=MAX_COLUMNS)
+    value: list[Name] | None = Field(default=None, max_length=MAX_COLUMNS)
+    result: list[ResultColumn] = Field(default_factory=list, max_length=MAX_COLUMNS)
 
 
 class Announcement(Message):
@@ -252,7 +266,7 @@ class Announcement(Message):
 
     query_id: Name
     """The lineage it is about; ignored by nodes that follow another."""
-    stores: list[AnnouncedStore]
+    stores: list[AnnouncedStore] = Field(max_length=MAX_ANNOUNCED)
 
 
 def task_key(task: TaskId) -> str:

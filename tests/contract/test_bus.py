@@ -11,7 +11,8 @@ import pytest
 from tests.support.bus_talk import eventually, listening
 from tests.support.bus_worlds import World
 
-from understudy_shared.bus.base import Back, Bus, BusError, Fence, Lost, Stored
+from understudy_shared.bus import local_bus, redis_bus
+from understudy_shared.bus.base import MAX_VALUE_BYTES, Back, Bus, BusError, Fence, Lost, Stored
 from understudy_shared.bus.inbox import MAX_MESSAGES
 
 KEY, CHANNEL = "us:{flights}:key", "us:{flights}:events"
@@ -195,12 +196,12 @@ async def test_each_term_is_above_all_before_it_and_above_what_was_asked_for(bus
 
 
 async def test_large_terms_are_counted_exactly(bus: Bus) -> None:
-    first = await taken(bus, "a", above=2**53 - 9)
-    assert first.term == 2**53 - 8
-    assert await bus.put_fenced(KEY, b"1", epoch=2**52 + 1, fence=first, channel=CHANNEL)
-    assert not await bus.put_fenced(KEY, b"2", epoch=2**52, fence=first, channel=CHANNEL)
+    first = await taken(bus, "a", above=2**47 - 9)
+    assert first.term == 2**47 - 8
+    assert await bus.put_fenced(KEY, b"1", epoch=2**46 + 1, fence=first, channel=CHANNEL)
+    assert not await bus.put_fenced(KEY, b"2", epoch=2**46, fence=first, channel=CHANNEL)
     await bus.release(first)
-    assert (await taken(bus, "b")).term == 2**53 - 7
+    assert (await taken(bus, "b")).term == 2**47 - 7
 
 
 async def test_a_bus_that_lost_everything_does_not_turn_the_term_back(world: World, bus: Bus) -> None:
@@ -278,3 +279,73 @@ async def test_term_and_epoch_only_grow(bus: Bus) -> None:
     second = await taken(bus, "b")
     assert await bus.put_fenced(KEY, b"next term", epoch=1, fence=second, channel=CHANNEL)
     assert await bus.get(KEY) == Stored(b"next term", None)
+
+
+# Numbers that cannot be
+
+
+async def test_a_term_that_cannot_be_is_counted_on_from_what_is_known(bus: Bus, other: Bus) -> None:
+    """Somebody took the lease above all that a cluster counts to."""
+    await bus.release(await taken(bus, "forger", above=2**52))
+    fence = await taken(other, "a", above=5)
+    assert fence.term == 6
+    await other.release(fence)
+    assert (await taken(bus, "b", above=6)).term == 7, "the counter was mended"
+
+
+async def test_a_new_term_is_higher_than_that_of_the_fenced_value(bus: Bus) -> None:
+    fence = await taken(bus, "a", above=40)
+    assert await bus.put_fenced(KEY, b"1", epoch=1, fence=fence, channel=CHANNEL)
+    await bus.release(fence)
+    term = await bus.acquire(LEASE, TERM + "2", "b", above=3, expiry_ms=LONG_MS, fenced_key=KEY)
+    assert term == 42, "although the counter of terms was lost"
+
+
+async def test_a_stored_order_that_cannot_be_is_written_over(bus: Bus, other: Bus) -> None:
+    forged = await taken(bus, "forger", above=2**52)
+    assert await bus.put_fenced(KEY, b"forged", epoch=2**53, fence=forged, channel=CHANNEL)
+    await bus.release(forged)
+    term = await other.acquire(LEASE, TERM, "a", above=5, expiry_ms=LONG_MS, fenced_key=KEY)
+    assert term == 6
+    fence = Fence(LEASE, "a", term)
+    assert await other.put_fenced(KEY, b"1", epoch=3, fence=fence, channel=CHANNEL)
+    assert not await other.put_fenced(KEY, b"2", epoch=3, fence=fence, channel=CHANNEL)
+    assert await bus.get(KEY) == Stored(b"1", None)
+
+
+async def test_what_lives_on_for_far_longer_than_it_is_renewed_is_waited_out(bus: Bus) -> None:
+    await taken(bus, "forger", expiry_ms=10**12)
+    assert await bus.put_owned(KEY, "forger", b"x", expiry_ms=10**12, channel=CHANNEL)
+    assert await bus.acquire(LEASE, TERM, "a", above=0, expiry_ms=SHORT_MS) is None
+    assert not await bus.put_owned(KEY, "a", b"y", expiry_ms=SHORT_MS, channel=CHANNEL)
+    await lapsed(bus)
+
+    async def is_gone() -> bool:
+        return await bus.get(KEY) is None
+
+    await eventually(is_gone, what="the end of the key")
+
+
+async def test_a_scan_is_bounded_in_number_and_size_and_known_keys_come_first(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (local_bus, redis_bus):
+        monkeypatch.setattr(module, "MAX_SCANNED", 5)
+        monkeypatch.setattr(module, "MAX_SCANNED_BYTES", 1000)
+    for number in range(20):
+        await bus.put_owned(f"{KEY}:{number}", "a", b"x", expiry_ms=LONG_MS, channel=CHANNEL)
+    known = [f"{KEY}:{number}" for number in (17, 18, 99)]
+    found = await bus.scan(KEY, known=known)
+    assert set(known[:2]) <= found.keys()
+    assert len(found) == 5
+    for number in range(20):
+        await bus.put_owned(f"{KEY}:{number}", "a", b"x" * 400, expiry_ms=LONG_MS, channel=CHANNEL)
+    assert sorted(await bus.scan(KEY, known=known)) == known[:2]
+
+
+async def test_a_value_that_is_too_large_is_not_read_whole(bus: Bus) -> None:
+    await bus.put_owned(KEY, "a", b"x" * (2 * MAX_VALUE_BYTES), expiry_ms=LONG_MS, channel=CHANNEL)
+    assert await bus.scan(KEY) == {}
+    stored = await bus.get(KEY)
+    assert stored is not None
+    assert len(stored.payload) <= MAX_VALUE_BYTES + 1

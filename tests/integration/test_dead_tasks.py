@@ -94,7 +94,7 @@ class Injection:
         checkpoint.add(VERSION + 1)
 
     def listen(self, checkpoint: HandmadeCheckpoint) -> None:
-        self._patch.setattr(self._node.node, "announce", raises)
+        self._patch.setattr(self._node.member.gossip, "handle", raises)
         asyncio.run(announce(self._redis.url))
 
     def beat(self, checkpoint: HandmadeCheckpoint) -> None:
@@ -153,7 +153,7 @@ def test_a_task_of_a_node_that_dies_makes_it_unready_and_is_told_while_reads_go_
 
 
 def _listening(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(router.router.tables, "heard", raises)
+    patch.setattr(router.router.gossip, "handle", raises)
 
 
 def _keeping(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:

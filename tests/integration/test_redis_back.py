@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -115,8 +115,8 @@ class TimedBus(FragileBus):
         super().__init__()
         self.read_s: list[float] = []
 
-    async def scan(self, prefix: str) -> dict[str, Stored]:
-        found = await super().scan(prefix)
+    async def scan(self, prefix: str, *, known: Collection[str] = ()) -> dict[str, Stored]:
+        found = await super().scan(prefix, known=known)
         self.read_s.append(time.monotonic())
         return found
 

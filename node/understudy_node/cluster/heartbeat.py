@@ -91,6 +91,34 @@ def heartbeat_of(
     )
 
 
+def least_heartbeat(
+    node: Node,
+    *,
+    node_id: str,
+    incarnation: str,
+    sequence: int,
+    endpoint: Endpoint,
+    state: State,
+    heartbeat_ms: int,
+) -> Heartbeat:
+    """That the node lives, and nothing of how far it is: for when the whole truth makes no document."""
+    return Heartbeat(
+        application_id=node.settings.application,
+        node_id=node_id,
+        incarnation=incarnation,
+        sequence=sequence,
+        endpoint=endpoint,
+        state=state,
+        heartbeat_ms=heartbeat_ms,
+        lineage=node.lineage,
+        end_version=0,
+        end_age_ms=None,
+        applied=_NOTHING.applied(),
+        term=0,
+        epoch=0,
+    )
+
+
 def _version(replica: TaskReplica) -> int | None:
     view = replica.view
     return None if view is None else view.version

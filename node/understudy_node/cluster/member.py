@@ -13,18 +13,21 @@ import random
 from collections.abc import Mapping
 from typing import Literal
 
+from pydantic import ValidationError
+
 from understudy_node.cluster.asking import Asking
 from understudy_node.cluster.assignor import duties_of
 from understudy_node.cluster.bus_state import BusState
 from understudy_node.cluster.catalogue import ToldCatalogue
-from understudy_node.cluster.heartbeat import heartbeat_of
+from understudy_node.cluster.heartbeat import heartbeat_of, least_heartbeat
 from understudy_node.cluster.neighbours import Neighbours, outvoted
 from understudy_node.cluster.placement import Placement
 from understudy_node.cluster.remembering import Remembering
 from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.degraded import OWN_MESSAGE
 from understudy_node.node import Node
 from understudy_shared.bus.base import Back, Bus, BusError, BusRefusedError, Lost
-from understudy_shared.bus.gossip import Gossip, Seen
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Seen, Spoken
 from understudy_shared.clock import Clock
 from understudy_shared.messages import (
     Announcement,
@@ -35,6 +38,7 @@ from understudy_shared.messages import (
     Farewell,
     Heartbeat,
 )
+from understudy_shared.plausible import Succession, is_plausible_order, succession
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
 from understudy_shared.supervise import Supervisor
@@ -84,7 +88,7 @@ class Member:
         self._settings = settings
         self._incarnation = incarnation
         self._clock = clock
-        self._neighbours = Neighbours()
+        self._neighbours = Neighbours(self.gossip.refuse)
         self._tasks = Supervisor()
         self._leaving = False
         self._has_said_leaving = asyncio.Event()
@@ -127,6 +131,10 @@ class Member:
         self._turned_ms = clock.monotonic_ms()
         self._rival = False
         self._outvoted: str | None = None
+        self._unsaid: str | None = None
+        """Why a document of this node cannot be said, None when all can."""
+        self._ahead_since_ms: float | None = None
+        """Since when all others follow what lies far behind the assignment that is followed here."""
         self._catalogue = ToldCatalogue(node, self.gossip)
         self._applied: tuple[object, ...] = ()
 
@@ -177,7 +185,8 @@ class Member:
 
     def causes(self) -> Mapping[str, str]:
         """What of the cluster does not work although lookups do, and why, by cause."""
-        return self._bus_state.causes
+        unsaid = {} if self._unsaid is None else {OWN_MESSAGE: self._unsaid}
+        return {**self._bus_state.causes, **unsaid}
 
     def not_ready(self) -> list[str]:
         """Why this node should not be sent readers, beyond what the node itself says."""
@@ -207,6 +216,21 @@ class Member:
     def heartbeat(self) -> Heartbeat:
         """How this node is now."""
         self._sequence += 1
+        try:
+            return self._full_heartbeat()
+        except ValidationError as error:
+            self._cannot_say("heartbeat", error)
+            return least_heartbeat(
+                self.node,
+                node_id=self.node_id,
+                incarnation=self._incarnation,
+                sequence=self._sequence,
+                endpoint=Endpoint(host=self.node.host.host, port=self.node.host.port),
+                state=self._state(),
+                heartbeat_ms=self._settings.lag_refresh_ms,
+            )
+
+    def _full_heartbeat(self) -> Heartbeat:
         catalogue = self.catalogue()
         return heartbeat_of(
             self.node,
@@ -272,14 +296,17 @@ class Member:
         if self._must_read and self._subscribed:
             await self._read_all()
         self._apply()
+        self._unsaid = None
+        self._neighbours.know(self.assignment, lineage=self.node.lineage, end_version=self.node.end.version)
         own = self.heartbeat()
         try:
             self._rival_seen(not await self.gossip.beat(own))
-            await self._catalogue.tell(now_ms)
+            await self._tell_catalogue(now_ms)
             self._neighbours.heard(own, age_ms=0, now_ms=now_ms)
+            self._doubt(now_ms)
             nodes = self._neighbours.alive(now_ms)
-            self._outvoted = outvoted(own, nodes)
-            await self._place(nodes)
+            self._outvoted = outvoted(own, self._neighbours.voters(nodes))
+            await self._place(self._neighbours.proven(nodes, self.node_id))
             self._bus_state.published(None)
         except BusError as error:
             self._must_read = self._was_away = True  # while the bus did not answer, nobody was heard
@@ -291,19 +318,49 @@ class Member:
         if own.leaving:
             self._has_said_leaving.set()
 
+    async def _tell_catalogue(self, now_ms: float) -> None:
+        try:
+            await self._catalogue.tell(now_ms)
+        except ValidationError as error:
+            self._cannot_say("catalogue", error)
+
+    def _cannot_say(self, kind: str, error: ValidationError) -> None:
+        """A document of ours that nobody would take. The next turn tries again, with what is known then."""
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or kind
+        self._unsaid = f"this node cannot say its {kind}: {place} is wrong: {first['msg']}"
+        self.gossip.refuse(f"own-{kind}", self._unsaid)
+
+    def _doubt(self, now_ms: float) -> None:
+        """An assignment that all others are far behind, for an expiry, was forged: what they follow is read again."""
+        if not self._neighbours.is_far_ahead(self.node_id):
+            self._ahead_since_ms = None
+        elif self._ahead_since_ms is None:
+            self._ahead_since_ms = now_ms
+        elif now_ms - self._ahead_since_ms > EXPIRY_HEARTBEATS * self._settings.lag_refresh_ms:
+            assert self.assignment is not None
+            why = "assignment {}.{} was forged: all others are far behind it".format(*self.assignment.order)
+            self.gossip.refuse("assignment", why)
+            self.assignment, self._ahead_since_ms, self._must_read = None, None, True
+            self._placement.forget()
+
     async def _place(self, nodes: list[Seen]) -> None:
         """Assign, if that is this node's office, and its view of the cluster can be trusted."""
         if self._leaving or self._rival or self._outvoted or self._must_read or not self._subscribed:
             await self._placement.give_up()
             return
-        written = await self._placement.turn(
-            nodes=nodes,
-            layout=self._layout(),
-            highest=self._neighbours.highest(),
-            known=self.assignment,
-            began_ms=self._turned_ms,
-            unasked=self._neighbours.unasked(self._members(), self._clock.monotonic_ms()),
-        )
+        try:
+            written = await self._placement.turn(
+                nodes=nodes,
+                layout=self._layout(),
+                highest=self._neighbours.highest(),
+                known=self.assignment,
+                began_ms=self._turned_ms,
+                unasked=self._neighbours.unasked(self._members(), self._clock.monotonic_ms()),
+            )
+        except ValidationError as error:
+            self._cannot_say("assignment", error)
+            return
         if written is not None:
             self._take(written)
 
@@ -324,19 +381,7 @@ class Member:
 
     async def _listen(self) -> None:
         async for heard in self.gossip.listen():
-            now_ms = self._clock.monotonic_ms()
             match heard:
-                case Heartbeat():
-                    self._neighbours.heard(heard, age_ms=0, now_ms=now_ms)
-                case Farewell():
-                    self._neighbours.left(heard)
-                    self._changed.set()
-                case Assignment():
-                    self._take(heard)
-                case CommitHint():
-                    self.node.wake()
-                case Announcement():
-                    self.node.announce(heard)
                 case Lost():
                     self._subscribed = False  # calls may come through before it stands again: silence says nothing then
                     self._was_away = True
@@ -347,11 +392,41 @@ class Member:
                         await asyncio.sleep(self._random.uniform(0, spread_ms) / 1000)
                     self._subscribed = True
                     await self._read_all()
+                case _:
+                    self.gossip.handle(heard, self._hear)
+
+    def _hear(self, heard: Spoken) -> None:
+        now_ms = self._clock.monotonic_ms()
+        match heard:
+            case Heartbeat():
+                self._refute(heard)
+                self._neighbours.heard(heard, age_ms=0, now_ms=now_ms)
+            case Farewell():
+                self._neighbours.left(heard)
+                self._changed.set()
+            case Assignment():
+                self._take(heard)
+            case CommitHint():
+                self.node.wake()
+            case Announcement():
+                self.node.announce(heard)
+
+    def _refute(self, heard: Heartbeat) -> None:
+        """Somebody speaks in this process' name, with a number that this process has not reached: go past it."""
+        if (heard.node_id, heard.incarnation) != (self.node_id, self._incarnation):
+            return
+        beat_ms = self._settings.lag_refresh_ms
+        if heard.sequence > self._sequence:
+            self.gossip.refuse("heartbeat", f"a heartbeat in this node's own name, numbered {heard.sequence}")
+            if succession(heard.sequence, self._sequence, later_ms=0, heartbeat_ms=beat_ms) is Succession.NEWER:
+                self._sequence = heard.sequence
+            self._changed.set()
 
     async def _read_all(self) -> None:
         """Nothing was missed after this, if the subscription stands: what the keys say now is where to go on from."""
         try:
-            self._neighbours.read(await self.gossip.nodes(), now_ms=self._clock.monotonic_ms())
+            seen = await self.gossip.nodes(known=self._neighbours.holders)
+            self._neighbours.read(seen, now_ms=self._clock.monotonic_ms())
             assignment, announcement = await self.gossip.assignment(), await self.gossip.announcement()
         except BusError as error:
             self._must_read = True  # with the next heartbeat
@@ -361,11 +436,11 @@ class Member:
         self._placement.bus_came_back()
         self._catalogue.bus_came_back()
         self._bus_state.subscribed(None)
+        await self._remembering.bus_is_there()  # first: the remembered assignment shows which one is forged
         if assignment is not None:
             self._take(assignment)
         if announcement is not None:
-            self.node.announce(announcement)
-        await self._remembering.bus_is_there()
+            self.gossip.handle(announcement, self._hear)
         self._changed.set()
 
     def _rival_seen(self, rival: bool) -> None:
@@ -375,7 +450,11 @@ class Member:
 
     def _take(self, assignment: Assignment) -> None:
         """Follow an assignment, unless a later one is followed already."""
-        if self.assignment is not None and assignment.order <= self.assignment.order:
+        known = (0, 0) if self.assignment is None else self.assignment.order
+        if assignment.order <= known:
+            return
+        if not is_plausible_order(assignment.order, known):
+            self.gossip.refuse("assignment", "assignment {}.{}, where {}.{} is known".format(*assignment.order, *known))
             return
         self.assignment = assignment
         self._remembering.note(assignment)

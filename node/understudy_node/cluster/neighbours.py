@@ -6,13 +6,19 @@ Ages are this machine's monotonic time since arrival, plus the age that a key re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from understudy_shared.believed import believed
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Seen
-from understudy_shared.messages import Endpoint, Farewell, Heartbeat
+from understudy_shared.crowd import Crowd
+from understudy_shared.messages import Assignment, Endpoint, Farewell, Heartbeat
+from understudy_shared.plausible import Order, Succession, highest_plausible, is_far_ahead, succession
 from understudy_shared.silence import LastWord, Silence
 from understudy_shared.words import HostInfo
+
+PROVEN_BEATS = 2
+"""A node that no assignment names is given nothing before it has beaten so often: one message may be anybody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +26,8 @@ class _Heard:
     heartbeat: Heartbeat
     said_ms: float
     """When it was said, on this machine's monotonic clock."""
+    beats: int = 1
+    """How many of this process were heard, up to PROVEN_BEATS."""
 
     def is_alive(self, now_ms: float) -> bool:
         return now_ms - self.said_ms <= self.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
@@ -28,21 +36,61 @@ class _Heard:
 class Neighbours:
     """Everybody's last heartbeat, this node's own among them."""
 
-    def __init__(self) -> None:
+    def __init__(self, refuse: Callable[[str, str], None] = lambda kind, why: None) -> None:
+        """`refuse` is told of heartbeats that are not used, or not wholly: their kind, and why."""
         self._heard: dict[str, _Heard] = {}
         self.silence = Silence()
+        self._refuse = refuse
+        self._crowd = Crowd()
+        self._order: Order = (0, 0)
+        self._holders: frozenset[str] = frozenset()
+        self._end: tuple[str | None, int] = (None, 0)
+
+    def know(self, assignment: Assignment | None, *, lineage: str | None, end_version: int) -> None:
+        """What this node knows, by which it judges what others tell: its assignment, and the end of its history."""
+        order = (0, 0) if assignment is None else assignment.order
+        if order != self._order:
+            self._order = order
+            tasks = () if assignment is None else assignment.tasks.values()
+            self._holders = frozenset(node_id for task in tasks for node_id in task.holders)
+        self._end = (lineage, end_version)
+
+    @property
+    def holders(self) -> frozenset[str]:
+        """The nodes that the assignment names."""
+        return self._holders
 
     def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> None:
         """Take a heartbeat, unless a newer one of the same process is there."""
         known = self._heard.get(heartbeat.node_id)
-        said = _Heard(heartbeat, now_ms - age_ms)
+        said_ms = now_ms - age_ms
         if known is not None:
             if known.heartbeat.incarnation == heartbeat.incarnation:
-                if known.heartbeat.sequence >= heartbeat.sequence:
+                found = succession(
+                    heartbeat.sequence,
+                    known.heartbeat.sequence,
+                    later_ms=said_ms - known.said_ms,
+                    heartbeat_ms=heartbeat.heartbeat_ms,
+                )
+                if found is Succession.ABSURD:
+                    self._refuse("heartbeat", f"a heartbeat of {heartbeat.node_id} numbered {heartbeat.sequence}")
+                if found is not Succession.NEWER:
                     return
-            elif known.said_ms > said.said_ms:
+            elif known.said_ms > said_ms:
                 return
-        self._heard[heartbeat.node_id] = said
+        admission = self._crowd.admit(heartbeat, self._heard, self._holders, now_ms)
+        if not admission.admitted:
+            self._refuse("stranger", f"a heartbeat of {heartbeat.node_id}: too many nodes that no assignment names")
+            return
+        if admission.leaves is not None:
+            self._forget(admission.leaves)
+        lineage, end_version = self._end
+        taken, why = believed(heartbeat, order=self._order, end_version=end_version, lineage=lineage)
+        if why:
+            self._refuse("heartbeat", why)
+        same = known is not None and known.heartbeat.incarnation == heartbeat.incarnation
+        beats = min(PROVEN_BEATS, known.beats + 1) if known is not None and same else 1
+        self._heard[heartbeat.node_id] = _Heard(taken, said_ms, beats)
         self.silence.answered(heartbeat.node_id)
 
     def to_ask(self, members: Mapping[str, Endpoint], *, now_ms: float, heartbeat_ms: float) -> dict[str, HostInfo]:
@@ -73,24 +121,58 @@ class Neighbours:
         """Forget a node that said it leaves."""
         known = self._heard.get(farewell.node_id)
         if known is not None and known.heartbeat.incarnation == farewell.incarnation:
-            del self._heard[farewell.node_id]
+            self._forget(farewell.node_id)
             self.silence.did_not_answer(farewell.node_id, known.said_ms)  # nothing is to be asked of it
 
     def read(self, seen: list[Seen], *, now_ms: float) -> None:
         """Begin again from what the keys say: who has no key there is gone."""
-        self._heard = {each.heartbeat.node_id: _Heard(each.heartbeat, now_ms - each.age_ms) for each in seen}
+        before = dict(self._heard)
+        for node_id in before:
+            self._forget(node_id)
+        for each in sorted(seen, key=lambda each: each.heartbeat.node_id not in self._holders):
+            heartbeat = each.heartbeat
+            self.heard(heartbeat, age_ms=each.age_ms, now_ms=now_ms)
+            known, now = before.get(heartbeat.node_id), self._heard.get(heartbeat.node_id)
+            if known is not None and now is not None and known.heartbeat.incarnation == heartbeat.incarnation:
+                self._heard[heartbeat.node_id] = replace(now, beats=known.beats)
 
     def alive(self, now_ms: float) -> list[Seen]:
-        """Who lives, by node id."""
+        """Who lives, by node id. The dead are forgotten."""
+        for node_id, heard in list(self._heard.items()):
+            if not heard.is_alive(now_ms):
+                self._forget(node_id)
         return [
-            Seen(heard.heartbeat, max(0, round(now_ms - heard.said_ms)))
-            for _, heard in sorted(self._heard.items())
-            if heard.is_alive(now_ms)
+            Seen(heard.heartbeat, max(0, round(now_ms - heard.said_ms))) for _, heard in sorted(self._heard.items())
         ]
 
-    def highest(self) -> tuple[int, int]:
-        """The highest (term, epoch) that anybody told of."""
-        return max(((heard.heartbeat.term, heard.heartbeat.epoch) for heard in self._heard.values()), default=(0, 0))
+    def proven(self, nodes: Sequence[Seen], own_id: str) -> list[Seen]:
+        """Those of `nodes` that may be given something: the assignment names them, or they beat."""
+        return [
+            each
+            for each in nodes
+            if (node_id := each.heartbeat.node_id) == own_id
+            or node_id in self._holders
+            or self._heard[node_id].beats >= PROVEN_BEATS
+        ]
+
+    def voters(self, nodes: Sequence[Seen]) -> list[Seen]:
+        """Those of `nodes` that say which checkpoint is followed: whom the assignment names; all, if that is nobody."""
+        return [each for each in nodes if each.heartbeat.node_id in self._holders] or list(nodes)
+
+    def highest(self) -> Order:
+        """The highest (term, epoch) that anybody told of and that can exist."""
+        return highest_plausible(self._orders(), self._order)
+
+    def is_far_ahead(self, own_id: str) -> bool:
+        """Whether this node's assignment cannot exist, by what all others follow."""
+        return is_far_ahead(self._order, self._orders(but=own_id))
+
+    def _orders(self, *, but: str | None = None) -> list[Order]:
+        return [(each.heartbeat.term, each.heartbeat.epoch) for key, each in self._heard.items() if key != but]
+
+    def _forget(self, node_id: str) -> None:
+        del self._heard[node_id]
+        self._crowd.forget(node_id)
 
 
 def outvoted(own: Heartbeat, nodes: list[Seen]) -> str | None:

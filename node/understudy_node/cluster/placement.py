@@ -18,6 +18,7 @@ from understudy_shared.bus.base import BusError, Fence
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Seen
 from understudy_shared.clock import Clock
 from understudy_shared.messages import Assignment
+from understudy_shared.plausible import is_later
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,10 @@ class Placement:
         self._quiet_until_ms = self._clock.monotonic_ms() + self._expiry_ms
         self._has_read = False
 
+    def forget(self) -> None:
+        """What was known was forged."""
+        self._known, self._has_read, self._behind_since_ms = None, False, None
+
     async def give_up(self) -> None:
         """Let another node assign. Raises BusError; the lease is forgotten all the same."""
         fence, self.fence = self.fence, None
@@ -126,7 +131,7 @@ class Placement:
         return self._stored is not None and self._stored.order == self._order
 
     def _learn(self, assignment: Assignment | None) -> None:
-        if assignment is not None and assignment.order > self._order:
+        if assignment is not None and is_later(assignment.order, self._order):
             self._known = assignment
             self._holdings.follow(assignment)
 

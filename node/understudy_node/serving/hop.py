@@ -33,6 +33,7 @@ from understudy_shared.hop import (
     encode_reply,
 )
 from understudy_shared.http_edge import App, Receive, Scope, Send, bug, not_allowed, read_body, send_reply
+from understudy_shared.plausible import is_later, is_plausible
 from understudy_shared.problems import CONTENT_TYPE as PROBLEM_TYPE
 from understudy_shared.problems import Problem, ProblemType, problem_of, refused
 from understudy_shared.words import StoreName
@@ -114,7 +115,8 @@ class Hops:
     async def _lookups(self, request: HopRequest, group: HopGroup, deadline_s: float) -> GroupLookups | Problem:
         """What answers a group, or why nothing of it can be answered here."""
         bound = group.bound
-        if bound.require_active and self._order is not None and self._order() < (request.term, request.epoch):
+        asked = (request.term, request.epoch)
+        if bound.require_active and self._order is not None and is_later(asked, self._order()):
             # Who asks knows of a later assignment: the active may be another node by now.
             return refused(Refusal.NOT_ACTIVE, candidates=[])
         if bound.min_position is not None:
@@ -143,7 +145,9 @@ class Hops:
             return Problem(ProblemType.UNKNOWN_STORE, detail, where="store", fix=f"Stores here: {known}")
         if group.partitions != holding.partitions:
             return _not_here(f"{group.store} has {holding.partitions} partitions here, not {group.partitions}")
-        return GroupLookups(holding, group.keys, bound, request.end_version)
+        end_version = request.end_version
+        known_end = end_version if is_plausible(end_version, self._reads.end_version) else 0
+        return GroupLookups(holding, group.keys, bound, known_end)
 
 
 class GroupLookups:

@@ -41,7 +41,7 @@ def naming_of(
             default, said = _only_store(description, announced), _alias(announced)
             merged = {**aliases, default: _merged(file.get(default, StoreAlias()), said)}
             served_stores(description, merged)
-        except AliasError as error:
+        except Exception as error:  # whatever is wrong with names, the stores are served without them
             left_out.append(f"names for operator {announced.operator_id}: {error}")
         else:
             aliases = merged

@@ -8,11 +8,26 @@ Everything that must hold between processes is decided in one step inside the bu
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.messages import MAX_MESSAGE_BYTES
+
+MAX_VALUE_BYTES = MAX_MESSAGE_BYTES + 8192
+"""Of one value that is read: a document, and what stands before it. Of a longer one the rest is not read."""
+
+MAX_SCANNED = 10_000
+"""Values of one scan: ten times the largest cluster that is planned for."""
+
+MAX_SCANNED_BYTES = 64 * 1024 * 1024
+"""Of one scan: ordinary heartbeats have less than 1 kB."""
+
+LONGEST_EXPIRIES, LONGEST_LEFT_MS = 60, 900_000
+"""A lease or an owned key that lives on for longer than so many expiries of the process that wants it, and than this,
+was written by none that renews it: it gets the expiry of one.
+"""
 
 
 class BusError(UnderstudyError):
@@ -55,8 +70,10 @@ class Bus(Protocol):
     async def get(self, key: str) -> Stored | None:
         """The payload of `put`, `put_owned` or `put_fenced`; an empty one if no bus wrote what stands there."""
 
-    async def scan(self, prefix: str) -> dict[str, Stored]:
-        """Every owned value whose key begins with `prefix`; what is not owned is left out."""
+    async def scan(self, prefix: str, *, known: Collection[str] = ()) -> dict[str, Stored]:
+        """Owned values whose key begins with `prefix`; what is not owned is left out. Those of `known` keys first, then
+        others up to MAX_SCANNED values and MAX_SCANNED_BYTES.
+        """
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
         """Write a value that anybody may write."""
@@ -76,8 +93,12 @@ class Bus(Protocol):
         too slow gets `Lost`.
         """
 
-    async def acquire(self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int) -> int | None:
-        """Take a free lease under a new term, higher than any before and than `above`; None when somebody has it."""
+    async def acquire(
+        self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int, fenced_key: str | None = None
+    ) -> int | None:
+        """Take a free lease under a new term, higher than any before, than `above`, and than that of the value under
+        `fenced_key`; None when somebody has it. Stored terms that cannot follow `above` (plausible.py) count as nothing.
+        """
 
     async def renew(self, fence: Fence, *, expiry_ms: int) -> bool:
         """Keep the lease; False when it is no longer the fence's."""
@@ -89,7 +110,9 @@ class Bus(Protocol):
         """Who has the lease."""
 
     async def put_fenced(self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str) -> bool:
-        """Write and publish, if the fence holds and (term, epoch) is above what the key has; else False."""
+        """Write and publish, if the fence holds and (term, epoch) is above what the key has; else False. What the key
+        has counts as nothing if it cannot be, beside the (term, epoch) that is to be written (plausible.py).
+        """
 
     async def close(self) -> None:
         """Give connections back."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -105,15 +105,18 @@ class Gossip:
         key = self.names.node(farewell.node_id)
         await self._bus.delete_owned(key, farewell.incarnation, enveloped(farewell), channel=self.names.channel)
 
-    async def nodes(self) -> list[Seen]:
-        """Every node that lives, with the age of what it said last."""
+    async def nodes(self, *, known: Collection[str] = ()) -> list[Seen]:
+        """Every node that lives, with the age of what it said last: those that are known first, others while there is
+        room.
+        """
         found = []
-        for key, stored in sorted((await self._bus.scan(self.names.nodes)).items()):
+        keys = [self.names.node(node_id) for node_id in sorted(known)]
+        for key, stored in sorted((await self._bus.scan(self.names.nodes, known=keys)).items()):
             heartbeat = self._open(Heartbeat, stored.payload, where=key)
             if heartbeat is None:
                 continue
             if self.names.node(heartbeat.node_id) != key:
-                self._refuse("heartbeat", f"a heartbeat of node {heartbeat.node_id!r} under another's key ({key})")
+                self.refuse("heartbeat", f"a heartbeat of node {heartbeat.node_id!r} under another's key ({key})")
             else:
                 expiry_ms = heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
                 age_ms = expiry_ms if stored.left_ms is None else max(0, expiry_ms - stored.left_ms)
@@ -125,7 +128,16 @@ class Gossip:
         await self._bus.put(self.names.catalogue(digest), enveloped(catalogue), expiry_ms=CATALOGUE_EXPIRY_MS)
 
     async def catalogue(self, digest: str) -> Catalogue | None:
-        return await self._read(Catalogue, self.names.catalogue(digest))
+        """The catalogue of that hash. One that stands under it and has another is left out."""
+        key = self.names.catalogue(digest)
+        stored = await self._bus.get(key)
+        if stored is None:
+            return None
+        found = self._open(Catalogue, stored.payload, where=key)
+        if found is not None and not _is_named(stored.payload.partition(b"\n")[2], digest):
+            self.refuse("catalogue", f"a catalogue that was altered: its hash is not its name ({key})")
+            return None
+        return found
 
     async def assignment(self) -> Assignment | None:
         return await self._read(Assignment, self.names.assignment)
@@ -142,7 +154,9 @@ class Gossip:
 
     async def take_lease(self, owner: str, *, above: int, expiry_ms: int) -> Fence | None:
         """Become the one that assigns, under a term above `above`; None when another node is."""
-        term = await self._bus.acquire(self.names.lease, self.names.term, owner, above=above, expiry_ms=expiry_ms)
+        term = await self._bus.acquire(
+            self.names.lease, self.names.term, owner, above=above, expiry_ms=expiry_ms, fenced_key=self.names.assignment
+        )
         return None if term is None else Fence(self.names.lease, owner, term)
 
     async def keep_lease(self, fence: Fence, *, expiry_ms: int) -> bool:
@@ -182,7 +196,7 @@ class Gossip:
         name, _, document = payload.partition(b"\n")
         kind = _SPOKEN.get(name)
         if kind is None:
-            self._refuse("message", f"a message of unknown kind {name[:40]!r} ({self.names.channel})")
+            self.refuse("message", f"a message of unknown kind {name[:40]!r} ({self.names.channel})")
             return None
         return self._decode(kind, document, where=self.names.channel)
 
@@ -193,7 +207,7 @@ class Gossip:
     def _open(self, kind: type[M], payload: bytes, *, where: str) -> M | None:
         name, _, document = payload.partition(b"\n")
         if name != _KIND_OF[kind]:
-            self._refuse(kind.__name__.lower(), f"something that is no {kind.__name__.lower()} ({where})")
+            self.refuse(kind.__name__.lower(), f"something that is no {kind.__name__.lower()} ({where})")
             return None
         return self._decode(kind, document, where=where)
 
@@ -201,10 +215,21 @@ class Gossip:
         try:
             return kind.decode(document, application_id=self.application_id, where=where)
         except BadMessageError as error:
-            self._refuse(kind.__name__.lower(), str(error))
-            return None
+            self.refuse(kind.__name__.lower(), str(error))
+        except (RecursionError, MemoryError) as error:
+            self.refuse(kind.__name__.lower(), f"a document that cannot be read: {error!r:.500} ({where})")
+        return None
 
-    def _refuse(self, kind: str, why: str) -> None:
+    def handle(self, heard: Spoken, work: Callable[[Spoken], None]) -> None:
+        """Do what one message asks for. Whatever goes wrong with it is that message's, and the next one is heard."""
+        try:
+            work(heard)
+        except Exception as error:
+            self.refuse(type(heard).__name__.lower(), f"a message that could not be handled: {error!r:.500}")
+            log.debug("could not be handled", exc_info=True, extra={"action": "bad-message"})
+
+    def refuse(self, kind: str, why: str) -> None:
+        """Count a document that is not used, or not wholly."""
         self.refused[kind] += 1
         count = self.refused[kind]
         if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: a flood of them must not flood the log
@@ -218,4 +243,16 @@ def enveloped(message: Message) -> bytes:
 
 def digest_of(catalogue: Catalogue) -> str:
     """The name of a catalogue: a hash of its content."""
-    return hashlib.sha256(orjson.dumps(catalogue.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+    return digest_of_document(catalogue.encode())
+
+
+def _is_named(document: bytes, digest: str) -> bool:
+    try:
+        return digest_of_document(document) == digest
+    except (TypeError, RecursionError):  # nested more deeply than we would write
+        return False
+
+
+def digest_of_document(document: bytes) -> str:
+    """The same of its JSON as it was written: with fields, too, that only another release knows."""
+    return hashlib.sha256(orjson.dumps(orjson.loads(document), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]

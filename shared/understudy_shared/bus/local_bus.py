@@ -6,12 +6,24 @@ One event loop uses it, with any number of tasks. No step awaits, so every opera
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, replace
 
-from understudy_shared.bus.base import Back, BusError, Fence, Lost, Stored
+from understudy_shared.bus.base import (
+    LONGEST_EXPIRIES,
+    LONGEST_LEFT_MS,
+    MAX_SCANNED,
+    MAX_SCANNED_BYTES,
+    MAX_VALUE_BYTES,
+    Back,
+    BusError,
+    Fence,
+    Lost,
+    Stored,
+)
 from understudy_shared.bus.inbox import Inbox
 from understudy_shared.clock import Clock, SystemClock
+from understudy_shared.plausible import is_plausible, is_plausible_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +56,20 @@ class LocalBus:
         value = self._living(self._values, key)
         return None if value is None else self._stored(value)
 
-    async def scan(self, prefix: str) -> dict[str, Stored]:
-        """Every owned value under a prefix."""
-        living = {key: self._living(self._values, key) for key in list(self._values) if key.startswith(prefix)}
-        return {
-            key: self._stored(value) for key, value in living.items() if value is not None and value.owner is not None
-        }
+    async def scan(self, prefix: str, *, known: Collection[str] = ()) -> dict[str, Stored]:
+        """Owned values under a prefix, known keys first."""
+        self._open()
+        found: dict[str, Stored] = {}
+        size_bytes = 0
+        for key in dict.fromkeys([*known, *self._values]):
+            value = self._living(self._values, key) if key.startswith(prefix) else None
+            if value is None or value.owner is None or len(value.payload) > MAX_VALUE_BYTES:
+                continue
+            size_bytes += len(value.payload)
+            if len(found) >= MAX_SCANNED or size_bytes > MAX_SCANNED_BYTES:
+                break
+            found[key] = self._stored(value)
+        return found
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
         """Write a value that anybody may write."""
@@ -59,6 +79,7 @@ class LocalBus:
     async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: str) -> bool:
         """Write and publish, unless the key has another owner."""
         if self._is_anothers(key, owner):
+            self._shorten(self._values, key, expiry_ms)
             return False
         self._values[key] = _Value(payload, self._end(expiry_ms), owner)
         self._send(channel, payload)
@@ -90,11 +111,16 @@ class LocalBus:
         finally:
             self._inboxes[channel].remove(inbox)
 
-    async def acquire(self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int) -> int | None:
+    async def acquire(
+        self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int, fenced_key: str | None = None
+    ) -> int | None:
         """Take a free lease under a new term."""
         if self._living(self._leases, lease_key) is not None:
+            self._shorten(self._leases, lease_key, expiry_ms)
             return None
-        term = max(self._terms.get(term_key, 0), above) + 1
+        fenced = None if fenced_key is None else self._living(self._values, fenced_key)
+        stored = (self._terms.get(term_key, 0), 0 if fenced is None or fenced.order is None else fenced.order[0])
+        term = max([above, *(each for each in stored if is_plausible(each, above))]) + 1
         self._terms[term_key] = term
         self._leases[lease_key] = _Value(b"", self._end(expiry_ms), owner, (term, 0))
         return term
@@ -120,7 +146,8 @@ class LocalBus:
         """Write and publish, if the fence holds and (term, epoch) is above what the key has."""
         value = self._living(self._values, key)
         order = (fence.term, epoch)
-        if not self._holds(fence) or (value is not None and value.order is not None and value.order >= order):
+        stored = None if value is None else value.order
+        if not self._holds(fence) or (stored is not None and stored >= order and is_plausible_order(stored, order)):
             return False
         self._values[key] = _Value(payload, None, None, order)
         self._send(channel, payload)
@@ -149,6 +176,12 @@ class LocalBus:
         value = self._living(self._values, key)
         return value is not None and value.owner not in (None, owner)
 
+    def _shorten(self, values: dict[str, _Value], key: str, expiry_ms: int) -> None:
+        """Give what lives on for far too long the expiry of what is renewed."""
+        value = values[key]
+        if value.ends_ms is None or value.ends_ms > self._end(max(LONGEST_EXPIRIES * expiry_ms, LONGEST_LEFT_MS)):
+            values[key] = replace(value, ends_ms=self._end(expiry_ms))
+
     def _holds(self, fence: Fence) -> bool:
         lease = self._living(self._leases, fence.lease_key)
         return lease is not None and lease.owner == fence.owner and lease.order == (fence.term, 0)
@@ -158,7 +191,7 @@ class LocalBus:
 
     def _stored(self, value: _Value) -> Stored:
         left_ms = None if value.ends_ms is None else int(value.ends_ms - self._clock.monotonic_ms())
-        return Stored(value.payload, left_ms)
+        return Stored(value.payload[: MAX_VALUE_BYTES + 1], left_ms)
 
     def _send(self, channel: str, payload: bytes) -> None:
         for inbox in self._inboxes.get(channel, ()):

@@ -7,9 +7,11 @@ and its caller decides; whoever renews something does so at its next turn anyway
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -20,7 +22,16 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from understudy_shared.bus import redis_scripts as scripts
-from understudy_shared.bus.base import Back, BusError, Fence, Lost, Stored
+from understudy_shared.bus.base import (
+    MAX_SCANNED,
+    MAX_SCANNED_BYTES,
+    MAX_VALUE_BYTES,
+    Back,
+    BusError,
+    Fence,
+    Lost,
+    Stored,
+)
 from understudy_shared.bus.inbox import Inbox
 from understudy_shared.bus.redis_connection import (
     bus_error,
@@ -31,15 +42,16 @@ from understudy_shared.bus.redis_connection import (
     sentinel_place,
 )
 from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
+from understudy_shared.plausible import limit_above
 from understudy_shared.supervise import Supervisor
+
+log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 16
 """Calls in flight at once; more wait, inside their deadline."""
 
-MAX_SCANNED = 10_000
-"""Keys of one scan: ten times the largest cluster that is planned for."""
-
 SCAN_COUNT = 1000
+READ_AT_ONCE = 1000
 SCAN_DEADLINES = 5
 """A scan takes several round trips, more when other applications share the database; it may take so many deadlines."""
 
@@ -62,6 +74,8 @@ class RedisBus:
         self._client: redis.Redis = redis.Redis(connection_pool=self._pool)
         self._readers: dict[Inbox, Supervisor] = {}
         self._closed = False
+        self._bounded = 0
+        """Scans that left something out."""
         self._random = random.SystemRandom()
 
     def __repr__(self) -> str:
@@ -75,10 +89,10 @@ class RedisBus:
         value, left_ms = found[key]
         return Stored(b"" if value is None else value.payload, left_ms)
 
-    async def scan(self, prefix: str) -> dict[str, Stored]:
-        """Every owned value under a prefix; what is not owned, or not ours, is left out."""
+    async def scan(self, prefix: str, *, known: Collection[str] = ()) -> dict[str, Stored]:
+        """Owned values under a prefix, known keys first; what is not owned, or not ours, is left out."""
         found: _Found = await self._call(
-            f"scanning {prefix}*", lambda: self._scan(prefix), limit_ms=SCAN_DEADLINES * self._timeout_ms
+            f"scanning {prefix}*", lambda: self._scan(prefix, known), limit_ms=SCAN_DEADLINES * self._timeout_ms
         )
         return {
             key: Stored(value.payload, left_ms)
@@ -104,10 +118,19 @@ class RedisBus:
         """Send to whoever listens now."""
         await self._call(f"publishing on {channel}", lambda: self._client.publish(channel, payload))
 
-    async def acquire(self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int) -> int | None:
+    async def acquire(
+        self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int, fenced_key: str | None = None
+    ) -> int | None:
         """Take a free lease under a new term."""
-        arguments = (quote(owner, safe=""), above, expiry_ms)
-        return await self._run(scripts.ACQUIRE, [lease_key, term_key], *arguments, doing=f"taking {lease_key}") or None
+        keys = [lease_key, term_key, fenced_key or term_key]
+        arguments = (quote(owner, safe=""), above, expiry_ms, limit_above(above))
+        term = await self._run(scripts.ACQUIRE, keys, *arguments, doing=f"taking {lease_key}")
+        if term < 0:
+            log.warning(
+                "a term in %s or %s cannot follow %d: terms go on from %d", term_key, fenced_key, above, -term,
+                extra={"action": "absurd-term", "term": -term},
+            )  # fmt: skip
+        return abs(term) or None
 
     async def renew(self, fence: Fence, *, expiry_ms: int) -> bool:
         """Keep the lease; False when it is no longer the fence's."""
@@ -122,12 +145,14 @@ class RedisBus:
 
     async def lease_holder(self, lease_key: str) -> str | None:
         """Who has the lease; None too when what stands there is not ours."""
-        value: bytes | None = await self._call(f"reading {lease_key}", lambda: self._client.get(lease_key))
-        return None if value is None else scripts.holder_of(value)
+        found: _Found = await self._call(f"reading {lease_key}", lambda: self._read([lease_key]))
+        opened, _ = found.get(lease_key, (None, None))
+        return None if opened is None else scripts.holder_of(opened)
 
     async def put_fenced(self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str) -> bool:
         """Write and publish, if the fence holds and (term, epoch) is above what the key has."""
-        arguments = (scripts.lease(fence.owner, fence.term), fence.term, epoch, payload, channel)
+        limits = (limit_above(fence.term), limit_above(epoch))
+        arguments = (scripts.lease(fence.owner, fence.term), fence.term, epoch, payload, channel, *limits)
         keys = [fence.lease_key, key]
         return bool(await self._run(scripts.PUT_FENCED, keys, *arguments, doing=f"writing {key}"))
 
@@ -215,7 +240,7 @@ class RedisBus:
         """What stands under each key, if anything, and what is left of its expiry."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
-            pipeline.get(key)
+            pipeline.getrange(key, 0, MAX_VALUE_BYTES)
             pipeline.pttl(key)
         replies = await pipeline.execute(raise_on_error=False)
         found: _Found = {}
@@ -224,27 +249,47 @@ class RedisBus:
                 raise left_ms
             if isinstance(value, RedisError) and not str(value).startswith("WRONGTYPE"):
                 raise value
-            if value is not None and left_ms != -2:  # -2: it expired between the two
+            if left_ms != -2:  # -2: there is none, or it expired between the two
                 is_ours = isinstance(value, bytes)
                 found[key] = (scripts.opened(value) if is_ours else None, None if left_ms == -1 else left_ms)
         return found
 
-    async def _scan(self, prefix: str) -> _Found:
+    async def _scan(self, prefix: str, known: Collection[str]) -> _Found:
+        """Values up to a number and a size: who wrote the others filled the database, and is not to fill this process."""
         pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*"
         found: _Found = {}
-        cursor: int | None = None
-        while cursor != 0:
+        keys = list(known)
+        left_bytes, cursor = MAX_SCANNED_BYTES, None
+        while True:
+            for few in _batched(dict.fromkeys(key for key in keys if key not in found)):
+                lengths = await self._lengths(few)
+                fitting = [key for key, length in lengths.items() if 0 < length <= MAX_VALUE_BYTES]
+                fitting = fitting[: MAX_SCANNED - len(found)]
+                while sum(lengths[key] for key in fitting) > left_bytes:
+                    fitting.pop()
+                left_bytes -= sum(lengths[key] for key in fitting)
+                found |= await self._read(fitting)
+                if len(found) >= MAX_SCANNED or left_bytes <= 0:
+                    self._note_bounded(prefix)
+                    return found
+            if cursor == 0:
+                return found
             cursor, raw = await self._client.scan(cursor or 0, match=pattern, count=SCAN_COUNT)
             keys = [key.decode("utf-8", "replace") if isinstance(key, bytes) else key for key in raw]
-            if keys:
-                found |= await self._read([key for key in keys if key not in found])
-            if len(found) > MAX_SCANNED:
-                raise BusError(
-                    f"more than {MAX_SCANNED} keys begin with {prefix!r}",
-                    where=self.where,
-                    fix="Look what writes them, and delete what no node of this application wrote",
-                )
-        return found
+
+    def _note_bounded(self, prefix: str) -> None:
+        self._bounded += 1
+        if self._bounded & (self._bounded - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
+            text = "more stands under %s* than is read: look what writes it"
+            log.warning(text, prefix, extra={"action": "scan-bounded", "count": self._bounded})
+
+    async def _lengths(self, keys: Sequence[str]) -> dict[str, int]:
+        """The size of each value; 0 for what is no string."""
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.strlen(key)
+        replies = await pipeline.execute(raise_on_error=False)
+        return {key: length if isinstance(length, int) else 0 for key, length in zip(keys, replies, strict=True)}
 
     async def _run(self, script: str, keys: list[str], *arguments: bytes | str | int, doing: str) -> int:
         """Run a script; what it returned."""
@@ -266,6 +311,12 @@ class RedisBus:
     def _open(self) -> None:
         if self._closed:
             raise BusError("the bus was closed", where=self.where)
+
+
+def _batched(keys: Iterable[str]) -> Iterator[list[str]]:
+    waiting = iter(keys)
+    while few := list(islice(waiting, READ_AT_ONCE)):
+        yield few
 
 
 def _pool(url: str, *, timeout_s: float) -> redis.BlockingConnectionPool:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from understudy_shared.bus.base import LONGEST_EXPIRIES, LONGEST_LEFT_MS
+
 MAX_HEADER_BYTES = 4096
 """Longest first line that is looked for: an owner of 256 characters takes at most 3,072 when encoded."""
 
@@ -48,10 +50,9 @@ def opened(value: bytes) -> Opened | None:
     return Opened(kind, told, value[end + 1 :]) if mark == b"us1" and kind in _KINDS else None
 
 
-def holder_of(value: bytes) -> str | None:
+def holder_of(found: Opened) -> str | None:
     """The owner that a lease's value names."""
-    found = opened(value)
-    if found is None or found.kind != b"lease":
+    if found.kind != b"lease":
         return None
     return unquote(found.told.partition(b" ")[2].decode("ascii", "replace"))
 
@@ -74,9 +75,19 @@ local function is_anothers(key, line)
 end
 """
 
-PUT_OWNED = f"""{_FIRST_LINE}
+_SHORTEN = f"""
+local function shorten(key, expiry_ms)
+  local left = redis.call('PTTL', key)
+  if left == -1 or left > math.max(expiry_ms * {LONGEST_EXPIRIES}, {LONGEST_LEFT_MS}) then redis.call('PEXPIRE', key, expiry_ms) end
+end
+"""
+
+PUT_OWNED = f"""{_FIRST_LINE}{_SHORTEN}
 -- key | first line, payload, expiry in ms, channel
-if is_anothers(KEYS[1], ARGV[1]) then return 0 end
+if is_anothers(KEYS[1], ARGV[1]) then
+  shorten(KEYS[1], tonumber(ARGV[3]))
+  return 0
+end
 redis.call('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
 redis.call('PUBLISH', ARGV[4], ARGV[2])
 return 1
@@ -90,21 +101,27 @@ redis.call('PUBLISH', ARGV[3], ARGV[2])
 return 1
 """
 
-ACQUIRE = """
--- lease, term | encoded owner, above, expiry in ms
+ACQUIRE = f"""{_FIRST_LINE}{_SHORTEN}
+-- lease, term, fenced value | encoded owner, above, expiry in ms, highest term that can follow `above`
 if redis.call('EXISTS', KEYS[1]) == 1 then
   local left, value = redis.call('PTTL', KEYS[1]), redis.pcall('GETRANGE', KEYS[1], 0, 15)
   local is_lease = type(value) == 'string' and string.match(value, '^us%d+ lease ')
-  if left == -1 or (not is_lease and left > tonumber(ARGV[3])) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+  if not is_lease and left > tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+  shorten(KEYS[1], tonumber(ARGV[3]))
   return 0
 end
-local stored = redis.pcall('GET', KEYS[2])
-if type(stored) ~= 'string' or #stored > 16 or not string.match(stored, '^%d+$') then stored = '0' end
-local term = math.max(tonumber(stored), tonumber(ARGV[2])) + 1
+local term, was_absurd = tonumber(ARGV[2]), false
+local stored = redis.pcall('GETRANGE', KEYS[2], 0, 31)
+local fenced = string.match(first_line(KEYS[3]), '^us1 fenced (%d+) %d+\\n$')
+for _, text in ipairs({{type(stored) == 'string' and string.match(stored, '^%d+$') or '0', fenced or '0'}}) do
+  local number = tonumber(text)
+  if number > tonumber(ARGV[4]) then was_absurd = true else term = math.max(term, number) end
+end
+term = term + 1
 local text = string.format('%.0f', term)
 redis.call('SET', KEYS[1], 'us1 lease ' .. text .. ' ' .. ARGV[1] .. '\\n', 'PX', ARGV[3])
 redis.call('SET', KEYS[2], text)
-return term
+return was_absurd and -term or term
 """
 
 RENEW = """
@@ -120,11 +137,14 @@ return redis.call('DEL', KEYS[1])
 """
 
 PUT_FENCED = f"""{_FIRST_LINE}
--- lease, key | the lease's value, term, epoch, payload, channel
+-- lease, key | the lease's value, term, epoch, payload, channel, highest term and epoch that can follow these
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 local term, epoch = string.match(first_line(KEYS[2]), '^us1 fenced (%d+) (%d+)\\n$')
 if term then
   local stored, told = tonumber(term), tonumber(ARGV[2])
+  if stored > tonumber(ARGV[6]) or tonumber(epoch) > tonumber(ARGV[7]) then
+    stored = -1
+  end
   if stored > told or (stored == told and tonumber(epoch) >= tonumber(ARGV[3])) then return 0 end
 end
 redis.call('SET', KEYS[2], 'us1 fenced ' .. ARGV[2] .. ' ' .. ARGV[3] .. '\\n' .. ARGV[4])

@@ -26,10 +26,14 @@ from understudy_shared.spark.types import (
     TimestampType,
     VoidType,
     collated_columns,
+    field_count,
 )
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 
 Row = tuple[object, ...]
+
+MAX_KEY_FIELDS = 1024
+"""At every depth together; they take a third of a second to compile."""
 
 
 class KeyCodec:
@@ -57,6 +61,7 @@ class KeyCodec:
                 where=key.name,
                 fix="Group by the column with collation UTF8_BINARY; Spark's state store refuses other collations too",
             )
+        _refuse_unfit(key, names, num_hash_columns)
         self.key = key
         self.names = unique_names(field.name for field in key.fields) if names is None else tuple(names)
         self.num_hash_columns = len(key.fields) if num_hash_columns is None else num_hash_columns
@@ -111,6 +116,22 @@ class KeyCodec:
 
     def _refuse(self, value: object, reason: str) -> BadKeyError:
         return refuse_whole_key(self.key, self.names, value, reason)
+
+
+def _refuse_unfit(key: StructType, names: Sequence[str] | None, num_hash_columns: int | None) -> None:
+    """Raise UnsupportedError for what cannot be compiled, or not in a moment."""
+    columns, fields = len(key.fields), field_count(key)
+    wrong = ""
+    if fields > MAX_KEY_FIELDS:
+        wrong = f"a key of {fields} fields, above {MAX_KEY_FIELDS}"
+    elif names is not None and len(names) != columns:
+        wrong = f"{len(names)} names for {columns} key columns"
+    elif names is not None and len(set(names)) != columns:
+        wrong = "two key columns of one name"
+    elif num_hash_columns is not None and not 0 <= num_hash_columns <= columns:
+        wrong = f"{num_hash_columns} of {columns} key columns decide the partition"
+    if wrong:
+        raise UnsupportedError(f"{wrong}: such keys are not supported", where="the key's schema")
 
 
 def _segment_parsers(key: StructType, names: Sequence[str]) -> list[Callable[[str], object]]:

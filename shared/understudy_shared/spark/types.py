@@ -15,6 +15,12 @@ from typing import ClassVar
 from understudy_shared.errors import CorruptFileError, UnsupportedError
 
 BINARY_COLLATION = "UTF8_BINARY"
+MAX_SCHEMA_DEPTH = 192
+"""Levels of JSON: 64 structs inside each other."""
+
+MAX_SCHEMA_PARTS = 200_000
+"""Objects, lists, names and numbers in a schema's JSON: a field has about six."""
+
 MAX_LONG_DIGITS = 18
 """Decimals up to this precision are one unscaled int64 in their slot; wider ones are bytes."""
 
@@ -196,12 +202,49 @@ class MapType(SparkType):
 def parse_schema(json_text: str) -> StructType:
     """The struct in Spark's schema JSON, as found in a state schema file or printed by `df.schema.json()`."""
     try:
-        parsed = _parse_type(json.loads(json_text), {}, "")
+        document = json.loads(json_text)
+        _refuse_excess(document)
+        parsed = _parse_type(document, {}, "")
+    except RecursionError as error:
+        raise UnsupportedError("a schema that is nested too deeply", where=_clip(json_text)) from error
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(f"not a Spark schema: {error!r}", where=_clip(json_text)) from error
     if not isinstance(parsed, StructType):
         raise CorruptFileError(f"a schema is a struct, this is {parsed.name}", where=_clip(json_text))
     return parsed
+
+
+def _refuse_excess(document: object) -> None:
+    """Raise UnsupportedError for what would take the stack, or seconds, to read."""
+    level, depth, parts = [document], 0, 0
+    while level:
+        depth += 1
+        parts += len(level)
+        if depth > MAX_SCHEMA_DEPTH or parts > MAX_SCHEMA_PARTS:
+            raise UnsupportedError(
+                f"a schema of more than {MAX_SCHEMA_DEPTH} levels of JSON, or {MAX_SCHEMA_PARTS} parts",
+                where=_clip(json.dumps(document)) if depth <= MAX_SCHEMA_DEPTH else "the schema",
+                fix="Keep fewer columns in the state of this operator, or in a binary one",
+            )
+        nodes = [node for node in level if isinstance(node, dict | list)]
+        level = [part for node in nodes for part in (node.values() if isinstance(node, dict) else node)]
+
+
+def field_count(struct: StructType) -> int:
+    """Fields at every depth, elements of arrays and maps among them."""
+    return sum(1 + _fields_in(field.type) for field in struct.fields)
+
+
+def _fields_in(spark_type: SparkType) -> int:
+    match spark_type:
+        case StructType():
+            return field_count(spark_type)
+        case ArrayType(element):
+            return 1 + _fields_in(element)
+        case MapType(key, value):
+            return 2 + _fields_in(key) + _fields_in(value)
+        case _:
+            return 0
 
 
 def collated_columns(struct: StructType) -> tuple[str, ...]:

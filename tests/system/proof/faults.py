@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.absurd_messages import AbsurdMessages
 from tests.support.refused_writes import WAYS
 from tests.support.small_disk import fill
 from tests.system.proof.processes import Service
 from tests.system.proof.proxy import CUT, Toxics
 from tests.system.proof.views import damaged, missing
-from tests.system.proof.world import NODE_WITH_FAKE_CLOCK, NODE_WITH_SMALL_DISK, World, redis_proxy
+from tests.system.proof.world import APPLICATION, NODE_WITH_FAKE_CLOCK, NODE_WITH_SMALL_DISK, World, redis_proxy
 
 HOUR_S = 3600
+FORGED_MEMBERS, FORGED_LATER, FORGE_EVERY_S = 6000, 200, 1.0
+"""Above the nodes that anybody listens to; then some more at each turn."""
+
 SLOW = Toxics(delay_ms=250)
 """Each way: an answer takes half a second longer."""
 
@@ -95,6 +100,28 @@ def _redis_refuses_writes(world: World, target: str) -> Fault:
     return Fault(f"{target}: {way}", lambda: refusing.refuse(world.redis), lambda: refusing.allow(world.redis))
 
 
+def _absurd_messages(world: World, target: str) -> Fault:
+    """All of it again and again; thousands of members at first, so that each node and router meets its bound."""
+    over = threading.Event()
+    forger = AbsurdMessages(world.redis.url, APPLICATION)
+
+    def forge() -> None:
+        members = FORGED_MEMBERS
+        while not over.is_set():
+            forger.all_at_once(members=members)
+            members = FORGED_LATER
+            over.wait(FORGE_EVERY_S)
+        forger.close()
+
+    thread = threading.Thread(target=forge, name="forger", daemon=True)
+
+    def end() -> None:
+        over.set()
+        thread.join()
+
+    return Fault(target, thread.start, end)
+
+
 def _disk_full(world: World, _target: str) -> Fault:
     """Full, and the node killed and started again on it: one that only follows hardly writes."""
     node, disk = world.nodes[NODE_WITH_SMALL_DISK], world.small_disk
@@ -173,6 +200,7 @@ _MAKERS: dict[str, Maker] = {
     "redis-pause": _redis_pause,
     "redis-flush": _redis_flush,
     "redis-refuses-writes": _redis_refuses_writes,
+    "absurd-messages": _absurd_messages,
     "disk-full": _disk_full,
     "corrupt-changelog": _corrupt_changelog,
     "delete-changelog": _delete_changelog,

@@ -37,7 +37,7 @@ def hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions | Non
                 planted(running, name),
                 recording(own, Schedule(name, 1, (), READ_S), options),
                 reading(running, own, options.rate, 1),
-                faulty(running, MUTANTS[name].fault),
+                met_by(running, MUTANTS[name].fault),
             ):
                 time.sleep(READ_S)
         running.spark.tell_truth(folder / TRUTH_NAME)
@@ -67,17 +67,18 @@ def planted(running: World, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def faulty(running: World, name: str) -> Iterator[None]:
-    """A fault of the menu that names its own target, or none, during the block."""
-    if not name:
+def met_by(running: World, fault: str | None) -> Iterator[None]:
+    """The fault that shows the bug, during the block, if it needs one."""
+    if fault is None:
         yield
         return
-    fault = make(running, name, MENU[name].target)
-    fault.inject()
+    made = make(running, fault, MENU[fault].target)
+    made.inject()
     try:
         yield
     finally:
-        fault.heal()
+        made.heal()
+        running.redis.flush()  # what was believed is not the next one's to meet
 
 
 def _judge(folder: Path, commits: Sequence[Commit | Watched], truth: Truth, claim: str) -> ClaimResult:

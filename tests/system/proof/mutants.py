@@ -23,13 +23,12 @@ PARTITIONS = 6
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """What is patched in a node and in a router, and the claim that it must break."""
+    """What is patched in a node and in a router, the claim that it must break, and the fault that brings it to light."""
 
     node: tuple[Callable[[], None], ...]
     router: tuple[Callable[[], None], ...]
     breaks: str
-    fault: str = ""
-    """Of the menu, while it is read: the bug shows only then."""
+    fault: str | None = None
 
 
 def follow_behind() -> None:
@@ -174,6 +173,27 @@ def take_silence_for_death() -> None:
     Silence.is_unanswered = lambda self, node_id: True  # type: ignore[method-assign]
 
 
+def believe_absurd_numbers() -> None:
+    """Follow whatever is numbered higher; a document of one's own that nobody could read ends the beat."""
+    from understudy_node.cluster.member import Member
+
+    def end(self: Member, kind: str, error: Exception) -> None:
+        raise error
+
+    _believe_in("understudy_node.cluster.member")
+    _patch("understudy_node.cluster.placement", "is_later", lambda _: lambda told, known: told > known)
+    Member._cannot_say = end  # type: ignore[method-assign,assignment]
+
+
+def route_by_absurd_numbers() -> None:
+    """Route by whatever is numbered higher."""
+    _believe_in("understudy_router.tables")
+
+
+def _believe_in(module: str) -> None:
+    _patch(module, "is_plausible_order", lambda _: lambda told, known: True)
+
+
 def _patch(module: str, name: str, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replace a function where a module uses it by what is made of it."""
     target = import_module(module)
@@ -190,6 +210,9 @@ MUTANTS = {
         (tell_nothing_that_is_refused,), (take_silence_for_death,), "availability", fault="redis-refuses-writes"
     ),
     "session-back": Mutant((follow_behind,), (forget_positions,), "sessions"),
+    "believe-absurd-numbers": Mutant(
+        (believe_absurd_numbers,), (route_by_absurd_numbers,), "availability", "absurd-messages"
+    ),
 }
 
 

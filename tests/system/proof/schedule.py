@@ -55,6 +55,7 @@ MENU: dict[str, FaultKind] = {
         FaultKind("redis-pause", "redis", 4, 10),
         FaultKind("redis-flush", "redis", 1, 1),
         FaultKind("redis-refuses-writes", "redis", 6, 20),
+        FaultKind("absurd-messages", "redis", 5, 20),
         FaultKind("disk-full", "node", 5, 20, takes_replica=True),
         FaultKind("corrupt-changelog", "node", 4, 10, takes_replica=True),
         FaultKind("delete-changelog", "node", 4, 10, takes_replica=True),

@@ -269,7 +269,7 @@ def test_a_promotion_is_told_to_people() -> None:
 
 
 def test_the_catalogue_in_use_is_the_one_that_most_nodes_serve_by() -> None:
-    tables = tables_of(task("a"), beat("a", catalogue="old"))
+    tables = tables_of(task("a", "b", "c"), beat("a", catalogue="old"))
     assert tables.catalogue_digest == "old"
     tables.heard(beat("b", catalogue="new", end_version=6), age_ms=0, now_ms=1)
     assert tables.catalogue_digest == "old", "of two with as many nodes, the one of the higher end"

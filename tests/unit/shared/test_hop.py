@@ -30,7 +30,7 @@ from understudy_shared.hop import (
 from understudy_shared.position import Position
 from understudy_shared.words import ApplicationId, Lineage
 
-counts = st.integers(0, 2**53)
+counts = st.integers(0, 2**48)
 maybe_counts = st.none() | counts
 positions = st.builds(
     Position, st.text().map(ApplicationId), st.text().map(Lineage), st.integers(0, 2**40), maybe_counts

@@ -1,0 +1,90 @@
+"""How many nodes are listened to (pure): strangers have bounded room, and never that of a node that is known.
+
+A node is known when the assignment names it; all others are strangers. Who can write to the bus can invent nodes, and
+each costs memory, and time at every turn, until it expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import NamedTuple, Protocol
+
+from understudy_shared.messages import Heartbeat
+
+MAX_NODES = 4096
+"""Four times the largest cluster that is planned for. Known nodes are listened to beyond it."""
+
+MAX_STRANGERS_TASKS = 262_144
+"""Tasks that strangers may name in their heartbeats, all together: about 100 MB."""
+
+QUIET_MS = 10_000
+"""A stranger that was silent for so long makes room for another; who beats keeps its place."""
+
+LOOK_AGAIN_MS = 100
+"""Between two searches for one: thousands of strangers may come in a second."""
+
+
+class Said(Protocol):
+    """The last that a node said."""
+
+    @property
+    def said_ms(self) -> float: ...
+
+
+class Admission(NamedTuple):
+    """Whether a heartbeat is taken, and who has to go for it."""
+
+    admitted: bool
+    leaves: str | None = None
+
+
+class Crowd:
+    """Admits nodes. `refused` counts heartbeats for which there was no room."""
+
+    def __init__(self, *, max_nodes: int = MAX_NODES) -> None:
+        self.refused = 0
+        self._max_nodes = max_nodes
+        self._tasks: dict[str, int] = {}
+        """Tasks that each stranger names."""
+        self._sum = 0
+        self._looked_ms = float("-inf")
+
+    def admit(self, heartbeat: Heartbeat, nodes: Mapping[str, Said], known: Container[str], now_ms: float) -> Admission:
+        """Whether there is room for a heartbeat; `nodes` are listened to, in the order in which they came."""
+        node_id = heartbeat.node_id
+        if node_id in known:
+            self.forget(node_id)
+            if node_id in nodes or len(nodes) < self._max_nodes:
+                return Admission(True)
+            newest = next((each for each in reversed(list(nodes)) if each not in known), None)
+            return Admission(True, newest)
+        tasks = len(heartbeat.exceptions) + len(heartbeat.held or ())
+        if self._sum - self._tasks.get(node_id, 0) + tasks > MAX_STRANGERS_TASKS:
+            return self._refuse()
+        leaves = None
+        if node_id not in nodes and len(nodes) >= self._max_nodes:
+            leaves = self._quiet(nodes, known, now_ms)
+            if leaves is None:
+                return self._refuse()
+        self.forget(node_id)
+        if tasks:
+            self._tasks[node_id] = tasks
+            self._sum += tasks
+        return Admission(True, leaves)
+
+    def forget(self, node_id: str) -> None:
+        """The node is gone."""
+        self._sum -= self._tasks.pop(node_id, 0)
+
+    def _refuse(self) -> Admission:
+        self.refused += 1
+        return Admission(False)
+
+    def _quiet(self, nodes: Mapping[str, Said], known: Container[str], now_ms: float) -> str | None:
+        """The stranger that was silent longest, if that is long enough."""
+        if now_ms - self._looked_ms < LOOK_AGAIN_MS:
+            return None
+        self._looked_ms = now_ms
+        quiet = [(node.said_ms, node_id) for node_id, node in nodes.items() if node_id not in known]
+        said_ms, node_id = min(quiet, default=(now_ms, ""))
+        return node_id if now_ms - said_ms > QUIET_MS else None

@@ -1,0 +1,139 @@
+"""A cluster is told what cannot be, by somebody who can write to its bus: reads go on, and nothing of it lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.absurd_messages import FORGED, AbsurdMessages
+from tests.support.cluster import APPLICATION, LIMIT_S, Cluster, cluster
+from tests.support.cluster_watch import reading
+from tests.support.handmade_checkpoint import HandmadeCheckpoint
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.spark_queries import wait_until
+
+from understudy_shared.crowd import MAX_NODES
+from understudy_shared.plausible import FIRST_SIGHT
+
+TASKS = 4
+VERSION = 3
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def forger(redis: RedisServer) -> Iterator[AbsurdMessages]:
+    made = AbsurdMessages(redis.url, APPLICATION)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def known(tmp_path: Path, redis: RedisServer) -> Iterator[Cluster]:
+    """Three nodes at rest, and a router that remembers, in folder `r1`."""
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
+    with cluster(checkpoint.path, tmp_path, redis.url, routers=0) as known:
+        known.start_router(data_dir=tmp_path / "r1")
+        known.wait_to_rest(copies=2, version=VERSION)
+        yield known
+
+
+def assert_well(known: Cluster) -> None:
+    """Everybody lives, is ready, and can be numbered further; all is as it was."""
+    known.wait_to_rest(copies=2, version=VERSION)
+    for each in (known.router, *known.nodes.values()):
+        assert each.get("/livez").status == 200
+        assert each.not_ready() == ""
+    assert max(known.router.order()) < FIRST_SIGHT
+
+
+def restart_all(known: Cluster, tmp_path: Path) -> None:
+    """Every node and the router end, and start with what they remembered."""
+    for node_id in list(known.nodes):
+        known.stop(node_id)
+    for node_id in ("n1", "n2", "n3"):
+        known.start(node_id)
+    known.restart_router(0, data_dir=tmp_path / "r1")
+
+
+def test_an_assignment_numbered_beyond_all_others_is_neither_followed_nor_remembered(
+    known: Cluster, redis: RedisServer, forger: AbsurdMessages, tmp_path: Path
+) -> None:
+    before = known.router.order()
+    with reading(known.router) as reader:
+        forger.assignments()
+        reader.wait_for_answers()
+        known.end("n3")  # the next assignment is written all the same
+        wait_until(lambda: known.router.order() > before, what="the next assignment", limit_s=LIMIT_S)
+        known.start("n3")
+        assert_well(known)
+    restart_all(known, tmp_path)
+    assert_well(known)
+    redis.flush()
+    restart_all(known, tmp_path)
+    assert_well(known)
+
+
+def test_nobody_is_silenced_by_what_is_said_in_its_name(
+    known: Cluster, redis: RedisServer, forger: AbsurdMessages
+) -> None:
+    with reading(known.router):
+        forger.heartbeats()
+        assert set(known.router.living()) == {"n1", "n2", "n3"}
+        for node_id, node in known.nodes.items():
+            tables = known.router.router.tables
+
+            def speaks(node_id: str = node_id, at: int = node.member.heartbeat().sequence) -> bool:
+                report = tables.nodes.get(node_id)
+                return report is not None and at < report.heartbeat.sequence < 2**30
+
+            wait_until(speaks, what=f"{node_id} to be heard again", limit_s=LIMIT_S)
+        assert_well(known)
+
+
+def test_thousands_of_members_that_there_are_not_have_bounded_room_and_are_given_nothing(
+    known: Cluster, forger: AbsurdMessages
+) -> None:
+    with reading(known.router):
+        forger.members(2 * MAX_NODES)
+        tables = known.router.router.tables
+        wait_until(lambda: len(tables.nodes) >= MAX_NODES, what="the forged members", limit_s=LIMIT_S)
+        for _ in range(3):
+            forger.heartbeats()
+            assert {"n1", "n2", "n3"} <= known.router.living().keys()
+            assert len(tables.nodes) <= MAX_NODES
+        new = known.start("n4")
+        wait_until(lambda: len(new.holds) > 0, what="a new node to be given something", limit_s=60)
+        for node in known.nodes.values():
+            assignment = node.member.assignment
+            assert assignment is not None
+            assert not [each for task in assignment.tasks.values() for each in task.holders if FORGED in each]
+        wait_until(lambda: len(tables.nodes) == 4, what="the end of the forged members", limit_s=60)
+        assert_well(known)
+
+
+def test_altered_catalogues_announcements_and_garbage_change_nothing(
+    known: Cluster, forger: AbsurdMessages, tmp_path: Path
+) -> None:
+    digest = known.router.router.stores().digest
+    with reading(known.router):
+        forger.all_at_once(members=100)
+        assert_well_but_for_forged(known)
+    known.start_router()  # it finds the altered catalogue in Redis, and has it from a node
+    wait_until(lambda: known.routers[1].not_ready() == "", what="the new router", limit_s=LIMIT_S)
+    assert known.routers[1].router.stores().digest == digest
+    assert known.routers[1].router.gossip.refused["catalogue"] > 0
+    with reading(known.routers[1]):
+        pass
+
+
+def assert_well_but_for_forged(known: Cluster) -> None:
+    """The forged members are not at rest; all else is."""
+    for each in (known.router, *known.nodes.values()):
+        wait_until(lambda each=each: each.not_ready() == "", what="readiness", limit_s=LIMIT_S)  # type: ignore[misc]
+        assert each.get("/livez").status == 200
