@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.cluster import HEARTBEAT_MS, LIMIT_S, Cluster, cluster
+from tests.support.cluster import HEARTBEAT_MS, LIMIT_S, Cluster, cluster, cluster_node
 from tests.support.cluster_watch import heard_assignments, reading
 from tests.support.counting_query import WORDS
 from tests.support.handmade_checkpoint import HandmadeCheckpoint
@@ -104,6 +104,33 @@ def test_a_node_that_redis_alone_does_not_hear_keeps_its_tasks_and_answers(
             assert degraded(router) == "", "one of three is a node's own trouble"
         known.nodes["n2"].bus.is_cut = False
         wait_until(lambda: degraded(known.nodes["n2"]) == "", what="it to be heard", limit_s=LIMIT_S)
+
+
+def test_a_node_that_is_cut_off_from_redis_alone_follows_later_assignments(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint
+) -> None:
+    with redis_server() as redis, cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
+        redis.command("ACL", "SETUSER", "n3", "on", ">secret", "~*", "&*", "+@all")
+        own_url = redis.url.replace("unix://", "unix://n3:secret@")
+        with cluster_node(checkpoint.path, tmp_path / "n3", own_url, node_id="n3") as cut_off:
+            known.nodes["n3"] = cut_off
+            known.wait_to_rest(copies=2, version=VERSION)
+            redis.command("ACL", "SETUSER", "n3", "off")
+            redis.command("CLIENT", "KILL", "USER", "n3")
+            wait_until(lambda: "the bus is away" in degraded(cut_off), what="its loss of the bus", limit_s=LIMIT_S)
+            before = known.router.order()
+            known.nodes["n1"].member.drain(True)
+
+            def follows() -> bool:
+                told = cut_off.member.assignment
+                return told is not None and before < told.order == known.router.order()
+
+            wait_until(follows, what="the assignment that the others follow", limit_s=LIMIT_S)
+            wait_until(lambda: known.router.living()["n1"]["active"] == 0, what="n1 to have no active", limit_s=LIMIT_S)
+            for word in WORDS[:20]:
+                reply = known.router.look_up([word], bounds="require_active=true")
+                assert reply.status == 200, reply
+        del known.nodes["n3"]
 
 
 def test_a_router_that_starts_while_redis_refuses_writes_asks_the_nodes(running: tuple[Cluster, RedisServer]) -> None:

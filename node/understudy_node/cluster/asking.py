@@ -1,18 +1,22 @@
-"""Before a node is taken for dead, it is asked: silence on the bus may be the bus's fault, or of the way to it.
+"""What a node asks the others because the bus does not tell it.
 
-Only who assigns asks, and only those that its assignment names: the others' views move nothing.
+Before a node is taken for dead, it is asked: silence on the bus may be the bus's fault, or of the way to it. Only who
+assigns asks, and only those that its assignment names: the others' views move nothing.
+
+A node that is cut off from the bus alone asks one of the others at each heartbeat whether there is a later assignment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Mapping
 
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
-from understudy_shared.messages import Endpoint
+from understudy_shared.messages import Assignment, Endpoint
 from understudy_shared.node_calls import NodeCalls
 from understudy_shared.words import HostInfo
 
@@ -28,7 +32,7 @@ MIN_ANSWER_DEADLINE_MS = 200
 
 
 class Asking:
-    """Of one node. `members` are whom to ask for when they are silent: nobody, while this node does not assign."""
+    """Of one node. `members` are the others that have tasks; `assigns` and `is_cut_off` say how this node is."""
 
     def __init__(
         self,
@@ -37,14 +41,25 @@ class Asking:
         *,
         heartbeat_ms: int,
         members: Callable[[], Mapping[str, Endpoint]],
+        assigns: Callable[[], bool],
+        is_cut_off: Callable[[], bool],
+        order: Callable[[], tuple[int, int]],
+        take: Callable[[Assignment], None],
         changed: Callable[[], None],
         clock: Clock,
     ) -> None:
-        """`changed` is called when somebody that was thought alive did not answer."""
+        """`order` is that of the assignment which is followed; `take` gets a later one. `changed` is called when
+        somebody that was thought alive did not answer.
+        """
         self._neighbours = neighbours
         self._calls = NodeCalls(application_id)
         self._heartbeat_ms = heartbeat_ms
         self._members = members
+        self._assigns = assigns
+        self._is_cut_off = is_cut_off
+        self._order = order
+        self._take = take
+        self._random = random.Random()  # noqa: S311  # which of many, not a secret
         self._changed = changed
         self._clock = clock
 
@@ -52,14 +67,32 @@ class Asking:
         """Ask whoever is silent, for ever."""
         while True:
             await asyncio.sleep(self._heartbeat_ms / 4 / 1000)
+            members = self._members() if self._assigns() else {}
             to_ask = self._neighbours.to_ask(
-                self._members(), now_ms=self._clock.monotonic_ms(), heartbeat_ms=self._heartbeat_ms
+                members, now_ms=self._clock.monotonic_ms(), heartbeat_ms=self._heartbeat_ms
             )
             await asyncio.gather(*(self._ask(node_id, host) for node_id, host in list(to_ask.items())[:MAX_ASKED]))
+
+    async def catch_up(self) -> None:
+        """Follow later assignments that the bus does not tell, for ever."""
+        while True:
+            await asyncio.sleep(self._heartbeat_ms * self._random.uniform(0.8, 1.2) / 1000)
+            members = self._members()
+            if self._is_cut_off() and members:
+                await self._ask_for_a_later(self._random.choice(sorted(members.items()))[1].host_info())
 
     async def close(self) -> None:
         """Give connections back; after `run` was ended."""
         await self._calls.close()
+
+    async def _ask_for_a_later(self, host: HostInfo) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_DEADLINE_MS / 1000):
+                heartbeat = await self._calls.heartbeat(host)
+            if (heartbeat.term, heartbeat.epoch) > self._order():
+                self._take(await self._calls.assignment(host))
+        except (UnderstudyError, TimeoutError) as error:
+            log.debug("%s: %s", host, error or "no answer in time", extra={"action": "ask-failed"})
 
     async def _ask(self, node_id: str, host: HostInfo) -> None:
         began_ms = self._clock.monotonic_ms()

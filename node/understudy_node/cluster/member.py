@@ -29,15 +29,7 @@ from understudy_node.node import Node
 from understudy_shared.bus.base import Back, Bus, BusError, BusRefusedError, Lost
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Seen, Spoken
 from understudy_shared.clock import Clock
-from understudy_shared.messages import (
-    Announcement,
-    Assignment,
-    Catalogue,
-    CommitHint,
-    Endpoint,
-    Farewell,
-    Heartbeat,
-)
+from understudy_shared.messages import Announcement, Assignment, Catalogue, CommitHint, Endpoint, Farewell, Heartbeat
 from understudy_shared.plausible import Succession, is_plausible_order, succession
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
@@ -108,7 +100,11 @@ class Member:
             self._neighbours,
             settings.application,
             heartbeat_ms=settings.lag_refresh_ms,
-            members=self._members_to_ask,
+            members=self._members,
+            assigns=lambda: self._placement.fence is not None,
+            is_cut_off=lambda: bool(self._bus_state.causes),
+            order=lambda: (0, 0) if self.assignment is None else self.assignment.order,
+            take=self._take,
             changed=self.changed,
             clock=clock,
         )
@@ -144,6 +140,7 @@ class Member:
         self._tasks.start("listen", self._listen())
         self._tasks.start("beat", self._beat_while_alive())
         self._tasks.start("ask nodes that are silent", self._asking.run())
+        self._tasks.start("follow without the bus", self._asking.catch_up())
         self._tasks.start("remember", self._remembering.keep())
         self._tasks.start("go on without the bus", self._remembering.go_on_without_the_bus())
 
@@ -368,9 +365,6 @@ class Member:
         """Who has tasks by the assignment that is followed, but for this node."""
         members = {} if self.assignment is None else self.assignment.members
         return {node_id: endpoint for node_id, endpoint in members.items() if node_id != self.node_id}
-
-    def _members_to_ask(self) -> Mapping[str, Endpoint]:
-        return {} if self._placement.fence is None else self._members()
 
     def _layout(self) -> tuple[str, int, list[str]] | None:
         generation = self.node.pending or self.node.generation
