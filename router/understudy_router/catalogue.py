@@ -12,7 +12,6 @@ from understudy_shared.messages import Catalogue, CatalogueStore
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import parse_schema
 
-
 MAX_CATALOGUE_COLUMNS = 4096
 """Key columns of all stores together."""
 
@@ -60,8 +59,8 @@ class Stores:
 
 
 def stores_of(catalogue: Catalogue, digest: str) -> Stores:
-    """The stores of a catalogue. Raises UnderstudyError for one that this release does not read, or that is too large to
-    be compiled in a moment. It takes a second at most.
+    """The stores of a catalogue. Raises UnderstudyError for one that this release does not read, or that is too large
+    to be compiled in a moment. It takes a second or two at most.
     """
     names = [store.store for store in catalogue.stores]
     columns = sum(store.key_schema.count('"name"') for store in catalogue.stores)

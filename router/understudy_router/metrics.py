@@ -105,7 +105,9 @@ class RouterMetrics(Collector):
         router = self._router
         yield GaugeMetricFamily("understudy_router_nodes", "Nodes that live", len(router.tables.nodes))
         yield from self._health()
-        yield GaugeMetricFamily("understudy_router_bus_connected", "Whether the bus is heard", router.watcher.degraded is None)
+        yield GaugeMetricFamily(
+            "understudy_router_bus_connected", "Whether the bus is heard", router.watcher.degraded is None
+        )
         refused = CounterMetricFamily(
             "understudy_router_refused_messages", "Documents from the bus that were not used", labels=("kind",)
         )

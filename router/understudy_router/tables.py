@@ -16,7 +16,15 @@ from understudy_shared.believed import believed
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.crowd import Crowd
 from understudy_shared.messages import Assignment, Farewell, Heartbeat
-from understudy_shared.plausible import MAX_JUMP, Order, Succession, is_plausible, is_later, is_plausible_order, succession
+from understudy_shared.plausible import (
+    MAX_JUMP,
+    Order,
+    Succession,
+    is_later,
+    is_plausible,
+    is_plausible_order,
+    succession,
+)
 
 MAX_EVENTS = 256
 MAX_DEAD = 256
@@ -190,9 +198,7 @@ class Tables:
         if self.assignment is not None and assignment.order <= self.assignment.order:
             return False
         if not is_plausible_order(assignment.order, self.order):
-            self._refuse(
-                "assignment", "assignment {}.{}, where {}.{} is known".format(*assignment.order, *self.order)
-            )
+            self._refuse("assignment", "assignment {}.{}, where {}.{} is known".format(*assignment.order, *self.order))
             return False
         if self.assignment is not None:
             for task, duty in sorted(assignment.tasks.items()):

@@ -290,15 +290,18 @@ class Watcher:
                 why = str(error)
             if digest in self._unusable:
                 break
+        self._complain(digest, why)
+        return None
+
+    def _complain(self, digest: str, why: str) -> None:
         now_ms = self._clock.monotonic_ms()
         if why != self.last_catalogue_error and now_ms - self._complained_ms >= COMPLAINT_GAP_MS:
             self._complained_ms = now_ms
             log.warning("no catalogue %s: %s", digest, why, extra={"action": "no-catalogue"})
         self.last_catalogue_error = why
-        return None
 
     async def _compiled(self, catalogue: Catalogue, digest: str) -> Stores:
-        """The stores of a catalogue whose hash is `digest`. Raises UnderstudyError; the same bytes are not tried again."""
+        """The stores of a catalogue named `digest`. Raises UnderstudyError; the same bytes are not tried again."""
         try:
             return await asyncio.to_thread(stores_of, catalogue, digest)
         except Exception as error:

@@ -49,9 +49,7 @@ class Crowd:
         self._sum = 0
         self._looked_ms = float("-inf")
 
-    def admit(
-        self, heartbeat: Heartbeat, nodes: Mapping[str, Said], known: Container[str], now_ms: float
-    ) -> Admission:
+    def admit(self, heartbeat: Heartbeat, nodes: Mapping[str, Said], known: Container[str], now_ms: float) -> Admission:
         """Whether there is room for a heartbeat; `nodes` are listened to, in the order in which they came."""
         node_id = heartbeat.node_id
         if node_id in known:

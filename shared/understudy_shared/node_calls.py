@@ -88,7 +88,12 @@ class NodeCalls:
                 if reply.status_code != 200:
                     raise NodeCallError(f"the node answers {reply.status_code}", where=url)
                 return kind.decode(await _body(reply, url), application_id=self._application_id, where=url)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:  # ValueError: a host that is none
+        except (
+            httpx.HTTPError,
+            httpx.InvalidURL,
+            TimeoutError,
+            ValueError,
+        ) as error:  # ValueError: a host that is none
             raise NodeCallError(f"the node does not answer: {error or type(error).__name__}", where=url) from None
 
 

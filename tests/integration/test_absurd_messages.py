@@ -85,8 +85,8 @@ def test_nobody_is_silenced_by_what_is_said_in_its_name(
     with reading(known.router):
         forger.heartbeats()
         assert set(known.router.living()) == {"n1", "n2", "n3"}
+        tables = known.router.router.tables
         for node_id, node in known.nodes.items():
-            tables = known.router.router.tables
 
             def speaks(node_id: str = node_id, at: int = node.member.heartbeat().sequence) -> bool:
                 report = tables.nodes.get(node_id)

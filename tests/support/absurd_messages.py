@@ -93,9 +93,7 @@ class AbsurdMessages:
                 }
                 payload = b"heartbeat\n" + orjson.dumps(told)
                 pipeline.publish(self.names.channel, payload)
-                pipeline.set(
-                    self.names.node(told["node_id"]), b"us1 owned f\n" + payload, px=3 * FORGED_HEARTBEAT_MS
-                )
+                pipeline.set(self.names.node(told["node_id"]), b"us1 owned f\n" + payload, px=3 * FORGED_HEARTBEAT_MS)
             pipeline.execute()
 
     def catalogues(self) -> None:

@@ -15,7 +15,6 @@ from understudy_shared.crowd import Crowd
 from understudy_shared.messages import Assignment, Farewell, Heartbeat
 from understudy_shared.plausible import Order, Succession, highest_plausible, is_far_ahead, succession
 
-
 PROVEN_BEATS = 2
 """A node that no assignment names is given nothing before it has beaten so often: one message may be anybody's."""
 
@@ -114,8 +113,7 @@ class Neighbours:
             if not heard.is_alive(now_ms):
                 self._forget(node_id)
         return [
-            Seen(heard.heartbeat, max(0, round(now_ms - heard.said_ms)))
-            for _, heard in sorted(self._heard.items())
+            Seen(heard.heartbeat, max(0, round(now_ms - heard.said_ms))) for _, heard in sorted(self._heard.items())
         ]
 
     def proven(self, nodes: Sequence[Seen], own_id: str) -> list[Seen]:

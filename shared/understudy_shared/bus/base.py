@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.messages import MAX_MESSAGE_BYTES
 
-
 MAX_VALUE_BYTES = MAX_MESSAGE_BYTES + 8192
 """Of one value that is read: a document, and what stands before it. Of a longer one the rest is not read."""
 
@@ -94,7 +93,7 @@ class Bus(Protocol):
         self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int, fenced_key: str | None = None
     ) -> int | None:
         """Take a free lease under a new term, higher than any before, than `above`, and than that of the value under
-        `fenced_key`; None when somebody has it. Stored terms that cannot follow `above` (plausible.py) count as nothing.
+        `fenced_key`; None when somebody has it. A stored term that cannot follow `above` (plausible.py) counts as none.
         """
 
     async def renew(self, fence: Fence, *, expiry_ms: int) -> bool:
