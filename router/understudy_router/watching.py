@@ -41,6 +41,9 @@ MAX_TICK_MS = 250
 MAX_UNUSABLE = 64
 """Catalogues that are remembered as such."""
 
+MAX_ASKED = 16
+"""Nodes that are asked for one catalogue in a row, those that the assignment names first."""
+
 COMPLAINT_GAP_MS = 60_000
 """Between two lines in the log about catalogues that cannot be had."""
 
@@ -278,9 +281,9 @@ class Watcher:
                 why = "it is not on the bus"
             except UnderstudyError as error:  # the bus is away, or this release cannot read those keys
                 why = str(error)
-        for node in list(self._tables.nodes.values()):
-            if node.heartbeat.catalogue != digest:
-                continue
+        tell = [node for node in self._tables.nodes.values() if node.heartbeat.catalogue == digest]
+        tell.sort(key=lambda node: node.heartbeat.node_id not in self._tables.holders)
+        for node in tell[:MAX_ASKED]:
             try:
                 catalogue = await self._nodes.catalogue(node.heartbeat.endpoint.host_info())
                 if digest_of(catalogue) == digest:
