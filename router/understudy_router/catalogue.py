@@ -59,8 +59,8 @@ class Stores:
 
 
 def stores_of(catalogue: Catalogue, digest: str) -> Stores:
-    """The stores of a catalogue. Raises UnderstudyError for one that this release does not read, or that is too large to
-    be compiled in a moment. It takes a second at most.
+    """The stores of a catalogue. Raises UnderstudyError for one that this release does not read, or that is too large
+    to be compiled in a moment. It takes a second or two at most.
     """
     names = [store.store for store in catalogue.stores]
     columns = sum(store.key_schema.count('"name"') for store in catalogue.stores)

@@ -42,6 +42,9 @@ MAX_TICK_MS = 250
 MAX_UNUSABLE = 64
 """Catalogues that are remembered as such."""
 
+MAX_ASKED = 16
+"""Nodes that are asked for one catalogue in a row, those that the assignment names first."""
+
 COMPLAINT_GAP_MS = 60_000
 """Between two lines in the log about catalogues that cannot be had."""
 
@@ -294,9 +297,9 @@ class Watcher:
                 why = "it is not on the bus"
             except UnderstudyError as error:  # the bus is away, or this release cannot read those keys
                 why = str(error)
-        for node in list(self._tables.nodes.values()):
-            if node.heartbeat.catalogue != digest:
-                continue
+        tell = [node for node in self._tables.nodes.values() if node.heartbeat.catalogue == digest]
+        tell.sort(key=lambda node: node.heartbeat.node_id not in self._tables.holders)
+        for node in tell[:MAX_ASKED]:
             try:
                 catalogue = await self._nodes.catalogue(node.heartbeat.endpoint.host_info())
                 if digest_of(catalogue) == digest:
@@ -306,15 +309,18 @@ class Watcher:
                 why = str(error)
             if digest in self._unusable:
                 break
+        self._complain(digest, why)
+        return None
+
+    def _complain(self, digest: str, why: str) -> None:
         now_ms = self._clock.monotonic_ms()
         if why != self.last_catalogue_error and now_ms - self._complained_ms >= COMPLAINT_GAP_MS:
             self._complained_ms = now_ms
             log.warning("no catalogue %s: %s", digest, why, extra={"action": "no-catalogue"})
         self.last_catalogue_error = why
-        return None
 
     async def _compiled(self, catalogue: Catalogue, digest: str) -> Stores:
-        """The stores of a catalogue whose hash is `digest`. Raises UnderstudyError; the same bytes are not tried again."""
+        """The stores of a catalogue named `digest`. Raises UnderstudyError; the same bytes are not tried again."""
         try:
             return await asyncio.to_thread(stores_of, catalogue, digest)
         except Exception as error:

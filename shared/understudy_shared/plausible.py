@@ -59,7 +59,7 @@ def highest_plausible(told: Iterable[Order], known: Order) -> Order:
 
 
 def is_far_ahead(own: Order, others: Iterable[Order]) -> bool:
-    """Whether `own` cannot exist by what all others follow: then `own` is the forged one. Others at (0, 0) say nothing."""
+    """Whether `own` cannot exist by what all others follow: then `own` is the forged one. (0, 0) says nothing."""
     following = [order for order in others if order != (0, 0)]
     return bool(following) and not is_plausible_order(own, max(following))
 
@@ -67,8 +67,8 @@ def is_far_ahead(own: Order, others: Iterable[Order]) -> bool:
 def succession(told: int, known: int, *, later_ms: float, heartbeat_ms: float) -> Succession:
     """How a sequence number stands to the one that is known of the same process; it was said `later_ms` after that one.
 
-    Somebody else may have told the known one in the process' name. Then it does not fit what the process says next: that
-    lies far below it, or goes on as if it had never been; and so it counts no more than a heartbeat later.
+    Somebody else may have told the known one in the process' name. Then it does not fit what the process says next,
+    which lies far below it, or goes on as if it had never been; so it counts no more than a heartbeat later.
     """
     step = told - known
     if told > CEILING:

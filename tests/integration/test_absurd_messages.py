@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.absurd_messages import FORGED, AbsurdMessages
@@ -13,7 +14,10 @@ from tests.support.handmade_checkpoint import HandmadeCheckpoint
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.spark_queries import wait_until
 
+from understudy_node.cluster import member as member_module
+from understudy_node.node import Node
 from understudy_shared.crowd import MAX_NODES
+from understudy_shared.messages import Heartbeat
 from understudy_shared.plausible import FIRST_SIGHT
 
 TASKS = 4
@@ -85,8 +89,8 @@ def test_nobody_is_silenced_by_what_is_said_in_its_name(
     with reading(known.router):
         forger.heartbeats()
         assert set(known.router.living()) == {"n1", "n2", "n3"}
+        tables = known.router.router.tables
         for node_id, node in known.nodes.items():
-            tables = known.router.router.tables
 
             def speaks(node_id: str = node_id, at: int = node.member.heartbeat().sequence) -> bool:
                 report = tables.nodes.get(node_id)
@@ -124,6 +128,7 @@ def test_altered_catalogues_announcements_and_garbage_change_nothing(
     with reading(known.router):
         forger.all_at_once(members=100)
         assert_well_but_for_forged(known)
+    forger.catalogues()
     known.start_router()  # it finds the altered catalogue in Redis, and has it from a node
     wait_until(lambda: known.routers[1].not_ready() == "", what="the new router", limit_s=LIMIT_S)
     assert known.routers[1].router.stores().digest == digest
@@ -137,3 +142,24 @@ def assert_well_but_for_forged(known: Cluster) -> None:
     for each in (known.router, *known.nodes.values()):
         wait_until(lambda each=each: each.not_ready() == "", what="readiness", limit_s=LIMIT_S)  # type: ignore[misc]
         assert each.get("/livez").status == 200
+
+
+def test_a_heartbeat_that_nobody_could_read_does_not_end_the_beat(
+    known: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node says that it lives, why it says no more, and all of it as soon as it can again."""
+    node = known.nodes["n2"]
+    with reading(known.router):
+        real = member_module.heartbeat_of
+
+        def absurd(of: Node, **told: Any) -> Heartbeat:
+            return real(of, **(told | ({"term": 2**60} if told["node_id"] == "n2" else {})))
+
+        monkeypatch.setattr(member_module, "heartbeat_of", absurd)
+        wait_until(lambda: "cannot say its heartbeat" in str(node.get("/readyz").body["degraded"]), what="it is told")
+        assert node.get("/livez").status == 200
+        assert node.member.refused["own-heartbeat"] > 0
+        assert "n2" in known.router.living()
+        monkeypatch.setattr(member_module, "heartbeat_of", real)
+        wait_until(lambda: node.get("/readyz").body["degraded"] is None, what="a heartbeat", limit_s=LIMIT_S)
+        assert_well(known)

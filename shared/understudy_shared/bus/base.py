@@ -18,8 +18,8 @@ from understudy_shared.messages import MAX_MESSAGE_BYTES
 MAX_VALUE_BYTES = MAX_MESSAGE_BYTES + 8192
 """Of one value that is read: a document, and what stands before it. Of a longer one the rest is not read."""
 
-MAX_SCANNED = 10_000
-"""Values of one scan: ten times the largest cluster that is planned for."""
+MAX_SCANNED = 4096
+"""Values of one scan: four times the largest cluster that is planned for, as in crowd.py."""
 
 MAX_SCANNED_BYTES = 64 * 1024 * 1024
 """Of one scan: ordinary heartbeats have less than 1 kB."""
@@ -97,7 +97,7 @@ class Bus(Protocol):
         self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int, fenced_key: str | None = None
     ) -> int | None:
         """Take a free lease under a new term, higher than any before, than `above`, and than that of the value under
-        `fenced_key`; None when somebody has it. Stored terms that cannot follow `above` (plausible.py) count as nothing.
+        `fenced_key`; None when somebody has it. A stored term that cannot follow `above` (plausible.py) counts as none.
         """
 
     async def renew(self, fence: Fence, *, expiry_ms: int) -> bool:

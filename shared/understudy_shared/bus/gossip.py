@@ -6,8 +6,10 @@ one shard, where its scripts may touch them together.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from typing import NamedTuple, TypeVar
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 
 EXPIRY_HEARTBEATS = 3
 """Heartbeats after which a silent node is dead, and a silent lease holder is replaced."""
+
+SLICE_S = 0.002
+"""Messages that wait are handled for so long before lookups have a turn; taking one does not give the loop away."""
 
 CATALOGUE_EXPIRY_MS = 24 * 3600 * 1000
 """Nodes write theirs anew far more often; nobody asks for one that no node has announced for a day."""
@@ -111,7 +116,9 @@ class Gossip:
         """
         found = []
         keys = [self.names.node(node_id) for node_id in sorted(known)]
+        turns = _Turns()
         for key, stored in sorted((await self._bus.scan(self.names.nodes, known=keys)).items()):
+            await turns.give()
             heartbeat = self._open(Heartbeat, stored.payload, where=key)
             if heartbeat is None:
                 continue
@@ -183,8 +190,10 @@ class Gossip:
     async def listen(self) -> AsyncIterator[Spoken | Lost | Back]:
         """What is said from now on; after `Back`, read the keys again."""
         messages = self._bus.listen(self.names.channel)
+        turns = _Turns()
         try:
             async for message in messages:
+                await turns.give()
                 heard = self._hear(message) if isinstance(message, bytes) else message
                 if heard is not None:
                     yield heard
@@ -234,6 +243,18 @@ class Gossip:
         count = self.refused[kind]
         if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: a flood of them must not flood the log
             log.warning("left out %s", why, extra={"action": "bad-message", "kind": kind, "count": count})
+
+
+class _Turns:
+    """Gives the event loop to others now and then, in work that does not wait for anything."""
+
+    def __init__(self) -> None:
+        self._until_s = time.monotonic() + SLICE_S
+
+    async def give(self) -> None:
+        if time.monotonic() >= self._until_s:
+            await asyncio.sleep(0)
+            self._until_s = time.monotonic() + SLICE_S
 
 
 def enveloped(message: Message) -> bytes:

@@ -255,7 +255,7 @@ class RedisBus:
         return found
 
     async def _scan(self, prefix: str, known: Collection[str]) -> _Found:
-        """Values up to a number and a size: who wrote the others filled the database, and is not to fill this process."""
+        """Values up to a number and a size: who filled the database with others is not to fill this process."""
         pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*"
         found: _Found = {}
         keys = list(known)

@@ -77,8 +77,8 @@ end
 
 _SHORTEN = f"""
 local function shorten(key, expiry_ms)
-  local left = redis.call('PTTL', key)
-  if left == -1 or left > math.max(expiry_ms * {LONGEST_EXPIRIES}, {LONGEST_LEFT_MS}) then redis.call('PEXPIRE', key, expiry_ms) end
+  local left, longest = redis.call('PTTL', key), math.max(expiry_ms * {LONGEST_EXPIRIES}, {LONGEST_LEFT_MS})
+  if left == -1 or left > longest then redis.call('PEXPIRE', key, expiry_ms) end
 end
 """
 

@@ -23,7 +23,7 @@ PARTITIONS = 6
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """What is patched in a node and in a router, the claim that it must break, and the fault that brings it to light."""
+    """What is patched in a node and in a router, the claim that it must break, and the fault that shows it."""
 
     node: tuple[Callable[[], None], ...]
     router: tuple[Callable[[], None], ...]
@@ -182,7 +182,7 @@ def believe_absurd_numbers() -> None:
 
     _believe_in("understudy_node.cluster.member")
     _patch("understudy_node.cluster.placement", "is_later", lambda _: lambda told, known: told > known)
-    Member._cannot_say = end  # type: ignore[method-assign,assignment]
+    Member._cannot_say = end  # type: ignore[method-assign]
 
 
 def route_by_absurd_numbers() -> None:

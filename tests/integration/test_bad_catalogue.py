@@ -1,0 +1,88 @@
+"""A catalogue that cannot be used, under its right name: the last good one stays, and nothing dies of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from tests.support.router_tables import TASK, assigned, beat, task
+
+from understudy_router import watching
+from understudy_router.router import Router
+from understudy_router.settings import RouterSettings
+from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
+from understudy_shared.bus.local_bus import LocalBus
+from understudy_shared.clock import SystemClock
+from understudy_shared.messages import Catalogue, CatalogueStore
+from understudy_shared.words import HostInfo
+
+APPLICATION = "flights"
+SCHEMA = '{"type":"struct","fields":[{"name":"c0","type":"string","nullable":true,"metadata":{}}]}'
+DEEP = SCHEMA.replace('"string"', '{"type":"array","containsNull":true,"elementType":' * 900 + '"string"' + "}" * 900)
+
+
+def catalogue(schema: str, *names: str) -> Catalogue:
+    store = CatalogueStore(
+        store="s", operator_id=0, operator="o", key_schema=schema, key_names=list(names), partitions=1, value=[]
+    )
+    return Catalogue(application_id=APPLICATION, lineage="l1", partitions=1, stores=[store])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "bad", [catalogue(SCHEMA, "a", "b"), catalogue(SCHEMA), catalogue(DEEP, "c0")], ids=["names", "no names", "deep"]
+)
+async def test_a_bad_catalogue_leaves_the_last_good_one_in_use_and_is_told(
+    bad: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    stores_of = watching.stores_of
+    monkeypatch.setattr(
+        watching, "stores_of", lambda each, digest: (compiled.append(digest), stores_of(each, digest))[1]
+    )
+    bus = LocalBus()
+    gossip = Gossip(bus, APPLICATION)
+    good = catalogue(SCHEMA, "c0")
+    for each in (good, bad):
+        await gossip.write_catalogue(digest_of(each), each)
+    settings = RouterSettings(redis="redis://unused", application_id=APPLICATION)
+    router = Router(settings, bus, host=HostInfo("127.0.0.1", 1), clock=SystemClock())
+    router.start()
+    try:
+        await until(lambda: router.watcher.degraded is None)
+        await bus.publish(gossip.names.channel, enveloped(assigned({TASK: task("a")}, lineage="l1")))
+        for sequence, each in enumerate((good, bad, good)):
+            digest = digest_of(each)
+            told = beat("a", sequence=sequence, lineage="l1", catalogue=digest, heartbeat_ms=60_000)
+            await bus.publish(gossip.names.channel, enveloped(told))
+            if each is good:
+                await until(lambda: router.watcher.stores is not None and router.degraded is None)
+            else:
+                await until(lambda: router.degraded is not None)
+                assert "cannot be used" in str(router.degraded)
+                for _ in range(50):  # it is asked for again and again, and not compiled again
+                    await asyncio.sleep(0.01)
+            assert router.stores().digest == digest_of(good)
+            assert router.dead is None
+        assert compiled.count(digest_of(bad)) == 1
+        assert router.gossip.refused["catalogue"] == 1
+    finally:
+        await router.stop()
+
+
+async def test_a_catalogue_that_was_altered_under_its_name_is_not_used() -> None:
+    gossip = Gossip(bus := LocalBus(), APPLICATION)
+    good = catalogue(SCHEMA, "c0")
+    altered = good.model_copy(update={"stores": [good.stores[0].model_copy(update={"num_hash_columns": 0})]})
+    await bus.put(gossip.names.catalogue(digest_of(good)), enveloped(altered))
+    assert await gossip.catalogue(digest_of(good)) is None
+    assert gossip.refused["catalogue"] == 1
+    newer = good.encode().replace(b'{"format"', b'{"field_of_a_later_release":[1],"format"')
+    await bus.put(gossip.names.catalogue("x"), b"catalogue\n" + newer)
+    assert await gossip.catalogue("x") is None
