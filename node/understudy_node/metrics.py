@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from understudy_node.node import Node
 from understudy_node.serving.asgi import LookupsFirst
+from understudy_shared.connection_guard import ConnectionGuard
 from understudy_shared.words import ReplicaState
 
 __all__ = ["CONTENT_TYPE_LATEST", "NodeMetrics"]
@@ -23,9 +24,12 @@ __all__ = ["CONTENT_TYPE_LATEST", "NodeMetrics"]
 class NodeMetrics(Collector):
     """A registry of its own per node, so that several can live in one process."""
 
-    def __init__(self, node: Node, lookups: LookupsFirst, refused: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, node: Node, lookups: LookupsFirst, guard: ConnectionGuard, refused: Mapping[str, int] | None = None
+    ) -> None:
         """`refused` counts the bus's documents that were not used, by kind; None without a cluster."""
         self._node = node
+        self._guard = guard
         self._lookups = lookups
         self._refused = refused
         self._registry = CollectorRegistry()
@@ -41,6 +45,7 @@ class NodeMetrics(Collector):
         yield self._requests()
         yield from self._memory()
         yield from self._replicas()
+        yield from self._guard.metrics()
         if self._refused is not None:
             refused = CounterMetricFamily(
                 "understudy_node_refused_messages", "Documents from the bus that were not used", labels=("kind",)

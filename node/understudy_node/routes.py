@@ -11,6 +11,7 @@ from understudy_node.metrics import CONTENT_TYPE_LATEST, NodeMetrics
 from understudy_node.node import Node
 from understudy_node.serving.lookup import Holding
 from understudy_node.serving.reads import Reads
+from understudy_shared.connection_guard import ConnectionGuard, all_of
 from understudy_shared.http_app import json_response
 
 
@@ -45,7 +46,9 @@ class Health(Protocol):
     def not_ready(self) -> list[str]: ...
 
 
-def admin_routes(node: Node, reads: Reads, metrics: NodeMetrics, health: Health | None = None) -> APIRouter:
+def admin_routes(
+    node: Node, reads: Reads, metrics: NodeMetrics, guard: ConnectionGuard, health: Health | None = None
+) -> APIRouter:
     """`/admin/v1/lag`, probes and metrics."""
     router = APIRouter()
 
@@ -64,9 +67,10 @@ def admin_routes(node: Node, reads: Reads, metrics: NodeMetrics, health: Health 
     async def readyz() -> Response:
         """Every task can be answered from; lag does not matter here."""
         reasons = node.not_ready() + ([] if health is None else health.not_ready())
+        degraded = all_of(None if health is None else health.degraded, guard.degraded)
         answer: dict[str, object] = {"ready": not reasons, "reasons": reasons}
-        if health is not None:
-            answer["degraded"] = health.degraded
+        if health is not None or degraded is not None:
+            answer["degraded"] = degraded
         return json_response(answer, 503 if reasons else 200)
 
     @router.get("/metrics")

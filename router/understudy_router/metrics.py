@@ -23,6 +23,7 @@ from understudy_router.fallback import Step
 from understudy_router.health import RANK, Health
 from understudy_router.router import Router
 from understudy_router.serving.asgi import LookupsFirst
+from understudy_shared.connection_guard import ConnectionGuard
 
 __all__ = ["CONTENT_TYPE_LATEST", "RouterMetrics"]
 
@@ -30,8 +31,9 @@ __all__ = ["CONTENT_TYPE_LATEST", "RouterMetrics"]
 class RouterMetrics(Collector):
     """A registry of its own per router, so that several can live in one process."""
 
-    def __init__(self, router: Router, lookups: LookupsFirst) -> None:
+    def __init__(self, router: Router, lookups: LookupsFirst, guard: ConnectionGuard) -> None:
         self._router = router
+        self._guard = guard
         self._lookups = lookups
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -46,6 +48,7 @@ class RouterMetrics(Collector):
         yield from self._requests()
         yield from self._hops()
         yield from self._cluster()
+        yield from self._guard.metrics()
 
     def _requests(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
