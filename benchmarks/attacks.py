@@ -2,9 +2,10 @@
 
     python -m benchmarks.attacks [--seconds 6] [--rounds 3] [--compare]
 
-A router and a node (default settings), each attacked in turn by nine pipelines of 12 MB that nobody reads, three headers
-of 32 MB, and 200 silent connections, all coming back when they are closed; quiet and attacked rounds alternate. Then the
-hot path with our protocol and with uvicorn's own, in turn: CPU time of the server per lookup. `--compare` attacks
+A router and a node (default settings), each attacked in turn by nine pipelines of 12 MB that nobody reads, three
+headers of 32 MB, and 200 silent connections, all coming back when they are closed; quiet and attacked rounds alternate.
+Then the hot path with our protocol and with uvicorn's own, in turn: CPU time of the server per lookup. `--compare`
+attacks
 services with uvicorn's protocol, too.
 """
 
@@ -92,7 +93,7 @@ def attack(title: str, attacked: Server, *, rounds: int, seconds: float) -> None
         with highest(attacked) as seen, hostile_clients(attacked.port, seconds + 3):
             time.sleep(1)
             during.append(run_load(attacked.port, requests, connections=READERS, seconds=seconds))
-        peak = max(peak, max(seen))
+        peak = max(peak, *seen)
     p99s = [statistics.median(load.p99_ms for load in each) for each in (quiet, during)]
     wrong = {status for load in during for status in load.statuses} - {200}
     print(

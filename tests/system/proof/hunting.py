@@ -10,14 +10,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.system.proof import faults
 from tests.system.proof.checker import check
 from tests.system.proof.claims import ClaimResult
-from tests.system.proof.history import Commit, Watched, load
+from tests.system.proof.history import Commit, FaultEvent, HistoryWriter, Memory, Watched, load
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.run import TRUTH_NAME, RunOptions, Say, reading, recording
 from tests.system.proof.schedule import Schedule
 from tests.system.proof.truth_of_state import Truth
-from tests.system.proof.world import World, world
+from tests.system.proof.world import NODES, World, world
 
 READ_S = 6.0
 READY_LIMIT_S = 60.0
@@ -26,7 +27,7 @@ READY_LIMIT_S = 60.0
 def hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions | None = None) -> dict[str, ClaimResult]:
     """What the checker says of the claim that each mutant must break, by mutant."""
     options = options or RunOptions()
-    seen: list[Commit | Watched] = []
+    seen: list[Commit | Watched | Memory] = []
     with world(folder, options.world, seen.append) as running:
         for name in names:
             say(f"planting {name}")
@@ -34,8 +35,9 @@ def hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions | Non
             (own / "logs").mkdir(parents=True)
             with (
                 planted(running, name),
-                recording(own, Schedule(name, 1, (), READ_S), options),
+                recording(own, Schedule(name, 1, (), READ_S), options) as writer,
                 reading(running, own, options.rate, 1),
+                hit(running, MUTANTS[name].under, writer),
             ):
                 time.sleep(READ_S)
         running.spark.tell_truth(folder / TRUTH_NAME)
@@ -64,7 +66,23 @@ def planted(running: World, name: str) -> Iterator[None]:
             service.launcher = launcher
 
 
-def _judge(folder: Path, commits: Sequence[Commit | Watched], truth: Truth, claim: str) -> ClaimResult:
+@contextmanager
+def hit(running: World, fault: str, writer: HistoryWriter) -> Iterator[None]:
+    """The fault under which a bug shows, if it takes one, during the block."""
+    if not fault:
+        yield
+        return
+    made = faults.make(running, fault, NODES[0])
+    writer.write(FaultEvent(time.monotonic() * 1000, fault, made.target, "injected"))
+    made.inject()
+    try:
+        yield
+    finally:
+        made.heal()
+        writer.write(FaultEvent(time.monotonic() * 1000, fault, made.target, "healed"))
+
+
+def _judge(folder: Path, commits: Sequence[Commit | Watched | Memory], truth: Truth, claim: str) -> ClaimResult:
     history = load(folder)
     for each in commits:
         history.add(each)

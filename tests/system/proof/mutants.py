@@ -23,11 +23,12 @@ PARTITIONS = 6
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """What is patched in a node and in a router, and the claim that it must break."""
+    """What is patched in a node and in a router, the claim that it must break, and the fault under which it does."""
 
     node: tuple[Callable[[], None], ...]
     router: tuple[Callable[[], None], ...]
     breaks: str
+    under: str = ""
 
 
 def follow_behind() -> None:
@@ -154,6 +155,16 @@ def ask_the_wrong_node() -> None:
     _patch("understudy_router.router", "candidates_of", of_the_next)
 
 
+def forget_connection_limits() -> None:
+    """Speak HTTP as uvicorn does by itself."""
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    def by_itself(_ours: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda guard, **named: HttpToolsProtocol(**named)
+
+    _patch("understudy_shared.http_service", "HttpProtocol", by_itself)
+
+
 def _patch(module: str, name: str, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replace a function where a module uses it by what is made of it."""
     target = import_module(module)
@@ -166,6 +177,9 @@ MUTANTS = {
     "not-found-from-wrong-host": Mutant((say_absent_for_others,), (ask_the_wrong_node,), "answers"),
     "ignore-bound": Mutant((follow_behind,), (forget_lag_bounds,), "bounds"),
     "compare-clocks": Mutant((follow_behind, compare_clocks), (), "time lag"),
+    "no-connection-limits": Mutant(
+        (forget_connection_limits,), (forget_connection_limits,), "memory", under="hostile-connections"
+    ),
     "session-back": Mutant((follow_behind,), (forget_positions,), "sessions"),
 }
 
