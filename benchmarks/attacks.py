@@ -5,8 +5,7 @@
 A router and a node (default settings), each attacked in turn by nine pipelines of 12 MB that nobody reads, three
 headers of 32 MB, and 200 silent connections, all coming back when they are closed; quiet and attacked rounds alternate.
 Then the hot path with our protocol and with uvicorn's own, in turn: CPU time of the server per lookup. `--compare`
-attacks
-services with uvicorn's protocol, too.
+attacks services with uvicorn's protocol, too.
 """
 
 from __future__ import annotations

@@ -10,11 +10,12 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from understudy_node.engine.rocksdb_base import DEFAULT_CACHE_BYTES
+from understudy_shared.http_settings import HttpServiceSettings
 from understudy_shared.renamed import resolve
-from understudy_shared.service_settings import Bytes, Port, ServiceSettings
+from understudy_shared.service_settings import Bytes, Port
 
 
-class NodeSettings(ServiceSettings):
+class NodeSettings(HttpServiceSettings):
     """What `understudy serve` is told."""
 
     checkpoint: str

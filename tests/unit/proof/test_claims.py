@@ -291,7 +291,7 @@ def test_a_truth_that_does_not_reach_the_last_version_shows_no_convergence() -> 
 
 
 def test_a_claim_that_examined_nothing_fails() -> None:
-    verdict = check(changed(reads=[], finals=[]), GOOD.truth, claims=set(CLAIMS) - {"convergence"})
+    verdict = check(changed(reads=[], finals=[], memory=[]), GOOD.truth, claims=set(CLAIMS) - {"convergence"})
     assert {name: claim.found for name, claim in verdict.claims.items()} == dict.fromkeys(verdict.claims, 0)
     assert not any(claim.holds for claim in verdict.claims.values())
     assert verdict.claims["bounds"].vacuous == ("max_lag", "max_staleness_ms", "min_version", "require_active")
