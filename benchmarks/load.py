@@ -7,6 +7,7 @@ application answers on another.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -97,12 +98,12 @@ async def _run(port: int, requests: Sequence[bytes], connections: int, seconds: 
     started_s = time.perf_counter()
     await asyncio.sleep(seconds)
     elapsed_s = time.perf_counter() - started_s
-    taken = sorted(latencies)
+    taken = sorted(latencies) or [math.inf]  # no answer at all
     counted = dict(statuses)
     for transport in transports:
         transport.abort()
     return Load(
-        per_second=len(taken) / elapsed_s,
+        per_second=len(latencies) / elapsed_s,
         p50_ms=taken[len(taken) // 2] * 1000,
         p99_ms=taken[int(len(taken) * 0.99)] * 1000,
         max_ms=taken[-1] * 1000,

@@ -42,6 +42,13 @@ _HOST = Flag(
     "host", "text", "127.0.0.1", "Address to listen on. There is no authentication yet: mind who can reach it."
 )
 _MAX_IN_FLIGHT = Flag("max_in_flight", "number", 1024, "Requests answered at once; one more gets 429.")
+_CONNECTIONS = (
+    Flag("max_connections", "number", 10_000, "Connections open at once; then idle ones make room for new ones."),
+    Flag("memory_limit_bytes", "size", "the control group's, or 80 % of RAM", "Near it requests are refused; 0: none."),
+    Flag("header_timeout_ms", "number", 10_000, "How long in ms the headers of a request may take to come."),
+    Flag("body_timeout_ms", "number", 30_000, "How long in ms nothing may come of a body that is not whole."),
+    Flag("unread_timeout_ms", "number", 30_000, "How long in ms a client may read nothing of an answer."),
+)
 _REDIS = Flag(
     "redis",
     "text",
@@ -73,6 +80,7 @@ _FOLLOWING = (
     Flag("overlay_max_bytes", "size", 64 * MIB, "Changes since its snapshot that a store partition keeps in memory."),
     Flag("workers", "number", 3, "Threads that restore and follow; one is always kept for following."),
     _MAX_IN_FLIGHT,
+    *_CONNECTIONS,
 )
 
 _MEMBER = (
@@ -109,4 +117,5 @@ ROUTER_FLAGS = (
     Flag("shutdown_delay_ms", "number", 500, "How long in ms it says that it stops before it does."),
     Flag("end_expiry_ms", "number", 10_000, "After how many ms an unconfirmed end makes lag unknown."),
     _MAX_IN_FLIGHT,
+    *_CONNECTIONS,
 )

@@ -19,6 +19,7 @@ from understudy_node.serving.asgi import LookupsFirst
 from understudy_node.serving.hop import Hops
 from understudy_node.serving.reads import Reads
 from understudy_node.serving.visibility import Visibility
+from understudy_shared.connection_guard import ConnectionGuard
 from understudy_shared.http_app import answer_with_problems
 from understudy_shared.http_edge import App
 from understudy_shared.messages import Assignment
@@ -58,8 +59,11 @@ class Companion(Protocol):
     def not_ready(self) -> list[str]: ...
 
 
-def create_app(node: Node, companion: Companion | None = None, *routers: APIRouter) -> App:
-    """The application that serves `node`, and the `routers` that its companion brings."""
+def create_app(
+    node: Node, companion: Companion | None = None, *routers: APIRouter, guard: ConnectionGuard | None = None
+) -> App:
+    """The application that serves `node`, and the `routers` that its companion brings; `guard` watches connections."""
+    guard = guard or ConnectionGuard()
     reads = Reads(node, read_store_bounds(node.settings.store_bounds))
     if companion is not None:
         node.node_id = companion.node_id
@@ -90,9 +94,9 @@ def create_app(node: Node, companion: Companion | None = None, *routers: APIRout
 
     http = FastAPI(title="Understudy node", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
     app = LookupsFirst(http, reads, max_in_flight=node.settings.max_in_flight)
-    metrics = NodeMetrics(node, app, companion)
+    metrics = NodeMetrics(node, app, guard, companion)
     http.include_router(read_routes(node, reads))
-    http.include_router(admin_routes(node, reads, metrics, companion))
+    http.include_router(admin_routes(node, reads, metrics, guard, companion))
     for router in routers:
         http.include_router(router)
     add_lookups(http)

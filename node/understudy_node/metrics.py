@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from understudy_node.degraded import CAUSES
 from understudy_node.node import Node
 from understudy_node.serving.asgi import LookupsFirst
+from understudy_shared.connection_guard import ConnectionGuard
 from understudy_shared.words import ReplicaState
 
 __all__ = ["CONTENT_TYPE_LATEST", "NodeMetrics"]
@@ -35,9 +36,12 @@ class ClusterPart(Protocol):
 class NodeMetrics(Collector):
     """A registry of its own per node, so that several can live in one process."""
 
-    def __init__(self, node: Node, lookups: LookupsFirst, cluster: ClusterPart | None = None) -> None:
+    def __init__(
+        self, node: Node, lookups: LookupsFirst, guard: ConnectionGuard, cluster: ClusterPart | None = None
+    ) -> None:
         """`cluster` is the node's part in a cluster; None without one."""
         self._node = node
+        self._guard = guard
         self._lookups = lookups
         self._cluster = cluster
         self._registry = CollectorRegistry()
@@ -54,6 +58,7 @@ class NodeMetrics(Collector):
         yield from self._memory()
         yield from self._replicas()
         yield self._degraded()
+        yield from self._guard.metrics()
         if self._cluster is not None:
             refused = CounterMetricFamily(
                 "understudy_node_refused_messages", "Documents from the bus that were not used", labels=("kind",)
@@ -63,7 +68,8 @@ class NodeMetrics(Collector):
             yield refused
 
     def _degraded(self) -> Metric:
-        causes = {**self._node.causes(), **({} if self._cluster is None else self._cluster.causes())}
+        cluster = {} if self._cluster is None else self._cluster.causes()
+        causes = {**self._node.causes(), **cluster, **self._guard.causes()}
         degraded = GaugeMetricFamily(
             "understudy_node_degraded", "1: this does not work although lookups do", labels=("cause",)
         )

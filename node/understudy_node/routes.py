@@ -12,6 +12,7 @@ from understudy_node.metrics import CONTENT_TYPE_LATEST, NodeMetrics
 from understudy_node.node import Node
 from understudy_node.serving.lookup import Holding
 from understudy_node.serving.reads import Reads
+from understudy_shared.connection_guard import ConnectionGuard
 from understudy_shared.http_app import json_response
 
 
@@ -45,7 +46,9 @@ class Health(Protocol):
     def not_ready(self) -> list[str]: ...
 
 
-def admin_routes(node: Node, reads: Reads, metrics: NodeMetrics, health: Health | None = None) -> APIRouter:
+def admin_routes(
+    node: Node, reads: Reads, metrics: NodeMetrics, guard: ConnectionGuard, health: Health | None = None
+) -> APIRouter:
     """`/admin/v1/lag`, probes and metrics."""
     router = APIRouter()
 
@@ -64,7 +67,7 @@ def admin_routes(node: Node, reads: Reads, metrics: NodeMetrics, health: Health 
     async def readyz() -> Response:
         """Every task can be answered from; lag does not matter here."""
         reasons = node.not_ready() + ([] if health is None else health.not_ready())
-        causes = {**node.causes(), **({} if health is None else health.causes())}
+        causes = {**node.causes(), **({} if health is None else health.causes()), **guard.causes()}
         answer = {"ready": not reasons, "reasons": reasons, "degraded": "; ".join(causes.values()) or None}
         return json_response(answer, 503 if reasons else 200)
 

@@ -5,8 +5,6 @@ The command line starts this by its entry point. Everything that can be refused 
 
 from __future__ import annotations
 
-import logging
-import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -16,11 +14,10 @@ from understudy_node.checkpoint.files import open_checkpoint_files
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
 from understudy_shared.clock import SystemClock
+from understudy_shared.connection_guard import ConnectionGuard
 from understudy_shared.http_edge import App
 from understudy_shared.http_service import BACKLOG, Departure, bound_socket, cannot_listen, run
 from understudy_shared.words import HostInfo
-
-log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a worker thread may keep the interpreter from the event loop (5 ms by default): lookups come first."""
@@ -34,7 +31,8 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     node, listener = open_node(NodeSettings(**settings))  # type: ignore[arg-type]  # pydantic validates
     if started is not None:
         started(node)
-    serve_app(create_app(node), listener)
+    guard = node.settings.connection_guard()
+    serve_app(create_app(node, guard=guard), listener, guard=guard)
 
 
 def open_node(
@@ -57,15 +55,7 @@ def open_node(
     return node, listener
 
 
-def serve_app(app: App, listener: socket.socket, departure: Departure | None = None) -> None:
+def serve_app(app: App, listener: socket.socket, departure: Departure | None = None, *, guard: ConnectionGuard) -> None:
     """Serve until interrupted, lookups before everything else; it ends as `http_service` says."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    _raise_file_limit()
-    run(app, listener, departure)
-
-
-def _raise_file_limit() -> None:
-    """Open tables take a descriptor each: use all that the system allows this process."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    log.info("file descriptors", extra={"action": "file-limit", "limit": hard})
+    run(app, listener, departure, guard)

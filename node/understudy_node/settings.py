@@ -6,31 +6,16 @@ import hashlib
 import os
 import warnings
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from understudy_node.engine.rocksdb_base import DEFAULT_CACHE_BYTES
+from understudy_shared.http_settings import HttpServiceSettings
 from understudy_shared.renamed import resolve
-from understudy_shared.service_settings import Port, ServiceSettings
-from understudy_shared.sizes import BadSizeError, parse_size
+from understudy_shared.service_settings import Bytes, Port
 
 
-def _size(given: object) -> object:
-    """A text with a unit as bytes; pydantic wants a ValueError of what is wrong."""
-    if not isinstance(given, str):
-        return given
-    try:
-        return parse_size(given)
-    except BadSizeError as error:
-        raise ValueError(str(error)) from None
-
-
-Bytes = Annotated[int, Field(ge=0), BeforeValidator(_size)]
-"""A size: a number of bytes, or a text with a unit of 1024 such as 64MiB."""
-
-
-class NodeSettings(ServiceSettings):
+class NodeSettings(HttpServiceSettings):
     """What `understudy serve` is told."""
 
     checkpoint: str

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from understudy_router.tables import Tables
+from understudy_shared.connection_guard import MEMORY
 from understudy_shared.words import WRITES_REFUSED
 
 FEW = 3
@@ -20,6 +21,7 @@ class Cause(StrEnum):
     WRITES_REFUSED = WRITES_REFUSED
     LAG_UNKNOWN = "lag-unknown"
     NO_CATALOGUE = "no-catalogue"
+    MEMORY = MEMORY
 
 
 def causes_of(

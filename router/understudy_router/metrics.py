@@ -24,6 +24,7 @@ from understudy_router.fallback import Step
 from understudy_router.health import RANK, Health
 from understudy_router.router import Router
 from understudy_router.serving.asgi import LookupsFirst
+from understudy_shared.connection_guard import ConnectionGuard
 
 __all__ = ["CONTENT_TYPE_LATEST", "RouterMetrics"]
 
@@ -31,8 +32,9 @@ __all__ = ["CONTENT_TYPE_LATEST", "RouterMetrics"]
 class RouterMetrics(Collector):
     """A registry of its own per router, so that several can live in one process."""
 
-    def __init__(self, router: Router, lookups: LookupsFirst) -> None:
+    def __init__(self, router: Router, lookups: LookupsFirst, guard: ConnectionGuard) -> None:
         self._router = router
+        self._guard = guard
         self._lookups = lookups
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -47,6 +49,7 @@ class RouterMetrics(Collector):
         yield from self._requests()
         yield from self._hops()
         yield from self._cluster()
+        yield from self._guard.metrics()
 
     def _requests(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -111,7 +114,7 @@ class RouterMetrics(Collector):
         degraded = GaugeMetricFamily(
             "understudy_router_degraded", "1: this does not work although lookups do", labels=("cause",)
         )
-        causes = router.causes()
+        causes: dict[str, str] = {**router.causes(), **self._guard.causes()}
         for cause in Cause:
             degraded.add_metric((cause,), cause in causes)
         yield degraded

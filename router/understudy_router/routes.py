@@ -9,6 +9,7 @@ from understudy_router.explain import explain_key, explain_store
 from understudy_router.metrics import CONTENT_TYPE_LATEST, RouterMetrics
 from understudy_router.router import Router
 from understudy_router.serving.reads import Reads
+from understudy_shared.connection_guard import ConnectionGuard
 from understudy_shared.http_app import json_response
 from understudy_shared.http_edge import flag_body, read_flag
 from understudy_shared.http_target import parse_query, split_path
@@ -54,7 +55,7 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
     return routes
 
 
-def admin_routes(router: Router, metrics: RouterMetrics) -> APIRouter:
+def admin_routes(router: Router, metrics: RouterMetrics, guard: ConnectionGuard) -> APIRouter:
     """`/admin/v1/lag`, drain, probes and metrics."""
     routes = APIRouter()
 
@@ -80,7 +81,8 @@ def admin_routes(router: Router, metrics: RouterMetrics) -> APIRouter:
     async def readyz() -> Response:
         """It is known what can be asked and who has it; without the bus lookups go on, degraded."""
         reasons = router.not_ready()
-        answer = {"ready": not reasons, "reasons": reasons, "degraded": router.degraded}
+        causes: dict[str, str] = {**router.causes(), **guard.causes()}
+        answer = {"ready": not reasons, "reasons": reasons, "degraded": "; ".join(causes.values()) or None}
         return json_response(answer, 503 if reasons else 200)
 
     @routes.get("/metrics")

@@ -34,4 +34,5 @@ def main(settings: dict[str, object], started: Callable[[Router], None] | None =
     listener.listen(BACKLOG)
     if started is not None:
         started(router)
-    run(create_app(router), listener, Departure(router.leave, told.shutdown_delay_ms))
+    guard = told.connection_guard()
+    run(create_app(router, guard), listener, Departure(router.leave, told.shutdown_delay_ms), guard)

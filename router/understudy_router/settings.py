@@ -9,13 +9,14 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from understudy_shared.service_settings import Port, ServiceSettings
+from understudy_shared.http_settings import HttpServiceSettings
+from understudy_shared.service_settings import Port
 
 MAX_NAME_BYTES = 200
 """Of a folder: file systems allow 255."""
 
 
-class RouterSettings(ServiceSettings):
+class RouterSettings(HttpServiceSettings):
     """What `understudy router` is told."""
 
     redis: str = Field(min_length=1)

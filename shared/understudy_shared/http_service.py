@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import logging
 import signal
 import socket
@@ -25,19 +26,16 @@ from typing import NamedTuple
 import uvicorn
 from uvicorn.server import HANDLED_SIGNALS
 
+from understudy_shared.connection_guard import ConnectionGuard, raise_file_limit
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http_edge import App
+from understudy_shared.http_protocol import HttpProtocol
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 
 GRACEFUL_SHUTDOWN_S = 10
-
-KEEP_ALIVE_S = 75
-"""How long a connection may idle: longer than common load balancers and proxies leave one (60 s). So they close it, not
-the service: a reader that sends in the moment in which the service closes gets a reset.
-"""
 
 
 class Departure(NamedTuple):
@@ -51,22 +49,37 @@ class Departure(NamedTuple):
 
 
 class Service(uvicorn.Server):
-    """Serves `app` until a signal, or until `should_exit` is set; the module says how it ends."""
+    """Serves `app` until a signal, or until `should_exit` is set; the module says how it ends.
 
-    def __init__(self, app: App, departure: Departure | None = None) -> None:
+    `guard` holds its connections within their limits.
+    """
+
+    def __init__(self, app: App, departure: Departure | None = None, guard: ConnectionGuard | None = None) -> None:
+        self._guard = guard or ConnectionGuard()
         super().__init__(
             uvicorn.Config(
                 app,
+                http=functools.partial(HttpProtocol, guard=self._guard),  # type: ignore[arg-type]  # called as a class is
+                ws="none",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 date_header=False,
                 proxy_headers=False,  # nobody asks who the client is
-                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
             )
         )
         self._departure = departure
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._guard.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().shutdown(sockets)
+        finally:
+            self._guard.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal; the next one has its usual effect."""
@@ -87,9 +100,12 @@ class Service(uvicorn.Server):
         await asyncio.sleep(self._departure.delay_ms / 1000)
 
 
-def run(app: App, listener: socket.socket, departure: Departure | None = None) -> None:
+def run(
+    app: App, listener: socket.socket, departure: Departure | None = None, guard: ConnectionGuard | None = None
+) -> None:
     """Serve until interrupted, and end in good order. Raises UnderstudyError when the application did not start."""
-    service = Service(app, departure)
+    raise_file_limit()
+    service = Service(app, departure, guard)
     service.run(sockets=[listener])
     if not service.started:
         where = "{}:{}".format(*listener.getsockname()[:2]) if listener.fileno() >= 0 else ""

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -17,7 +17,23 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from understudy_shared.sizes import BadSizeError, parse_size
+
 Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _size(given: object) -> object:
+    """A text with a unit as bytes; pydantic wants a ValueError of what is wrong."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return parse_size(given)
+    except BadSizeError as error:
+        raise ValueError(str(error)) from None
+
+
+Bytes = Annotated[int, Field(ge=0), BeforeValidator(_size)]
+"""A size: a number of bytes, or a text with a unit of 1024 such as 64MiB."""
 
 
 class ServiceSettings(BaseSettings):

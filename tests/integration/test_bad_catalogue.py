@@ -55,16 +55,16 @@ async def test_a_bad_catalogue_leaves_the_last_good_one_in_use_and_is_told(
     router = Router(settings, bus, host=HostInfo("127.0.0.1", 1), clock=SystemClock())
     router.start()
     try:
-        await until(lambda: router.watcher.degraded is None)
+        await until(lambda: router.watcher.bus_lost_why is None)
         await bus.publish(gossip.names.channel, enveloped(assigned({TASK: task("a")}, lineage="l1")))
         for sequence, each in enumerate((good, bad, good)):
             digest = digest_of(each)
             told = beat("a", sequence=sequence, lineage="l1", catalogue=digest, heartbeat_ms=60_000)
             await bus.publish(gossip.names.channel, enveloped(told))
             if each is good:
-                await until(lambda: router.watcher.stores is not None and router.degraded is None)
+                await until(lambda: router.watcher.stores is not None and not router.watcher.unusable)
             else:
-                await until(lambda: router.degraded is not None)
+                await until(lambda: bool(router.watcher.unusable))
                 assert "cannot be used" in str(router.degraded)
                 for _ in range(50):  # it is asked for again and again, and not compiled again
                     await asyncio.sleep(0.01)

@@ -32,6 +32,7 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
+from understudy_shared.connection_guard import ConnectionGuard
 from understudy_shared.http_edge import App
 from understudy_shared.http_service import Departure, Service
 from understudy_shared.remembered import Remembered
@@ -97,9 +98,11 @@ class ClusterRouter(Served):
 
 
 @contextmanager
-def departing(app: App, listener: socket.socket, departure: Departure) -> Iterator[Service]:
+def departing(
+    app: App, listener: socket.socket, departure: Departure, guard: ConnectionGuard | None = None
+) -> Iterator[Service]:
     """Run an application as its command does; at the end of the block it leaves in good order."""
-    service = Service(app, departure)
+    service = Service(app, departure, guard)
     thread = threading.Thread(target=service.run, kwargs={"sockets": [listener]}, name="service")
     thread.start()
     try:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-import uvicorn
 from tests.support.spark_queries import wait_until
 
 from understudy_node.app import create_app
@@ -25,6 +24,7 @@ from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
 from understudy_shared.clock import SystemClock
 from understudy_shared.http_edge import App
+from understudy_shared.http_service import Service
 from understudy_shared.words import HostInfo
 
 REFRESH_MS = 20
@@ -190,7 +190,7 @@ def served_node(
 @contextmanager
 def served(app: App, listener: socket.socket) -> Iterator[None]:
     """Run an application on a socket that listens, until the block ends."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    server = Service(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
     thread.start()
     try:

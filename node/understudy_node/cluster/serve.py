@@ -62,9 +62,9 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     )
     if started is not None:
         started(node)
-    serve_app(
-        create_app(node, member, cluster_routes(member)), listener, Departure(member.leave, told.shutdown_delay_ms)
-    )
+    guard = told.connection_guard()
+    app = create_app(node, member, cluster_routes(member), guard=guard)
+    serve_app(app, listener, Departure(member.leave, told.shutdown_delay_ms), guard=guard)
 
 
 async def _claim(settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str) -> None:

@@ -7,7 +7,8 @@ The claims, by their letters in docs/proof.md:
 - (c) `bounds`: no answer breaks its bound;
 - (d) `offset lag`, `time lag`: declared lag is never less than the true lag;
 - (e) `convergence`: after healing all replicas hold the final state;
-- (f) `availability`: every read is answered.
+- (f) `availability`: every read is answered;
+- (g) `memory`: hostile connections do not fill a service.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from tests.system.proof.claim_age import bounds_are_kept, declared_offset_lag_is_true, declared_time_lag_is_true
 from tests.system.proof.claim_answers import answers_are_the_truth, no_session_goes_back, replicas_converge
 from tests.system.proof.claim_availability import Latencies, latencies, reads_are_answered
+from tests.system.proof.claim_memory import memory_is_kept
 from tests.system.proof.claims import Case, ClaimResult, Limits
 from tests.system.proof.history import History
 from tests.system.proof.truth_of_state import Truth
@@ -30,6 +32,7 @@ CLAIMS: dict[str, Callable[[Case], ClaimResult]] = {
     "time lag": declared_time_lag_is_true,
     "convergence": replicas_converge,
     "availability": reads_are_answered,
+    "memory": memory_is_kept,
 }
 
 

@@ -11,14 +11,23 @@ from pathlib import Path
 from tests.support.absurd_messages import AbsurdMessages
 from tests.support.refused_writes import WAYS
 from tests.support.small_disk import fill
-from tests.system.proof.processes import Service
+from tests.system.proof.processes import Process, Service
 from tests.system.proof.proxy import CUT, Toxics
 from tests.system.proof.views import damaged, missing
-from tests.system.proof.world import APPLICATION, NODE_WITH_FAKE_CLOCK, NODE_WITH_SMALL_DISK, World, redis_proxy
+from tests.system.proof.world import (
+    APPLICATION,
+    NODE_WITH_FAKE_CLOCK,
+    NODE_WITH_SMALL_DISK,
+    ROUTERS,
+    World,
+    redis_proxy,
+)
 
 HOUR_S = 3600
 FORGED_MEMBERS, FORGED_LATER, FORGE_EVERY_S = 6000, 200, 1.0
 """Above the nodes that anybody listens to; then some more at each turn."""
+HOSTILE_LIMIT_S = "120"
+"""They end by themselves then, whatever becomes of us."""
 
 SLOW = Toxics(delay_ms=250)
 """Each way: an answer takes half a second longer."""
@@ -181,6 +190,14 @@ def _kill_spark(world: World, target: str) -> Fault:
     return Fault(target, world.spark.kill, world.restart_spark)
 
 
+def _hostile_connections(world: World, target: str) -> Fault:
+    """Against a router and a node, each at its own port."""
+    ports = [str(service.port) for service in (world.routers[ROUTERS[0]], world.nodes[target])]
+    clients = Process("hostile-clients", [HOSTILE_LIMIT_S, *ports], world.folder / "logs" / "hostile-clients.log")
+    clients.launcher = ("tests.support.hostile_clients",)
+    return Fault(target, clients.start, clients.kill)
+
+
 def _nothing() -> None:
     """It heals by itself."""
 
@@ -208,6 +225,7 @@ _MAKERS: dict[str, Maker] = {
     "rolling-restart": _rolling_restart,
     "checkpoint-gone": _checkpoint_gone,
     "kill-spark": _kill_spark,
+    "hostile-connections": _hostile_connections,
 }
 
 FAULTS = tuple(_MAKERS)

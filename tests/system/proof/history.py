@@ -118,6 +118,16 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """What a service used, pages of files left out. Another `pid` is another life of it."""
+
+    at_ms: float
+    service: str
+    pid: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class FaultEvent:
     """A fault was injected (recorded before it acts), healed (recorded when what was broken is back and says that it is
     ready), or skipped (`detail` says why: the machine does not allow it). `target` is what was really hit."""
@@ -156,12 +166,13 @@ class Meta:
     replicas: int = 2
 
 
-Record = Read | Commit | Watched | FaultEvent | FinalReplica | Meta
+Record = Read | Commit | Watched | Memory | FaultEvent | FinalReplica | Meta
 
 _KINDS: dict[str, type[Record]] = {
     "meta": Meta,
     "commit": Commit,
     "watched": Watched,
+    "memory": Memory,
     "fault": FaultEvent,
     "read": Read,
     "final": FinalReplica,
@@ -179,6 +190,7 @@ class History:
     faults: list[FaultEvent] = field(default_factory=list)
     finals: list[FinalReplica] = field(default_factory=list)
     watched_until_ms: float | None = None
+    memory: list[Memory] = field(default_factory=list)
 
     def add(self, record: Record) -> None:
         match record:
@@ -190,6 +202,8 @@ class History:
                 self.faults.append(record)
             case FinalReplica():
                 self.finals.append(record)
+            case Memory():
+                self.memory.append(record)
             case Watched():
                 self.watched_until_ms = record.until_ms
             case Meta():

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.system.proof import faults
 from tests.system.proof.checker import check
 from tests.system.proof.claims import ClaimResult
-from tests.system.proof.faults import make
-from tests.system.proof.history import Commit, Watched, load
+from tests.system.proof.history import Commit, FaultEvent, HistoryWriter, Memory, Watched, load
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.run import TRUTH_NAME, RunOptions, Say, reading, recording
 from tests.system.proof.schedule import MENU, Schedule
 from tests.system.proof.truth_of_state import Truth
-from tests.system.proof.world import World, world
+from tests.system.proof.world import NODES, World, world
 
 READ_S = 6.0
 READY_LIMIT_S = 60.0
@@ -27,7 +27,7 @@ READY_LIMIT_S = 60.0
 def hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions | None = None) -> dict[str, ClaimResult]:
     """What the checker says of the claim that each mutant must break, by mutant."""
     options = options or RunOptions()
-    seen: list[Commit | Watched] = []
+    seen: list[Commit | Watched | Memory] = []
     with world(folder, options.world, seen.append) as running:
         for name in names:
             say(f"planting {name}")
@@ -35,9 +35,9 @@ def hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions | Non
             (own / "logs").mkdir(parents=True)
             with (
                 planted(running, name),
-                recording(own, Schedule(name, 1, (), READ_S), options),
+                recording(own, Schedule(name, 1, (), READ_S), options) as writer,
                 reading(running, own, options.rate, 1),
-                met_by(running, MUTANTS[name].fault),
+                hit(running, MUTANTS[name].fault, writer),
             ):
                 time.sleep(READ_S)
         running.spark.tell_truth(folder / TRUTH_NAME)
@@ -67,21 +67,24 @@ def planted(running: World, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def met_by(running: World, fault: str | None) -> Iterator[None]:
-    """The fault that shows the bug, during the block, if it needs one."""
+def hit(running: World, fault: str | None, writer: HistoryWriter) -> Iterator[None]:
+    """The fault under which a bug shows, if it takes one, during the block."""
     if fault is None:
         yield
         return
-    made = make(running, fault, MENU[fault].target)
+    target = MENU[fault].target
+    made = faults.make(running, fault, NODES[0] if target == "node" else target)
+    writer.write(FaultEvent(time.monotonic() * 1000, fault, made.target, "injected"))
     made.inject()
     try:
         yield
     finally:
         made.heal()
+        writer.write(FaultEvent(time.monotonic() * 1000, fault, made.target, "healed"))
         running.redis.flush()  # what was believed is not the next one's to meet
 
 
-def _judge(folder: Path, commits: Sequence[Commit | Watched], truth: Truth, claim: str) -> ClaimResult:
+def _judge(folder: Path, commits: Sequence[Commit | Watched | Memory], truth: Truth, claim: str) -> ClaimResult:
     history = load(folder)
     for each in commits:
         history.add(each)

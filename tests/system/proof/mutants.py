@@ -194,6 +194,16 @@ def _believe_in(module: str) -> None:
     _patch(module, "is_plausible_order", lambda _: lambda told, known: True)
 
 
+def forget_connection_limits() -> None:
+    """Speak HTTP as uvicorn does by itself."""
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    def by_itself(_ours: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda guard, **named: HttpToolsProtocol(**named)
+
+    _patch("understudy_shared.http_service", "HttpProtocol", by_itself)
+
+
 def _patch(module: str, name: str, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replace a function where a module uses it by what is made of it."""
     target = import_module(module)
@@ -207,7 +217,10 @@ MUTANTS = {
     "ignore-bound": Mutant((follow_behind,), (forget_lag_bounds,), "bounds"),
     "compare-clocks": Mutant((follow_behind, compare_clocks), (), "time lag"),
     "silence-is-death": Mutant(
-        (tell_nothing_that_is_refused,), (take_silence_for_death,), "availability", fault="redis-refuses-writes"
+        (tell_nothing_that_is_refused,), (take_silence_for_death,), "availability", "redis-refuses-writes"
+    ),
+    "no-connection-limits": Mutant(
+        (forget_connection_limits,), (forget_connection_limits,), "memory", "hostile-connections"
     ),
     "session-back": Mutant((follow_behind,), (forget_positions,), "sessions"),
     "believe-absurd-numbers": Mutant(

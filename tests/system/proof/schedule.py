@@ -62,6 +62,7 @@ MENU: dict[str, FaultKind] = {
         FaultKind("clock-jump", "node", 5, 20),
         FaultKind("rolling-restart", "all", 20, 30, takes_replica=True),
         FaultKind("checkpoint-gone", "node", 5, 20, takes_replica=True),
+        FaultKind("hostile-connections", "node", 6, 20),
         FaultKind("kill-spark", "spark", 12, 40, beside=_BESIDE_SPARK),
     )
 }

@@ -18,7 +18,8 @@ from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateForm
 from tests.system.proof.commit_watch import CommitWatch
 from tests.system.proof.disk import small_disk
 from tests.system.proof.fake_clock import FakeClock
-from tests.system.proof.history import Commit, Watched
+from tests.system.proof.history import Commit, Memory, Watched
+from tests.system.proof.memory_watch import MemoryWatch
 from tests.system.proof.processes import Proxies, Service, free_port
 from tests.system.proof.spark_driver import SparkDriver, spark_driver
 from tests.system.proof.views import View
@@ -113,7 +114,7 @@ def unsettled_by(report: Mapping[str, Any], version: int) -> str:
 
 
 @contextmanager
-def world(folder: Path, options: WorldOptions, told: Callable[[Commit | Watched], None]) -> Iterator[World]:
+def world(folder: Path, options: WorldOptions, told: Callable[[Commit | Watched | Memory], None]) -> Iterator[World]:
     """All of it until the end of the block, which begins when all is well. Commits are `told` as they appear."""
     checkpoint = folder / APPLICATION
     with ExitStack() as stack:
@@ -139,6 +140,7 @@ def world(folder: Path, options: WorldOptions, told: Callable[[Commit | Watched]
         nodes[NODE_WITH_FAKE_CLOCK].launcher = clock.launcher
         watch = CommitWatch(checkpoint, told)
         stack.callback(watch.end)
+        stack.callback(MemoryWatch((*nodes.values(), *routers.values()), told).end)
         made = World(folder, checkpoint, spark, redis, proxies, watch, nodes, routers, views, disk, clock)
         for service in routers.values():
             stack.callback(service.kill)

@@ -243,6 +243,17 @@ def test_a_time_lag_that_counts_from_the_last_confirmation_is_found() -> None:
     assert check(model.history, model.truth).claims["time lag"].found
 
 
+def test_a_service_that_grows_under_attack_is_found_and_one_that_began_a_new_life_is_not() -> None:
+    during = next(number for number, each in enumerate(GOOD.history.memory) if each.at_ms > GOOD.ends_ms * 0.75)
+    memory = list(GOOD.history.memory)
+    grown = replace(memory[during], used_bytes=200 << 20)
+    for sample, found in ((grown, 1), (replace(grown, pid=18), 0)):
+        memory[during] = sample
+        claim = check(changed(memory=memory), GOOD.truth).claims["memory"]
+        assert claim.found == found
+        assert not found or grown.service in claim.violations[0].text
+
+
 def changed(**parts: object) -> History:
     """The good run with other parts."""
     history = copy(GOOD.history)
@@ -280,7 +291,7 @@ def test_a_truth_that_does_not_reach_the_last_version_shows_no_convergence() -> 
 
 
 def test_a_claim_that_examined_nothing_fails() -> None:
-    verdict = check(changed(reads=[], finals=[]), GOOD.truth, claims=set(CLAIMS) - {"convergence"})
+    verdict = check(changed(reads=[], finals=[], memory=[]), GOOD.truth, claims=set(CLAIMS) - {"convergence"})
     assert {name: claim.found for name, claim in verdict.claims.items()} == dict.fromkeys(verdict.claims, 0)
     assert not any(claim.holds for claim in verdict.claims.values())
     assert verdict.claims["bounds"].vacuous == ("max_lag", "max_staleness_ms", "min_version", "require_active")

@@ -13,6 +13,7 @@ from tests.system.proof.history import (
     FinalReplica,
     History,
     HistoryWriter,
+    Memory,
     Meta,
     Read,
     Record,
@@ -29,7 +30,8 @@ REFUSED = Read(1, 3, 20, 21, "", "words", '["é"]', Bounds(), 503, "refused", ca
 COMMIT = Commit(1, 5.0, None, 17)
 FAULT = FaultEvent(11.0, "kill-active", "node-1", "injected")
 FINAL = FinalReplica("node-1", "words", 0, 1, {'["a",1]': {"count": 3}, '["b",1]': None})
-RECORDS: list[Record] = [META, COMMIT, READ, FAULT, REFUSED, Watched(30.0), FINAL]
+MEMORY = Memory(12.0, "node-1", 17, 1 << 20)
+RECORDS: list[Record] = [META, COMMIT, READ, FAULT, REFUSED, Watched(30.0), MEMORY, FINAL]
 
 
 def written(folder: Path) -> HistoryWriter:
@@ -43,7 +45,7 @@ def test_a_history_comes_back_as_it_was_written(tmp_path: Path) -> None:
     path = written(tmp_path).close()
     assert path.suffix == ".gz"
     assert not (tmp_path / HISTORY_NAME).exists()
-    assert load(path) == load(tmp_path) == History(META, [READ, REFUSED], [COMMIT], [FAULT], [FINAL], 30.0)
+    assert load(path) == load(tmp_path) == History(META, [READ, REFUSED], [COMMIT], [FAULT], [FINAL], 30.0, [MEMORY])
 
 
 def test_a_history_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
