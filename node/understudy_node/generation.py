@@ -159,6 +159,7 @@ def build_generation(
             replicas=by_operator[store.operator_id],
             row_prefix=ROW_PREFIX[layout.provider],
             json_name=orjson.dumps(store.name),
+            layout=store.codec.layout(partitions[store.operator_id]),
         )
         for name, store in served_stores(description, aliases).items()
     }

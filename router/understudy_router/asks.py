@@ -174,4 +174,4 @@ def take(waiting: deque[Ask], *, max_keys: int = MAX_KEYS_PER_HOP, max_bytes: in
 def _group(asks: Sequence[Ask]) -> HopGroup:
     route = asks[0].route
     keys = [key for ask in asks for key in ask.keys]
-    return HopGroup(route.name, route.lineage, route.partitions, asks[0].bound, keys)
+    return HopGroup(route.name, route.lineage, route.partitions, asks[0].bound, keys, route.layout)

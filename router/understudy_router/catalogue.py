@@ -15,7 +15,8 @@ from understudy_shared.spark.types import parse_schema
 
 @dataclass(frozen=True, slots=True)
 class StoreRoute:
-    """One store: how its keys are encoded and placed. `json_name` is its name as JSON."""
+    """One store: how its keys are encoded and placed. `json_name` is its name as JSON, `layout` names
+    what keys are encoded and placed by."""
 
     name: str
     operator_id: int
@@ -23,6 +24,7 @@ class StoreRoute:
     partitions: int
     lineage: str
     json_name: bytes
+    layout: str
     shown: Mapping[str, object]
 
     def described(self) -> dict[str, object]:
@@ -86,5 +88,6 @@ def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
         store.partitions,
         catalogue.lineage,
         orjson.dumps(store.store),
+        codec.layout(store.partitions),
         shown,
     )

@@ -22,6 +22,7 @@ from understudy_router.fallback import (
     Step,
     Told,
     Walk,
+    is_catalogue_outdated,
     is_outdated,
     next_step,
     readers_mistake,
@@ -47,6 +48,7 @@ class Chooser(Protocol):
 
     def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice: ...
     def refresh(self) -> None: ...
+    def doubt_catalogue(self) -> None: ...
 
 
 class Forwarder:
@@ -195,6 +197,8 @@ class Forwarder:
             self.fallbacks[told.reason] += 1
             if is_outdated(told.reason):
                 self._chooser.refresh()
+            if is_catalogue_outdated(told.reason):
+                self._chooser.doubt_catalogue()
         for partition, reason in reasons.items():
             self._go_on(errand, partition, reason, moves)
 

@@ -186,6 +186,10 @@ class Router:
         """A node's refusal shows that what is known here may be old."""
         self.watcher.refresh()
 
+    def doubt_catalogue(self) -> None:
+        """A node refused a key that was encoded or placed by another catalogue than its own."""
+        self.watcher.doubt_catalogue()
+
     def known(self) -> Known:
         """What a hop tells the node; the same until the tables change."""
         if self._known_at != self.tables.version:

@@ -29,6 +29,7 @@ class ProblemType(Enum):
     LINEAGE_CHANGED = ("lineage-changed", 409, "The history that the position refers to is gone")
     TOO_LARGE = ("too-large", 413, "The request is larger than the limit")
     NOT_OWNER = ("not-owner", 421, "This host does not hold the key's partition")
+    OUTDATED_CATALOGUE = ("outdated-catalogue", 421, "The key was encoded or placed by another catalogue")
     OVERLOADED = ("overloaded", 429, "Too many requests are waiting")
     INTERNAL = ("internal", 500, "A bug: please report it with the log")
     STORE_ERROR = ("store-error", 502, "The state could not be read")

@@ -49,6 +49,7 @@ class Holding:
     """What this node holds of one store, and how to ask it.
 
     `row_prefix` is what the provider puts before a row: RocksDB a version byte, the HDFS-backed provider nothing.
+    `layout` names what its keys are encoded and placed by.
     """
 
     store: ServedStore
@@ -58,6 +59,7 @@ class Holding:
     replicas: Mapping[int, TaskReplica]
     row_prefix: bytes
     json_name: bytes
+    layout: str
 
     def resolve(self, row: tuple[object, ...]) -> Key:
         """The key of a parsed row; hashing says the partition, as it did for Spark."""

@@ -14,7 +14,8 @@ from tests.support.followed_node import followed_node, wait_to_hold
 from tests.support.handmade_checkpoint import HandmadeCheckpoint
 
 from understudy_node.node import Node
-from understudy_node.serving.hop import HOP_SLICE_KEYS, Hops
+from understudy_node.serving.hop import Hops
+from understudy_node.serving.hop_lookups import HOP_SLICE_KEYS
 from understudy_node.serving.lookup import Holding
 from understudy_node.serving.reads import Reads
 from understudy_shared.bounds import NO_BOUND, Bound
