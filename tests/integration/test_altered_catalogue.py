@@ -48,8 +48,8 @@ def statuses(of: Served) -> list[int]:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"num_hash_columns": 0}, {"is_normalised": False}, {"partitions": 1}],
-    ids=["hash columns", "normalisation", "partitions"],
+    [{"num_hash_columns": 0}, {"partitions": 1}],
+    ids=["hash columns", "partitions"],
 )
 def test_a_router_that_starts_on_an_altered_catalogue_never_calls_an_existing_key_absent(
     running: tuple[Cluster, RedisServer], fields: dict[str, object]

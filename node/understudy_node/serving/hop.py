@@ -46,7 +46,12 @@ from understudy_shared.words import StoreName
 SMALL_HOP_BYTES = 16 * 1024
 """Decoded at once, in about a millisecond at most; longer ones in slices."""
 
-_ONE_STEP = (1,)
+GROUP_COST_KEYS = 20
+"""A group costs as much as so many keys, be it refused: a bound of its own, a refusal with its candidates."""
+
+MAX_REPLY_BYTES = MAX_HOP_BYTES
+
+_ONE_STEP = (0,)
 _RAW_PATH = PATH.encode()
 
 Order = Callable[[], tuple[int, int]]
@@ -104,6 +109,7 @@ class Hops:
         over = LATE if request.deadline_ms <= 0 else None
         for group in request.groups:
             lookups = over or await self._lookups(request, group, deadline_s)
+            since_turn += GROUP_COST_KEYS
             for count in _ONE_STEP if isinstance(lookups, HopOutcome) else lookups:
                 since_turn += count
                 if since_turn >= HOP_SLICE_KEYS:
@@ -169,7 +175,7 @@ def _why_over(lookups: GroupLookups | HopOutcome, body_bytes: int, deadline_s: f
     """What comes of the keys that are left, once nothing more is to be looked up."""
     if time.monotonic() >= deadline_s:
         return LATE
-    if not isinstance(lookups, HopOutcome) and body_bytes + lookups.body_bytes > MAX_HOP_BYTES:
+    if not isinstance(lookups, HopOutcome) and body_bytes + lookups.body_bytes > MAX_REPLY_BYTES:
         return TOO_LARGE
     return None
 
