@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.support.served_node import ServedNode, served_node
 from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark_queries import wait_until
 
+from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.serving.hop_lookups import HOP_SLICE_KEYS
 from understudy_shared.bounds import Bound, UnknownLag
 from understudy_shared.hop import ABSENT, FOUND, PROBLEM, HopKey, encode_request
@@ -32,6 +35,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
     with served_node(checkpoint.path, folder / "data") as node:
         node.wait_for_version(VERSION)
         yield node
+
+
+class CountingFiles(LocalFiles):
+    """A checkpoint on disk, with how often each file was read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.reads: Counter[str] = Counter()
+
+    def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
+        self.reads[path] += 1
+        return super().read(path, max_bytes)
 
 
 def layout_of(served: ServedNode, *, num_hash_columns: int | None = None) -> str:
@@ -136,6 +151,24 @@ def test_keys_of_another_layout_are_refused_and_a_release_that_says_none_is_answ
     _, outcomes = hop(served, request_of(served, *(group_of(served, keys, layout=layout) for layout in layouts)))
     assert [outcome.kind for outcome in outcomes] == [FOUND, ABSENT] * 2 + [PROBLEM] * 4
     assert {outcome.problem for outcome in outcomes[4:]} == {"outdated-catalogue"}
+
+
+def test_a_position_older_than_the_retention_is_looked_for_in_the_storage_once(tmp_path: Path) -> None:
+    """Readers may carry it for weeks: each lookup, hop and batch with it would read the storage."""
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2, VERSION)
+    (checkpoint.path / "commits/0").unlink()
+    files = CountingFiles(checkpoint.path)
+    with served_node(checkpoint.path, tmp_path / "data", files=files) as served:
+        served.wait_for_version(VERSION)
+        now = decode_position(str(served.look_up([WORDS[0]]).body["position"]))
+        old = replace(now, version=1, committed_at_us=None)
+        before = files.reads["commits/0"]
+        for _ in range(5):
+            assert served.look_up([WORDS[0]], bounds=f"min_position={old.encode()}").status == 200
+            group = group_of(served, keys_of(served, [[WORDS[0]]]), bound=Bound(min_position=old))
+            _, (outcome,) = hop(served, request_of(served, group))
+            assert outcome.kind == FOUND
+        assert files.reads["commits/0"] - before <= 1
 
 
 def test_an_empty_hop_and_one_of_several_slices_are_answered_whole(served: ServedNode) -> None:
