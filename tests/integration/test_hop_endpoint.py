@@ -156,6 +156,8 @@ def test_keys_of_another_layout_are_refused_and_a_release_that_says_none_is_answ
 def test_a_position_older_than_the_retention_is_looked_for_in_the_storage_once(tmp_path: Path) -> None:
     """Readers may carry it for weeks: each lookup, hop and batch with it would read the storage."""
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2, VERSION)
+    for partition in (0, 1):
+        checkpoint.write(checkpoint.snapshot_path(2, partition), checkpoint.snapshot(2, partition))
     (checkpoint.path / "commits/0").unlink()
     files = CountingFiles(checkpoint.path)
     with served_node(checkpoint.path, tmp_path / "data", files=files) as served:
