@@ -48,7 +48,8 @@ class ProblemType(Enum):
 class Problem:
     """One refusal. `extra` holds further members, such as the candidates and their reasons.
 
-    `refusal` is the bound that could not be kept, when that is what the problem is about.
+    `refusal` is the bound that could not be kept, when that is what the problem is about. `allow` are the methods that
+    the path takes, for a method that it does not.
     """
 
     type: ProblemType
@@ -57,6 +58,13 @@ class Problem:
     fix: str = ""
     extra: dict[str, object] = field(default_factory=dict)
     refusal: Refusal | None = None
+    allow: str = ""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What goes with it into the head of a response, besides type and length."""
+        found = [(b"retry-after", b"1")] if self.status in (429, 503) else []
+        return [*found, (b"allow", self.allow.encode())] if self.allow else found
 
     @property
     def status(self) -> int:

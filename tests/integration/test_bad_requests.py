@@ -54,6 +54,17 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
         (f"{STORE}/lookup?key=%7B%22wort%22:%22a%22%7D", 400, "bad-key", ["wort", "word string"]),
         (f"{STORE}/lookup?key=%5B%22a%22%5D&key=%5B%22b%22%5D", 400, "bad-request", ["'key' is given twice"]),
         (f"{STORE}/keys/%FF", 400, "bad-request", ["UTF-8"]),
+        (f"{STORE}/keys/%zz", 400, "bad-request", ["%zz", "%25"]),
+        (f"{STORE}/keys/100%", 400, "bad-request", ["100%", "%25"]),
+        (f"{STORE}/lookup?key=%zz", 400, "bad-request", ["%zz", "%25"]),
+        ("/v1/stores/%zz", 400, "bad-request", ["%zz"]),
+        ("/v1/stores/%FF", 400, "bad-request", ["UTF-8"]),
+        ("/v1%2Fstores%2Fop0", 400, "bad-request", ["v1%2Fstores", "escaped"]),
+        ("/v1%2Fstores%2Fop0%2Fmetadata%2Fa", 400, "bad-request", ["escaped"]),
+        ("/v1/stores/op0%2Fkeys%2Fa", 400, "bad-request", ["escaped"]),
+        ("/admin%2Fv1%2Flag", 400, "bad-request", ["escaped"]),
+        ("/%61dmin/v1/lag", 400, "bad-request", ["escaped"]),
+        ("/internal%2Fv1%2Flookup", 400, "bad-request", ["escaped"]),
         (f"{STORE}/keys/a?max_lga=5", 400, "bad-bound", ["'max_lga'", "max_lag"]),
         (f"{STORE}/keys/a?max_lag=-1", 400, "bad-bound", ["max_lag", "'-1'", "whole number", "max_lag=5"]),
         (f"{STORE}/keys/a?max_lag=few", 400, "bad-bound", ["max_lag", "'few'"]),
@@ -161,3 +172,55 @@ def test_a_full_batch_and_a_method_nobody_takes(served: ServedNode) -> None:
     assert len(served.look_up_all([[WORDS[0]]] * MAX_BATCH_KEYS)) == MAX_BATCH_KEYS
     reply = served.post(STORE, b"")
     assert (reply.status, reply.problem) == (405, "method-not-allowed")
+    assert served.head("POST", STORE)[1]["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1/stores",
+        STORE,
+        f"{STORE}/keys/{WORDS[0]}",
+        f"{STORE}/keys/absent",
+        "/admin/v1/lag",
+        "/livez",
+        "/readyz",
+        "/metrics",
+        "/openapi.json",
+        "/v2/stores",
+        f"{STORE}/keys/%zz",
+        "/admin%2Fv1%2Flag",
+    ],
+)
+def test_head_is_answered_wherever_get_is_with_the_same_head_and_no_body(served: ServedNode, target: str) -> None:
+    status, headers, body = served.head("HEAD", target)
+    asked = served.head("GET", target)
+    assert (status, headers["content-type"], body) == (asked[0], asked[1]["content-type"], b"")
+    if target not in {
+        "/admin/v1/lag",
+        "/metrics",
+        f"{STORE}/keys/{WORDS[0]}",
+        f"{STORE}/keys/absent",
+    }:  # these tell ages
+        assert headers["content-length"] == asked[1]["content-length"]
+    assert int(headers["content-length"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "allow"),
+    [
+        ("DELETE", f"{STORE}/keys/a", "GET, HEAD"),
+        ("POST", f"{STORE}/keys/a", "GET, HEAD"),
+        ("PUT", f"{STORE}/lookup", "GET, HEAD, POST"),
+        ("POST", "/v1/stores", "GET, HEAD"),
+        ("DELETE", "/livez", "GET, HEAD"),
+        ("GET", "/internal/v1/lookup", "POST"),
+        ("HEAD", "/internal/v1/lookup", "POST"),
+    ],
+)
+def test_a_method_that_a_path_does_not_take_is_told_which_it_takes(
+    served: ServedNode, method: str, target: str, allow: str
+) -> None:
+    status, headers, body = served.head(method, target)
+    assert (status, headers["allow"], headers["content-type"]) == (405, allow, "application/problem+json")
+    assert method == "HEAD" or f"{method} is not taken" in json.loads(body)["detail"]

@@ -127,7 +127,7 @@ def test_a_partition_that_there_is_not_is_refused_and_the_others_are_answered(se
 
 
 def test_a_key_that_is_asked_for_in_another_partition_that_is_held_is_not_called_absent(served: ServedNode) -> None:
-    """What a router sends whose catalogue says wrongly how keys are placed: most of its keys are where it does not look."""
+    """What a router sends whose catalogue says wrongly how keys are placed."""
     keys = keys_of(served, [[word] for word in (*WORDS, "absent")])
     elsewhere = [key._replace(partition=1 - key.partition) for key in keys]
     for group in (group_of(served, elsewhere), *(group_of(served, [key]) for key in elsewhere)):

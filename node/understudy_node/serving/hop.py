@@ -38,8 +38,18 @@ from understudy_shared.hop import (
     decode_request,
     encode_reply,
 )
-from understudy_shared.http_edge import App, Receive, Scope, Send, bug, not_allowed, read_body, send_reply
-from understudy_shared.problems import CONTENT_TYPE as PROBLEM_TYPE
+from understudy_shared.http_edge import (
+    App,
+    Receive,
+    Scope,
+    Send,
+    bug,
+    not_allowed,
+    read_body,
+    send_problem,
+    send_reply,
+    without_body,
+)
 from understudy_shared.problems import Problem, ProblemError, ProblemType, problem_of, refused
 from understudy_shared.words import StoreName
 
@@ -78,14 +88,14 @@ class Hops:
         replied = await self._replied(scope["method"], receive)
         if isinstance(replied, Problem):
             self._requests["hop", replied.type.slug] += 1
-            await send_reply(send, replied.status, replied.body(), PROBLEM_TYPE)
+            await send_problem(without_body(send) if scope["method"] == "HEAD" else send, replied)
         else:
             self._requests["hop", "answered"] += 1
             await send_reply(send, 200, replied, CONTENT_TYPE)
 
     async def _replied(self, method: str, receive: Receive) -> bytes | Problem:
         if method != "POST":
-            return not_allowed(method)
+            return not_allowed(method, "POST")
         if self._in_flight >= self._max_in_flight:
             return Problem(ProblemType.OVERLOADED, f"{self._in_flight} hops are in flight", fix="Ask another replica")
         self._in_flight += 1

@@ -17,10 +17,22 @@ from understudy_router.serving.reads import Reads, keyed
 from understudy_shared.bounds import Bound
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.hop import FOUND, HopKey
-from understudy_shared.http_edge import JSON_TYPE, App, Receive, Scope, Send, bug, not_allowed, read_body, send_reply
+from understudy_shared.http_edge import (
+    JSON_TYPE,
+    App,
+    Receive,
+    Scope,
+    Send,
+    bug,
+    not_allowed,
+    read_body,
+    send_problem,
+    send_reply,
+    without_body,
+)
 from understudy_shared.http_target import split_path
 from understudy_shared.lookup_requests import parse_batch
-from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.problems import Problem, ProblemError, ProblemType, problem_of
 
 PARSE_SLICE_KEYS = 200
 """Keys parsed and hashed between two turns of the event loop: about 2 ms."""
@@ -48,9 +60,12 @@ class LookupsFirst:
                 if call.startswith(b"keys/") or call in _CALLS:
                     if scope["method"] == "GET":
                         return await self._lookup(raw_path, scope["query_string"], receive, send)
+                    if scope["method"] == "HEAD":
+                        return await self._lookup(raw_path, scope["query_string"], receive, without_body(send))
                     if scope["method"] == "POST" and call == b"lookup":
                         return await self._batch(raw_path, receive, send)
-                    return await self._refuse("lookup", not_allowed(scope["method"]), send)
+                    allow = "GET, HEAD, POST" if call == b"lookup" else "GET, HEAD"
+                    return await self._refuse("lookup", not_allowed(scope["method"], allow), send)
         return await self._app(scope, receive, send)
 
     async def _lookup(self, raw_path: bytes, query: bytes, receive: Receive, send: Send) -> None:
@@ -112,7 +127,7 @@ class LookupsFirst:
 
     async def _refuse(self, operation: str, problem: Problem, send: Send) -> None:
         self.requests[operation, problem.type.slug] += 1
-        await send_reply(send, problem.status, problem.body(), CONTENT_TYPE)
+        await send_problem(send, problem)
 
 
 async def batch_results(

@@ -31,6 +31,7 @@ def test_types_and_statuses_are_the_documented_ones() -> None:
         "lineage-changed": 409,
         "too-large": 413,
         "not-owner": 421,
+        "outdated-catalogue": 421,
         "overloaded": 429,
         "internal": 500,
         "store-error": 502,
