@@ -52,7 +52,9 @@ class Stores:
         if route is not None:
             return route
         known = ", ".join(sorted(self.by_name)) or "none"
-        refused = "; ".join(f"op{each['operator_id']}: {each['reason']}" for each in self.not_served)
+        refused = "; ".join(
+            f"{each.get('store') or 'op' + str(each['operator_id'])}: {each['reason']}" for each in self.not_served
+        )
         hint = f" Not served: {refused}." if refused else ""
         raise UnknownStoreError(f"there is no store {name!r}", where="path", fix=f"Stores here: {known}.{hint}")
 

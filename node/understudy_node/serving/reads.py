@@ -131,9 +131,9 @@ def _holding(generation: Generation, name: str) -> Holding:
         return holding
     known = ", ".join(sorted(generation.holdings)) or "none"
     unsupported = [
-        f"op{operator.operator_id}: {operator.unsupported.what}"
+        f"{store or f'op{operator.operator_id}'}: {reason.what}"
         for operator in generation.description.operators
-        if operator.unsupported is not None
+        for store, reason in operator.refusals
     ]
     hint = f" Not served: {'; '.join(unsupported)}." if unsupported else ""
     raise UnknownStoreError(f"there is no store {name!r}", where="path", fix=f"Stores here: {known}.{hint}")

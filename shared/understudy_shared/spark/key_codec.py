@@ -35,6 +35,8 @@ from understudy_shared.spark.unsafe_row import RowDecoder, compile_row_decoder, 
 
 Row = tuple[object, ...]
 
+COLLATION_FIX = "Group by the column with collation UTF8_BINARY; Spark's state store refuses other collations too"
+
 LAYOUT_CHARS = 16
 """64 bits: it tells mistakes apart, it does not withstand an attacker, who would copy it."""
 
@@ -62,7 +64,7 @@ class KeyCodec:
             raise UnsupportedError(
                 f"key columns with a collation are not supported: {', '.join(collated)}",
                 where=key.name,
-                fix="Group by the column with collation UTF8_BINARY; Spark's state store refuses other collations too",
+                fix=COLLATION_FIX,
             )
         self.key = key
         self.names = unique_names(field.name for field in key.fields) if names is None else tuple(names)
