@@ -160,6 +160,7 @@ def build_generation(
             replicas=by_operator[store.operator_id],
             row_prefix=ROW_PREFIX[layout.provider],
             json_name=orjson.dumps(store.name),
+            max_key_bytes=wiring.settings.max_key_bytes,
             layout=store.codec.layout(partitions[store.operator_id]),
         )
         for name, store in served_stores(description, aliases).items()

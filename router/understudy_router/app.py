@@ -22,7 +22,8 @@ from understudy_shared.store_bounds import read_store_bounds
 
 def create_app(router: Router) -> LookupsFirst:
     """The application that serves by `router`."""
-    reads = Reads(router.stores, read_store_bounds(router.settings.store_bounds))
+    bounds = read_store_bounds(router.settings.store_bounds)
+    reads = Reads(router.stores, bounds, max_key_bytes=router.settings.max_key_bytes)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes
 from understudy_shared.problems import Problem, ProblemError, ProblemType
 
 MAX_TARGET_BYTES = 16 * 1024
-"""Longest path, and longest query, that is parsed: a key is at most 4 KiB, three times that when percent-encoded."""
+"""Longest path, and longest query, that is parsed; longer keys come in a body."""
 
 
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -73,7 +73,7 @@ def _refuse_too_long(raw: bytes, *, where: str) -> None:
     if len(raw) > MAX_TARGET_BYTES:
         detail = f"the {where} has {len(raw)} bytes, above {MAX_TARGET_BYTES}"
         raise ProblemError(
-            Problem(ProblemType.TOO_LARGE, detail, where=where, fix="Send keys in the body of a batch lookup")
+            Problem(ProblemType.TOO_LARGE, detail, where=where, fix="POST long keys, in the body of a batch lookup")
         )
 
 

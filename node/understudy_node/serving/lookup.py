@@ -60,11 +60,12 @@ class Holding:
     row_prefix: bytes
     json_name: bytes
     layout: str
+    max_key_bytes: int
 
     def resolve(self, row: tuple[object, ...]) -> Key:
         """The key of a parsed row; hashing says the partition, as it did for Spark."""
         codec = self.store.codec
-        encoded = encoded_key(codec, row)
+        encoded = encoded_key(codec, row, self.max_key_bytes)
         partition = codec.partition(row, self.partitions)
         return Key(partition, self.row_prefix + encoded, orjson.dumps(codec.to_json(encoded)))
 

@@ -122,7 +122,8 @@ class LookupsFirst:
             case _:
                 raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "batches go to /v1/stores/{store}/lookup"))
         keys, told = parse_batch(await read_body(receive))
-        results = await batch_results(self._forwarder, route, self._reads.bound(route, told), keys, receive)
+        parsed = await parsed_keys(route, keys, self._reads.max_key_bytes)
+        results = await batch_results(self._forwarder, route, self._reads.bound(route, told), parsed, receive)
         return b'{"results":[' + b",".join(results) + b"]}\n"
 
     async def _refuse(self, operation: str, problem: Problem, send: Send) -> None:
@@ -130,22 +131,31 @@ class LookupsFirst:
         await send_problem(send, problem)
 
 
+Parsed = tuple[HopKey, bytes] | Problem
+"""A key of a batch and the beginning of its answer; or why it is none."""
+
+
+async def parsed_keys(route: StoreRoute, keys: Sequence[object], max_key_bytes: int) -> list[Parsed]:
+    """The keys of a batch, parsed, encoded and placed, a bounded slice at a time."""
+    parsed: list[Parsed] = []
+    for start in range(0, len(keys), PARSE_SLICE_KEYS):
+        parsed += [_parsed(route, key, max_key_bytes) for key in keys[start : start + PARSE_SLICE_KEYS]]
+        await asyncio.sleep(0)
+    return parsed
+
+
 async def batch_results(
-    forwarder: Forwarder, route: StoreRoute, bound: Bound, keys: Sequence[object], receive: Receive
+    forwarder: Forwarder, route: StoreRoute, bound: Bound, parsed: Sequence[Parsed], receive: Receive
 ) -> list[bytes]:
     """The results of a batch as JSON objects, in the order of its keys; a key that is none is its own result."""
-    parsed: list[tuple[HopKey, bytes] | Problem] = []
-    for start in range(0, len(keys), PARSE_SLICE_KEYS):
-        parsed += [_parsed(route, key) for key in keys[start : start + PARSE_SLICE_KEYS]]
-        await asyncio.sleep(0)
     asked = [item[0] for item in parsed if not isinstance(item, Problem)]
     answers = iter(await forwarder.look_up_many(route, bound, asked, receive) if asked else ())
     return [item.body().rstrip() if isinstance(item, Problem) else _result(item[1], next(answers)) for item in parsed]
 
 
-def _parsed(route: StoreRoute, key: object) -> tuple[HopKey, bytes] | Problem:
+def _parsed(route: StoreRoute, key: object, max_key_bytes: int) -> Parsed:
     try:
-        return keyed(route, route.codec.parse_json(key))
+        return keyed(route, route.codec.parse_json(key), max_key_bytes)
     except UnderstudyError as error:
         return problem_of(error)
 
