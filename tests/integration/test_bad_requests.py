@@ -151,9 +151,9 @@ def test_a_batch_to_an_unknown_store_is_refused_as_a_whole(served: ServedNode) -
 
 def test_bad_keys_of_a_batch_are_problems_of_their_own_and_the_others_are_answered(served: ServedNode) -> None:
     keys: list[object] = [[WORDS[0]], [7], ["absent"], {"wort": "a"}, [WORDS[1]], [], {"word": WORDS[0]}]
-    keys.append(["x" * DEFAULT_KEY_BYTES])
+    keys += [["x" * DEFAULT_KEY_BYTES], ["x" * (DEFAULT_KEY_BYTES - 100)]]
     results = served.look_up_all(keys)
-    assert [result["status"] for result in results] == [200, 400, 404, 400, 200, 400, 200, 413]
+    assert [result["status"] for result in results] == [200, 400, 404, 400, 200, 400, 200, 413, 404]
     assert [result.get("type") for result in results] == [
         None,
         "bad-key",
@@ -163,6 +163,7 @@ def test_bad_keys_of_a_batch_are_problems_of_their_own_and_the_others_are_answer
         "bad-key",
         None,
         "too-large",
+        None,
     ]
     assert "column word (string)" in str(results[1])
     assert "max_key_bytes" in str(results[7])
