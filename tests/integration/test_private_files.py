@@ -47,8 +47,8 @@ def test_whatever_a_node_writes_is_for_its_user_only(
         assert process.stdout is not None
         served = Served(int(process.stdout.readline()))
         wait_until(lambda: served.not_ready() == "", what="the node to be ready")
+        wait_until(lambda: any(path.name != "lock" for path in data.rglob("*.*")), what="a base, or a spill")
         written = list(data.rglob("*"))
-        assert any(path.is_file() for path in written if path.name != "lock")
         assert {path: oct(mode(path)) for path in [data, *written] if path.is_dir() and mode(path) != 0o700} == {}
         own = [path for path in written if path.is_file() and path.stat().st_nlink == 1]
         assert own

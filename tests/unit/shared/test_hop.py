@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import cast
 
 import orjson
 import pytest
@@ -223,7 +224,8 @@ def test_a_layout_is_the_name_of_one_and_an_older_release_says_none(layout: obje
     body = encode_request(REQUEST)
     header = header_of(body)
     assert [group.layout for group in decode_request(body).groups] == ["", ""]
-    header["groups"][0]["layout"] = layout
+    groups = cast("list[dict[str, object]]", header["groups"])
+    groups[0]["layout"] = layout
     with pytest.raises(BadHopError, match="layout"):
         decode_request(with_header(body, header))
 
