@@ -49,10 +49,11 @@ def store_fields(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def not_served_lines(refused: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Operators of the query that cannot be asked, and why."""
+    """Operators of the query, and stores of operators, that cannot be asked, and why."""
     return [
-        f"not served: op{operator['operator_id']} ({printable(operator['operator'])}): {printable(operator['reason'])}"
-        for operator in refused
+        f"not served: {printable(each.get('store') or 'op' + str(each['operator_id']))} "
+        f"({printable(each['operator'])}): {printable(each['reason'])}"
+        for each in refused
     ]
 
 

@@ -20,7 +20,7 @@ from understudy_node.serving.hop import Hops
 from understudy_node.serving.reads import Reads
 from understudy_node.serving.visibility import Visibility
 from understudy_shared.connection_guard import ConnectionGuard
-from understudy_shared.http_app import answer_with_problems
+from understudy_shared.http_app import Framework, answer_with_problems
 from understudy_shared.http_edge import App
 from understudy_shared.messages import Assignment
 from understudy_shared.openapi import add_lookups
@@ -93,7 +93,7 @@ def create_app(
             await asyncio.to_thread(node.stop)
 
     http = FastAPI(title="Understudy node", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
-    app = LookupsFirst(http, reads, max_in_flight=node.settings.max_in_flight)
+    app = LookupsFirst(Framework(http), reads, max_in_flight=node.settings.max_in_flight)
     metrics = NodeMetrics(node, app, guard, companion)
     http.include_router(read_routes(node, reads))
     http.include_router(admin_routes(node, reads, metrics, guard, companion))

@@ -75,15 +75,16 @@ class Generation:
         return {replica.key: replica for replica in self.replicas}
 
     def not_served(self) -> list[dict[str, str | int]]:
-        """Operators of the query that cannot be looked up, with the reason."""
+        """Operators of the query, and stores of operators, that cannot be looked up, with the reason."""
         return [
             {
                 "operator_id": operator.operator_id,
                 "operator": operator.operator_name,
-                "reason": str(operator.unsupported),
+                **({"store": store} if store else {}),
+                "reason": str(reason),
             }
             for operator in self.description.operators
-            if operator.unsupported is not None
+            for store, reason in operator.refusals
         ]
 
     def close(self) -> None:
@@ -140,7 +141,7 @@ def build_generation(
     by_operator: dict[int, dict[int, TaskReplica]] = {}
     for operator in description.operators:
         held = by_operator.setdefault(operator.operator_id, {})
-        for partition in range(operator.partitions if operator.stores else 0):
+        for partition in range(operator.partitions if operator.served else 0):
             task = TaskId(application_id, operator.operator_id, partition)
             key = task_key(task)
             tasks.append(key)
@@ -159,6 +160,8 @@ def build_generation(
             replicas=by_operator[store.operator_id],
             row_prefix=ROW_PREFIX[layout.provider],
             json_name=orjson.dumps(store.name),
+            max_key_bytes=wiring.settings.max_key_bytes,
+            layout=store.codec.layout(partitions[store.operator_id]),
         )
         for name, store in served_stores(description, aliases).items()
     }
@@ -178,5 +181,5 @@ def build_generation(
 def _places(operator: OperatorDescription, task: TaskId, lineage: Lineage, layout: Layout) -> list[StorePlace]:
     return [
         StorePlace(task, lineage, store.name, store.directory(task.partition), store.index, layout.fits)
-        for store in operator.stores
+        for store in operator.served
     ]

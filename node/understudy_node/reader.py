@@ -77,7 +77,7 @@ class CheckpointReader:
         (place,) = (
             StorePlace(task, self.description.query_id, found.name, found.directory(partition), found.index, fits)
             for operator in self.description.operators
-            for found in operator.stores
+            for found in operator.served
             if operator.operator_id == store.operator_id and found.name == store.store_name
         )
         around = Surroundings(

@@ -17,6 +17,7 @@ from understudy_shared.clock import SystemClock
 from understudy_shared.connection_guard import ConnectionGuard
 from understudy_shared.http_edge import App
 from understudy_shared.http_service import BACKLOG, Departure, bound_socket, cannot_listen, run
+from understudy_shared.private_files import keep_files_private
 from understudy_shared.words import HostInfo
 
 SWITCH_INTERVAL_S = 0.0005
@@ -28,7 +29,9 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
 
     Raises UnderstudyError for what the caller can fix: the checkpoint, the settings, the port.
     """
-    node, listener = open_node(NodeSettings(**settings))  # type: ignore[arg-type]  # pydantic validates
+    told = NodeSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
+    keep_files_private()
+    node, listener = open_node(told)
     if started is not None:
         started(node)
     guard = node.settings.connection_guard()

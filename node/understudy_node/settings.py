@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from understudy_node.engine.rocksdb_base import DEFAULT_CACHE_BYTES
 from understudy_shared.http_settings import HttpServiceSettings
+from understudy_shared.lookup_requests import DEFAULT_KEY_BYTES, MAX_KEY_BYTES
 from understudy_shared.renamed import resolve
 from understudy_shared.service_settings import Bytes, Port
 
@@ -62,6 +63,9 @@ class NodeSettings(HttpServiceSettings):
 
     max_in_flight: int = Field(1024, ge=1)
     """Requests answered at once; one more gets 429."""
+
+    max_key_bytes: int = Field(DEFAULT_KEY_BYTES, ge=1024, le=MAX_KEY_BYTES)
+    """Longest key, as Spark encodes it, that readers may ask for. As the routers' setting of that name."""
 
     @model_validator(mode="after")
     def _new_cache_name_wins(self) -> NodeSettings:

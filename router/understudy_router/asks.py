@@ -155,6 +155,20 @@ class Hop:
         return self.until_ms <= now_ms
 
 
+def parts_that_fit(
+    keys: Sequence[HopKey], indexes: Sequence[int], *, max_bytes: int = MAX_ROW_BYTES_PER_HOP
+) -> Iterator[Sequence[int]]:
+    """The indexes in runs whose keys fit into a hop together: long keys of one batch may not."""
+    start = row_bytes = 0
+    for at, index in enumerate(indexes):
+        size_bytes = len(keys[index][1])
+        if at > start and row_bytes + size_bytes > max_bytes:
+            yield indexes[start:at]
+            start, row_bytes = at, 0
+        row_bytes += size_bytes
+    yield indexes[start:]
+
+
 def take(waiting: deque[Ask], *, max_keys: int = MAX_KEYS_PER_HOP, max_bytes: int = MAX_ROW_BYTES_PER_HOP) -> list[Ask]:
     """The asks of the next hop, taken from the front: as many as fit, one at least."""
     taken: list[Ask] = []
@@ -174,4 +188,4 @@ def take(waiting: deque[Ask], *, max_keys: int = MAX_KEYS_PER_HOP, max_bytes: in
 def _group(asks: Sequence[Ask]) -> HopGroup:
     route = asks[0].route
     keys = [key for ask in asks for key in ask.keys]
-    return HopGroup(route.name, route.lineage, route.partitions, asks[0].bound, keys)
+    return HopGroup(route.name, route.lineage, route.partitions, asks[0].bound, keys, route.layout)

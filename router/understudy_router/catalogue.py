@@ -18,7 +18,8 @@ MAX_CATALOGUE_COLUMNS = 4096
 
 @dataclass(frozen=True, slots=True)
 class StoreRoute:
-    """One store: how its keys are encoded and placed. `json_name` is its name as JSON."""
+    """One store: how its keys are encoded and placed. `json_name` is its name as JSON, `layout` names
+    what keys are encoded and placed by."""
 
     name: str
     operator_id: int
@@ -26,6 +27,7 @@ class StoreRoute:
     partitions: int
     lineage: str
     json_name: bytes
+    layout: str
     shown: Mapping[str, object]
 
     def described(self) -> dict[str, object]:
@@ -53,7 +55,9 @@ class Stores:
         if route is not None:
             return route
         known = ", ".join(sorted(self.by_name)) or "none"
-        refused = "; ".join(f"op{each['operator_id']}: {each['reason']}" for each in self.not_served)
+        refused = "; ".join(
+            f"{each.get('store') or 'op' + str(each['operator_id'])}: {each['reason']}" for each in self.not_served
+        )
         hint = f" Not served: {refused}." if refused else ""
         raise UnknownStoreError(f"there is no store {name!r}", where="path", fix=f"Stores here: {known}.{hint}")
 
@@ -99,5 +103,6 @@ def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
         store.partitions,
         catalogue.lineage,
         orjson.dumps(store.store),
+        codec.layout(store.partitions),
         shown,
     )

@@ -26,9 +26,9 @@ class Cause(StrEnum):
 
 def causes_of(
     tables: Tables, *, bus_lost_why: str | None, unheard: str | None, no_catalogue_why: str | None, now_ms: float
-) -> Mapping[Cause, str]:
+) -> Mapping[str, str]:
     """Why, for each cause that is there now. What follows from one that is there is not said again."""
-    found: dict[Cause, str] = {}
+    found: dict[str, str] = {}
     if bus_lost_why is not None:
         found[Cause.BUS_AWAY] = bus_lost_why
     elif unheard is not None:

@@ -53,9 +53,13 @@ class Told(NamedTuple):
 _READERS_MISTAKES = frozenset(
     {ProblemType.BAD_KEY.slug, ProblemType.BAD_BOUND.slug, ProblemType.BAD_REQUEST.slug, ProblemType.TOO_LARGE.slug}
 )
-_OUTDATED = frozenset(
-    {ProblemType.NOT_OWNER.slug, ProblemType.UNKNOWN_STORE.slug, ProblemType.LINEAGE_CHANGED.slug, Refusal.NOT_ACTIVE}
-)
+_CATALOGUE_OUTDATED = frozenset({ProblemType.OUTDATED_CATALOGUE.slug})
+_OUTDATED = _CATALOGUE_OUTDATED | {
+    ProblemType.NOT_OWNER.slug,
+    ProblemType.UNKNOWN_STORE.slug,
+    ProblemType.LINEAGE_CHANGED.slug,
+    Refusal.NOT_ACTIVE,
+}
 _TIME_RAN_OUT = frozenset({WireError.TIMEOUT, ProblemType.DEADLINE.slug})
 _PAID = _TIME_RAN_OUT | {OVERLOADED}
 
@@ -78,6 +82,11 @@ def next_step(reason: str) -> Step:
 def is_outdated(reason: str) -> bool:
     """Whether a node's refusal shows that the assignment or the catalogue here may be old."""
     return reason in _OUTDATED
+
+
+def is_catalogue_outdated(reason: str) -> bool:
+    """Whether it shows that what this router encodes and places keys by is not what the nodes serve."""
+    return reason in _CATALOGUE_OUTDATED
 
 
 def told_by_failure(failure: HopFailure) -> Told:

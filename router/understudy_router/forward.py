@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from understudy_router.asks import Ask, Delay, HopFailure, Outcomes, Reply, StillWaiting
+from understudy_router.asks import Ask, Delay, HopFailure, Outcomes, Reply, StillWaiting, parts_that_fit
 from understudy_router.budget import RetryBudget
 from understudy_router.candidates import Candidate
 from understudy_router.catalogue import StoreRoute
@@ -22,6 +22,7 @@ from understudy_router.fallback import (
     Step,
     Told,
     Walk,
+    is_catalogue_outdated,
     is_outdated,
     next_step,
     readers_mistake,
@@ -47,6 +48,7 @@ class Chooser(Protocol):
 
     def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice: ...
     def refresh(self) -> None: ...
+    def doubt_catalogue(self) -> None: ...
 
 
 class Forwarder:
@@ -158,8 +160,8 @@ class Forwarder:
         """Each node's partitions, whatever of them is open, in one ask."""
         for candidate, partitions in moves.values():
             indexes = errand.open_keys(partitions)
-            if indexes:
-                self._ask(errand, candidate, indexes)
+            for part in parts_that_fit(errand.keys, indexes) if indexes else ():
+                self._ask(errand, candidate, part)
 
     def _ask(self, errand: Errand, candidate: Candidate, indexes: Sequence[int], *, alone: bool = False) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -190,11 +192,13 @@ class Forwarder:
             failed = _keep(errand, leg, reply)
             for partition in leg.partitions:
                 errand.walks[partition].ended(leg, failed.get(partition))
-            reasons = {partition: told.reason for partition, told in failed.items()}
+            reasons = _reasons(errand, leg, failed)
         for told in failed.values():
             self.fallbacks[told.reason] += 1
             if is_outdated(told.reason):
                 self._chooser.refresh()
+            if is_catalogue_outdated(told.reason):
+                self._chooser.doubt_catalogue()
         for partition, reason in reasons.items():
             self._go_on(errand, partition, reason, moves)
 
@@ -270,6 +274,17 @@ def _keep(errand: Errand, leg: Leg, reply: Outcomes) -> dict[int, Told]:
         else:
             failed.setdefault(errand.keys[index].partition, told)
     return failed
+
+
+def _reasons(errand: Errand, leg: Leg, failed: Mapping[int, Told]) -> dict[int, str]:
+    """Why keys are left to ask somebody else for, by partition, after a leg has ended."""
+    reasons = {partition: told.reason for partition, told in failed.items()}
+    for partition in leg.partitions:
+        walk = errand.walks[partition]
+        if partition not in reasons and walk.asked and walk.is_over and errand.open_keys((partition,)):
+            # Another part of its keys failed while this one, to the same node, was on its way.
+            reasons[partition] = walk.asked[-1][1].reason
+    return reasons
 
 
 def _told(outcome: HopOutcome | HopFailure) -> Told:

@@ -114,7 +114,7 @@ class RouterMetrics(Collector):
         degraded = GaugeMetricFamily(
             "understudy_router_degraded", "1: this does not work although lookups do", labels=("cause",)
         )
-        causes: dict[str, str] = {**router.causes(), **self._guard.causes()}
+        causes = {**router.causes(), **self._guard.causes()}
         for cause in Cause:
             degraded.add_metric((cause,), cause in causes)
         yield degraded

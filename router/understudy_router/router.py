@@ -13,7 +13,7 @@ from understudy_router.budget import RetryBudget
 from understudy_router.candidates import candidates_of
 from understudy_router.catalogue import StoreRoute, Stores
 from understudy_router.choose import Choice, Reason, choose
-from understudy_router.degraded import Cause, causes_of
+from understudy_router.degraded import causes_of
 from understudy_router.explain import key_hash
 from understudy_router.forward import Forwarder
 from understudy_router.hop_replies import OVERLOADED, Known
@@ -151,7 +151,7 @@ class Router:
         """What does not work although lookups do, None when all does."""
         return "; ".join(self.causes().values()) or None
 
-    def causes(self) -> Mapping[Cause, str]:
+    def causes(self) -> Mapping[str, str]:
         """What does not work although lookups do, and why, by cause."""
         return causes_of(
             self.tables,
@@ -200,6 +200,10 @@ class Router:
     def refresh(self) -> None:
         """A node's refusal shows that what is known here may be old."""
         self.watcher.refresh()
+
+    def doubt_catalogue(self) -> None:
+        """A node refused a key that was encoded or placed by another catalogue than its own."""
+        self.watcher.doubt_catalogue()
 
     def known(self) -> Known:
         """What a hop tells the node; the same until the tables change."""

@@ -81,7 +81,7 @@ def admin_routes(router: Router, metrics: RouterMetrics, guard: ConnectionGuard)
     async def readyz() -> Response:
         """It is known what can be asked and who has it; without the bus lookups go on, degraded."""
         reasons = router.not_ready()
-        causes: dict[str, str] = {**router.causes(), **guard.causes()}
+        causes = {**router.causes(), **guard.causes()}
         answer = {"ready": not reasons, "reasons": reasons, "degraded": "; ".join(causes.values()) or None}
         return json_response(answer, 503 if reasons else 200)
 

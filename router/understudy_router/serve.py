@@ -14,6 +14,7 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.http_service import BACKLOG, Departure, bound_socket, run
+from understudy_shared.private_files import keep_files_private
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
 from understudy_shared.words import HostInfo
@@ -26,6 +27,7 @@ def main(settings: dict[str, object], started: Callable[[Router], None] | None =
     """
     told = RouterSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
     parse_seeds(told.seed)
+    keep_files_private()
     bus = RedisBus(told.redis)
     listener = bound_socket(told.host, told.port)
     host = HostInfo(told.host, listener.getsockname()[1])

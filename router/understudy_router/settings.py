@@ -10,6 +10,7 @@ from urllib.parse import quote
 from pydantic import Field
 
 from understudy_shared.http_settings import HttpServiceSettings
+from understudy_shared.lookup_requests import DEFAULT_KEY_BYTES, MAX_KEY_BYTES
 from understudy_shared.service_settings import Port
 
 MAX_NAME_BYTES = 200
@@ -66,6 +67,9 @@ class RouterSettings(HttpServiceSettings):
 
     max_in_flight: int = Field(1024, ge=1)
     """Requests answered at once; one more gets 429."""
+
+    max_key_bytes: int = Field(DEFAULT_KEY_BYTES, ge=1024, le=MAX_KEY_BYTES)
+    """Longest key, as Spark encodes it, that readers may ask for. As the nodes' setting of that name."""
 
     @property
     def data_directory(self) -> Path:

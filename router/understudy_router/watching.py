@@ -89,6 +89,7 @@ class Watcher:
         self._unusable: dict[str, str] = {}
         """Catalogues that cannot be used, by hash, and why."""
         self._complained_ms = float("-inf")
+        self._catalogue_doubted = False
         self._polls = Polls(nodes, tables, heard=self._heard, assigned=self._assigned)
         self.asking = Asking(
             tables,
@@ -111,6 +112,11 @@ class Watcher:
     def refresh(self) -> None:
         """Something shows that the assignment or the catalogue here is old: read the keys soon."""
         self._refresh_wanted.set()
+
+    def doubt_catalogue(self) -> None:
+        """A node does not serve by the catalogue that is used here: ask the nodes for theirs, whatever the bus has."""
+        self._catalogue_doubted = True
+        self._news.set()
 
     async def stop(self) -> None:
         """Write what is to be remembered; after its tasks were ended."""
@@ -270,10 +276,13 @@ class Watcher:
             await self._news.wait()
             self._news.clear()
             digest = self._tables.catalogue_digest
-            if digest is None or (self.stores is not None and self.stores.digest == digest):
+            is_known = self.stores is not None and self.stores.digest == digest
+            doubted, self._catalogue_doubted = self._catalogue_doubted and is_known, False
+            if digest is None or (is_known and not doubted):
                 continue
-            found = await self._catalogue_by(digest)
+            found = await self._catalogue_by(digest, from_bus=not doubted)
             if found is None:
+                self._catalogue_doubted |= doubted
                 await asyncio.sleep(self._jittered_s(MIN_REFRESH_GAP_MS))
                 self._news.set()
                 continue
@@ -283,13 +292,18 @@ class Watcher:
             log.info(
                 "%d stores of lineage %s", len(self.stores.by_name), catalogue.lineage, extra={"action": "catalogue"}
             )
+            if doubted:  # refusals may come thousands of times a second; what they ask for is done a few times
+                await asyncio.sleep(self._jittered_s(MIN_REFRESH_GAP_MS))
+                self._news.set()
 
-    async def _catalogue_by(self, digest: str) -> tuple[Catalogue, Stores] | None:
+    async def _catalogue_by(self, digest: str, *, from_bus: bool = True) -> tuple[Catalogue, Stores] | None:
         """From the bus, else from a node that serves by it; None when nobody gives one now that can be used."""
         if digest in self._unusable:
             return None
         why = self.bus_lost_why
-        if why is None:
+        if why is None and not from_bus:
+            why = "what the bus has is not what the nodes serve by"
+        elif why is None:
             try:
                 found = await self._gossip.catalogue(digest)
                 if found is not None:

@@ -8,9 +8,9 @@ key is the answer's JSON *after* `"key":...,`: the router knows the key and puts
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
 
@@ -23,7 +23,15 @@ PATH = "/internal/v1/lookup"
 CONTENT_TYPE = b"application/x-understudy-hop"
 MAX_HOP_BYTES = 8 * 1024 * 1024
 MAX_HOP_KEYS = 4096
-"""Keys of one request; more travel in the next."""
+"""Keys of one request; more travel in the next. No group is empty, so there are no more groups than keys."""
+
+MAX_HOP_HEADER_BYTES = MAX_HOP_BYTES // 2
+"""Room for a bound with a position in each group of a router's hop. JSON of this size takes about 20 ms to parse."""
+
+HOP_SLICE_GROUPS = 200
+"""Groups decoded between two turns of the event loop: about 2 ms."""
+
+MAX_LAYOUT_CHARS = 64
 
 _MAGIC = b"USH1"
 _HEAD = struct.Struct("<4sI")
@@ -51,6 +59,10 @@ class HopGroup:
     partitions: int
     bound: Bound
     keys: Sequence[HopKey]
+    layout: str = ""
+    """By which keys were encoded and placed (`KeyCodec.layout`); the node refuses another than its own. "" from a
+    release that does not say it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,8 @@ def encode_request(request: HopRequest) -> bytes:
             "partitions": group.partitions,
             "count": len(group.keys),
         }
+        if group.layout:
+            fields["layout"] = group.layout
         if group.bound is not NO_BOUND:
             fields["bound"] = bound_fields(group.bound)
         groups.append(fields)
@@ -120,9 +134,20 @@ def encode_request(request: HopRequest) -> bytes:
 
 def decode_request(body: bytes) -> HopRequest:
     """The request in a body. Raises BadHopError. Its bounds ask for no waiting: the deadline limits that."""
+    steps = decode_in_steps(body)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(HopRequest, end.value)
+
+
+def decode_in_steps(body: bytes) -> Generator[int, None, HopRequest]:
+    """The same in bounded slices, for who has something else to do as well. Each yields the hop's `deadline_ms`."""
     header, start = _header(body)
     try:
-        counts = [_whole(group, "count") for group in header["groups"]]
+        deadline_ms = _whole(header, "deadline_ms")
+        counts = _counts(header["groups"])
         count = sum(counts)
         if count > MAX_HOP_KEYS:
             raise BadHopError(f"a hop of {count} keys, above {MAX_HOP_KEYS}")
@@ -131,9 +156,11 @@ def decode_request(body: bytes) -> HopRequest:
             HopKey(partition, row)
             for partition, row in zip(numbers[:count], _cut(body, numbers[count:], start + 8 * count), strict=True)
         ]
-        groups = []
+        groups: list[HopGroup] = []
         first = 0
         for fields, length in zip(header["groups"], counts, strict=True):
+            if groups and len(groups) % HOP_SLICE_GROUPS == 0:
+                yield deadline_ms
             bound = fields.get("bound")
             groups.append(
                 HopGroup(
@@ -142,6 +169,7 @@ def decode_request(body: bytes) -> HopRequest:
                     _whole(fields, "partitions"),
                     NO_BOUND if bound is None else replace(parse_bound(bound), wait_ms=0),
                     keys[first : first + length],
+                    _layout(fields),
                 )
             )
             first += length
@@ -150,7 +178,7 @@ def decode_request(body: bytes) -> HopRequest:
             _whole(header, "end_version"),
             _whole(header, "term"),
             _whole(header, "epoch"),
-            _whole(header, "deadline_ms"),
+            deadline_ms,
             groups,
         )
     except (BadBoundError, BadPositionError) as error:
@@ -207,6 +235,8 @@ def _header(body: bytes) -> tuple[dict[str, Any], int]:
     start = _HEAD.size + length
     if magic != _MAGIC or start > len(body):
         raise BadHopError("a hop that does not begin as one", fix="Run routers and nodes of one release")
+    if length > MAX_HOP_HEADER_BYTES:
+        raise BadHopError(f"a hop whose header has {length} bytes, above {MAX_HOP_HEADER_BYTES}")
     try:
         header = orjson.loads(body[_HEAD.size : start])
     except orjson.JSONDecodeError as error:
@@ -214,6 +244,27 @@ def _header(body: bytes) -> tuple[dict[str, Any], int]:
     if not isinstance(header, dict):
         raise BadHopError("a hop whose header is not a JSON object")
     return header, start
+
+
+def _counts(groups: object) -> list[int]:
+    """The keys of each group. Groups without any would be work for nothing, as many as fit into a header."""
+    if not isinstance(groups, list):
+        raise BadHopError("a hop whose groups are not a list")
+    if len(groups) > MAX_HOP_KEYS:
+        raise BadHopError(f"a hop of {len(groups)} groups, above {MAX_HOP_KEYS}")
+    counts = [_whole(group, "count") for group in groups]
+    if 0 in counts:
+        raise BadHopError("a hop with an empty group")
+    return counts
+
+
+def _layout(fields: dict[str, Any]) -> str:
+    layout = fields.get("layout")
+    if layout is None:
+        return ""
+    if isinstance(layout, str) and 0 < len(layout) <= MAX_LAYOUT_CHARS:
+        return layout
+    raise BadHopError(f"a hop whose layout is {layout!r:.80}, not the name of one")
 
 
 def _whole(fields: dict[str, Any], name: str) -> int:

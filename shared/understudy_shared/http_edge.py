@@ -6,12 +6,12 @@ What nodes and routers have in common: reading a body within its limit, sending 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 import orjson
 
-from understudy_shared.problems import Problem, ProblemError, ProblemType
+from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -20,7 +20,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON_TYPE = b"application/json"
 MAX_BODY_BYTES = 8 * 1024 * 1024
-"""A thousand keys of 4 KiB, percent and quotes included."""
+"""A thousand keys of 8 KiB, or a hundred of the longest that are taken by default."""
 
 MAX_FLAG_BYTES = 1024
 
@@ -73,13 +73,27 @@ def flag_body(name: str, *, default: bool) -> dict[str, Any]:
     return {"requestBody": {"required": False, "content": {"application/json": {"schema": schema}}}}
 
 
-async def send_reply(send: Send, status: int, body: bytes, content_type: bytes) -> None:
+async def send_reply(
+    send: Send, status: int, body: bytes, content_type: bytes, headers: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
     """One whole response."""
-    headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
-    if status in (429, 503):
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    head = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})
+
+
+async def send_problem(send: Send, problem: Problem) -> None:
+    """A problem as a whole response."""
+    await send_reply(send, problem.status, problem.body(), CONTENT_TYPE, problem.headers)
+
+
+def without_body(send: Send) -> Send:
+    """For HEAD: the head of what GET would answer, its content-length included, and nothing after it."""
+
+    async def send_head(message: MutableMapping[str, Any]) -> None:
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return send_head
 
 
 def bug(error: Exception) -> Problem:
@@ -88,5 +102,7 @@ def bug(error: Exception) -> Problem:
     return Problem(ProblemType.INTERNAL, f"{type(error).__name__}: {error}", fix="Report it, with the log")
 
 
-def not_allowed(method: str) -> Problem:
-    return Problem(ProblemType.METHOD_NOT_ALLOWED, f"{method} is not taken at this path", fix="GET, or POST to lookup")
+def not_allowed(method: str, allow: str) -> Problem:
+    """`allow` are the methods that the path takes."""
+    detail = f"{method} is not taken at this path"
+    return Problem(ProblemType.METHOD_NOT_ALLOWED, detail, fix=f"Send {allow}", allow=allow)

@@ -18,8 +18,11 @@ from understudy_shared.spark.key_codec import KeyCodec, Row
 MAX_BATCH_KEYS = 1000
 """Keys of one batch lookup; more is 413."""
 
-MAX_KEY_BYTES = 4096
-"""Longest encoded key that is looked up; longer ones are a mistake or an attack."""
+DEFAULT_KEY_BYTES = 64 * 1024
+"""Longest encoded key that is looked up unless a service is told otherwise; longer ones are rarely keys."""
+
+MAX_KEY_BYTES = 1024 * 1024
+"""The most that it can be told: a quarter of what one hop carries."""
 
 MAX_CACHED_TARGETS = 16_384
 MAX_CACHED_TARGET_BYTES = 256
@@ -74,12 +77,13 @@ def key_and_told(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row, T
     return row, parameters
 
 
-def encoded_key(codec: KeyCodec, row: Row) -> bytes:
-    """The key's UnsafeRow bytes; a too-large problem above MAX_KEY_BYTES."""
+def encoded_key(codec: KeyCodec, row: Row, max_bytes: int) -> bytes:
+    """The key's UnsafeRow bytes; a too-large problem above `max_bytes`."""
     encoded = codec.encode(row)
-    if len(encoded) > MAX_KEY_BYTES:
-        detail = f"the key takes {len(encoded)} bytes, above {MAX_KEY_BYTES}"
-        raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="key", fix="Ask for a shorter key"))
+    if len(encoded) > max_bytes:
+        detail = f"the key takes {len(encoded)} bytes, above {max_bytes}"
+        fix = f"Raise max_key_bytes of the service, up to {MAX_KEY_BYTES}, if the query has such keys"
+        raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="key", fix=fix))
     return encoded
 
 

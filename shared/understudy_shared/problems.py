@@ -31,6 +31,7 @@ class ProblemType(Enum):
     TOO_LARGE = ("too-large", 413, "The request is larger than the limit")
     TARGET_TOO_LONG = ("target-too-long", 414, "The request target is longer than the limit")
     NOT_OWNER = ("not-owner", 421, "This host does not hold the key's partition")
+    OUTDATED_CATALOGUE = ("outdated-catalogue", 421, "The key was encoded or placed by another catalogue")
     OVERLOADED = ("overloaded", 429, "Too many requests are waiting")
     HEADERS_TOO_LARGE = ("headers-too-large", 431, "The headers are larger than the limit")
     INTERNAL = ("internal", 500, "A bug: please report it with the log")
@@ -50,7 +51,8 @@ class ProblemType(Enum):
 class Problem:
     """One refusal. `extra` holds further members, such as the candidates and their reasons.
 
-    `refusal` is the bound that could not be kept, when that is what the problem is about.
+    `refusal` is the bound that could not be kept, when that is what the problem is about. `allow` are the methods that
+    the path takes, for a method that it does not.
     """
 
     type: ProblemType
@@ -59,6 +61,13 @@ class Problem:
     fix: str = ""
     extra: dict[str, object] = field(default_factory=dict)
     refusal: Refusal | None = None
+    allow: str = ""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What goes with it into the head of a response, besides type and length."""
+        found = [(b"retry-after", b"1")] if self.status in (429, 503) else []
+        return [*found, (b"allow", self.allow.encode())] if self.allow else found
 
     @property
     def status(self) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from understudy_shared.messages import MAX_MESSAGE_BYTES, BadMessageError, Message
+from understudy_shared.private_files import PRIVATE_FOLDER
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Remembered:
         if len(payload) > MAX_MESSAGE_BYTES:
             return self._not_saved(f"a {type(document).__name__.lower()} of {len(payload)} bytes is too large")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             _replace(self._path(type(document)), _head(payload) + b"\n" + payload)
         except OSError as error:
             return self._not_saved(error.strerror or str(error))

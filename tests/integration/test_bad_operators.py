@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -78,3 +79,35 @@ def test_an_aggregation_is_served_beside_an_operator_that_is_not(spark: SparkSes
         reply = served.look_up(["word-1"], store="op1")
         assert (reply.status, reply.problem) == (404, "unknown-store")
         assert "dropDuplicates" in reply.text
+
+
+def counted_with_a_variant(source: DataFrame) -> DataFrame:
+    """Two aggregations beside each other: what is in the state of the second, this release cannot read."""
+    newest = F.last(F.parse_json(F.concat(F.lit('{"of": "'), "word", F.lit('"}'))))
+    branches = (
+        source.groupBy("word").agg(F.count("*").cast("string").alias("said")),
+        source.groupBy("word").agg(F.to_json(newest).alias("said")),
+    )
+    return branches[0].unionAll(branches[1])
+
+
+@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id)
+def test_a_store_with_a_column_that_cannot_be_read_is_listed_with_it_and_the_others_are_served(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat
+) -> None:
+    """Spark groups by no variant, so that a key cannot hold one."""
+    checkpoint = tmp_path / "checkpoint"
+    run(spark, checkpoint, counted_with_a_variant, state_format)
+    with served_node(checkpoint, tmp_path / "data") as served:
+        served.wait_for_version(2)
+        listed = served.get("/v1/stores").body
+        (refused,) = cast(list[dict[str, object]], listed["not_served"])
+        good = {"op0", "op1"} - {str(refused["store"])}
+        assert [part for part in ("value has a column", "variant") if part not in str(refused["reason"])] == []
+        (store,) = good
+        answers = served.look_up_all([[row["word"]] for row in ROWS], store=store)
+        assert [answer["value"] for answer in answers] == [{"count": 2}] * len(ROWS)
+        reply = served.look_up(["word-1"], store=str(refused["store"]))
+        assert (reply.status, reply.problem) == (404, "unknown-store")
+        assert "variant" in reply.text
+        assert {task.partition("_")[0] for task in served.node.tasks()} == {store.removeprefix("op")}

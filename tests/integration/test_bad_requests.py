@@ -12,7 +12,7 @@ from tests.support.handmade_checkpoint import HandmadeCheckpoint
 from tests.support.served_node import ServedNode, served_node
 
 from understudy_shared.http_edge import MAX_BODY_BYTES
-from understudy_shared.lookup_requests import MAX_BATCH_KEYS
+from understudy_shared.lookup_requests import DEFAULT_KEY_BYTES, MAX_BATCH_KEYS
 
 STORE = "/v1/stores/op0"
 
@@ -54,6 +54,17 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
         (f"{STORE}/lookup?key=%7B%22wort%22:%22a%22%7D", 400, "bad-key", ["wort", "word string"]),
         (f"{STORE}/lookup?key=%5B%22a%22%5D&key=%5B%22b%22%5D", 400, "bad-request", ["'key' is given twice"]),
         (f"{STORE}/keys/%FF", 400, "bad-request", ["UTF-8"]),
+        (f"{STORE}/keys/%zz", 400, "bad-request", ["%zz", "%25"]),
+        (f"{STORE}/keys/100%", 400, "bad-request", ["100%", "%25"]),
+        (f"{STORE}/lookup?key=%zz", 400, "bad-request", ["%zz", "%25"]),
+        ("/v1/stores/%zz", 400, "bad-request", ["%zz"]),
+        ("/v1/stores/%FF", 400, "bad-request", ["UTF-8"]),
+        ("/v1%2Fstores%2Fop0", 400, "bad-request", ["v1%2Fstores", "escaped"]),
+        ("/v1%2Fstores%2Fop0%2Fmetadata%2Fa", 400, "bad-request", ["escaped"]),
+        ("/v1/stores/op0%2Fkeys%2Fa", 400, "bad-request", ["escaped"]),
+        ("/admin%2Fv1%2Flag", 400, "bad-request", ["escaped"]),
+        ("/%61dmin/v1/lag", 400, "bad-request", ["escaped"]),
+        ("/internal%2Fv1%2Flookup", 400, "bad-request", ["escaped"]),
         (f"{STORE}/keys/a?max_lga=5", 400, "bad-bound", ["'max_lga'", "max_lag"]),
         (f"{STORE}/keys/a?max_lag=-1", 400, "bad-bound", ["max_lag", "'-1'", "whole number", "max_lag=5"]),
         (f"{STORE}/keys/a?max_lag=few", 400, "bad-bound", ["max_lag", "'few'"]),
@@ -62,8 +73,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
         (f"{STORE}/keys/a?unknown_lag=maybe", 400, "bad-bound", ["unknown_lag", "serve or refuse"]),
         (f"{STORE}/keys/a?min_position=nonsense", 400, "bad-bound", ["'nonsense'", "min_position", "`position`"]),
         (f"{STORE}/keys/a?wait_ms=999999999", 400, "bad-bound", ["wait_ms"]),
-        (f"{STORE}/keys/{'x' * 5000}", 413, "too-large", ["4096", "shorter key"]),
-        (f"{STORE}/keys/{'x' * 20000}", 413, "too-large", ["16384"]),
+        (f"{STORE}/keys/{'x' * 20000}", 413, "too-large", ["16384", "POST"]),
         ("/v2/stores", 404, "unknown-path", ["/v2/stores", "/v1/stores"]),
         (f"{STORE}/nothing", 404, "unknown-path", [f"{STORE}/nothing"]),
     ],
@@ -140,9 +150,10 @@ def test_a_batch_to_an_unknown_store_is_refused_as_a_whole(served: ServedNode) -
 
 
 def test_bad_keys_of_a_batch_are_problems_of_their_own_and_the_others_are_answered(served: ServedNode) -> None:
-    keys: list[object] = [[WORDS[0]], [7], ["absent"], {"wort": "a"}, [WORDS[1]], [], {"word": WORDS[0]}, ["x" * 5000]]
+    keys: list[object] = [[WORDS[0]], [7], ["absent"], {"wort": "a"}, [WORDS[1]], [], {"word": WORDS[0]}]
+    keys += [["x" * DEFAULT_KEY_BYTES], ["x" * (DEFAULT_KEY_BYTES - 100)]]
     results = served.look_up_all(keys)
-    assert [result["status"] for result in results] == [200, 400, 404, 400, 200, 400, 200, 413]
+    assert [result["status"] for result in results] == [200, 400, 404, 400, 200, 400, 200, 413, 404]
     assert [result.get("type") for result in results] == [
         None,
         "bad-key",
@@ -152,8 +163,10 @@ def test_bad_keys_of_a_batch_are_problems_of_their_own_and_the_others_are_answer
         "bad-key",
         None,
         "too-large",
+        None,
     ]
     assert "column word (string)" in str(results[1])
+    assert "max_key_bytes" in str(results[7])
     assert results[0]["value"] == results[6]["value"] == {"count": 2, "total": 2_000_000}
 
 
@@ -161,3 +174,55 @@ def test_a_full_batch_and_a_method_nobody_takes(served: ServedNode) -> None:
     assert len(served.look_up_all([[WORDS[0]]] * MAX_BATCH_KEYS)) == MAX_BATCH_KEYS
     reply = served.post(STORE, b"")
     assert (reply.status, reply.problem) == (405, "method-not-allowed")
+    assert served.head("POST", STORE)[1]["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1/stores",
+        STORE,
+        f"{STORE}/keys/{WORDS[0]}",
+        f"{STORE}/keys/absent",
+        "/admin/v1/lag",
+        "/livez",
+        "/readyz",
+        "/metrics",
+        "/openapi.json",
+        "/v2/stores",
+        f"{STORE}/keys/%zz",
+        "/admin%2Fv1%2Flag",
+    ],
+)
+def test_head_is_answered_wherever_get_is_with_the_same_head_and_no_body(served: ServedNode, target: str) -> None:
+    status, headers, body = served.head("HEAD", target)
+    asked = served.head("GET", target)
+    assert (status, headers["content-type"], body) == (asked[0], asked[1]["content-type"], b"")
+    if target not in {
+        "/admin/v1/lag",
+        "/metrics",
+        f"{STORE}/keys/{WORDS[0]}",
+        f"{STORE}/keys/absent",
+    }:  # these tell ages
+        assert headers["content-length"] == asked[1]["content-length"]
+    assert int(headers["content-length"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "allow"),
+    [
+        ("DELETE", f"{STORE}/keys/a", "GET, HEAD"),
+        ("POST", f"{STORE}/keys/a", "GET, HEAD"),
+        ("PUT", f"{STORE}/lookup", "GET, HEAD, POST"),
+        ("POST", "/v1/stores", "GET, HEAD"),
+        ("DELETE", "/livez", "GET, HEAD"),
+        ("GET", "/internal/v1/lookup", "POST"),
+        ("HEAD", "/internal/v1/lookup", "POST"),
+    ],
+)
+def test_a_method_that_a_path_does_not_take_is_told_which_it_takes(
+    served: ServedNode, method: str, target: str, allow: str
+) -> None:
+    status, headers, body = served.head(method, target)
+    assert (status, headers["allow"], headers["content-type"]) == (405, allow, "application/problem+json")
+    assert method == "HEAD" or f"{method} is not taken" in json.loads(body)["detail"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,14 @@ from tests.support.served_node import ServedNode, served_node
 from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark_queries import wait_until
 
-from understudy_node.serving.hop import HOP_SLICE_KEYS
+from understudy_node.checkpoint.files import LocalFiles
+from understudy_node.serving.hop_lookups import HOP_SLICE_KEYS
 from understudy_shared.bounds import Bound, UnknownLag
-from understudy_shared.hop import ABSENT, FOUND, PROBLEM, encode_request
+from understudy_shared.hop import ABSENT, FOUND, PROBLEM, HopKey, encode_request
 from understudy_shared.position import decode_position
-from understudy_shared.words import Role
+from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.spark.types import Field, LongType, StructType
+from understudy_shared.words import Role, StoreName
 
 VERSION = 3
 
@@ -30,6 +35,27 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
     with served_node(checkpoint.path, folder / "data") as node:
         node.wait_for_version(VERSION)
         yield node
+
+
+class CountingFiles(LocalFiles):
+    """A checkpoint on disk, with how often each file was read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.reads: Counter[str] = Counter()
+
+    def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
+        self.reads[path] += 1
+        return super().read(path, max_bytes)
+
+
+def layout_of(served: ServedNode, *, num_hash_columns: int | None = None) -> str:
+    """What a router says whose catalogue has the store of the node, or one with other hash columns."""
+    generation = served.node.generation
+    assert generation is not None
+    holding = generation.holdings[StoreName("op0")]
+    codec = KeyCodec(holding.store.key_schema, num_hash_columns=num_hash_columns)
+    return codec.layout(holding.partitions)
 
 
 def without_age(body: dict[str, object]) -> dict[str, object]:
@@ -98,6 +124,53 @@ def test_a_partition_that_there_is_not_is_refused_and_the_others_are_answered(se
     _, outcomes = hop(served, request_of(served, group_of(served, [key._replace(partition=2), key])))
     assert outcomes[0].problem == "not-owner"
     assert outcomes[1].kind == FOUND
+
+
+def test_a_key_that_is_asked_for_in_another_partition_that_is_held_is_not_called_absent(served: ServedNode) -> None:
+    """What a router sends whose catalogue says wrongly how keys are placed."""
+    keys = keys_of(served, [[word] for word in (*WORDS, "absent")])
+    elsewhere = [key._replace(partition=1 - key.partition) for key in keys]
+    for group in (group_of(served, elsewhere), *(group_of(served, [key]) for key in elsewhere)):
+        _, outcomes = hop(served, request_of(served, group))
+        assert {outcome.problem for outcome in outcomes} == {"outdated-catalogue"}
+    _, outcomes = hop(served, request_of(served, group_of(served, [*keys, *elsewhere])))
+    assert [outcome.kind for outcome in outcomes[: len(keys)]] == [FOUND] * len(WORDS) + [ABSENT]
+    assert {outcome.problem for outcome in outcomes[len(keys) :]} == {"outdated-catalogue"}
+
+
+def test_bytes_that_are_no_key_of_the_store_are_not_called_absent(served: ServedNode) -> None:
+    rows = [b"", b"word", b"\xff" * 16, KeyCodec(StructType((Field("n", LongType()),))).encode((7,))]
+    keys = [HopKey(partition, row) for row in rows for partition in (0, 1)]
+    _, outcomes = hop(served, request_of(served, group_of(served, keys)))
+    assert {outcome.problem for outcome in outcomes} == {"outdated-catalogue"}
+
+
+def test_keys_of_another_layout_are_refused_and_a_release_that_says_none_is_answered(served: ServedNode) -> None:
+    keys = keys_of(served, [[WORDS[0]], ["absent"]])
+    layouts = [layout_of(served), "", layout_of(served, num_hash_columns=0), "of a later release"]
+    _, outcomes = hop(served, request_of(served, *(group_of(served, keys, layout=layout) for layout in layouts)))
+    assert [outcome.kind for outcome in outcomes] == [FOUND, ABSENT] * 2 + [PROBLEM] * 4
+    assert {outcome.problem for outcome in outcomes[4:]} == {"outdated-catalogue"}
+
+
+def test_a_position_older_than_the_retention_is_looked_for_in_the_storage_once(tmp_path: Path) -> None:
+    """Readers may carry it for weeks: each lookup, hop and batch with it would read the storage."""
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2, VERSION)
+    for partition in (0, 1):
+        checkpoint.write(checkpoint.snapshot_path(2, partition), checkpoint.snapshot(2, partition))
+    (checkpoint.path / "commits/0").unlink()
+    files = CountingFiles(checkpoint.path)
+    with served_node(checkpoint.path, tmp_path / "data", files=files) as served:
+        served.wait_for_version(VERSION)
+        now = decode_position(str(served.look_up([WORDS[0]]).body["position"]))
+        old = replace(now, version=1, committed_at_us=None)
+        before = files.reads["commits/0"]
+        for _ in range(5):
+            assert served.look_up([WORDS[0]], bounds=f"min_position={old.encode()}").status == 200
+            group = group_of(served, keys_of(served, [[WORDS[0]]]), bound=Bound(min_position=old))
+            _, (outcome,) = hop(served, request_of(served, group))
+            assert outcome.kind == FOUND
+        assert files.reads["commits/0"] - before <= 1
 
 
 def test_an_empty_hop_and_one_of_several_slices_are_answered_whole(served: ServedNode) -> None:

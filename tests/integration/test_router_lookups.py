@@ -41,6 +41,30 @@ async def test_a_found_key_is_the_head_of_the_router_and_the_rest_of_the_node() 
         assert known.nodes[1].hops == []
 
 
+async def test_long_keys_of_one_batch_travel_in_hops_of_which_each_fits() -> None:
+    """A part of them that one node refuses is asked of another, while the rest of them was on its way to the first."""
+
+    def refuses_some(_group: HopGroup, key: HopKey) -> HopOutcome:
+        return problem(ProblemType.STORE_ERROR) if b"refused" in key.row else found("a")
+
+    words = [f"{'refused' if at < 60 else 'taken'}-{at}-{'x' * 60_000}" for at in range(120)]
+    async with cluster(refuses_some, B) as known:
+        body = orjson.dumps({"keys": [[word] for word in words]})
+        reply = await known.http.post(f"{STORE}/lookup", content=body)
+        results = reply.json()["results"]
+        assert [result["status"] for result in results] == [200] * len(words)
+        assert [result["value"]["by"] for result in results] == ["b"] * 60 + ["a"] * 60
+        assert len(known.nodes[0].hops) > 1
+
+
+async def test_a_key_above_the_limit_is_refused_and_one_within_it_is_asked_for() -> None:
+    async with cluster(A, max_key_bytes=100_000) as known:
+        body = orjson.dumps({"keys": [["x" * 99_000], ["x" * 100_001]]})
+        results = (await known.http.post(f"{STORE}/lookup", content=body)).json()["results"]
+        assert [result["status"] for result in results] == [200, 413]
+        assert "max_key_bytes" in results[1]["fix"]
+
+
 async def test_an_absent_key_is_404_with_found_false() -> None:
     async with cluster(says(HopOutcome(ABSENT, b'"found":false,"version":7}\n'))) as known:
         reply = await known.get(f"{STORE}/lookup?key=%5B%22x%22%5D")
@@ -330,7 +354,7 @@ async def test_a_value_too_large_for_any_reply_is_a_typed_refusal() -> None:
         ("/v1/stores/nowhere/metadata/x", 404, "unknown-store"),
         ("/admin/v1/lag?store=nowhere", 404, "unknown-store"),
         ("/nowhere", 404, "unknown-path"),
-        (f"{STORE}/keys/{'x' * 5000}", 413, "too-large"),
+        (f"{STORE}/keys/{'x' * 20_000}", 413, "too-large"),
     ],
 )
 async def test_a_request_for_nothing_there_is_asks_no_node(target: str, code: int, kind: str) -> None:

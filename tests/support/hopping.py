@@ -69,11 +69,13 @@ def group_of(
     store: str = "op0",
     lineage: str = "",
     partitions: int = 0,
+    layout: str = "",
 ) -> HopGroup:
     """A group about what the node serves, but for what is said."""
     generation = served.node.generation
     assert generation is not None
-    return HopGroup(store, lineage or generation.lineage, partitions or generation.layout.partitions, bound, keys)
+    partitions = partitions or generation.layout.partitions
+    return HopGroup(store, lineage or generation.lineage, partitions, bound, keys, layout)
 
 
 def request_of(

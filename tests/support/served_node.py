@@ -78,6 +78,16 @@ class Served:
         finally:
             connection.close()
 
+    def head(self, method: str, target: str) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers by their names in lower case, and the body as it is."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
+        try:
+            connection.request(method, target)
+            response = connection.getresponse()
+            return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+        finally:
+            connection.close()
+
     def look_up(self, key: object, *, store: str = "op0", bounds: str = "") -> Reply:
         """One key in the exact form; `bounds` are further query parameters."""
         return self.get(f"/v1/stores/{store}/lookup?key={quote(json.dumps(key))}{'&' if bounds else ''}{bounds}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tests.support import checkpoint_bytes as spark
+from tests.support.handmade_checkpoint import schema_json
 
 from understudy_node.checkpoint.description import CheckpointDescription, describe
 from understudy_node.checkpoint.files import open_checkpoint_files
@@ -105,6 +107,72 @@ def test_a_query_before_its_first_commit_is_described_without_one(tmp_path: Path
     found = described(tmp_path, {"offsets/0": spark.offsets(), **aggregation(0)})
     assert found.last_commit is None
     assert len(found.operators) == 1
+
+
+def v2_schema(key: str = KEY, value: str = VALUE) -> bytes:
+    return spark.utf("v2") + spark.chunked(key) + spark.chunked(value)
+
+
+def v3_schema(*families: str, encoder: str = "NoPrefixKeyStateEncoderSpec") -> bytes:
+    told = spark.chunked(json.dumps({"keyStateEncoderType": encoder})) + spark.chunked("{    }")
+    body = b"".join(
+        spark.utf(name) + b"\0\0" + spark.chunked(KEY) + b"\0\0" + spark.chunked(VALUE) + told for name in families
+    )
+    return spark.utf("v3") + len(families).to_bytes(4, "big") + body
+
+
+NESTED = '{"type":"array","elementType":' * 2000 + '"string"' + "}" * 2000
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        pytest.param(
+            v2_schema(value=schema_json(("n", "long"), ("v", "variant"))),
+            ["value has a column v", "type variant"],
+            id="a value of an unknown type",
+        ),
+        pytest.param(
+            v2_schema(key=schema_json(("v", "geometry(4326)"))),
+            ["key has a column v", "type geometry(4326)"],
+            id="a key of an unknown type",
+        ),
+        pytest.param(
+            v2_schema(key=schema_json(("v", "string collate UNICODE_CI"))),
+            ["key has columns with a collation: v"],
+            id="a collated key",
+        ),
+        pytest.param(
+            v2_schema(value=schema_json(("v", "X")).replace('"X"', NESTED)),
+            ["value", "nested"],
+            id="a value nested too deeply",
+        ),
+        pytest.param(spark.utf("v9"), ["Version 'v9' of the state schema"], id="a later schema file"),
+        pytest.param(v3_schema("a", "b"), ["2 column families"], id="several column families"),
+        pytest.param(
+            v3_schema("a", encoder="RangeKeyScanStateEncoderSpec"),
+            ["RangeKeyScanStateEncoderSpec"],
+            id="another key encoder",
+        ),
+    ],
+)
+def test_a_store_that_cannot_be_read_does_not_stop_the_others_and_is_named_with_its_column(
+    tmp_path: Path, schema: bytes, says: list[str]
+) -> None:
+    content = BASE | aggregation(0) | aggregation(1) | {"state/1/0/_metadata/schema": schema}
+    served, refused = described(tmp_path, content).operators
+    assert served.refusals == ()
+    assert [store.name for store in served.served] == ["default"]
+    assert (refused.served, refused.unsupported) == ((), None)
+    ((name, reason),) = refused.refusals
+    assert name == "op1"
+    assert [part for part in says if part not in reason.what] == [], reason
+    assert reason.where.endswith("state/1/0/_metadata/schema")
+    assert reason.fix
+    only = BASE | aggregation(0) | {"state/0/0/_metadata/schema": schema}
+    with pytest.raises(UnsupportedError) as alone:
+        described(tmp_path / "alone", only)
+    assert [part for part in says if part not in alone.value.what] == []
 
 
 def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -52,6 +52,56 @@ def test_a_normalised_key_is_stored_under_its_own_bytes(schema_and_row: tuple[St
     ) == codec.encode(once)
 
 
+@given(schemas_and_rows(), st.integers(1, 9), st.sampled_from([None, 0, 1]))
+def test_a_stored_key_tells_its_partition_by_its_bytes_alone(
+    schema_and_row: tuple[StructType, tuple[object, ...]], partitions: int, num_hash_columns: int | None
+) -> None:
+    schema, row = schema_and_row
+    as_sent = KeyCodec(schema, is_normalised=False, num_hash_columns=num_hash_columns)
+    assert as_sent.place(as_sent.encode(row), partitions) == as_sent.partition(row, partitions)
+    codec = KeyCodec(schema, num_hash_columns=num_hash_columns)
+    stored = codec.parse_json(orjson.loads(orjson.dumps(codec.to_json(codec.encode(row)))))
+    assert codec.place(codec.encode(stored), partitions) == codec.partition(stored, partitions)
+
+
+@given(schemas_and_rows(), st.binary(max_size=80))
+def test_bytes_that_are_no_stored_key_have_no_partition(
+    schema_and_row: tuple[StructType, tuple[object, ...]], data: bytes
+) -> None:
+    codec = KeyCodec(schema_and_row[0], is_normalised=False)
+    place = codec.place(data, 8)
+    assert place is None or 0 <= place < 8
+    assert codec.place(codec.encode(schema_and_row[1]) + b"\x00", 8) is None
+
+
+def test_a_key_of_other_types_or_not_normalised_has_no_partition() -> None:
+    texts, numbers, doubles = (KeyCodec(struct_of(kind)) for kind in (StringType(), LongType(), DoubleType()))
+    assert texts.place(numbers.encode((7,)), 8) is None
+    assert numbers.place(texts.encode(("seven",)), 8) is None
+    assert doubles.place(doubles.encode((-0.0,)), 8) is None
+    assert doubles.place(doubles.encode((0.0,)), 8) == doubles.partition((0.0,), 8)
+
+
+def test_the_layout_names_all_that_decides_where_a_key_is_and_nothing_else() -> None:
+    key = struct_of(StringType(), LongType())
+    known = KeyCodec(key)
+    others = [
+        KeyCodec(key).layout(4),
+        KeyCodec(key, num_hash_columns=1).layout(8),
+        KeyCodec(key, is_normalised=False).layout(8),
+        KeyCodec(struct_of(StringType(), IntType())).layout(8),
+    ]
+    assert len({known.layout(8), *others}) == 5
+    assert KeyCodec(key, names=["a", "b"], num_hash_columns=2).layout(8) == known.layout(8)
+
+
+def test_the_layout_is_the_same_in_every_release() -> None:
+    """Nodes refuse another than theirs: a release that names them differently cannot be mixed with those before."""
+    word = StructType((Field("word", StringType()),))
+    assert KeyCodec(word).layout(8) == "25d7f0ff921ca8ee"
+    assert KeyCodec(WINDOWED).layout(200) == "582e592f59af3dd8"
+
+
 def test_an_array_an_object_and_a_path_name_the_same_key() -> None:
     codec = KeyCodec(WINDOWED)
     expected = ((0, HOUR), "N1/é")

@@ -30,20 +30,21 @@ from understudy_node.checkpoint.operators import (
 from understudy_node.checkpoint.recognition import require_checkpoint
 from understudy_node.checkpoint.schemas import ColumnFamilySchema, parse_schema_file
 from understudy_node.checkpoint.snapshots import parse_state_files
-from understudy_node.checkpoint.support import refuse_codec, refuse_encoding, why_unsupported
+from understudy_node.checkpoint.support import refuse_codec, refuse_encoding, why_unreadable, why_unsupported
 from understudy_shared.errors import CorruptFileError, UnsupportedError, VanishedError
 from understudy_shared.words import Lineage
 
 
 @dataclass(frozen=True, slots=True)
 class StoreDescription:
-    """One store. `index` is its place in the commit log's unique ids."""
+    """One store. `index` is its place in the commit log's unique ids. With an `unsupported` reason it is not served."""
 
     operator_id: int
     name: str
     index: int
     num_cols_prefix_key: int
     column_families: tuple[ColumnFamilySchema, ...]
+    unsupported: UnsupportedError | None = None
 
     def directory(self, partition: int) -> str:
         """Where a partition's files are, relative to the checkpoint."""
@@ -59,6 +60,24 @@ class OperatorDescription:
     partitions: int
     stores: tuple[StoreDescription, ...]
     unsupported: UnsupportedError | None
+
+    @property
+    def served(self) -> tuple[StoreDescription, ...]:
+        """The stores that this release reads: one that it does not keeps no other from being served."""
+        return tuple(store for store in self.stores if store.unsupported is None)
+
+    def default_name(self, store: StoreDescription) -> str:
+        """`op{N}`, or `op{N}.{store}` for an operator of several stores."""
+        return f"op{self.operator_id}" if len(self.stores) == 1 else f"op{self.operator_id}.{store.name}"
+
+    @property
+    def refusals(self) -> tuple[tuple[str, UnsupportedError], ...]:
+        """Why it, or what of it, is not served: the name of a store, "" for all of the operator, and the reason."""
+        if self.unsupported is not None:
+            return (("", self.unsupported),)
+        return tuple(
+            (self.default_name(store), store.unsupported) for store in self.stores if store.unsupported is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +124,7 @@ def describe(files: CheckpointFiles) -> CheckpointDescription:
             where=files.url,
             fix="Only stateful queries can be looked up: add an aggregation, or query the sink instead",
         )
-    if operators and all(operator.unsupported is not None for operator in operators):
+    if operators and not any(operator.served for operator in operators):
         raise _refusal_of_all(operators, files.url)
     changelogs = _writes_changelogs(files, offsets, operators)
     if offsets is not None and (offsets.properties.provider == "hdfs" or changelogs):
@@ -149,8 +168,9 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
         if unsupported is None
         else ()
     )
+    served = [store for store in stores if store.unsupported is None]
     # Without key columns everything is in partition 0, whatever the number of shuffle partitions.
-    keyless = bool(stores) and not any(_has_key(family) for store in stores for family in store.column_families)
+    keyless = bool(served) and not any(_has_key(family) for store in served for family in store.column_families)
     return OperatorDescription(
         operator_id=operator_id,
         operator_name=metadata.operator_name,
@@ -183,8 +203,14 @@ def _describe_store(files: CheckpointFiles, operator_id: int, index: int, store:
         path = f"state/{operator_id}/_stateSchema/{store.name}/{store.schema_file_names[-1]}"
     else:
         path = f"{store_directory(operator_id, 0, store.name)}/_metadata/schema"
-    families = parse_schema_file(files.read(path), name=path)
-    return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families)
+    families: tuple[ColumnFamilySchema, ...] = ()
+    unsupported: UnsupportedError | None
+    try:
+        families = parse_schema_file(files.read(path), name=path)
+        unsupported = why_unreadable(families, where=f"{files.url}/{path}")
+    except UnsupportedError as error:
+        unsupported = error
+    return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families, unsupported)
 
 
 def _has_key(family: ColumnFamilySchema) -> bool:
@@ -206,7 +232,7 @@ def _writes_changelogs(
 
 
 def _refusal_of_all(operators: tuple[OperatorDescription, ...], url: str) -> UnsupportedError:
-    reasons = [operator.unsupported for operator in operators if operator.unsupported is not None]
+    reasons = [reason for operator in operators for _, reason in operator.refusals]
     if len(reasons) == 1:
         return reasons[0]
     fixes = dict.fromkeys(reason.fix for reason in reasons)

@@ -5,12 +5,16 @@ Rule: what is not in the table is refused by name, with what is supported and wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_shared.errors import UnsupportedError
+from understudy_shared.spark.key_codec import COLLATION_FIX
+from understudy_shared.spark.types import StructType, collated_columns, parse_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,10 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
 
 SUPPORTED_CODECS: Final = frozenset({"lz4", "zstd", "snappy"})
 SUPPORTED_ENCODINGS: Final = frozenset({"unsaferow"})
+
+_SUPPORTED_ENCODER: Final = re.compile(r"\bNoPrefixKeyStateEncoder(?:Spec)?\b")
+"""Keys as they are. The others put a prefix, or an order, into the bytes."""
+_NEWER_UNDERSTUDY: Final = "A newer Spark, or another operator, wrote it: use a newer Understudy"
 
 _MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -71,6 +79,34 @@ def why_unsupported(
             where=where,
             fix=f"Supported: {', '.join(sorted(row.state_format_versions))} ({row.state_format_conf}); the format is "
             "fixed when a checkpoint is created: start the query on a new one",
+        )
+    return None
+
+
+def why_unreadable(families: Sequence[ColumnFamilySchema], *, where: str) -> UnsupportedError | None:
+    """`None` when a store of a supported operator can be served, else the refusal, which names the column."""
+    if len(families) != 1:
+        return UnsupportedError(
+            f"It has {len(families)} column families, and one is read", where=where, fix=_NEWER_UNDERSTUDY
+        )
+    (family,) = families
+    if family.key_encoder is not None and not _SUPPORTED_ENCODER.search(family.key_encoder):
+        return UnsupportedError(
+            f"Its keys are encoded by {family.key_encoder:.200}", where=where, fix=_NEWER_UNDERSTUDY
+        )
+    key: StructType | None = None
+    for part, schema in (("key", family.key_schema), ("value", family.value_schema)):
+        try:
+            parsed = parse_schema(schema)
+        except UnsupportedError as error:
+            return UnsupportedError(f"Its {part} has a {error.where}: {error.what}", where=where, fix=error.fix)
+        except RecursionError:
+            return UnsupportedError(f"Its {part} is nested too deeply", where=where, fix="Store a flatter structure")
+        key = key or parsed
+    collated = () if key is None else collated_columns(key)
+    if collated:
+        return UnsupportedError(
+            f"Its key has columns with a collation: {', '.join(collated)}", where=where, fix=COLLATION_FIX
         )
     return None
 

@@ -25,6 +25,7 @@ from understudy_shared.clock import SystemClock
 from understudy_shared.errors import SettingsError
 from understudy_shared.http_service import Departure
 from understudy_shared.messages import Applied, Endpoint, Heartbeat
+from understudy_shared.private_files import keep_files_private
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
 
@@ -46,6 +47,7 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
             fix="Say with --advertise-host by which name or address this node is reached",
         )
     parse_seeds(told.seed)
+    keep_files_private()
     node, listener = open_node(told, advertised_host=told.advertised_host, advertised_port=told.advertise_port)
     try:
         node.assign({})

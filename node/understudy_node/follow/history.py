@@ -1,7 +1,7 @@
 """The committed history: what the commit log and the offset log say of each version.
 
-Records are read when asked for and kept in a bounded cache; a purged commit file is remembered as such only by its
-absence. Everything here was read after its commit file existed, so it never changes again.
+Records are read when asked for and kept in a bounded cache. Everything here was read after its commit file existed, so
+it never changes again; another life of the checkpoint, or a rewound one, gets another `History`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from understudy_shared.errors import CorruptFileError, UnderstudyError, Vanished
 
 MAX_RECORDS = 4096
 """Cached versions. Spark retains 100 commits by default; a record is about 1 KiB plus its unique ids."""
+
+MAX_PURGED = 4096
+"""Versions kept of which it is known that Spark purged them: readers may come with any old position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class History:
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
         self._records: OrderedDict[int, CommitRecord] = OrderedDict()
+        self._purged: OrderedDict[int, None] = OrderedDict()
         self._lock = Lock()
 
     def record(self, version: int) -> CommitRecord | None:
@@ -95,6 +99,25 @@ class History:
         except UnderstudyError:
             return None  # who follows says what is wrong with it; who only reads still gets the version before
         return None if record is None else record.committed_at_ns
+
+    def learn_commit_time(self, version: int) -> None:
+        """Read c(v) of a version that is known to have been committed; that it was purged is kept as well."""
+        try:
+            is_purged = self.record(version) is None
+        except UnderstudyError:
+            return  # the storage failed: it may be there, and is looked for again
+        if is_purged:
+            with self._lock:
+                self._purged[version] = None
+                while len(self._purged) > MAX_PURGED:
+                    self._purged.popitem(last=False)
+
+    def is_commit_time_learned(self, version: int) -> bool:
+        """Whether reading the storage could tell anything more of a version that was committed."""
+        if version < 1:
+            return True
+        with self._lock:
+            return version in self._records or version in self._purged
 
     def known_commit_time_ns(self, version: int) -> int | None:
         """c(v) if it was read already; never touches the storage, so lookups may ask."""

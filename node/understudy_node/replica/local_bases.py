@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from understudy_node.checkpoint.files import DISK_FULL, FetchMethod, FileStat
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.private_files import PRIVATE_FOLDER, private_folder
 from understudy_shared.words import ApplicationId, Lineage, TaskId
 
 RECORD = "base.json"
@@ -73,7 +74,7 @@ class LocalBases:
         """Tables brought here, by the way in which."""
         self._serials = count(1)
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise UnderstudyError(
@@ -113,7 +114,8 @@ class LocalBases:
         while (directory := store / f"{version}-{next(self._serials)}").exists():
             pass
         with writing(directory):
-            directory.mkdir(parents=True)
+            private_folder(self.root / store.relative_to(self.root).parts[0])  # the application's
+            directory.mkdir(mode=PRIVATE_FOLDER, parents=True)
         return directory
 
     def finish(self, directory: Path, record: BaseRecord) -> LocalBase:

@@ -17,10 +17,22 @@ from understudy_node.serving.reads import Reads, batch_slices
 from understudy_node.serving.visibility import Visibility
 from understudy_shared.bounds import Bound, Refusal
 from understudy_shared.errors import UnderstudyError
-from understudy_shared.http_edge import JSON_TYPE, App, Receive, Scope, Send, bug, not_allowed, read_body, send_reply
+from understudy_shared.http_edge import (
+    JSON_TYPE,
+    App,
+    Receive,
+    Scope,
+    Send,
+    bug,
+    not_allowed,
+    read_body,
+    send_problem,
+    send_reply,
+    without_body,
+)
 from understudy_shared.http_target import split_path
 from understudy_shared.lookup_requests import parse_batch
-from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.problems import Problem, ProblemError, ProblemType, problem_of
 
 _PREFIX = b"/v1/stores/"
 _CALLS = (b"keys", b"lookup")
@@ -45,9 +57,12 @@ class LookupsFirst:
                 if call.startswith(b"keys/") or call in _CALLS:
                     if scope["method"] == "GET":
                         return await self._lookup(raw_path, scope["query_string"], send)
+                    if scope["method"] == "HEAD":
+                        return await self._lookup(raw_path, scope["query_string"], without_body(send))
                     if scope["method"] == "POST" and call == b"lookup":
                         return await self._batch(raw_path, receive, send)
-                    return await self._reply("lookup", not_allowed(scope["method"]), send)
+                    allow = "GET, HEAD, POST" if call == b"lookup" else "GET, HEAD"
+                    return await self._reply("lookup", not_allowed(scope["method"], allow), send)
         return await self._app(scope, receive, send)
 
     async def _lookup(self, raw_path: bytes, query: bytes, send: Send) -> None:
@@ -135,7 +150,7 @@ class LookupsFirst:
             await send_reply(send, outcome.status, outcome.body, JSON_TYPE)
         else:
             self.requests[operation, outcome.type.slug] += 1
-            await send_reply(send, outcome.status, outcome.body(), CONTENT_TYPE)
+            await send_problem(send, outcome)
 
 
 def _may_pass(outcome: Answer | Problem) -> bool:

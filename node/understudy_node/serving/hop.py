@@ -9,38 +9,60 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import cast
 
-from understudy_node.serving.lookup import Holding, Reading
+from understudy_node.serving.hop_lookups import (
+    HOP_SLICE_KEYS,
+    LATE,
+    TOO_LARGE,
+    GroupLookups,
+    not_here,
+    outcome_of,
+    outdated,
+)
+from understudy_node.serving.lookup import Holding
 from understudy_node.serving.reads import Reads
-from understudy_shared.bounds import Bound, Refusal
+from understudy_shared.bounds import Refusal
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.hop import (
-    ABSENT,
     CONTENT_TYPE,
-    FOUND,
     MAX_HOP_BYTES,
     PATH,
-    PROBLEM,
     BadHopError,
     HopGroup,
-    HopKey,
     HopOutcome,
     HopReply,
     HopRequest,
+    decode_in_steps,
     decode_request,
     encode_reply,
 )
-from understudy_shared.http_edge import App, Receive, Scope, Send, bug, not_allowed, read_body, send_reply
+from understudy_shared.http_edge import (
+    App,
+    Receive,
+    Scope,
+    Send,
+    bug,
+    not_allowed,
+    read_body,
+    send_problem,
+    send_reply,
+    without_body,
+)
 from understudy_shared.plausible import is_later, is_plausible
-from understudy_shared.problems import CONTENT_TYPE as PROBLEM_TYPE
-from understudy_shared.problems import Problem, ProblemType, problem_of, refused
+from understudy_shared.problems import Problem, ProblemError, ProblemType, problem_of, refused
 from understudy_shared.words import StoreName
 
-HOP_SLICE_KEYS = 200
-"""Keys answered between two turns of the event loop: about a millisecond."""
+SMALL_HOP_BYTES = 16 * 1024
+"""Decoded at once, in about a millisecond at most; longer ones in slices."""
 
+GROUP_COST_KEYS = 20
+"""A group costs as much as so many keys, be it refused: a bound of its own, a refusal with its candidates."""
+
+MAX_REPLY_BYTES = MAX_HOP_BYTES
+
+_ONE_STEP = (0,)
 _RAW_PATH = PATH.encode()
 
 Order = Callable[[], tuple[int, int]]
@@ -67,14 +89,14 @@ class Hops:
         replied = await self._replied(scope["method"], receive)
         if isinstance(replied, Problem):
             self._requests["hop", replied.type.slug] += 1
-            await send_reply(send, replied.status, replied.body(), PROBLEM_TYPE)
+            await send_problem(without_body(send) if scope["method"] == "HEAD" else send, replied)
         else:
             self._requests["hop", "answered"] += 1
             await send_reply(send, 200, replied, CONTENT_TYPE)
 
     async def _replied(self, method: str, receive: Receive) -> bytes | Problem:
         if method != "POST":
-            return not_allowed(method)
+            return not_allowed(method, "POST")
         if self._in_flight >= self._max_in_flight:
             return Problem(ProblemType.OVERLOADED, f"{self._in_flight} hops are in flight", fix="Ask another replica")
         self._in_flight += 1
@@ -91,29 +113,42 @@ class Hops:
 
     async def _answer(self, body: bytes) -> bytes:
         began_s = time.monotonic()
-        request = decode_request(body)
+        request = decode_request(body) if len(body) <= SMALL_HOP_BYTES else await _decoded(body, began_s)
         deadline_s = began_s + request.deadline_ms / 1000
         outcomes: list[HopOutcome] = []
-        since_turn, is_late = 0, request.deadline_ms <= 0
+        since_turn, body_bytes = 0, 0
+        over = LATE if request.deadline_ms <= 0 else None
         for group in request.groups:
-            lookups = await self._lookups(request, group, deadline_s)
-            if isinstance(lookups, Problem):
-                outcomes += [_outcome(lookups)] * len(group.keys)
-                continue
-            for count in () if is_late else lookups:
+            lookups = over or await self._lookups(request, group, deadline_s)
+            since_turn += GROUP_COST_KEYS
+            for count in _ONE_STEP if isinstance(lookups, HopOutcome) else lookups:
                 since_turn += count
                 if since_turn >= HOP_SLICE_KEYS:
                     since_turn = 0
                     await asyncio.sleep(0)
-                if time.monotonic() >= deadline_s:
-                    is_late = True
-                    break
-            outcomes += lookups.outcomes()
+                if over is None:
+                    over = _why_over(lookups, body_bytes, deadline_s)
+                    if over is not None:
+                        break
+            if isinstance(lookups, HopOutcome):
+                outcomes += [lookups] * len(group.keys)
+            else:
+                outcomes += lookups.outcomes(over or LATE)
+                body_bytes += lookups.body_bytes
         term, epoch = (0, 0) if self._order is None else self._order()
         return encode_reply(HopReply(term, epoch, self._reads.end_version, outcomes))
 
-    async def _lookups(self, request: HopRequest, group: HopGroup, deadline_s: float) -> GroupLookups | Problem:
-        """What answers a group, or why nothing of it can be answered here."""
+    async def _lookups(self, request: HopRequest, group: HopGroup, deadline_s: float) -> GroupLookups | HopOutcome:
+        """What answers a group, or what comes of all its keys."""
+        holding = await self._holding(request, group, deadline_s)
+        if isinstance(holding, Problem):
+            return outcome_of(holding)
+        end_version = request.end_version
+        known_end = end_version if is_plausible(end_version, self._reads.end_version) else 0
+        return GroupLookups(holding, group.keys, group.bound, known_end)
+
+    async def _holding(self, request: HopRequest, group: HopGroup, deadline_s: float) -> Holding | Problem:
+        """What this node has of a group's store, or why nothing of the group can be answered here."""
         bound = group.bound
         asked = (request.term, request.epoch)
         if bound.require_active and self._order is not None and is_later(asked, self._order()):
@@ -130,7 +165,7 @@ class Hops:
         except UnderstudyError as error:
             return problem_of(error)
         if request.application_id != self._reads.application_id:
-            return _not_here(f"this node serves {self._reads.application_id}, not {request.application_id}")
+            return not_here(f"this node serves {self._reads.application_id}, not {request.application_id}")
         if group.lineage != generation.lineage:
             return Problem(
                 ProblemType.LINEAGE_CHANGED,
@@ -143,84 +178,30 @@ class Hops:
             known = ", ".join(sorted(generation.holdings)) or "none"
             detail = f"there is no store {group.store!r}"
             return Problem(ProblemType.UNKNOWN_STORE, detail, where="store", fix=f"Stores here: {known}")
+        if group.layout and group.layout != holding.layout:
+            return outdated(f"keys of {group.store} are encoded and placed by layout {holding.layout} here")
         if group.partitions != holding.partitions:
-            return _not_here(f"{group.store} has {holding.partitions} partitions here, not {group.partitions}")
-        end_version = request.end_version
-        known_end = end_version if is_plausible(end_version, self._reads.end_version) else 0
-        return GroupLookups(holding, group.keys, bound, known_end)
+            return not_here(f"{group.store} has {holding.partitions} partitions here, not {group.partitions}")
+        return holding
 
 
-class GroupLookups:
-    """The lookups of one group, partition by partition: each is read at one version throughout.
+def _why_over(lookups: GroupLookups | HopOutcome, body_bytes: int, deadline_s: float) -> HopOutcome | None:
+    """What comes of the keys that are left, once nothing more is to be looked up."""
+    if time.monotonic() >= deadline_s:
+        return LATE
+    if not isinstance(lookups, HopOutcome) and body_bytes + lookups.body_bytes > MAX_REPLY_BYTES:
+        return TOO_LARGE
+    return None
 
-    Iterating does the work, in slices, and yields the keys done in each; what was not reached has the deadline's
-    problem.
-    """
 
-    def __init__(self, holding: Holding, keys: Sequence[HopKey], bound: Bound, known_end: int) -> None:
-        self._holding = holding
-        self._keys = keys
-        self._bound = bound
-        self._known_end = known_end
-        self._done: list[HopOutcome | None] = [None] * len(keys)
-
-    def __iter__(self) -> Iterator[int]:
-        keys = self._keys
-        if len(keys) == 1:
-            partition, row = keys[0]
-            self._done = [*self._look_up(self._read_from(partition), [row])]
-            yield 1
-            return
-        by_partition: dict[int, list[int]] = {}
-        for index, key in enumerate(keys):
-            indexes = by_partition.get(key[0])
-            if indexes is None:
-                by_partition[key[0]] = [index]
-            else:
-                indexes.append(index)
-        done = self._done
-        for partition, indexes in by_partition.items():
-            reading = self._read_from(partition)
-            for start in range(0, len(indexes), HOP_SLICE_KEYS):
-                part = indexes[start : start + HOP_SLICE_KEYS]
-                outcomes = self._look_up(reading, [keys[index][1] for index in part])
-                for index, outcome in zip(part, outcomes, strict=True):
-                    done[index] = outcome
-                yield len(part)
-
-    def outcomes(self) -> list[HopOutcome]:
-        """In the order of the keys."""
-        done = self._done
-        if None not in done:
-            return cast(list[HopOutcome], done)
-        late = _outcome(Problem(ProblemType.DEADLINE, "the hop's deadline passed before this key"))
-        return [late if outcome is None else outcome for outcome in done]
-
-    def _read_from(self, partition: int) -> Reading | HopOutcome:
-        """The version to answer a partition's keys from, or what comes of all of them."""
-        if partition >= self._holding.partitions:
-            return _outcome(_not_here(f"there is no partition {partition}"))
-        reading = self._holding.read_from(partition, self._bound, self._known_end)
-        return _outcome(reading) if isinstance(reading, Problem) else reading
-
-    def _look_up(self, reading: Reading | HopOutcome, rows: list[bytes]) -> list[HopOutcome]:
-        if isinstance(reading, HopOutcome):
-            return [reading] * len(rows)
-        holding = self._holding
+async def _decoded(body: bytes, began_s: float) -> HopRequest:
+    """A large request, decoded in slices; the problem of one whose deadline passes meanwhile."""
+    steps = decode_in_steps(body)
+    while True:
         try:
-            prefix, rest = holding.row_prefix, holding.rest
-            keys = [prefix + row for row in rows] if prefix else rows
-            values = reading.view.stores[holding.store.store_name].get_many(keys)
-            return [HopOutcome(ABSENT if value is None else FOUND, rest(value, reading)) for value in values]
-        except UnderstudyError as error:
-            if len(rows) == 1:
-                return [_outcome(problem_of(error))]
-            return [outcome for row in rows for outcome in self._look_up(reading, [row])]  # damage is of some keys
-
-
-def _outcome(problem: Problem) -> HopOutcome:
-    return HopOutcome(PROBLEM, problem.body())
-
-
-def _not_here(detail: str) -> Problem:
-    return Problem(ProblemType.NOT_OWNER, detail, fix="Read the catalogue and the assignment again")
+            deadline_ms = next(steps)
+        except StopIteration as end:
+            return cast(HopRequest, end.value)
+        if time.monotonic() >= began_s + deadline_ms / 1000:
+            raise ProblemError(Problem(ProblemType.DEADLINE, "the deadline passed while the hop was decoded"))
+        await asyncio.sleep(0)

@@ -49,6 +49,7 @@ class Holding:
     """What this node holds of one store, and how to ask it.
 
     `row_prefix` is what the provider puts before a row: RocksDB a version byte, the HDFS-backed provider nothing.
+    `layout` names what its keys are encoded and placed by.
     """
 
     store: ServedStore
@@ -58,11 +59,13 @@ class Holding:
     replicas: Mapping[int, TaskReplica]
     row_prefix: bytes
     json_name: bytes
+    layout: str
+    max_key_bytes: int
 
     def resolve(self, row: tuple[object, ...]) -> Key:
         """The key of a parsed row; hashing says the partition, as it did for Spark."""
         codec = self.store.codec
-        encoded = encoded_key(codec, row)
+        encoded = encoded_key(codec, row, self.max_key_bytes)
         partition = codec.partition(row, self.partitions)
         return Key(partition, self.row_prefix + encoded, orjson.dumps(codec.to_json(encoded)))
 

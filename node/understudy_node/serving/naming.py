@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from understudy_node.checkpoint.description import CheckpointDescription
+from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription
 from understudy_node.serving.results import ResultAlias
-from understudy_node.serving.stores import AliasError, StoreAlias, default_name, served_stores
+from understudy_node.serving.stores import AliasError, StoreAlias, served_stores
 from understudy_shared.messages import AnnouncedStore, Announcement
 
 
@@ -51,13 +51,17 @@ def naming_of(
 
 def _only_store(description: CheckpointDescription, announced: AnnouncedStore) -> str:
     for operator in description.operators:
-        if operator.operator_id == announced.operator_id and len(operator.stores) == 1:
-            return default_name(operator, operator.stores[0])
-    known = [str(operator.operator_id) for operator in description.operators if len(operator.stores) == 1]
+        if operator.operator_id == announced.operator_id and _has_one_store(operator):
+            return operator.default_name(operator.stores[0])
+    known = [str(operator.operator_id) for operator in description.operators if _has_one_store(operator)]
     raise AliasError(
-        f"the query has no operator {announced.operator_id} with one store",
+        f"the query has no operator {announced.operator_id} with one store that is served",
         fix=f"Operators with one store: {', '.join(known) or 'none'}",
     )
+
+
+def _has_one_store(operator: OperatorDescription) -> bool:
+    return len(operator.stores) == len(operator.served) == 1
 
 
 def _alias(announced: AnnouncedStore) -> StoreAlias:

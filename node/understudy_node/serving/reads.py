@@ -90,8 +90,8 @@ class Reads:
     async def learn(self, position: Position) -> None:
         """Read when a position's version was committed here, once, off the event loop: it shows a rewound history."""
         history = self._node.history
-        if position.version <= self._node.end.version and history.known_commit_time_ns(position.version) is None:
-            await asyncio.to_thread(history.commit_time_ns, position.version)
+        if position.version <= self._node.end.version and not history.is_commit_time_learned(position.version):
+            await asyncio.to_thread(history.learn_commit_time, position.version)
 
     def _parse(self, generation: Generation, raw_path: bytes, query: bytes) -> Request:
         match split_path(raw_path):
@@ -131,9 +131,9 @@ def _holding(generation: Generation, name: str) -> Holding:
         return holding
     known = ", ".join(sorted(generation.holdings)) or "none"
     unsupported = [
-        f"op{operator.operator_id}: {operator.unsupported.what}"
+        f"{store or f'op{operator.operator_id}'}: {reason.what}"
         for operator in generation.description.operators
-        if operator.unsupported is not None
+        for store, reason in operator.refusals
     ]
     hint = f" Not served: {'; '.join(unsupported)}." if unsupported else ""
     raise UnknownStoreError(f"there is no store {name!r}", where="path", fix=f"Stores here: {known}.{hint}")

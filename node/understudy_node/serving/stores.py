@@ -126,8 +126,10 @@ def served_stores(
     defaults = set()
     for operator in description.operators:
         for store in operator.stores:
-            default = default_name(operator, store)
+            default = operator.default_name(store)
             defaults.add(default)
+            if store.unsupported is not None:
+                continue  # named for what it will be served as by a later release
             served = _serve(operator, store, default, aliases.get(default, StoreAlias()))
             if served.name in stores:
                 raise AliasError(f"two stores are named {served.name!r}", fix="Give each store a name of its own")
@@ -137,11 +139,6 @@ def served_stores(
         known = ", ".join(sorted(defaults)) or "none"
         raise AliasError(f"there is no store {unknown[0]!r} to give an alias to", fix=f"The checkpoint has: {known}")
     return stores
-
-
-def default_name(operator: OperatorDescription, store: StoreDescription) -> str:
-    """`op{N}`, or `op{N}.{store}` for an operator of several stores."""
-    return f"op{operator.operator_id}" if len(operator.stores) == 1 else f"op{operator.operator_id}.{store.name}"
 
 
 def _serve(operator: OperatorDescription, store: StoreDescription, default: str, alias: StoreAlias) -> ServedStore:

@@ -17,10 +17,22 @@ from understudy_router.serving.reads import Reads, keyed
 from understudy_shared.bounds import Bound
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.hop import FOUND, HopKey
-from understudy_shared.http_edge import JSON_TYPE, App, Receive, Scope, Send, bug, not_allowed, read_body, send_reply
+from understudy_shared.http_edge import (
+    JSON_TYPE,
+    App,
+    Receive,
+    Scope,
+    Send,
+    bug,
+    not_allowed,
+    read_body,
+    send_problem,
+    send_reply,
+    without_body,
+)
 from understudy_shared.http_target import split_path
 from understudy_shared.lookup_requests import parse_batch
-from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.problems import Problem, ProblemError, ProblemType, problem_of
 
 PARSE_SLICE_KEYS = 200
 """Keys parsed and hashed between two turns of the event loop: about 2 ms."""
@@ -48,9 +60,12 @@ class LookupsFirst:
                 if call.startswith(b"keys/") or call in _CALLS:
                     if scope["method"] == "GET":
                         return await self._lookup(raw_path, scope["query_string"], receive, send)
+                    if scope["method"] == "HEAD":
+                        return await self._lookup(raw_path, scope["query_string"], receive, without_body(send))
                     if scope["method"] == "POST" and call == b"lookup":
                         return await self._batch(raw_path, receive, send)
-                    return await self._refuse("lookup", not_allowed(scope["method"]), send)
+                    allow = "GET, HEAD, POST" if call == b"lookup" else "GET, HEAD"
+                    return await self._refuse("lookup", not_allowed(scope["method"], allow), send)
         return await self._app(scope, receive, send)
 
     async def _lookup(self, raw_path: bytes, query: bytes, receive: Receive, send: Send) -> None:
@@ -107,30 +122,40 @@ class LookupsFirst:
             case _:
                 raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "batches go to /v1/stores/{store}/lookup"))
         keys, told = parse_batch(await read_body(receive))
-        results = await batch_results(self._forwarder, route, self._reads.bound(route, told), keys, receive)
+        parsed = await parsed_keys(route, keys, self._reads.max_key_bytes)
+        results = await batch_results(self._forwarder, route, self._reads.bound(route, told), parsed, receive)
         return b'{"results":[' + b",".join(results) + b"]}\n"
 
     async def _refuse(self, operation: str, problem: Problem, send: Send) -> None:
         self.requests[operation, problem.type.slug] += 1
-        await send_reply(send, problem.status, problem.body(), CONTENT_TYPE)
+        await send_problem(send, problem)
+
+
+Parsed = tuple[HopKey, bytes] | Problem
+"""A key of a batch and the beginning of its answer; or why it is none."""
+
+
+async def parsed_keys(route: StoreRoute, keys: Sequence[object], max_key_bytes: int) -> list[Parsed]:
+    """The keys of a batch, parsed, encoded and placed, a bounded slice at a time."""
+    parsed: list[Parsed] = []
+    for start in range(0, len(keys), PARSE_SLICE_KEYS):
+        parsed += [_parsed(route, key, max_key_bytes) for key in keys[start : start + PARSE_SLICE_KEYS]]
+        await asyncio.sleep(0)
+    return parsed
 
 
 async def batch_results(
-    forwarder: Forwarder, route: StoreRoute, bound: Bound, keys: Sequence[object], receive: Receive
+    forwarder: Forwarder, route: StoreRoute, bound: Bound, parsed: Sequence[Parsed], receive: Receive
 ) -> list[bytes]:
     """The results of a batch as JSON objects, in the order of its keys; a key that is none is its own result."""
-    parsed: list[tuple[HopKey, bytes] | Problem] = []
-    for start in range(0, len(keys), PARSE_SLICE_KEYS):
-        parsed += [_parsed(route, key) for key in keys[start : start + PARSE_SLICE_KEYS]]
-        await asyncio.sleep(0)
     asked = [item[0] for item in parsed if not isinstance(item, Problem)]
     answers = iter(await forwarder.look_up_many(route, bound, asked, receive) if asked else ())
     return [item.body().rstrip() if isinstance(item, Problem) else _result(item[1], next(answers)) for item in parsed]
 
 
-def _parsed(route: StoreRoute, key: object) -> tuple[HopKey, bytes] | Problem:
+def _parsed(route: StoreRoute, key: object, max_key_bytes: int) -> Parsed:
     try:
-        return keyed(route, route.codec.parse_json(key))
+        return keyed(route, route.codec.parse_json(key), max_key_bytes)
     except UnderstudyError as error:
         return problem_of(error)
 

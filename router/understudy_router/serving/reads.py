@@ -14,7 +14,14 @@ from understudy_router.catalogue import StoreRoute, Stores
 from understudy_shared.bounds import NO_BOUND, Bound
 from understudy_shared.hop import HopKey
 from understudy_shared.http_target import split_path
-from understudy_shared.lookup_requests import TargetCache, Told, encoded_key, key_and_told, unknown_path
+from understudy_shared.lookup_requests import (
+    DEFAULT_KEY_BYTES,
+    TargetCache,
+    Told,
+    encoded_key,
+    key_and_told,
+    unknown_path,
+)
 from understudy_shared.problems import ProblemError
 from understudy_shared.spark.key_codec import Row
 from understudy_shared.store_bounds import StoreBounds
@@ -35,8 +42,11 @@ class Request(NamedTuple):
 class Reads:
     """Parses by the stores that are known at that moment; `stores` raises the problem of knowing none."""
 
-    def __init__(self, stores: Callable[[], Stores], store_bounds: StoreBounds) -> None:
+    def __init__(
+        self, stores: Callable[[], Stores], store_bounds: StoreBounds, *, max_key_bytes: int = DEFAULT_KEY_BYTES
+    ) -> None:
         self.store_bounds = store_bounds
+        self.max_key_bytes = max_key_bytes
         self._stores = stores
         self._parsed_by: Stores | None = None
         self._targets: TargetCache[Request] = TargetCache()
@@ -77,15 +87,15 @@ class Reads:
             case ["v1", "stores", name, *form] if form and form[0] in {"keys", "lookup"}:
                 route = stores.get(name)
                 row, told = key_and_told(route.codec, form, query)
-                key, head = keyed(route, row)
+                key, head = keyed(route, row, self.max_key_bytes)
                 return Request(route, self.bound(route, told), (key,), head)
             case _:
                 raise ProblemError(unknown_path(raw_path))
 
 
-def keyed(route: StoreRoute, row: Row) -> tuple[HopKey, bytes]:
+def keyed(route: StoreRoute, row: Row, max_key_bytes: int) -> tuple[HopKey, bytes]:
     """A row as it travels, and the beginning of its answer; hashing says the partition, as it did for Spark."""
-    encoded = encoded_key(route.codec, row)
+    encoded = encoded_key(route.codec, row, max_key_bytes)
     key = orjson.dumps(route.codec.to_json(encoded))
     return HopKey(route.codec.partition(row, route.partitions), encoded), b'{"store":%b,"key":%b,' % (
         route.json_name,

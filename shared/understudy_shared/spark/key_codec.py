@@ -5,9 +5,13 @@ Pure; built once per key schema, used for every lookup.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import struct
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
-from understudy_shared.errors import BadKeyError, UnsupportedError
+from understudy_shared.errors import BadKeyError, CorruptFileError, UnsupportedError
 from understudy_shared.spark.json_values import (
     compile_json_parser,
     compile_json_printer,
@@ -28,12 +32,16 @@ from understudy_shared.spark.types import (
     collated_columns,
     field_count,
 )
-from understudy_shared.spark.unsafe_row import compile_row_encoder
+from understudy_shared.spark.unsafe_row import RowDecoder, compile_row_decoder, compile_row_encoder
 
 Row = tuple[object, ...]
 
 MAX_KEY_FIELDS = 1024
 """At every depth together; they take a third of a second to compile."""
+COLLATION_FIX = "Group by the column with collation UTF8_BINARY; Spark's state store refuses other collations too"
+
+LAYOUT_CHARS = 16
+"""64 bits: it tells mistakes apart, it does not withstand an attacker, who would copy it."""
 
 
 class KeyCodec:
@@ -59,7 +67,7 @@ class KeyCodec:
             raise UnsupportedError(
                 f"key columns with a collation are not supported: {', '.join(collated)}",
                 where=key.name,
-                fix="Group by the column with collation UTF8_BINARY; Spark's state store refuses other collations too",
+                fix=COLLATION_FIX,
             )
         _refuse_unfit(key, names, num_hash_columns)
         self.key = key
@@ -69,6 +77,7 @@ class KeyCodec:
             {"name": name, "type": field.type.name, "example": example_of(field.type)}
             for name, field in zip(self.names, key.fields, strict=True)
         )
+        self.is_normalised = is_normalised
         self._parse = compile_json_parser(key, self.names)
         self._normalise = compile_normaliser(key) if is_normalised else None
         self._hash = compile_row_hash(StructType(key.fields[: self.num_hash_columns]))
@@ -105,6 +114,32 @@ class KeyCodec:
     def partition(self, row: Row, partitions: int) -> int:
         """The store partition of a key; 0 when no column decides it."""
         return partition_of(self._hash(row), partitions) if self.num_hash_columns else 0
+
+    def layout(self, partitions: int) -> str:
+        """Names all that decides how a key is encoded and where it is. Two codecs of one layout never disagree about a
+        key; what is only shown (the names for people) is not in it.
+
+        Releases compare it with each other: what goes into it never changes.
+        """
+        decides = [self.key.name, self.num_hash_columns, self.is_normalised, partitions]
+        return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:LAYOUT_CHARS]
+
+    def place(self, encoded: bytes, partitions: int) -> int | None:
+        """The store partition of an encoded key, by its bytes alone; None when Spark would not write such a key here.
+
+        Bytes that decode are encoded once more: a key of other types, or one that is not normalised, differs.
+        """
+        try:
+            row = self._decode(encoded)
+            row = row if self._normalise is None else self._normalise(row)
+            return self.partition(row, partitions) if self.encode(row) == encoded else None
+        except (CorruptFileError, ArithmeticError, ValueError, TypeError, struct.error):
+            return None  # values that no column of these types has
+
+    @cached_property
+    def _decode(self) -> RowDecoder:
+        """Compiled when it is first needed: only nodes read keys."""
+        return compile_row_decoder(self.key)
 
     def _folded(self, values: list[object]) -> Row:
         """Values of path segments as a row: those of a window's columns put together."""

@@ -9,7 +9,7 @@ from tests.support import checkpoint_bytes as spark
 from tests.support.spark_commits import InterruptedFiles, SparkCommits
 
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.follow.history import MAX_RECORDS, CommitRecord, History
+from understudy_node.follow.history import MAX_PURGED, MAX_RECORDS, CommitRecord, History
 from understudy_shared.errors import CorruptFileError, VanishedError
 
 IDS = {"0": [["a", "b"], ["c", "d"]], "1": [["e"]]}
@@ -82,6 +82,39 @@ def test_a_record_is_read_once(query: SparkCommits) -> None:
     assert history.record(2) is first
     assert history.commit_time_ns(2) == first.committed_at_ns
     assert files.looks == looks
+
+
+def test_a_purged_version_is_looked_for_once(query: SparkCommits) -> None:
+    query.purge(keep=1)
+    files = InterruptedFiles(query.root)
+    history = History(files)
+    assert not history.is_commit_time_learned(1)
+    for version in (1, 2, 3, 0, -1):
+        history.learn_commit_time(version)
+        assert history.is_commit_time_learned(version)
+    assert history.known_commit_time_ns(1) is None
+    assert history.known_commit_time_ns(3) is not None
+    assert not History(files).is_commit_time_learned(1), "another history knows nothing of this one"
+
+
+def test_what_is_known_to_be_purged_is_bounded_in_number(query: SparkCommits) -> None:
+    history = History(LocalFiles(query.root))
+    for version in range(10, 10 + MAX_PURGED + 1):
+        history.learn_commit_time(version)
+    assert not history.is_commit_time_learned(10)
+    assert history.is_commit_time_learned(11)
+
+
+def test_a_version_whose_storage_fails_is_not_taken_for_purged(query: SparkCommits) -> None:
+    path = query.root / "commits/1"
+    whole = path.read_bytes()
+    path.write_bytes(b"v1")
+    history = History(LocalFiles(query.root))
+    history.learn_commit_time(2)
+    assert not history.is_commit_time_learned(2)
+    path.write_bytes(whole)
+    history.learn_commit_time(2)
+    assert history.known_commit_time_ns(2) is not None
 
 
 def test_a_commit_that_is_purged_between_two_looks_is_purged(query: SparkCommits) -> None:

@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import MutableMapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from tests.support.counting_query import WORDS
 from tests.support.followed_node import followed_node, wait_to_hold
 from tests.support.handmade_checkpoint import HandmadeCheckpoint
 
 from understudy_node.node import Node
-from understudy_node.serving.hop import HOP_SLICE_KEYS, Hops
+from understudy_node.serving import hop as hop_module
+from understudy_node.serving.hop import Hops
+from understudy_node.serving.hop_lookups import HOP_SLICE_KEYS
 from understudy_node.serving.lookup import Holding
 from understudy_node.serving.reads import Reads
 from understudy_shared.bounds import NO_BOUND, Bound
 from understudy_shared.hop import (
     FOUND,
+    HOP_SLICE_GROUPS,
+    MAX_HOP_KEYS,
     PATH,
     PROBLEM,
     HopGroup,
@@ -52,6 +58,12 @@ def request_of(node: Node, count: int, *, bound: Bound = NO_BOUND, order: tuple[
 
 
 async def answered(hops: Hops, request: HopRequest) -> HopReply:
+    sent = await sent_by(hops, request)
+    assert sent[0]["status"] == 200
+    return decode_reply(sent[1]["body"])
+
+
+async def sent_by(hops: Hops, request: HopRequest) -> list[MutableMapping[str, Any]]:
     sent: list[MutableMapping[str, Any]] = []
 
     async def receive() -> MutableMapping[str, Any]:
@@ -61,8 +73,7 @@ async def answered(hops: Hops, request: HopRequest) -> HopReply:
         sent.append(message)
 
     await hops({"type": "http", "raw_path": PATH.encode(), "method": "POST"}, receive, send)
-    assert sent[0]["status"] == 200
-    return decode_reply(sent[1]["body"])
+    return sent
 
 
 def hops_of(node: Node, order: tuple[int, int] | None = None) -> Hops:
@@ -82,6 +93,50 @@ async def test_a_long_hop_gives_the_loop_up_between_slices(tmp_path: Path) -> No
             await asyncio.sleep(0)
         assert len(hop.result().outcomes) == 10 * HOP_SLICE_KEYS
         assert turns >= 10
+
+
+async def test_a_hop_of_many_groups_gives_the_loop_up_while_it_is_decoded_and_while_it_is_answered(
+    tmp_path: Path,
+) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    with followed_node(checkpoint.path, tmp_path / "data") as node:
+        wait_to_hold(node, "0_0", "0_1")
+        one = request_of(node, 1)
+        (group,) = one.groups
+        for each, kind in ((group, FOUND), (replace(group, lineage="another"), PROBLEM)):
+            many = replace(one, groups=[each] * MAX_HOP_KEYS)
+            hop = asyncio.ensure_future(answered(hops_of(node), many))
+            turns = 0
+            while not hop.done():
+                turns += 1
+                await asyncio.sleep(0)
+            assert {outcome.kind for outcome in hop.result().outcomes} == {kind}
+            assert turns >= MAX_HOP_KEYS // HOP_SLICE_GROUPS + MAX_HOP_KEYS // HOP_SLICE_KEYS
+
+
+async def test_a_hop_whose_deadline_passes_while_it_is_decoded_is_refused_as_a_whole(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    with followed_node(checkpoint.path, tmp_path / "data") as node:
+        wait_to_hold(node, "0_0", "0_1")
+        one = request_of(node, 1)
+        late = replace(one, groups=[*one.groups] * MAX_HOP_KEYS, deadline_ms=0)
+        sent = await sent_by(hops_of(node), late)
+        assert (sent[0]["status"], orjson.loads(sent[1]["body"])["type"]) == (504, "deadline")
+
+
+async def test_nothing_more_is_looked_up_for_a_reply_that_is_longer_than_a_router_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=1).create().add(1)
+    with followed_node(checkpoint.path, tmp_path / "data") as node:
+        wait_to_hold(node, "0_0")
+        monkeypatch.setattr(hop_module, "MAX_REPLY_BYTES", 1000)
+        request = request_of(node, 10 * HOP_SLICE_KEYS)
+        for each in (request, replace(request, groups=[*request_of(node, HOP_SLICE_KEYS).groups] * 10)):
+            outcomes = (await answered(hops_of(node), each)).outcomes
+            assert [outcome.kind for outcome in outcomes] == [FOUND] * HOP_SLICE_KEYS + [PROBLEM] * 9 * HOP_SLICE_KEYS
+            assert orjson.loads(outcomes[-1].body)["type"] == "too-large"
+            assert sum(len(outcome.body) for outcome in outcomes) > 1000, "the router has to see that it is too large"
 
 
 async def test_who_knows_of_a_later_assignment_and_requires_the_active_is_refused(tmp_path: Path) -> None:

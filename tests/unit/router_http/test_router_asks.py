@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.fake_cluster import catalogue
 
 from understudy_router.ask_queue import AskQueue
-from understudy_router.asks import Ask, Delay, Hop, Reply, StillWaiting, take
+from understudy_router.asks import Ask, Delay, Hop, Reply, StillWaiting, parts_that_fit, take
 from understudy_router.catalogue import stores_of
 from understudy_shared.bounds import NO_BOUND, Bound
 from understudy_shared.hop import FOUND, HopKey, HopOutcome, HopRequest, decode_request, encode_request
@@ -26,6 +26,15 @@ def ask(*rows: bytes, bound: Bound = NO_BOUND, other: bool = False, until_ms: fl
     keys = [HopKey(0, row) for row in rows]
     nobody = cast("asyncio.Future[Reply]", None)  # nobody waits for it
     return Ask(OTHER if other else ROUTE, bound, keys, nobody, 0.0, until_ms)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=40), st.integers(1, 100))
+def test_the_keys_of_a_batch_are_parted_so_that_each_part_fits_or_is_one_key(sizes: list[int], max_bytes: int) -> None:
+    keys = [HopKey(0, b"r" * size) for size in sizes]
+    indexes = list(range(len(keys)))[::-1]
+    parts = list(parts_that_fit(keys, indexes, max_bytes=max_bytes))
+    assert [index for part in parts for index in part] == indexes
+    assert all(part and (len(part) == 1 or sum(sizes[index] for index in part) <= max_bytes) for part in parts)
 
 
 @given(

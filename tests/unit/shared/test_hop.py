@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import cast
 
 import orjson
 import pytest
@@ -13,8 +14,11 @@ from understudy_shared.bounds import NO_BOUND, Bound, UnknownLag
 from understudy_shared.hop import (
     ABSENT,
     FOUND,
+    HOP_SLICE_GROUPS,
     MAX_HOP_BYTES,
+    MAX_HOP_HEADER_BYTES,
     MAX_HOP_KEYS,
+    MAX_LAYOUT_CHARS,
     PROBLEM,
     BadHopError,
     HopGroup,
@@ -22,6 +26,7 @@ from understudy_shared.hop import (
     HopOutcome,
     HopReply,
     HopRequest,
+    decode_in_steps,
     decode_reply,
     decode_request,
     encode_reply,
@@ -44,7 +49,8 @@ bounds = st.just(NO_BOUND) | st.builds(
     unknown_lag=st.none() | st.sampled_from(UnknownLag),
 )
 keys = st.builds(HopKey, st.integers(0, 2**32 - 1), st.binary(max_size=40))
-groups = st.builds(HopGroup, st.text(), st.text(), counts, bounds, st.lists(keys, max_size=4))
+layouts = st.just("") | st.text(min_size=1, max_size=MAX_LAYOUT_CHARS)
+groups = st.builds(HopGroup, st.text(), st.text(), counts, bounds, st.lists(keys, min_size=1, max_size=4), layouts)
 requests = st.builds(HopRequest, st.text(), counts, counts, counts, counts, st.lists(groups, max_size=3))
 outcomes = st.builds(HopOutcome, st.sampled_from([FOUND, ABSENT, PROBLEM]), st.binary(max_size=40))
 replies = st.builds(HopReply, counts, counts, counts, st.lists(outcomes, max_size=5))
@@ -189,6 +195,39 @@ def test_more_keys_than_the_limit_are_refused_before_they_are_read() -> None:
     header = {"term": 0, "epoch": 0, "end_version": 0, "count": MAX_HOP_KEYS + 1}
     with pytest.raises(BadHopError, match=str(MAX_HOP_KEYS)):
         decode_reply(with_header(encode_reply(REPLY), header))
+
+
+def test_groups_without_keys_are_refused_and_so_are_more_groups_than_keys_may_be() -> None:
+    body = encode_request(HopRequest("a", 0, 0, 0, 1, []))
+    empty = {"store": "s", "lineage": "l", "partitions": 1, "count": 0}
+    for groups, why in (([empty], "empty group"), ([empty] * (MAX_HOP_KEYS + 1), str(MAX_HOP_KEYS)), ({}, "list")):
+        with pytest.raises(BadHopError, match=why):
+            decode_request(with_header(body, {**header_of(body), "groups": groups}))
+
+
+def test_a_header_above_its_limit_is_refused_before_it_is_parsed() -> None:
+    body = encode_request(HopRequest("a", 0, 0, 0, 1, []))
+    long = {**header_of(body), "application_id": "a" * MAX_HOP_HEADER_BYTES}
+    with pytest.raises(BadHopError, match=str(MAX_HOP_HEADER_BYTES)):
+        decode_request(with_header(body, long))
+
+
+def test_a_request_of_many_groups_is_decoded_in_slices_that_tell_its_deadline() -> None:
+    groups = [HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"k")])] * (5 * HOP_SLICE_GROUPS)
+    request = HopRequest("a", 0, 0, 0, 900, groups)
+    assert list(decode_in_steps(encode_request(request))) == [900] * 4
+    assert decode_request(encode_request(request)) == request
+
+
+@pytest.mark.parametrize("layout", ["", "x" * (MAX_LAYOUT_CHARS + 1), 7, []])
+def test_a_layout_is_the_name_of_one_and_an_older_release_says_none(layout: object) -> None:
+    body = encode_request(REQUEST)
+    header = header_of(body)
+    assert [group.layout for group in decode_request(body).groups] == ["", ""]
+    groups = cast("list[dict[str, object]]", header["groups"])
+    groups[0]["layout"] = layout
+    with pytest.raises(BadHopError, match="layout"):
+        decode_request(with_header(body, header))
 
 
 def test_a_hop_above_the_size_limit_is_refused() -> None:

@@ -9,8 +9,74 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.http_target import MAX_TARGET_BYTES, parse_query, split_path
+from understudy_shared.http_target import MAX_TARGET_BYTES, parse_query, refuse_unroutable, split_path
 from understudy_shared.problems import ProblemError, ProblemType
+
+OUTSIDE_OF_KEYS = [
+    b"/v1%2Fstores%2Fop0",
+    b"/v1/stores%2Fop0",
+    b"/v1/stores/a%2Fb",
+    b"/v1/stores/op0%2fmetadata",
+    b"/v1/stores/op0/metadata%2Fa",
+    b"/v1/stores/op0/%6Betadata/a",
+    b"/%761/stores",
+    b"/admin%2Fv1%2Flag",
+    b"/admin/v1%2Flag",
+    b"/%61dmin/v1/lag",
+    b"/admin/v1/%6cag",
+    b"/admin/v1/nodes/a%2Fb/drain",
+    b"/admin/v1/nodes/a/%64rain",
+    b"/internal/v1%2Flookup",
+    b"/internal/v1/%6Cookup",
+    b"/live%7A",
+    b"/metrics%00",
+    "/livé".encode(),
+]
+
+
+@pytest.mark.parametrize("raw_path", OUTSIDE_OF_KEYS, ids=repr)
+def test_what_is_escaped_outside_of_names_and_keys_is_refused(raw_path: bytes) -> None:
+    with pytest.raises(ProblemError) as refused:
+        refuse_unroutable(raw_path)
+    assert refused.value.problem.type is ProblemType.BAD_REQUEST
+    assert refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "raw_path",
+    [
+        b"/",
+        b"/livez",
+        b"/v1/stores",
+        b"/v1/stores/by%20route",
+        b"/v1/stores/%C3%A9/metadata",
+        b"/v1/stores/op0/metadata/a%2Fb/c%20d",
+        b"/admin/v1/nodes/node%3A1/drain",
+    ],
+    ids=repr,
+)
+def test_names_and_keys_may_be_escaped(raw_path: bytes) -> None:
+    refuse_unroutable(raw_path)
+
+
+@pytest.mark.parametrize("broken", [b"%zz", b"%", b"%2", b"a%f", b"%%41", b"%FF", b"%-1"])
+@pytest.mark.parametrize(
+    ("parse", "before"),
+    [
+        (refuse_unroutable, b"/v1/stores/op0/metadata/"),
+        (refuse_unroutable, b"/v1/stores/"),
+        (refuse_unroutable, b"/admin/v1/nodes/"),
+        (split_path, b"/v1/stores/op0/keys/"),
+        (parse_query, b"key="),
+    ],
+)
+def test_a_broken_escape_is_refused_and_not_taken_for_text(
+    parse: Callable[[bytes], object], before: bytes, broken: bytes
+) -> None:
+    with pytest.raises(ProblemError) as refused:
+        parse(before + broken)
+    assert refused.value.problem.type is ProblemType.BAD_REQUEST
+
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 

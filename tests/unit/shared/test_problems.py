@@ -33,6 +33,7 @@ def test_types_and_statuses_are_the_documented_ones() -> None:
         "too-large": 413,
         "target-too-long": 414,
         "not-owner": 421,
+        "outdated-catalogue": 421,
         "overloaded": 429,
         "headers-too-large": 431,
         "internal": 500,

@@ -1,0 +1,93 @@
+"""State on a service's own disk is for its user only, and the checkpoint's files keep the mode that Spark gave them."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.counting_query import run_counting
+from tests.support.followed_node import followed_node, wait_to_hold
+from tests.support.handmade_checkpoint import HandmadeCheckpoint
+from tests.support.served_node import Served
+from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark_queries import wait_until
+
+from understudy_shared.messages import Assignment
+from understudy_shared.private_files import private_folder
+from understudy_shared.remembered import Remembered
+
+SERVE = """
+import sys
+from understudy_node.serve import main
+main({"checkpoint": sys.argv[1], "data_dir": sys.argv[2], "port": 0, "overlay_max_bytes": 0},
+     started=lambda node: print(node.host.port, flush=True))
+"""
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id)
+def test_whatever_a_node_writes_is_for_its_user_only(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat
+) -> None:
+    """Under the usual umask. Tables that are links are Spark's own files: the folders around them keep others out."""
+    checkpoint, data = tmp_path / "checkpoint", tmp_path / "new" / "data"
+    run_counting(spark, checkpoint, state_format, 3)
+    of_spark = {path: mode(path) for path in checkpoint.rglob("*")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(checkpoint), str(data)], stdout=subprocess.PIPE, text=True, umask=0o022
+    )
+    try:
+        assert process.stdout is not None
+        served = Served(int(process.stdout.readline()))
+        wait_until(lambda: served.not_ready() == "", what="the node to be ready")
+        wait_until(lambda: any(path.name != "lock" for path in data.rglob("*.*")), what="a base, or a spill")
+        written = list(data.rglob("*"))
+        assert {path: oct(mode(path)) for path in [data, *written] if path.is_dir() and mode(path) != 0o700} == {}
+        own = [path for path in written if path.is_file() and path.stat().st_nlink == 1]
+        assert own
+        assert {path: oct(mode(path)) for path in own if mode(path) & 0o077} == {}
+        assert {path: mode(path) for path in of_spark} == of_spark
+    finally:
+        process.terminate()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_what_an_earlier_release_left_open_is_closed_and_an_operators_folder_is_left_alone(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    for partition in (0, 1):
+        checkpoint.write(checkpoint.snapshot_path(1, partition), checkpoint.snapshot(1, partition))
+    data = tmp_path / "data"
+    left_open = data / "checkpoint" / "an-earlier-life"
+    left_open.mkdir(parents=True)
+    for path in (data, data / "checkpoint", left_open):
+        path.chmod(0o755)
+    with followed_node(checkpoint.path, data) as node:
+        wait_to_hold(node, "0_0", "0_1")
+        assert mode(data) == 0o755
+        assert mode(data / "checkpoint") == 0o700
+
+
+def test_what_is_remembered_is_for_its_user_only(tmp_path: Path) -> None:
+    remembered = Remembered(tmp_path / "cluster", "flights")
+    fields = {"term": 1, "epoch": 1, "written_by": "n1", "lineage": "l1", "partitions": 1, "tasks": {}}
+    assert remembered.save(Assignment(application_id="flights", **fields))  # type: ignore[arg-type]  # each its own
+    assert mode(tmp_path / "cluster") == 0o700
+    assert [mode(path) for path in (tmp_path / "cluster").iterdir()] == [0o600]
+
+
+def test_a_private_folder_stays_one(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    for before in (None, 0o777, 0o750, 0o700):
+        if before is not None:
+            folder.chmod(before)
+        private_folder(folder)
+        assert mode(folder) == 0o700
