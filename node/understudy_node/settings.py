@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from understudy_node.engine.rocksdb_base import DEFAULT_CACHE_BYTES
+from understudy_shared.masking import masked_location
 from understudy_shared.renamed import resolve
 from understudy_shared.service_settings import Port, ServiceSettings
 from understudy_shared.sizes import BadSizeError, parse_size
@@ -93,7 +94,7 @@ class NodeSettings(ServiceSettings):
     @property
     def application(self) -> str:
         """The application id, given or derived."""
-        return self.application_id or self.checkpoint.rstrip("/").rpartition("/")[2] or "application"
+        return self.application_id or masked_location(self.checkpoint.rstrip("/")).rpartition("/")[2] or "application"
 
     @property
     def data_directory(self) -> Path:
