@@ -1,14 +1,24 @@
-"""What the FastAPI side of every service has in common: JSON as everywhere else, and errors as problems."""
+"""What the FastAPI side of every service has in common: JSON, errors as problems, and no calls for other sites."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
+from understudy_shared.cross_site import why_refused
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.lookup_requests import unknown_path
-from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemType, problem_of
+from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
+
+
+def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
+    """The application of a service; each of its routes, now and later, refuses changes from pages of other sites."""
+    guards = [Depends(_refuse_cross_site)]
+    return FastAPI(title=title, version="1", lifespan=lifespan, docs_url=None, redoc_url=None, dependencies=guards)
 
 
 def json_response(content: object, status: int = 200) -> Response:
@@ -21,6 +31,12 @@ def answer_with_problems(http: FastAPI) -> None:
     """Whatever fails is `application/problem+json`: our own errors, and the framework's."""
     http.add_exception_handler(UnderstudyError, _ours)
     http.add_exception_handler(HTTPException, _theirs)
+
+
+async def _refuse_cross_site(request: Request) -> None:
+    refused = why_refused(request.method, request.headers)
+    if refused is not None:
+        raise ProblemError(refused)
 
 
 async def _ours(_: Request, error: Exception) -> Response:

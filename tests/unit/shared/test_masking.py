@@ -158,10 +158,10 @@ def test_settings_that_are_printed_or_refused_show_no_secret(form: str) -> None:
     settings = RouterSettings(redis="redis://host", application_id="x", seed=url)
     assert not is_shown(f"{settings!r} {settings}", *HALVES) or "://" not in url
     with pytest.raises(ValidationError) as caught:
-        RouterSettings(redis=[url], application_id={"x": url}, port=url)  # type: ignore[arg-type]
+        RouterSettings(redis=[url], application_id={"x": url}, port=url)
     assert not is_shown(str(caught.value), *HALVES)
     with pytest.raises(ValidationError) as caught:
-        RouterSettings(redis=[url], application_id={"x": url})  # type: ignore[arg-type]
+        RouterSettings(redis=[url], application_id={"x": url})
     assert not is_shown(str(settings_error(caught.value, command="router")), *HALVES)
 
 
