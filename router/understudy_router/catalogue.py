@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from understudy_shared.errors import UnknownStoreError
+from understudy_shared.errors import UnknownStoreError, UnsupportedError
 from understudy_shared.messages import Catalogue, CatalogueStore
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import parse_schema
@@ -56,8 +56,12 @@ class Stores:
 
 
 def stores_of(catalogue: Catalogue, digest: str) -> Stores:
-    """The stores of a catalogue. Raises UnsupportedError for a key schema that this release does not read."""
-    routes = {store.store: _route(store, catalogue) for store in catalogue.stores}
+    """The stores of a catalogue. Raises UnsupportedError for one that this release cannot encode keys by."""
+    try:
+        routes = {store.store: _route(store, catalogue) for store in catalogue.stores}
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError, SyntaxError) as error:
+        what = f"a catalogue by which no key can be encoded: {type(error).__name__}: {error!s:.200}"
+        raise UnsupportedError(what, where="catalogue", fix="Look who writes to that Redis") from None
     return Stores(catalogue.application_id, catalogue.lineage, digest, routes, tuple(catalogue.not_served))
 
 

@@ -17,6 +17,7 @@ import orjson
 from understudy_shared.bounds import NO_BOUND, BadBoundError, Bound, UnknownLag, parse_bound
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.position import BadPositionError
+from understudy_shared.printable import clipped
 
 PATH = "/internal/v1/lookup"
 CONTENT_TYPE = b"application/x-understudy-hop"
@@ -219,14 +220,14 @@ def _whole(fields: dict[str, Any], name: str) -> int:
     value = fields[name]
     if type(value) is int and value >= 0:
         return value
-    raise BadHopError(f"a hop whose {name} is {value!r:.80}, not a whole number >= 0")
+    raise BadHopError(f"a hop whose {name} is {clipped(value)}, not a whole number >= 0")
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
     value = fields[name]
     if isinstance(value, str):
         return value
-    raise BadHopError(f"a hop whose {name} is {value!r:.80}, not a text")
+    raise BadHopError(f"a hop whose {name} is {clipped(value)}, not a text")
 
 
 def _cut(body: bytes, lengths: Sequence[int], start: int) -> list[bytes]:

@@ -17,8 +17,15 @@ from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemError, Prob
 
 def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
     """The application of a service; each of its routes, now and later, refuses changes from pages of other sites."""
-    guards = [Depends(_refuse_cross_site)]
-    return FastAPI(title=title, version="1", lifespan=lifespan, docs_url=None, redoc_url=None, dependencies=guards)
+    return FastAPI(
+        title=title,
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # its redirect is no JSON, and goes to whatever host the request names
+        dependencies=[Depends(_refuse_cross_site)],
+    )
 
 
 def json_response(content: object, status: int = 200) -> Response:

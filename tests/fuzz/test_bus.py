@@ -126,11 +126,8 @@ def test_no_message_on_the_bus_ends_what_a_node_does(inputs: int, tmp_path: Path
         checkpoint=str(checkpoint.path), redis="redis://unused", application_id=APPLICATION, data_dir=tmp_path / "data"
     )
 
-    def attempt(batch: Sequence[bytes]) -> None:
-        node = Node(settings, LocalFiles(checkpoint.path), host=HOST, clock=SystemClock())
-        asyncio.run(node_hears(batch, node, settings))
-
-    hunt("bus", inputs, spoken, attempt)
+    node = Node(settings, LocalFiles(checkpoint.path), host=HOST, clock=SystemClock())
+    hunt("bus", inputs, spoken, lambda batch: asyncio.run(node_hears(batch, node, settings)))
 
 
 @sizes(10_000)
@@ -161,6 +158,10 @@ def test_no_catalogue_ends_what_a_router_does(inputs: int) -> None:
 
 
 EXTREME = {
+    "wrong values": HEARTBEAT.encode().replace(b'"held":["0_0","0_1"]', b'"held":[' + b"1," * 500_000 + b"1]"),
+    "wrong tasks": ASSIGNMENT.encode().replace(
+        b'"tasks":{', b'"tasks":{' + b",".join(b'"1_%d":{}' % number for number in range(50_000)) + b","
+    ),
     "deep": b'{"format":1,"x":' + b"[" * 500_000 + b"]" * 500_000 + b"}",
     "deep and open": b'{"x":' * 300_000,
     "a long list": b'{"format":1,"application_id":"flights","held":[' + b'"0_0",' * 500_000 + b'"0_0"]}',
