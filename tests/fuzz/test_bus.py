@@ -114,12 +114,12 @@ async def node_hears(payloads: Sequence[bytes], node: Node, settings: ClusterNod
     assert member.dead is None
 
 
-@sizes(50_000)
+@sizes(30_000)
 def test_no_message_on_the_bus_ends_what_a_router_does(inputs: int) -> None:
     hunt("bus", inputs, spoken, lambda batch: asyncio.run(router_hears(batch)))
 
 
-@sizes(40_000)
+@sizes(20_000)
 def test_no_message_on_the_bus_ends_what_a_node_does(inputs: int, tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2)
     settings = ClusterNodeSettings(

@@ -51,7 +51,7 @@ def files(rng: Random, count: int) -> list[bytes]:
     return made
 
 
-@sizes(10_000)
+@sizes(4_000)
 def test_no_remembered_file_ends_a_start(inputs: int, tmp_path: Path) -> None:
     remembered = Remembered(tmp_path, APPLICATION)
 
@@ -71,7 +71,7 @@ def test_no_remembered_file_ends_a_start(inputs: int, tmp_path: Path) -> None:
     hunt("remembered", inputs, files, attempt)
 
 
-@sizes(10_000)
+@sizes(4_000)
 def test_no_reply_of_a_node_is_taken_for_a_document(inputs: int) -> None:
     def replies(rng: Random, count: int) -> list[bytes]:
         return [bad_document(rng.choice(ALL), rng) for _ in range(count)]

@@ -50,7 +50,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
 def with_header(body: bytes, change: Any) -> bytes:
     """The same packed parts behind another header, of whatever length that has."""
     length = struct.unpack_from("<I", body, 4)[0]
-    header = change(body[8 : 8 + length])
+    header: bytes = change(body[8 : 8 + length])
     return body[:4] + struct.pack("<I", len(header)) + header + body[8 + length :]
 
 
@@ -91,7 +91,7 @@ def good_requests(served: ServedNode) -> list[bytes]:
     return [encode_request(request_of(served, plain)), encode_request(request_of(served, bounded, plain))]
 
 
-@sizes(50_000)
+@sizes(60_000)
 def test_no_hop_is_answered_by_anything_but_outcomes_or_a_problem(inputs: int, served: ServedNode) -> None:
     app = create_app(served.node)
 
@@ -107,7 +107,7 @@ def test_no_hop_is_answered_by_anything_but_outcomes_or_a_problem(inputs: int, s
     hunt("hop", inputs, bad_hops(good_requests(served)), lambda batch: asyncio.run(attempt(batch)))
 
 
-@sizes(40_000)
+@sizes(60_000)
 def test_no_reply_of_a_node_is_anything_but_outcomes_or_a_failure(inputs: int) -> None:
     outcomes = [HopOutcome(0, b'"found":true}'), HopOutcome(1, b"{}"), HopOutcome(2, PROBLEM)]
     good = [encode_reply(HopReply(1, 1, 7, outcomes)), encode_reply(HopReply(0, 0, 0, []))]
