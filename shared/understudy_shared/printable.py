@@ -12,7 +12,8 @@ def clipped(value: object, limit: int = 80) -> str:
     """A wrong value for an error: cut, and of a list or an object its type alone, which may be deep and long."""
     if isinstance(value, str):
         return repr(value if len(value) <= limit else value[:limit] + "...")
-    return repr(value) if value is None or isinstance(value, (bool, int, float)) else f"a {type(value).__name__}"
+    is_small = not value or isinstance(value, (bool, int, float))
+    return repr(value) if is_small else f"a {type(value).__name__}"
 
 
 def _escape(char: str) -> str:
