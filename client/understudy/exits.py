@@ -11,6 +11,7 @@ from enum import IntEnum
 import click
 
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.masking import masked_text
 
 
 class ExitCode(IntEnum):
@@ -59,7 +60,7 @@ def error_lines(error: UnderstudyError) -> list[str]:
 def say_error(error: UnderstudyError) -> None:
     """Print an error on stderr."""
     for line in error_lines(error):
-        click.echo(line, err=True)
+        click.echo(masked_text(line), err=True)
 
 
 def exit_code_of(error: UnderstudyError) -> ExitCode:

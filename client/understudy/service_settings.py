@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from understudy.exits import CommandError, ExitCode
 from understudy.service_flags import Flag
+from understudy_shared.masking import masked_value
 from understudy_shared.sizes import BadSizeError, parse_size
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -70,7 +71,7 @@ def settings_error(error: ValidationError, *, command: str) -> CommandError:
         elif problem["type"] == "extra_forbidden":
             problems.append(f"{name}: there is no such setting")
         else:
-            problems.append(f"{name}={problem['input']!r}: {problem['msg']} ({place_of(name)})")
+            problems.append(f"{name}={masked_value(problem['input'])}: {problem['msg']} ({place_of(name)})")
     first, *others = problems
     return CommandError(
         first, notes=others, fix=f"understudy {command} --help lists every setting", exit_code=ExitCode.USAGE

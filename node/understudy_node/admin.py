@@ -6,6 +6,7 @@ from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
 from understudy_node.serving.lookup import Holding
 from understudy_shared.clock import SystemClock
+from understudy_shared.masking import masked_location
 from understudy_shared.times import utc_text
 
 
@@ -18,7 +19,7 @@ def lag_report(node: Node, store: str | None) -> dict[str, object]:
         "generated_at": utc_text(SystemClock().wall_us()),
         "view_of": {"host": node.host.host, "port": node.host.port},
         "application_id": node.settings.application,
-        "checkpoint": generation.description.url if generation else node.settings.checkpoint,
+        "checkpoint": generation.description.url if generation else masked_location(node.settings.checkpoint),
         "lineage": node.lineage,
         "end_offset_position": end.version,
         "end_confirmed": end.confirmed_ms is not None,

@@ -20,7 +20,7 @@ from understudy_node.serving.hop import Hops
 from understudy_node.serving.reads import Reads
 from understudy_node.serving.visibility import Visibility
 from understudy_shared.connection_guard import ConnectionGuard
-from understudy_shared.http_app import Framework, answer_with_problems
+from understudy_shared.http_app import Framework, answer_with_problems, service_app
 from understudy_shared.http_edge import App
 from understudy_shared.messages import Assignment
 from understudy_shared.openapi import add_lookups
@@ -92,7 +92,7 @@ def create_app(
                 await companion.stop()
             await asyncio.to_thread(node.stop)
 
-    http = FastAPI(title="Understudy node", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
+    http = service_app("Understudy node", lifespan)
     app = LookupsFirst(Framework(http), reads, max_in_flight=node.settings.max_in_flight)
     metrics = NodeMetrics(node, app, guard, companion)
     http.include_router(read_routes(node, reads))

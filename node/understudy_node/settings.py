@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from understudy_node.engine.rocksdb_base import DEFAULT_CACHE_BYTES
 from understudy_shared.http_settings import HttpServiceSettings
 from understudy_shared.lookup_requests import DEFAULT_KEY_BYTES, MAX_KEY_BYTES
+from understudy_shared.masking import masked_location
 from understudy_shared.renamed import resolve
 from understudy_shared.service_settings import Bytes, Port
 
@@ -82,7 +83,7 @@ class NodeSettings(HttpServiceSettings):
     @property
     def application(self) -> str:
         """The application id, given or derived."""
-        return self.application_id or self.checkpoint.rstrip("/").rpartition("/")[2] or "application"
+        return self.application_id or masked_location(self.checkpoint.rstrip("/")).rpartition("/")[2] or "application"
 
     @property
     def data_directory(self) -> Path:

@@ -16,7 +16,7 @@ from understudy_router.routes import admin_routes, read_routes
 from understudy_router.serving.asgi import LookupsFirst
 from understudy_router.serving.reads import Reads
 from understudy_shared.connection_guard import ConnectionGuard
-from understudy_shared.http_app import Framework, answer_with_problems
+from understudy_shared.http_app import Framework, answer_with_problems, service_app
 from understudy_shared.openapi import add_lookups
 from understudy_shared.store_bounds import read_store_bounds
 
@@ -35,7 +35,7 @@ def create_app(router: Router, guard: ConnectionGuard | None = None) -> LookupsF
         finally:
             await router.stop()
 
-    http = FastAPI(title="Understudy router", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
+    http = service_app("Understudy router", lifespan)
     app = LookupsFirst(Framework(http), reads, router.forwarder, max_in_flight=router.settings.max_in_flight)
     http.include_router(read_routes(router, reads))
     http.include_router(admin_routes(router, RouterMetrics(router, app, guard), guard))

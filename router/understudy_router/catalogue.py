@@ -63,8 +63,8 @@ class Stores:
 
 
 def stores_of(catalogue: Catalogue, digest: str) -> Stores:
-    """The stores of a catalogue. Raises UnderstudyError for one that this release does not read, or that is too large
-    to be compiled in a moment. It takes a second or two at most.
+    """The stores of a catalogue. Raises UnsupportedError for one that this release cannot encode keys by, or that is
+    too large to be compiled in a moment. It takes a second or two at most.
     """
     names = [store.store for store in catalogue.stores]
     columns = sum(store.key_schema.count('"name"') for store in catalogue.stores)
@@ -74,7 +74,11 @@ def stores_of(catalogue: Catalogue, digest: str) -> Stores:
         raise UnsupportedError(f"{columns} key columns, above {MAX_CATALOGUE_COLUMNS}", where="the catalogue")
     if not all({"operator_id", "reason"} <= each.keys() for each in catalogue.not_served):
         raise UnsupportedError("a store that is not served for no reason", where="the catalogue")
-    routes = {store.store: _route(store, catalogue) for store in catalogue.stores}
+    try:
+        routes = {store.store: _route(store, catalogue) for store in catalogue.stores}
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError, SyntaxError) as error:
+        what = f"a catalogue by which no key can be encoded: {type(error).__name__}: {error!s:.200}"
+        raise UnsupportedError(what, where="catalogue", fix="Look who writes to that Redis") from None
     return Stores(catalogue.application_id, catalogue.lineage, digest, routes, tuple(catalogue.not_served))
 
 

@@ -12,6 +12,9 @@ from understudy_shared.hop import BadHopError, HopReply, decode_reply
 
 OVERLOADED = "overloaded"
 
+MAX_DETAIL_CHARACTERS = 200
+"""Of what a node says of its refusal: it is kept with the events, and shown."""
+
 
 class Known(NamedTuple):
     """What a hop tells of the world as this router knows it."""
@@ -66,11 +69,14 @@ def decoded_reply(reply: WireReply, *, keys: int) -> HopReply | HopFailure:
 
 
 def _refusal(reply: WireReply) -> HopFailure:
-    """A node that answered with a problem instead of outcomes."""
+    """A node that answered with a problem instead of outcomes. Of its words, people are shown a line."""
     try:
         problem = orjson.loads(reply.body)
-        slug, detail = str(problem["type"]), str(problem["detail"])
+        slug, detail = problem["type"], problem["detail"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        slug, detail = "", reply.body[:200].decode(errors="replace")
+        slug = detail = None
+    if not isinstance(slug, str) or not isinstance(detail, str):
+        slug, detail = "", reply.body[:MAX_DETAIL_CHARACTERS].decode(errors="replace")
+    detail = detail[:MAX_DETAIL_CHARACTERS]
     known = reply.status == 429 or slug == OVERLOADED
     return HopFailure(OVERLOADED if known else WireError.BAD_REPLY, f"status {reply.status}: {detail}")

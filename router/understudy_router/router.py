@@ -31,7 +31,7 @@ from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.clock import Clock
 from understudy_shared.hop import HopReply
-from understudy_shared.node_calls import NodeCallError, NodeCalls
+from understudy_shared.node_calls import BadReplyError, NodeCallError, NodeCalls
 from understudy_shared.problems import Problem, ProblemError, ProblemType
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
@@ -236,8 +236,8 @@ class Router:
         """A node answers nothing, while others do."""
         self.tables.hop_silent(node_id, self._clock.monotonic_ms(), for_ms)
 
-    async def drain(self, node_id: str, *, drain: bool) -> tuple[int, bytes, str]:
-        """Forward a drain to the node it is about: status, body and content type of its reply."""
+    async def drain(self, node_id: str, *, drain: bool) -> tuple[int, dict[str, object]]:
+        """Forward a drain to the node it is about: status and JSON object of its reply."""
         node = self.tables.nodes.get(node_id)
         if node is None:
             known = ", ".join(sorted(self.tables.nodes)) or "none"
@@ -247,6 +247,9 @@ class Router:
         log.warning("asking %s to drain: %s", node_id, drain, extra={"action": "drain", "node": node_id})
         try:
             return await self.nodes.drain(node.heartbeat.endpoint.host_info(), drain=drain)
+        except BadReplyError as error:
+            fix = "Look at that node: it may be another service, or of another release"
+            raise ProblemError(Problem(ProblemType.BAD_REPLY, error.what, error.where, fix)) from None
         except NodeCallError as error:
             raise ProblemError(Problem(ProblemType.NODE_UNREACHABLE, error.what, error.where, "Retry")) from None
 

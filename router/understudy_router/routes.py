@@ -68,8 +68,8 @@ def admin_routes(router: Router, metrics: RouterMetrics, guard: ConnectionGuard)
     async def drain(node_id: str, request: Request) -> Response:
         """Ask the cluster to move a node's tasks to others; `{"drain": false}` takes that back."""
         wanted = await read_flag(request.receive, "drain", default=True)
-        status, body, content_type = await router.drain(node_id, drain=wanted)
-        return Response(body, status, media_type=content_type)
+        status, document = await router.drain(node_id, drain=wanted)
+        return json_response(document, status)
 
     @routes.get("/livez")
     async def livez() -> Response:

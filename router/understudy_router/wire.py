@@ -16,6 +16,12 @@ import httptools
 from understudy_shared.hop import CONTENT_TYPE, MAX_HOP_BYTES, PATH
 from understudy_shared.words import HostInfo
 
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a reply; ours has a hundred. Nothing of it is kept, but a head without end would be read until the deadline."""
+
+MAX_REFUSAL_BYTES = 64 * 1024
+"""Of a reply other than 200: a problem, of which people are shown a line."""
+
 
 class WireError(StrEnum):
     """How a hop can fail before a node's word is heard."""
@@ -105,6 +111,8 @@ class HopConnection(asyncio.Protocol):
             self._close()  # a node that speaks unasked, or after its reply was whole
             return
         self._heard = True
+        if not self._parts:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -112,6 +120,10 @@ class HopConnection(asyncio.Protocol):
             return
         if self._size_bytes > MAX_HOP_BYTES:
             self.give_up(WireError.TOO_LARGE, f"a reply above {MAX_HOP_BYTES} bytes")
+        elif self._size_bytes > MAX_REFUSAL_BYTES and self._parser.get_status_code() != 200:
+            self.give_up(WireError.BAD_REPLY, f"a refusal above {MAX_REFUSAL_BYTES} bytes")
+        elif self._head_bytes > MAX_HEAD_BYTES and not (self._parts or self._complete):
+            self.give_up(WireError.BAD_REPLY, f"a reply whose head is above {MAX_HEAD_BYTES} bytes")
         elif self._messages > 1:
             self.give_up(WireError.BAD_REPLY, "more than one reply")
         elif self._complete:
@@ -146,6 +158,7 @@ class HopConnection(asyncio.Protocol):
     def _begin(self) -> None:
         self._parts: list[bytes] = []
         self._size_bytes = 0
+        self._head_bytes = 0
         self._messages = 0
         self._complete = False
         self._heard = False

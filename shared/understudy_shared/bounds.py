@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.position import Position, decode_position
+from understudy_shared.printable import clipped
 from understudy_shared.words import LagInfo, Role
 
 WAIT_WITH_POSITION_MS = 200
@@ -122,7 +123,7 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
     unknown = sorted(set(parameters) - _PARAMETERS)
     if unknown:
         raise BadBoundError(
-            f"unknown bound {unknown[0]!r}", where="bounds", fix=f"Known are: {', '.join(sorted(_PARAMETERS))}"
+            f"unknown bound {clipped(unknown[0])}", where="bounds", fix=f"Known are: {', '.join(sorted(_PARAMETERS))}"
         )
     token = parameters.get("min_position")
     if token is not None and not isinstance(token, str):
@@ -150,7 +151,7 @@ def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | N
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     raise BadBoundError(
-        f"{name}={value!r} is not a whole number of {unit} >= 0", where=name, fix=f"Send for example {name}=5"
+        f"{name}={clipped(value)} is not a whole number of {unit} >= 0", where=name, fix=f"Send for example {name}=5"
     )
 
 
@@ -160,7 +161,7 @@ def _flag(parameters: Mapping[str, object], name: str) -> bool:
         return True
     if value is None or value is False or value in ("false", "0"):
         return False
-    raise BadBoundError(f"{name}={value!r} is not a boolean", where=name, fix="Send true or false")
+    raise BadBoundError(f"{name}={clipped(value)} is not a boolean", where=name, fix="Send true or false")
 
 
 def _unknown_lag(value: object) -> UnknownLag | None:
@@ -168,7 +169,9 @@ def _unknown_lag(value: object) -> UnknownLag | None:
         return None
     if isinstance(value, str) and value in set(UnknownLag):
         return UnknownLag(value)
-    raise BadBoundError(f"unknown_lag={value!r} is not a choice", where="unknown_lag", fix="Send serve or refuse")
+    raise BadBoundError(
+        f"unknown_lag={clipped(value)} is not a choice", where="unknown_lag", fix="Send serve or refuse"
+    )
 
 
 def _wait_ms(parameters: Mapping[str, object], has_position: bool) -> int:

@@ -18,6 +18,7 @@ from understudy_shared.bounds import NO_BOUND, BadBoundError, Bound, UnknownLag,
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.plausible import CEILING
 from understudy_shared.position import BadPositionError
+from understudy_shared.printable import clipped
 
 PATH = "/internal/v1/lookup"
 CONTENT_TYPE = b"application/x-understudy-hop"
@@ -271,14 +272,14 @@ def _whole(fields: dict[str, Any], name: str) -> int:
     value = fields[name]
     if type(value) is int and 0 <= value <= CEILING:
         return value
-    raise BadHopError(f"a hop whose {name} is {value!r:.80}, not a whole number from 0 to {CEILING}")
+    raise BadHopError(f"a hop whose {name} is {clipped(value)}, not a whole number from 0 to {CEILING}")
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
     value = fields[name]
     if isinstance(value, str):
         return value
-    raise BadHopError(f"a hop whose {name} is {value!r:.80}, not a text")
+    raise BadHopError(f"a hop whose {name} is {clipped(value)}, not a text")
 
 
 def _cut(body: bytes, lengths: Sequence[int], start: int) -> list[bytes]:

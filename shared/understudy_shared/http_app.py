@@ -1,20 +1,35 @@
-"""What the FastAPI side of every service has in common: JSON as everywhere else, and errors as problems."""
+"""What the FastAPI side of every service has in common: JSON, errors as problems, and no calls for other sites."""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from understudy_shared.cross_site import why_refused
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http_edge import Receive, Scope, Send, bug, not_allowed, send_problem, without_body
 from understudy_shared.http_target import refuse_unroutable
 from understudy_shared.lookup_requests import unknown_path
-from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemType, problem_of
+from understudy_shared.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
+
+
+def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
+    """The application of a service; each of its routes, now and later, refuses changes from pages of other sites."""
+    return FastAPI(
+        title=title,
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # its redirect is no JSON, and goes to whatever host the request names
+        dependencies=[Depends(_refuse_cross_site)],
+    )
 
 
 def json_response(content: object, status: int = 200) -> Response:
@@ -66,6 +81,12 @@ def answer_with_problems(http: FastAPI) -> None:
     http.add_exception_handler(HTTPException, _theirs)
     http.add_exception_handler(RequestValidationError, _parameters)
     http.add_exception_handler(Exception, _bug)
+
+
+async def _refuse_cross_site(request: Request) -> None:
+    refused = why_refused(request.method, request.headers)
+    if refused is not None:
+        raise ProblemError(refused)
 
 
 async def _ours(_: Request, error: Exception) -> Response:

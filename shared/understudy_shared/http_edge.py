@@ -47,7 +47,7 @@ async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> byt
 
 
 async def read_flag(receive: Receive, name: str, *, default: bool) -> bool:
-    """A body of `{name: boolean}`, whatever its content type: curl calls what it sends a form. No body is the default.
+    """A body of `{name: boolean}`. No body is the default.
 
     Raises the problem of anything else: a flag that is misread does the opposite of what was asked.
     """

@@ -1,7 +1,7 @@
 """Logging as text or JSON lines on stderr, with each record's `extra` fields (`action` and ids) in it.
 
 The process that starts a service configures logging, once; libraries and services only log. One line per record: what
-is in a message can never look like a record of its own.
+is in a message can never look like a record of its own. Logins in URLs are masked, whoever wrote the record.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import warnings
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
+from understudy_shared.masking import masked_text
 from understudy_shared.printable import printable
 
 LogFormat = Literal["text", "json"]
@@ -42,7 +43,8 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = f"{_moment(record)} {record.levelname} {printable(record.getMessage())}"
         text += "".join(f" {name}={_field(value)}" for name, value in extra_fields(record).items())
-        return f"{text} exception={_quoted(trace)}" if (trace := _trace(self, record)) else text
+        trace = _trace(self, record)
+        return masked_text(f"{text} exception={_quoted(trace)}" if trace else text)
 
 
 class JsonLines(logging.Formatter):
@@ -58,7 +60,7 @@ class JsonLines(logging.Formatter):
         }
         if trace := _trace(self, record):
             line["exception"] = trace
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return masked_text(json.dumps(line, default=str, ensure_ascii=False))
 
 
 def extra_fields(record: logging.LogRecord) -> dict[str, object]:

@@ -12,6 +12,7 @@ import orjson
 
 from understudy_shared.errors import BadKeyError
 from understudy_shared.http_target import parse_query
+from understudy_shared.printable import clipped
 from understudy_shared.problems import Problem, ProblemError, ProblemType
 from understudy_shared.spark.key_codec import KeyCodec, Row
 
@@ -102,7 +103,7 @@ def parse_batch(body: bytes) -> tuple[list[object], Told]:
     unknown = sorted(set(envelope) - {"keys", "bounds"})
     bounds = envelope.get("bounds", {})
     if unknown or not isinstance(bounds, dict):
-        what = f"unknown member {unknown[0]!r}" if unknown else "bounds is not an object"
+        what = f"unknown member {clipped(unknown[0])}" if unknown else "bounds is not an object"
         raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, where="body", fix=_BATCH_FORM))
     keys = envelope["keys"]
     if len(keys) > MAX_BATCH_KEYS:

@@ -18,6 +18,9 @@ from understudy_shared.words import HostInfo, TaskId
 FORMAT: Literal[1] = 1
 """Of every document here. A reader takes its own and older ones."""
 
+MAX_ERRORS = 100
+"""Of one document that are looked at."""
+
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Above an assignment of 100,000 replicas; nothing longer is parsed."""
 
@@ -74,12 +77,14 @@ class Message(BaseModel):
                 where=where,
                 fix="Upgrade this process before those that write",
             )
+        for name, declared in cls.model_fields.items():
+            if declared.is_required() and name not in fields:  # pydantic copies the whole document for each
+                raise BadMessageError(f"a {kind} whose {name} is wrong: Field required", where=where)
+        del fields
         try:
             message = cls.model_validate_json(payload)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"])) or kind
-            raise BadMessageError(f"a {kind} whose {place} is wrong: {first['msg']}", where=where) from None
+            raise BadMessageError(f"a {kind} {_first_of(error)}", where=where) from None
         if message.application_id != application_id:
             raise BadMessageError(
                 f"a {kind} of application {message.application_id!r}, not of {application_id!r}", where=where
@@ -267,6 +272,14 @@ class Announcement(Message):
     query_id: Name
     """The lineage it is about; ignored by nodes that follow another."""
     stores: list[AnnouncedStore] = Field(max_length=MAX_ANNOUNCED)
+
+
+def _first_of(error: ValidationError) -> str:
+    """What is wrong first. Of very many errors their number: pydantic makes a dict of each before one can be seen."""
+    if error.error_count() > MAX_ERRORS:
+        return f"of which {error.error_count()} values are wrong"
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"whose {'.'.join(map(str, first['loc']))[:200] or 'content'} is wrong: {first['msg']:.300}"
 
 
 def task_key(task: TaskId) -> str:

@@ -1,6 +1,7 @@
 """What is asked of nodes besides lookups, rarely: their heartbeat, catalogue and assignment, and to drain.
 
-Ordinary HTTP with httpx; every call has a deadline, and what comes back is validated as if it came over the bus.
+Ordinary HTTP with httpx. Rule: whatever comes back is bounded in time and size and is JSON, else it is refused unread;
+redirects are not followed, nothing is unpacked. Documents are then validated as if they came over the bus.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import asyncio
 from typing import TypeVar
 
 import httpx
+import orjson
 
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.messages import (
     MAX_MESSAGE_BYTES,
     Assignment,
-    BadMessageError,
     Catalogue,
     Heartbeat,
     Message,
@@ -30,11 +31,20 @@ DEADLINE_S = 3.0
 MAX_CONNECTIONS = 32
 """To all nodes together; heartbeats of a thousand nodes still pass within a second."""
 
+MAX_DRAIN_BYTES = 64 * 1024
+"""Of a reply to a drain; it names the node and whether it drains."""
+
+_JSON_TYPES = frozenset(("application/json", "application/problem+json"))
+
 M = TypeVar("M", bound=Message)
 
 
 class NodeCallError(UnderstudyError):
     """A node did not answer, or not with what was asked for."""
+
+
+class BadReplyError(NodeCallError):
+    """A node answered with what no node of ours sends, or more of it. Nothing of it was used."""
 
 
 class _Transport(httpx.AsyncHTTPTransport):
@@ -57,7 +67,13 @@ class NodeCalls:
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
         # Nodes are reached directly, whatever proxy the environment names.
         transport = _Transport(limits=limits, trust_env=False)
-        self._client = httpx.AsyncClient(timeout=TIMEOUT_S, transport=transport, trust_env=False)
+        self._client = httpx.AsyncClient(
+            timeout=TIMEOUT_S,
+            transport=transport,
+            trust_env=False,
+            follow_redirects=False,  # a node that sends its callers elsewhere is none of ours
+            headers={"accept": "application/json", "accept-encoding": "identity"},
+        )
 
     async def heartbeat(self, host: HostInfo) -> Heartbeat:
         return await self._get(Heartbeat, host, "/internal/v1/lags")
@@ -68,14 +84,17 @@ class NodeCalls:
     async def assignment(self, host: HostInfo) -> Assignment:
         return await self._get(Assignment, host, "/internal/v1/assignment")
 
-    async def drain(self, host: HostInfo, *, drain: bool) -> tuple[int, bytes, str]:
-        """Status, body and content type of the node's reply."""
+    async def drain(self, host: HostInfo, *, drain: bool) -> tuple[int, dict[str, object]]:
+        """Status and JSON object of the node's reply."""
         url = _url(host, "/admin/v1/drain")
+        status, body = await self._exchange("POST", url, orjson.dumps({"drain": drain}), max_bytes=MAX_DRAIN_BYTES)
         try:
-            reply = await self._client.post(url, json={"drain": drain})
-        except httpx.HTTPError as error:
-            raise NodeCallError(f"the node does not answer: {error or type(error).__name__}", where=url) from None
-        return reply.status_code, reply.content, reply.headers.get("content-type", "application/json")
+            document = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise BadReplyError(f"the node's reply is not JSON: {error}", where=url) from None
+        if not isinstance(document, dict):
+            raise BadReplyError("the node's reply is not a JSON object", where=url)
+        return status, document
 
     async def close(self) -> None:
         """Give connections back."""
@@ -83,27 +102,39 @@ class NodeCalls:
 
     async def _get(self, kind: type[M], host: HostInfo, path: str) -> M:
         url = _url(host, path)
+        status, body = await self._exchange("GET", url, None, max_bytes=MAX_MESSAGE_BYTES)
+        if status != 200:
+            raise NodeCallError(f"the node answers {status}", where=url)
+        return kind.decode(body, application_id=self._application_id, where=url)
+
+    async def _exchange(self, method: str, url: str, content: bytes | None, *, max_bytes: int) -> tuple[int, bytes]:
+        """Status and JSON of a reply. Raises NodeCallError."""
+        headers = {} if content is None else {"content-type": "application/json"}
         try:
-            async with asyncio.timeout(DEADLINE_S), self._client.stream("GET", url) as reply:
-                if reply.status_code != 200:
-                    raise NodeCallError(f"the node answers {reply.status_code}", where=url)
-                return kind.decode(await _body(reply, url), application_id=self._application_id, where=url)
-        except (
-            httpx.HTTPError,
-            httpx.InvalidURL,
-            TimeoutError,
-            ValueError,
-        ) as error:  # ValueError: a host that is none
+            async with (
+                asyncio.timeout(DEADLINE_S),
+                self._client.stream(method, url, content=content, headers=headers) as reply,
+            ):
+                return reply.status_code, await _body(reply, url, max_bytes)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:  # ValueError: a malformed host
             raise NodeCallError(f"the node does not answer: {error or type(error).__name__}", where=url) from None
 
 
-async def _body(reply: httpx.Response, url: str) -> bytes:
+async def _body(reply: httpx.Response, url: str, max_bytes: int) -> bytes:
+    """The bytes as they came over the wire: what is packed may be a thousand times as large."""
+    kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not (200 <= reply.status_code < 300 or 400 <= reply.status_code < 600):
+        raise BadReplyError(f"the node answers {reply.status_code}: neither an answer nor a problem", where=url)
+    if kind not in _JSON_TYPES:
+        raise BadReplyError(f"the node's reply is {kind[:100] or 'of no named type'}, not JSON", where=url)
+    if reply.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise BadReplyError("the node's reply is packed, unasked", where=url)
     parts: list[bytes] = []
     size_bytes = 0
-    async for part in reply.aiter_bytes():
+    async for part in reply.aiter_raw():
         size_bytes += len(part)
-        if size_bytes > MAX_MESSAGE_BYTES:
-            raise BadMessageError(f"more than {MAX_MESSAGE_BYTES} bytes", where=url)
+        if size_bytes > max_bytes:
+            raise BadReplyError(f"the node's reply has more than {max_bytes} bytes", where=url)
         parts.append(part)
     return b"".join(parts)
 

@@ -8,6 +8,14 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
+def clipped(value: object, limit: int = 80) -> str:
+    """A wrong value for an error: cut, and of a list or an object its type alone, which may be deep and long."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= limit else value[:limit] + "...")
+    is_small = not value or isinstance(value, (bool, int, float))
+    return repr(value) if is_small else f"a {type(value).__name__}"
+
+
 def _escape(char: str) -> str:
     number = ord(char)
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

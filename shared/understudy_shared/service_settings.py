@@ -6,6 +6,7 @@ A service's own model says what there is: frozen, unknown keys refused, a reason
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from understudy_shared.masking import masked_location
 from understudy_shared.sizes import BadSizeError, parse_size
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -39,7 +41,12 @@ Bytes = Annotated[int, Field(ge=0), BeforeValidator(_size)]
 class ServiceSettings(BaseSettings):
     """What every service's settings have in common."""
 
-    model_config = SettingsConfigDict(env_prefix="UNDERSTUDY_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="UNDERSTUDY_", extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        """As people may see it: a URL among the settings may hold a password."""
+        for name, value in super().__repr_args__():
+            yield name, masked_location(value) if isinstance(value, str) else value
 
     @classmethod
     def settings_customise_sources(

@@ -59,7 +59,8 @@ def refusal(reason: Refusal, *, version: int = 3, offset_lag: int = 4) -> HopOut
 
 def status(code: int, body: bytes) -> Raw:
     """An HTTP reply other than a hop's."""
-    return Raw(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (code, len(body), body))
+    head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return Raw((head + b"%b") % (code, len(body), body))
 
 
 RESET = Raw(b"")

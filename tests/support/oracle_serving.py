@@ -47,7 +47,8 @@ class ServedProcess:
         self._connection.close()
 
     def _ask(self, method: str, target: str, body: bytes | None) -> Reply:
-        self._connection.request(method, target, body)
+        headers = {} if body is None else {"content-type": "application/json"}
+        self._connection.request(method, target, body, headers)
         response = self._connection.getresponse()
         return Reply(response.status, response.headers.get_content_type(), json.loads(response.read()))
 

@@ -127,7 +127,7 @@ class Served:
     def _ask(self, method: str, target: str, body: bytes | None) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
         try:
-            connection.request(method, target, body)
+            connection.request(method, target, body, {} if body is None else {"content-type": "application/json"})
             response = connection.getresponse()
             content = response.read()
             return Reply(response.status, response.headers.get_content_type(), json.loads(content))

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from understudy_shared.errors import CheckpointError, UnderstudyError, VanishedError
+from understudy_shared.errors import CheckpointError, NotACheckpointError, UnderstudyError, VanishedError
+from understudy_shared.masking import has_login, masked_location, repeats_location
 
 FetchMethod = Literal["hardlink", "symlink", "copy", "download"]
 
@@ -73,6 +74,12 @@ def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
         from understudy_node.checkpoint.remote import FsspecFiles  # noqa: PLC0415
 
         return FsspecFiles(text)
+    if has_login(text):
+        raise NotACheckpointError(
+            "The location is neither a path nor a URL",
+            where=masked_location(text),
+            fix="Write a URL with ://, as in s3://bucket/path, and ./ before a relative path that has @ and : in it",
+        )
     return LocalFiles(text)
 
 
@@ -196,9 +203,11 @@ def too_large_to_read(where: str, size: int, max_bytes: int) -> CheckpointError:
     )
 
 
-def storage_error(what: str, where: str, error: Exception) -> CheckpointError:
-    """A foreign exception of the storage as ours."""
+def storage_error(what: str, where: str, error: Exception, *, url: str = "") -> CheckpointError:
+    """A foreign exception of the storage as ours. `url` is what its text may repeat a secret of."""
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    if url and repeats_location(reason, url):
+        reason = f"{type(error).__name__}, whose text repeats what is hidden here"
     return CheckpointError(
         f"{what}: {reason}", where=where, fix="Check that the node may reach and read the checkpoint's storage"
     )

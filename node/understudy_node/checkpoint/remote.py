@@ -5,7 +5,6 @@ Rule: what `files.CheckpointFiles` says, for every backend; listings are never c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from understudy_node.checkpoint.files import (
     vanished,
 )
 from understudy_shared.errors import CheckpointError, UnderstudyError
+from understudy_shared.masking import masked_location
 
 # In this order: what backends call the time of the last write.
 _TIME_FIELDS = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
@@ -37,7 +37,8 @@ class FsspecFiles:
     """A checkpoint on any file system that fsspec knows. `options` go to the backend (endpoint, credentials, ...)."""
 
     def __init__(self, url: str, **options: object) -> None:
-        self._url = re.sub(r"//[^/@]*:[^/@]*@", "//***@", url.rstrip("/"))
+        self._url = masked_location(url.rstrip("/"))
+        self._given = url
         try:
             filesystem, root = fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **options})
         except ImportError as error:
@@ -47,7 +48,7 @@ class FsspecFiles:
                 fix="Install it beside Understudy (s3fs for s3, gcsfs for gs, adlfs for abfs, pyarrow for hdfs)",
             ) from error
         except Exception as error:  # backends raise classes of their own
-            raise storage_error("Cannot open the checkpoint's storage", self._url, error) from error
+            raise storage_error("Cannot open the checkpoint's storage", self._url, error, url=url) from None
         self._filesystem: Any = filesystem
         self._root: str = root.rstrip("/")
 
@@ -62,7 +63,7 @@ class FsspecFiles:
     def stat(self, path: str) -> FileStat | None:
         """See `CheckpointFiles.stat`."""
         full = self._full(path)
-        with _translated("Cannot stat", self._where(path)):
+        with self._translated("Cannot stat", path):
             try:
                 info: Mapping[str, Any] = self._filesystem.info(full)
             except (FileNotFoundError, NotADirectoryError):
@@ -72,7 +73,7 @@ class FsspecFiles:
     def list(self, path: str) -> list[str] | None:
         """See `CheckpointFiles.list`."""
         full = self._full(path).rstrip("/")
-        with _translated("Cannot list", self._where(path)):
+        with self._translated("Cannot list", path):
             try:
                 entries: list[Mapping[str, Any]] = self._filesystem.ls(full, detail=True)
             except (FileNotFoundError, NotADirectoryError):
@@ -91,7 +92,7 @@ class FsspecFiles:
     def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
         """See `CheckpointFiles.read`: one request, of at most one byte more than allowed."""
         full = self._full(path)
-        with _translated("Cannot read", self._where(path)):
+        with self._translated("Cannot read", path):
             try:
                 data = bytes(self._filesystem.cat_file(full, start=0, end=max_bytes + 1))
             except (FileNotFoundError, NotADirectoryError) as error:
@@ -119,7 +120,7 @@ class FsspecFiles:
                     raise
                 if self.stat(path) is None:
                     raise vanished(self._where(path)) from error
-                raise storage_error("Cannot download", self._where(path), error) from error
+                raise storage_error("Cannot download", self._where(path), error, url=self._given) from error
             received = arriving.stat().st_size
             if received != found.size:
                 raise CheckpointError(
@@ -138,16 +139,15 @@ class FsspecFiles:
     def _where(self, path: str) -> str:
         return f"{self._url}/{path}"
 
-
-@contextmanager
-def _translated(what: str, where: str) -> Iterator[None]:
-    """Backends raise their own classes: all of them become a `CheckpointError`."""
-    try:
-        yield
-    except UnderstudyError:
-        raise
-    except Exception as error:
-        raise storage_error(what, where, error) from error
+    @contextmanager
+    def _translated(self, what: str, path: str) -> Iterator[None]:
+        """Backends raise their own classes: all of them become a `CheckpointError`."""
+        try:
+            yield
+        except UnderstudyError:
+            raise
+        except Exception as error:
+            raise storage_error(what, self._where(path), error, url=self._given) from error
 
 
 def _same_path(first: str, second: str) -> bool:

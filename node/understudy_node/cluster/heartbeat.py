@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.masking import masked_location
 from understudy_shared.messages import Applied, Endpoint, Heartbeat
 from understudy_shared.words import ReplicaState
 
@@ -86,7 +87,7 @@ def heartbeat_of(
         term=term,
         epoch=epoch,
         catalogue=catalogue,
-        checkpoint=node.settings.checkpoint,
+        checkpoint=masked_location(node.settings.checkpoint),
         degraded=degraded or [],
     )
 

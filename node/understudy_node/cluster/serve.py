@@ -24,6 +24,7 @@ from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import SettingsError
 from understudy_shared.http_service import Departure
+from understudy_shared.masking import masked_location
 from understudy_shared.messages import Applied, Endpoint, Heartbeat
 from understudy_shared.private_files import keep_files_private
 from understudy_shared.remembered import Remembered
@@ -86,7 +87,7 @@ async def _claim(settings: ClusterNodeSettings, node: Node, node_id: str, incarn
         applied=Applied(version=None, state="CREATED"),
         term=0,
         epoch=0,
-        checkpoint=settings.checkpoint,
+        checkpoint=masked_location(settings.checkpoint),
     )
     bus = RedisBus(settings.redis)
     try:

@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from understudy_pipeline.aligned.records import Cursor
 from understudy_pipeline.demo.flights import Flight
-from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, masked, sentinel_place
+from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, sentinel_place
 from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
 
 TOPIC = "flights"
@@ -40,7 +40,7 @@ class FlightStreams:
 
     def __init__(self, url: str, *, partitions: int) -> None:
         """Nothing is connected yet. Raises SettingsError for a URL that names no Redis."""
-        self._where = masked(url)
+        self._url = url
         pool = checked(url, lambda: _pool(url))
         checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
         self._client: redis.Redis = redis.Redis(connection_pool=pool)
@@ -114,7 +114,7 @@ class FlightStreams:
         try:
             yield
         except (RedisError, OSError) as error:
-            raise bus_error(error, doing=doing, where=self._where, timeout_ms=DEADLINE_MS) from error
+            raise bus_error(error, doing=doing, url=self._url, timeout_ms=DEADLINE_MS) from error
 
 
 def partition_of(origin: str, partitions: int) -> int:

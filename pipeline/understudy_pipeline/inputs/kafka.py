@@ -14,6 +14,7 @@ from understudy_pipeline.inputs.kafka_client import check_properties
 from understudy_pipeline.inputs.kafka_input import KafkaInput
 from understudy_pipeline.inputs.kafka_reader import KafkaRangeReader
 from understudy_shared.errors import SettingsError
+from understudy_shared.masking import masked
 
 OWN_PROPERTIES = {
     "group.id": "understudy",  # the client asks for one; no group is joined and nothing is committed
@@ -81,7 +82,7 @@ class KafkaConfig:
     def __repr__(self) -> str:
         """Values of properties may be secrets: names alone, but for a few that are known not to be."""
         told = [f"{name}={value if name in _SHOWN else '...'}" for name, value in self.properties]
-        return f"KafkaConfig(servers={self.servers!r}, topics={self.topics!r}, properties=[{', '.join(told)}])"
+        return f"KafkaConfig(servers={masked(self.servers)!r}, topics={self.topics!r}, properties=[{', '.join(told)}])"
 
     @property
     def server(self) -> str:

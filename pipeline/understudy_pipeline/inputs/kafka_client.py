@@ -8,6 +8,7 @@ partitions it is about.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from typing import Any
@@ -20,6 +21,7 @@ from understudy_pipeline.aligned.records import TopicPartition
 from understudy_pipeline.inputs.kafka_codes import NO_BROKER, NO_TOPIC, NOT_LET_IN
 from understudy_pipeline.inputs.protocol import InputError
 from understudy_shared.errors import SettingsError
+from understudy_shared.masking import HIDDEN, masked, masked_text
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ _AT_ONCE = 1_000
 """Messages made in one call, for which no other thread runs Python: the planner's answers to Spark wait so long."""
 
 _LEADERS_S = 1.0
+
+_SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|pem|jaas|oauthbearer|credential|sasl\.username")
 
 
 class KafkaClient:
@@ -131,7 +135,7 @@ class KafkaClient:
             reasons.append(self._reason)
         return InputError(
             f"{what}: {'; '.join(reasons)}" if reasons else what,
-            where=f"Kafka at {self.server}",
+            where=f"Kafka at {masked(self.server)}",
             fix="Check that the broker runs and can be reached from here; a query that runs tries again by itself",
         )
 
@@ -190,7 +194,7 @@ def _consumer(properties: Mapping[str, Any]) -> Consumer:
         return Consumer({**properties, "logger": _Lines()})
     except KafkaException as error:
         raise SettingsError(
-            f"Kafka's client refuses its properties: {_text(error)}",
+            f"Kafka's client refuses its properties: {_safe_text(error, properties)}",
             where="options kafka and kafka.*",
             fix="They are librdkafka's (its CONFIGURATION.md), not the Java client's",
         ) from None
@@ -201,6 +205,15 @@ class _Lines:
 
     def log(self, level: int, text: str, *arguments: object) -> None:
         log.debug(text, *arguments, extra={"librdkafka_level": level})
+
+
+def _safe_text(error: KafkaException, properties: Mapping[str, Any]) -> str:
+    """What librdkafka says, without what it repeats of a secret property: its value, or a name that is mistyped."""
+    text = _text(error)
+    for name, value in properties.items():
+        if _SECRET_NAME.search(name) and str(value):
+            text = text.replace(str(value), HIDDEN)
+    return masked_text(text)
 
 
 def _text(error: KafkaException) -> str:

@@ -16,8 +16,9 @@ from redis.retry import Retry
 from understudy_pipeline.aligned.records import TopicPartition
 from understudy_pipeline.inputs.protocol import InputError, UnknownTopicError
 from understudy_pipeline.inputs.redis_rows import Entry, StreamInfo, stream_info
-from understudy_shared.bus.redis_connection import checked, connection_options, masked, sentinel_place
+from understudy_shared.bus.redis_connection import checked, connection_options, sentinel_place
 from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
+from understudy_shared.masking import masked, words_of
 
 Look = tuple[StreamInfo | None, Sequence[Entry]]
 """A stream, or None when it does not exist, and entries of it, at the same moment."""
@@ -38,6 +39,7 @@ class StreamServer:
     def __init__(self, url: str, *, request_timeout_ms: int) -> None:
         """Raises SettingsError for a URL that names no Redis. No I/O."""
         self.where = masked(url)
+        self._url = url
         self._timeout_ms = request_timeout_ms
         pool = checked(url, lambda: _pool(url, request_timeout_ms / 1000))
         checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
@@ -117,14 +119,15 @@ class StreamServer:
     def _error(self, error: BaseException, doing: str) -> InputError | UnknownTopicError:
         if isinstance(error.__cause__, RedisError):  # redis-py wraps a refused login on a unix socket, for one
             error = error.__cause__
-        what, fix = f"Redis cannot be reached while {doing}: {error}", "Check that it runs there and may be reached"
+        why = words_of(error, self._url)
+        what, fix = f"Redis cannot be reached while {doing}: {why}", "Check that it runs there and may be reached"
         if isinstance(error, (AuthenticationError, AuthorizationError)):
-            what, fix = f"Redis refused the login while {doing}: {error}", "Check user and password in the URL"
+            what, fix = f"Redis refused the login while {doing}: {why}", "Check user and password in the URL"
         elif isinstance(error, NoPermissionError):
             fix = "Let the user run TYPE, XINFO, XRANGE, XREAD, MULTI and EXEC on the streams' keys"
-            what = f"Redis refused {doing}: {error}"
+            what = f"Redis refused {doing}: {why}"
         elif isinstance(error, ResponseError):
-            what, fix = f"Redis refused {doing}: {error}", "Check that it is Redis 6.2 or newer, and no cluster's node"
+            what, fix = f"Redis refused {doing}: {why}", "Check that it is Redis 6.2 or newer, and no cluster's node"
         elif isinstance(error, (TimeoutError, RedisTimeoutError)):
             what = f"Redis did not answer within {self._timeout_ms} ms while {doing}"
             fix = "Check that it runs, is not overloaded, and that this host may reach it"

@@ -29,8 +29,8 @@ from understudy_pipeline.inputs.redis_rows import (
     settled,
 )
 from understudy_pipeline.inputs.redis_server import GO_ON, StreamServer, stream_key
-from understudy_shared.bus.redis_connection import masked
 from understudy_shared.errors import SettingsError
+from understudy_shared.masking import masked
 
 log = logging.getLogger(__name__)
 

@@ -38,10 +38,10 @@ from understudy_shared.bus.redis_connection import (
     checked,
     closed_transport_as_os_error,
     connection_options,
-    masked,
     sentinel_place,
 )
 from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
+from understudy_shared.masking import masked
 from understudy_shared.plausible import limit_above
 from understudy_shared.supervise import Supervisor
 
@@ -68,6 +68,7 @@ class RedisBus:
     def __init__(self, url: str, *, call_timeout_ms: int = 1000) -> None:
         """Nothing is connected yet. Raises SettingsError for a URL that names no Redis."""
         self.where = masked(url)
+        self._url = url
         self._timeout_ms = call_timeout_ms
         self._pool = checked(url, lambda: _pool(url, timeout_s=call_timeout_ms / 1000))
         checked(url, self._connection)
@@ -306,7 +307,7 @@ class RedisBus:
             raise self._failed(error, doing) from error
 
     def _failed(self, error: BaseException, doing: str) -> BusError:
-        return bus_error(error, doing=doing, where=self.where, timeout_ms=self._timeout_ms)
+        return bus_error(error, doing=doing, url=self._url, timeout_ms=self._timeout_ms)
 
     def _open(self) -> None:
         if self._closed:

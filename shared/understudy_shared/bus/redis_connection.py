@@ -18,12 +18,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from understudy_shared.bus.base import BusError, BusRefusedError
 from understudy_shared.errors import SettingsError
+from understudy_shared.masking import is_ambiguous, masked, repeats, words_of
 
 SENTINEL_PORT = 26379
 _SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 _CLUSTER_SCHEMES = frozenset(("redis+cluster", "rediss+cluster"))
 _OF_SENTINELS = "sentinel_"
-_SECRET = frozenset(("password", "ssl_password", "sentinel_password", "sentinel_ssl_password"))
 
 T = TypeVar("T")
 Parse = Callable[[str], Mapping[str, Any]]
@@ -46,6 +46,7 @@ def sentinel_place(url: str) -> SentinelPlace | None:
     the servers. Login, db and options are the servers'; options that begin with `sentinel_` are the sentinels', with
     `sentinel_ssl=true` for TLS to them. Raises SettingsError for a URL that lacks something, or of a Redis Cluster.
     """
+    _refuse_ambiguous(url)
     scheme = url.partition("://")[0].lower()
     if scheme in _CLUSTER_SCHEMES:
         raise _bad_url(url, "a Redis Cluster is not supported")
@@ -81,10 +82,11 @@ def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: obje
 
     Raises SettingsError for a URL that names no Redis.
     """
+    _refuse_ambiguous(url)
     try:
         told = dict(parse(url))
     except (ValueError, TypeError) as error:
-        raise _bad_url(url, str(error)) from None
+        raise _bad_url(url, words_of(error, url)) from None
     if url.startswith("unix:") and not told.get("path"):
         raise _bad_url(url, "it has no path")
     return {
@@ -103,25 +105,7 @@ def checked(url: str, make: Callable[[], T]) -> T:
     try:
         return make()
     except (TypeError, ValueError) as error:
-        raise _bad_url(url, str(error)) from None
-
-
-def masked(url: str) -> str:
-    """The URL without its passwords, for people to read."""
-    try:
-        parts = urlsplit(url)
-        secret = parts.password is not None
-    except ValueError:
-        return "(a URL that does not parse)"
-    place = parts.netloc
-    if secret:
-        login, _, host = place.rpartition("@")
-        place = f"{login.partition(':')[0]}:***@{host}"
-    query = parts.query
-    told = parse_qsl(query, keep_blank_values=True)
-    if any(name in _SECRET for name, _ in told):
-        query = urlencode([(name, "***" if name in _SECRET else value) for name, value in told], safe="*/")
-    return f"{parts.scheme}://{place}{parts.path}{'?' + query if query else ''}"
+        raise _bad_url(url, words_of(error, url)) from None
 
 
 @contextmanager
@@ -135,20 +119,21 @@ def closed_transport_as_os_error() -> Iterator[None]:
         raise ConnectionResetError(str(error)) from error
 
 
-def bus_error(error: BaseException, *, doing: str, where: str, timeout_ms: int) -> BusError:
-    """What a failed call means; `where` is the masked URL."""
+def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) -> BusError:
+    """What a failed call to the Redis of `url` means."""
     if isinstance(error.__cause__, RedisError):  # redis-py wraps a refused login on a unix socket, for one
         error = error.__cause__
+    where, why = masked(url), words_of(error, url)
     if isinstance(error, (AuthenticationError, AuthorizationError)):
         return BusError(
-            f"Redis refused the login while {doing}: {error}", where=where, fix="Check user and password in the URL"
+            f"Redis refused the login while {doing}: {why}", where=where, fix="Check user and password in the URL"
         )
     if isinstance(error, NoPermissionError):
         fix = "Give the user scripts, SCAN and publishing on the keys and channels us:*"
-        return BusRefusedError(f"Redis refused {doing}: {error}", where=where, fix=fix)
+        return BusRefusedError(f"Redis refused {doing}: {why}", where=where, fix=fix)
     if isinstance(error, ResponseError):
         fix = "Check that it is a primary of Redis or Valkey, not a replica or a cluster's node, and has memory left"
-        return BusRefusedError(f"Redis refused {doing}: {error}", where=where, fix=fix)
+        return BusRefusedError(f"Redis refused {doing}: {why}", where=where, fix=fix)
     if isinstance(error, (TimeoutError, RedisTimeoutError)):
         return BusError(
             f"Redis did not answer within {timeout_ms} ms while {doing}",
@@ -156,13 +141,23 @@ def bus_error(error: BaseException, *, doing: str, where: str, timeout_ms: int) 
             fix="Check that it runs, is not overloaded, and that this host may reach it",
         )
     return BusError(
-        f"Redis cannot be reached while {doing}: {error}",
+        f"Redis cannot be reached while {doing}: {why}",
         where=where,
         fix="Check that it runs there and that this host may reach it",
     )
 
 
+def _refuse_ambiguous(url: str) -> None:
+    if is_ambiguous(url):
+        write = "write @ : / ? # in a user or password as %40 %3A %2F %3F %23"
+        raise _settings_error(url, f"its host cannot be told from its login; {write}")
+
+
 def _bad_url(url: str, why: str) -> SettingsError:
+    return _settings_error(url, "it does not parse" if repeats(why, url) else why)
+
+
+def _settings_error(url: str, why: str) -> SettingsError:
     return SettingsError(
         f"not the URL of a Redis: {why}",
         where=masked(url),

@@ -20,9 +20,10 @@ from redis.retry import Retry
 
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Names, enveloped
-from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, masked, sentinel_place
+from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, sentinel_place
 from understudy_shared.bus.redis_scripts import PUT
 from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
+from understudy_shared.masking import masked
 from understudy_shared.messages import Announcement, CommitHint
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class SyncPublisher:
         self.failures = 0
         """Hints that were not given."""
         self.where = masked(url)
+        self._url = url
         self._application_id = application_id
         self._names = Names(application_id)
         pool = checked(url, lambda: _pool(url))
@@ -107,7 +109,7 @@ class SyncPublisher:
             raise self._failed(error, doing) from error
 
     def _failed(self, error: BaseException, doing: str) -> BusError:
-        return bus_error(error, doing=doing, where=self.where, timeout_ms=DEADLINE_MS)
+        return bus_error(error, doing=doing, url=self._url, timeout_ms=DEADLINE_MS)
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
