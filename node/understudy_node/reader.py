@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from understudy_node.checkpoint.description import CheckpointDescription, describe
-from understudy_node.checkpoint.files import CheckpointFiles, open_checkpoint_files
+from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import batch_ids
+from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitRecord, History

@@ -9,7 +9,7 @@ import pytest
 from tests.support import checkpoint_bytes as spark
 
 from understudy_node.checkpoint.description import CheckpointDescription, describe
-from understudy_node.checkpoint.files import open_checkpoint_files
+from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_shared.errors import CorruptFileError, NotACheckpointError, UnsupportedError
 
 KEY, VALUE = spark.struct_json("k"), spark.struct_json("count")

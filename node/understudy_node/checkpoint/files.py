@@ -61,21 +61,6 @@ class CheckpointFiles(Protocol):
         """Brings the file to `destination` on local disk, whole or not at all; says how."""
 
 
-def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
-    """Files of the checkpoint at a local path or an fsspec URL; existence is not checked here."""
-    text = os.fspath(url_or_path)
-    scheme, separator, rest = text.partition(":")
-    if separator and scheme in {"file", "local"} and rest.startswith("/"):
-        # file:/x is how Hadoop prints it, file:///x how everybody else does.
-        return LocalFiles("/" + rest.lstrip("/"))
-    if "://" in text or "::" in text:
-        # fsspec costs 0.1 s to import: only remote checkpoints pay.
-        from understudy_node.checkpoint.remote import FsspecFiles  # noqa: PLC0415
-
-        return FsspecFiles(text)
-    return LocalFiles(text)
-
-
 class LocalFiles:
     """A checkpoint on a mounted file system, by plain system calls (a stat costs about 2 us)."""
 

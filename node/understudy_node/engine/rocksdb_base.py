@@ -23,7 +23,6 @@ from understudy_shared.errors import CorruptFileError, UnsupportedError
 DEFAULT_CACHE_BYTES: Final = 10 * 1024 * 1024
 """KIP-770's statestore.cache.max.bytes."""
 
-_VERIFY_STEP_KEYS: Final = 20_000
 _OPTION_LINE: Final = re.compile(r"^\s*(merge_operator|comparator)\s*=\s*(.*?)\s*$", re.MULTILINE)
 _MERGE_OPERATORS: Final = re.compile(r"nullptr|\{id=StringAppendOperator;delimiter=.?;?\}")
 _COMPARATOR: Final = "leveldb.BytewiseComparator"
@@ -116,25 +115,6 @@ class RocksBase:
             return self._expected_keys
         return self._database.property_int_value("rocksdb.estimate-num-keys") or 0
 
-    def verify(self) -> Iterator[int]:
-        """Count every key in bounded steps, yielding the count so far; refuse a count other than the expected one.
-
-        Reads the whole base (2 M keys/s), past the cache: for the background, not for serving.
-        """
-        past_cache = ReadOptions()
-        past_cache.fill_cache(False)  # type: ignore[call-arg]  # its stub forgot the argument
-        counted, last = 0, None
-        for last in self._keys(past_cache):  # noqa: B007 (the last one is what the end check asks from)
-            counted += 1
-            if counted % _VERIFY_STEP_KEYS == 0:
-                yield counted
-        self._check_end(last, None, past_cache)
-        if self._expected_keys is not None and counted != self._expected_keys:
-            raise CorruptFileError(
-                f"{counted} keys where {self._expected_keys} were expected", where=str(self.directory), fix=_RESTORE
-            )
-        yield counted
-
     @property
     def resident_bytes(self) -> int:
         """Indexes and filters of the open tables, which RocksDB keeps outside the cache."""
@@ -151,9 +131,6 @@ class RocksBase:
     def close(self) -> None:
         self._column_family.close()
         self._database.close()
-
-    def _keys(self, bounds: ReadOptions) -> Iterator[bytes]:
-        return self._column_family.keys(read_opt=bounds)  # type: ignore[return-value]  # raw mode: bytes
 
     def _items(self, start: bytes | None, bounds: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
         return self._column_family.items(from_key=start, read_opt=bounds)  # type: ignore[return-value]

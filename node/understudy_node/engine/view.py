@@ -48,10 +48,6 @@ class View:
         return sum(tier.size_bytes for tier in self.tiers)
 
     @property
-    def overlay_entries(self) -> int:
-        return sum(map(len, self._dicts))
-
-    @property
     def resident_bytes(self) -> int:
         """Overlay, spill and base together; the block cache that bases share is not in it."""
         return self.overlay_bytes + (self.spill.resident_bytes if self.spill else 0) + self.base.resident_bytes
