@@ -159,7 +159,7 @@ def test_what_cannot_be_served_is_refused_with_what_to_change(
 
 
 def test_metadata_of_another_operator_is_corruption(tmp_path: Path) -> None:
-    with pytest.raises(CorruptFileError, match="of operator 1"):
+    with pytest.raises(CorruptFileError, match="belongs to operator 1"):
         described(tmp_path, BASE | {"state/0/_metadata/metadata": spark.operator_metadata(1)})
 
 

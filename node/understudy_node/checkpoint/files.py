@@ -30,7 +30,7 @@ _NO_HARD_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK,
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What tells one content of a path from another.
+    """Identifies the content of a path: rewriting the file changes it.
 
     `inode` is a hash of the entity tag on object stores (0 without one); `mtime_ns` is as fine as the storage gives it,
     0 when it gives none.
@@ -165,7 +165,7 @@ def refuse_escape(path: str) -> None:
         raise CheckpointError(
             "A path inside a checkpoint must be relative and without '..'",
             where=repr(path),
-            fix="The file that names this path is damaged or not Spark's",
+            fix="The file that names this path is damaged, or Spark did not write it",
         )
 
 
@@ -182,8 +182,8 @@ def too_large_to_read(where: str, size: int, max_bytes: int) -> CheckpointError:
 
 
 def storage_error(what: str, where: str, error: Exception) -> CheckpointError:
-    """A foreign exception of the storage as ours."""
+    """Translate an exception of the storage into a `CheckpointError`."""
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return CheckpointError(
-        f"{what}: {reason}", where=where, fix="Check that the node may reach and read the checkpoint's storage"
+        f"{what}: {reason}", where=where, fix="Check that the node can reach and read the checkpoint's storage"
     )

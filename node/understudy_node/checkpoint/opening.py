@@ -13,7 +13,7 @@ def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
     text = os.fspath(url_or_path)
     scheme, separator, rest = text.partition(":")
     if separator and scheme in {"file", "local"} and rest.startswith("/"):
-        # file:/x is how Hadoop prints it, file:///x how everybody else does.
+        # Hadoop prints file:/x, other tools file:///x.
         return LocalFiles("/" + rest.lstrip("/"))
     if "://" in text or "::" in text:
         # fsspec costs 0.1 s to import: only remote checkpoints pay.

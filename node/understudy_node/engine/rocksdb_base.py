@@ -63,13 +63,13 @@ class RocksBase:
         """Open the database whose CURRENT, MANIFEST, OPTIONS and tables are in `directory`.
 
         `expected_keys` is the number of all keys, internal ones too, when the snapshot says it. `max_open_files` bounds
-        file descriptors; -1 keeps every table open (`open_files` tells how many), so that none can vanish later.
+        file descriptors; -1 keeps every table open (`open_files` is their number), so that none can vanish later.
         """
         _check_options(directory)
         try:
             options, families = Options.load_latest(str(directory), Env(), True, cache.shared)
             for each in (options, *families.values()):
-                # The writer's log directory and descriptor limit are not ours.
+                # The log directory and descriptor limit of the writer do not apply here.
                 each.set_db_log_dir(str(directory))
                 each.set_wal_dir(str(directory))
                 each.set_max_open_files(max_open_files)
@@ -136,7 +136,7 @@ class RocksBase:
         return self._column_family.items(from_key=start, read_opt=bounds)  # type: ignore[return-value]
 
     def _check_end(self, last: bytes | None, start: bytes | None, bounds: ReadOptions) -> None:
-        """Iteration ends the same way at the end and at an error: only an iterator on the spot says which it was."""
+        """Raise if iteration ended at an error: only a new iterator set on `last` tells that from the real end."""
         probe = self._column_family.iter(bounds)
         if last is not None:
             probe.seek(last)
