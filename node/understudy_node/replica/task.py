@@ -3,8 +3,8 @@
 Readers see `view` and nothing else; one worker at a time runs `step`. `error` holds the last failure; meanwhile the
 last good version stays visible, and the next poll tries again: no partial state is ever served.
 
-States: CREATED until the first step, RESTORING while bases are opened (first, or after `_rebuild`) and the replica is more
-than `acceptable_recovery_lag` behind, then RUNNING, however far it falls behind later; CLOSED is final.
+States: CREATED until the first step; RESTORING while bases are opened (at first and after `_rebuild`) and until the lag
+is at most `acceptable_recovery_lag`; then RUNNING, however far it falls behind later; CLOSED is final.
 """
 
 from __future__ import annotations
