@@ -79,7 +79,7 @@ class History:
             if record is not None:
                 return record
         raise VanishedError(
-            f"the commit log has no commit from version {version} on",
+            f"the commit log has nothing from version {version} on",
             where=f"{self._files.url}/commits",
             fix="Wait for the next commit",
         )

@@ -1,7 +1,7 @@
 """Spark SQL types as frozen values, read from the schema JSON that Spark writes.
 
 Pure. A type this release cannot read is refused by name when the schema is parsed, never half-read.
-`name` is the type as a person writes it; two types are equal when their bytes mean the same.
+`name` is the readable name of a type; two types are equal when equal bytes mean equal values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from understudy_shared.errors import CorruptFileError, UnsupportedError
 
 BINARY_COLLATION = "UTF8_BINARY"
 MAX_LONG_DIGITS = 18
-"""Decimals up to this precision are one unscaled int64 in their slot; wider ones are bytes."""
+"""Decimals up to this precision are one unscaled int64 in their slot; wider ones are bytes in the variable region."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class DecimalType(SparkType):
 
 @dataclass(frozen=True)
 class StringType(SparkType):
-    """Strings, char and varchar. The collation decides equality, so it matters for keys; the bytes are UTF-8 always."""
+    """Strings, char and varchar, always UTF-8. The collation decides equality, so it matters for keys."""
 
     collation: str = BINARY_COLLATION
 
@@ -194,7 +194,7 @@ class MapType(SparkType):
 
 
 def parse_schema(json_text: str) -> StructType:
-    """The struct in Spark's schema JSON, as found in a state schema file or printed by `df.schema.json()`."""
+    """Parse Spark's schema JSON, as found in a state schema file or printed by `df.schema.json()`."""
     try:
         parsed = _parse_type(json.loads(json_text), {}, "")
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
@@ -205,7 +205,7 @@ def parse_schema(json_text: str) -> StructType:
 
 
 def collated_columns(struct: StructType) -> tuple[str, ...]:
-    """Columns that hold, at any depth, strings compared by something else than their bytes: these cannot be keys."""
+    """Columns that hold, at any depth, strings not compared by their bytes: these cannot be keys."""
     return tuple(field.name for field in struct.fields if _is_collated(field.type))
 
 
@@ -252,7 +252,7 @@ _COLLATED = re.compile(r"(?:string|(?:var)?char\(\s*\d+\s*\)) collate (?:[A-Za-z
 
 
 def _parse_type(node: object, collations: Mapping[str, str], path: str) -> SparkType:
-    """`collations` is what the enclosing field's metadata says: Spark writes collated strings as plain "string"."""
+    """`collations` come from the enclosing field's metadata: Spark writes collated strings as plain "string"."""
     if isinstance(node, str):
         parsed = _parse_name(node, path)
         collation = collations.get(path, "")
