@@ -136,7 +136,7 @@ class RocksBase:
         return self._column_family.items(from_key=start, read_opt=bounds)  # type: ignore[return-value]
 
     def _check_end(self, last: bytes | None, start: bytes | None, bounds: ReadOptions) -> None:
-        """Raise if iteration ended at an error: only a new iterator set on `last` tells that from the real end."""
+        """Raise if iteration ended at an error: only a new iterator set on `last` can distinguish that from the end."""
         probe = self._column_family.iter(bounds)
         if last is not None:
             probe.seek(last)

@@ -1,4 +1,4 @@
-"""Parses keys from JSON and from path segments; reads everything that `json_printer` writes.
+"""Parses keys from JSON and from path segments; reads all that `json_printer` (exported here, too) writes.
 
 Pure. A struct is an object by field name, or an array in field order; a map is an object when its key is a string, or a
 list of pairs; an interval is an ISO 8601 duration, or an integer of months or microseconds. What does not fit raises
