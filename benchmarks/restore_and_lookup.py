@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from benchmarks.big_checkpoint import RAW_BYTES_PER_KEY, BigCheckpoint, session, write
 from benchmarks.load import Load, get, post, run_load
 from benchmarks.servers import CONSTANT_APP, NODE, Server, fetch, pin_load, server
-from understudy_node.checkpoint.files import open_checkpoint_files
+from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
 from understudy_shared.bounds import NO_BOUND

@@ -1,8 +1,8 @@
-"""One layout of one lineage: what the checkpoint said when it was described, and the replicas built from it.
+"""One layout of one lineage: the description of the checkpoint, and the replicas built from it.
 
-The wiring never changes. A repartitioned, rewound or re-created checkpoint gets a new generation, and the node swaps
-one reference when that is ready to answer. Other tasks to hold, or other names, make a new generation of the same
-layout, with the replicas that stay as they are.
+A generation never changes. A repartitioned, rewound or re-created checkpoint gets a new one, and the node swaps one
+reference when that is ready to answer. Other tasks to hold, or other names, make a new generation of the same layout,
+which keeps the replicas that stay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROW_PREFIX: dict[Provider, bytes] = {"rocksdb": b"\x00", "hdfs": b""}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What decides which partition a key is in and how its bytes look. It may change at a restart of the query."""
+    """What decides a key's partition and its bytes. It may change at a restart of the query."""
 
     partitions: int
     provider: Provider
@@ -42,17 +42,17 @@ class Layout:
 
 
 def layout_of(record: CommitRecord) -> Layout:
-    """The layout a version was written in: that of its own batch, because operator metadata may be stale."""
+    """The layout of a version, from its own batch, because operator metadata may be stale."""
     properties = record.offsets.properties
     return Layout(properties.shuffle_partitions, properties.provider)
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Stores of one layout, and the replicas of those tasks that this node holds of it.
+    """The stores of one layout, and the replicas of the tasks that this node holds.
 
-    `tasks` are the keys of all tasks of the layout, held here or not. `aliases` are the names that the stores go by,
-    made of the alias file and of `announcement`.
+    `tasks` are the keys of all tasks of the layout, held here or not. `aliases` are names of the stores,
+    from the alias file and from `announcement`.
     """
 
     lineage: Lineage
@@ -66,7 +66,7 @@ class Generation:
 
     @property
     def ready(self) -> bool:
-        """Whether every task that is held can be answered from."""
+        """Whether every task that is held can answer."""
         return all(replica.view is not None for replica in self.replicas)
 
     @property
@@ -95,7 +95,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What the replicas of a node are built with. `node_id` is None outside of a cluster."""
+    """The dependencies of a node's replicas. `node_id` is None outside a cluster."""
 
     settings: NodeSettings
     around: Surroundings
@@ -106,7 +106,7 @@ class Wiring:
     published: Callable[[], None]
 
     def replica(self, places: list[StorePlace], role: Role) -> TaskReplica:
-        """A new replica of the task that `places` are of."""
+        """A new replica of the task that `places` belong to."""
         return TaskReplica(
             places,
             self.around,
@@ -131,9 +131,9 @@ def build_generation(
     is_held: Callable[[str], bool],
     kept: Mapping[str, TaskReplica],
 ) -> Generation:
-    """The stores of a layout, over the replicas of the tasks that are held: those in `kept` as they are, others new.
+    """Build the stores of a layout over the replicas of the tasks held: those in `kept` as they are, others new.
 
-    New ones are standbys until they are told otherwise.
+    New replicas are standbys until they are given another role.
     """
     application_id = ApplicationId(wiring.settings.application)
     wiring.around.disk.keep_lineage(application_id, description.query_id)

@@ -1,8 +1,8 @@
-"""The generation that is served and the one that is to follow it: one thread changes them, readers read references.
+"""The generation that is served and the one that will replace it: one thread changes them, readers read references.
 
-A layout that the query went over to is restored beside the one that is served, and swapped in when all that the node is
-to hold of it can be answered from. Other duties or names make a new generation of the same layout: replicas that stay
-are the same objects, so that nothing is restored twice and no answer is interrupted.
+When the query changes its layout, the new one is restored beside the one that is served, and swapped in when all tasks
+that the node is to hold of it can answer. Other duties or names make a new generation of the same layout: replicas that
+stay are the same objects, so that nothing is restored twice and no answer is interrupted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from understudy_shared.words import Role
 
 
 class Generations:
-    """`serving` is what readers are answered from; None until the first commit was seen. `event` is told of changes."""
+    """`serving` answers readers; it is None until the first commit was seen. `event` is called at changes."""
 
     def __init__(
         self, workers: Workers, aliases: Mapping[str, StoreAlias], *, event: Callable[[str, str], None]
@@ -40,26 +40,26 @@ class Generations:
 
     @property
     def newest(self) -> Generation | None:
-        """The one for the newest layout."""
+        """The generation of the newest layout."""
         return self.pending or self.serving
 
     def all(self) -> list[Generation]:
-        """Both, as far as there are any."""
+        """The serving and the pending generation, as far as they exist."""
         return [generation for generation in (self.serving, self.pending) if generation is not None]
 
     def replicas(self) -> list[TaskReplica]:
-        """Everything that is to be kept moving."""
+        """The replicas of both generations."""
         return [replica for generation in self.all() for replica in generation.replicas]
 
     def assign(self, duties: Duties) -> None:
-        """Called from any thread. Roles change at once; what is held, when `refit` is called."""
+        """Called from any thread. Roles change at once; the tasks held change at the next `refit`."""
         with self._roles:
             self.duties = duties
             for generation in self.all():
                 _give_roles(generation, duties)
 
     def swap_if_ready(self) -> bool:
-        """Serve the newest layout if all that is to be held of it can be answered from."""
+        """Serve the newest layout if all tasks to hold of it can answer."""
         pending, replaced = self.pending, self.serving
         if pending is None or not pending.ready or not self.duties.are_about(pending.layout.partitions):
             return False
@@ -70,7 +70,7 @@ class Generations:
         return True
 
     def open(self, describe: Callable[[], CheckpointDescription], layout: Layout, wiring: Wiring) -> bool:
-        """Make sure that there is a generation of `layout`; True when it is new. Raises what makes that impossible."""
+        """Make sure that there is a generation of `layout`; True when it is new. Raises when it cannot be built."""
         newest = self.newest
         if newest is not None and newest.layout == layout:
             return False
@@ -88,30 +88,30 @@ class Generations:
         return True
 
     def drop(self) -> None:
-        """Hold nothing: none of it is part of the history any more."""
+        """Hold nothing: none of it is part of the present history."""
         dropped = self.all()
         self.serving = self.pending = None
         for generation in dropped:
             self._retire(generation)
 
     def close(self) -> None:
-        """Take no further steps; what is on disk stays."""
+        """Take no further steps; the local files stay."""
         for generation in self.all():
             generation.close()
 
     def refit(self, wiring: Wiring) -> bool:
-        """Hold what the duties say and use the names that were announced; True when something changed."""
+        """Hold the tasks of the duties and use the announced names; True when something changed."""
         self._leaving = [replica for replica in self._leaving if not replica.gone]
         serving, pending = self.serving, self.pending
         self.serving = None if serving is None else self._refitted(serving, wiring)
         self.pending = None if pending is None else self._refitted(pending, wiring)
         for before, after in ((serving, self.serving), (pending, self.pending)):
             if before is not None and after is not None and after is not before:
-                self._let_go(before, after)
+                self._remove_unheld(before, after)
         return self.serving is not serving or self.pending is not pending
 
     def _refitted(self, generation: Generation, wiring: Wiring) -> Generation:
-        """The same layout with what is wanted now: the same object when that is what it has."""
+        """A generation of the same layout with the wanted tasks and names; the same object when nothing differs."""
         held, announcement = generation.held, self.announcement
         to_hold = frozenset(filter(self._chosen(generation.layout, held), generation.tasks))
         if to_hold == held.keys() and generation.announcement is announcement:
@@ -130,7 +130,7 @@ class Generations:
         names: tuple[Mapping[str, StoreAlias], Announcement | None],
         kept: Mapping[str, TaskReplica],
     ) -> Generation:
-        """`names` are aliases, and the announcement that is in them."""
+        """`names` are the aliases, and the announcement that they include."""
         generation = build_generation(
             description,
             layout,
@@ -156,18 +156,18 @@ class Generations:
         return naming.aliases
 
     def _chosen(self, layout: Layout, kept: Container[str]) -> Callable[[str], bool]:
-        """Which tasks of a layout are to be held now; as long as no duties are about it, those that are.
+        """Decides which tasks of a layout to hold; while no duties apply to it, those that are held already.
 
-        A replica that leaves may still remove files below the directory where a new one of its task would put its own:
-        the new one waits until it is gone.
+        A leaving replica may still remove files in the directory that a new replica of its task would use: the new one
+        waits until the old one is gone.
         """
         duties, leaving = self.duties, {replica.key for replica in self._leaving}
         if not duties.are_about(layout.partitions):
             return kept.__contains__
         return lambda task: duties.role_of(task) is not None and (task in kept or task not in leaving)
 
-    def _let_go(self, before: Generation, after: Generation) -> None:
-        """Close the replicas that are not held any more; each takes one more step, to give its disk space back."""
+    def _remove_unheld(self, before: Generation, after: Generation) -> None:
+        """Close the replicas that are not held any more; each takes one more step, to remove its local files."""
         held = after.held
         for replica in before.replicas:
             if replica.key not in held:
@@ -182,7 +182,7 @@ class Generations:
 
 
 def _give_roles(generation: Generation, duties: Duties) -> None:
-    """A replica that is about to be let go is nobody's active any more."""
+    """Give replicas their roles; one whose task is no longer to be held becomes a standby."""
     if duties.are_about(generation.layout.partitions):
         for replica in generation.replicas:
             replica.set_role(duties.role_of(replica.key) or Role.STANDBY)

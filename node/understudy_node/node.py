@@ -1,7 +1,7 @@
-"""A node that follows one checkpoint: polls its end, keeps its replicas moving, and says how it is.
+"""A node that follows one checkpoint: polls its end, advances its replicas, and reports its state.
 
 One thread polls, a few workers do bounded steps, and readers see only immutable views. When the history is rewound or
-re-created, everything that was held is dropped: an answer from another history would be a lie.
+re-created, everything that was held is dropped: an answer from another history would be wrong.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from understudy_shared.words import HostInfo, Lineage, Role
 log = logging.getLogger(__name__)
 
 POLL_FLOOR_LOCAL_MS = 5
-"""A stat costs 2 us on a local disk: looking every 5 ms costs a node 0.1 % of a core."""
+"""A stat costs 2 us on a local disk: polling every 5 ms costs a node 0.1 % of a core."""
 
 POLL_FLOOR_REMOTE_MS = 100
-"""Each look at an object store is three paid requests."""
+"""Each poll of an object store is three paid requests."""
 
 PREFETCH_FLOOR_MS = 25.0
 PREFETCH_MS_PER_TASK = 2.0
@@ -53,7 +53,7 @@ STOP_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something an operator wants to know of later."""
+    """An event that an operator may want to see later."""
 
     at_us: int
     what: str
@@ -64,12 +64,12 @@ class Event:
 
 
 class Node:
-    """Follows `files`. It holds every task, unless `assign` says which; `node_id` is its name in a cluster, to be set
-    before `start`.
+    """Follows `files`. It holds every task, unless `assign` names some; `node_id` is its name in a cluster, set before
+    `start`.
     """
 
     def __init__(self, settings: NodeSettings, files: CheckpointFiles, *, host: HostInfo, clock: Clock) -> None:
-        """Raises what makes the checkpoint unusable, before anything is started."""
+        """Raises when the checkpoint is unusable, before anything is started."""
         self.settings = settings
         self.host = host
         self.node_id: str | None = None
@@ -93,24 +93,25 @@ class Node:
         self._woken = threading.Event()
         self._cadence = Cadence()
         self._polled = False
-        self._announced: tuple[Lineage, Layout, frozenset[str]] | None = None
+        self._reported_ready: tuple[Lineage, Layout, frozenset[str]] | None = None
+        """Lineage, layout and tasks of the last "ready" event."""
         self._next_prefetch_ms = 0.0
         self._next_retry_ms = 0.0
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
     @property
     def generation(self) -> Generation | None:
-        """What readers are answered from; None until the first commit was seen."""
+        """The generation that answers readers; None until the first commit was seen."""
         return self._generations.serving
 
     @property
     def pending(self) -> Generation | None:
-        """A layout that is restored to be served next."""
+        """The generation that is restored to be served next."""
         return self._generations.pending
 
     @property
     def duties(self) -> Mapping[str, Role] | None:
-        """The tasks that it is to hold, with their roles; None for all of them, as active."""
+        """The tasks to hold, with their roles; None for all of them, as active."""
         return self._generations.duties.tasks
 
     @property
@@ -130,25 +131,25 @@ class Node:
         """Hold these tasks (by task key) and no others; None is every task, as active. Called from any thread.
 
         Roles change at once; replicas come and go soon. `partitions` is the number of partitions of the layout that the
-        duties are about: they are kept until that layout comes. None is any layout.
+        duties apply to: they are kept until that layout comes. None is any layout.
         """
         self._generations.assign(Duties(None if duties is None else dict(duties), partitions))
         self.wake()
 
     def announce(self, announcement: Announcement | None) -> None:
-        """Use the names and results that the pipeline tells, where they fit. Called from any thread."""
+        """Use the names and results that the pipeline announced, where they fit. Called from any thread."""
         if announcement != self._generations.announcement:
             self._generations.announcement = announcement
             self.wake()
 
     def wake(self) -> None:
-        """Look at the commit log now: somebody said that a version was committed. Called from any thread."""
+        """Poll now, because a commit was announced. Called from any thread."""
         self._woken.set()
 
     def hold_at(self, version: int | None) -> None:
-        """Show nothing above a version, until told otherwise (None): a replica that falls behind, for tests and drills.
+        """Show nothing above a version until called with None: a replica that falls behind, for tests and drills.
 
-        What is on show already stays; lag is told as it is.
+        A newer version that is visible already stays; the reported lag is the true one.
         """
         self._ceiling = version
         self.wake()
@@ -164,7 +165,7 @@ class Node:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop following, after the steps in flight; what is on disk stays for the next start."""
+        """Stop following, after the steps in flight; local files stay for the next start."""
         self._stopping.set()
         self.wake()
         self._thread.join(STOP_TIMEOUT_S)
@@ -174,13 +175,13 @@ class Node:
 
     @property
     def dead(self) -> str | None:
-        """Why this process cannot go on, None while it can: a background thread met a bug of ours."""
+        """The bug that ended a background thread, so that this process cannot go on; None while it can."""
         failure = self.failure or self._workers.failure
         return None if failure is None else f"a background task died: {failure!r}"
 
     def not_ready(self) -> list[str]:
-        """Why this node should not be sent readers; empty when it should. Lag alone never makes it unready, nor does
-        having nothing to hold.
+        """Why readers should not be sent to this node; empty when they should. Lag alone never makes it unready, nor
+        does having nothing to hold.
         """
         reasons = [self.dead] if self.dead else []
         generation = self.generation
@@ -205,7 +206,7 @@ class Node:
         return causes_of(self.error, self.end, now_ms=now_ms, end_expiry_ms=expiry_ms)
 
     def query_status(self) -> dict[str, object]:
-        """What the files tell about the query itself: it cannot be asked."""
+        """The state of the query itself, as far as its files show it."""
         since_ms = self._cadence.since_commit_ms(self._clock.monotonic_ms())
         committed_at_ns = self.history.commit_time_ns(self.end.version)
         return {
@@ -249,7 +250,7 @@ class Node:
             lag_refresh_ms=self.settings.lag_refresh_ms,
             floor_ms=floor_ms,
         )
-        if self._woken.wait(wait_ms / 1000):  # however often it is woken, it looks no more often than it may
+        if self._woken.wait(wait_ms / 1000):  # woken: still poll no more often than the floor allows
             self._stopping.wait(max(0.0, began_ms + floor_ms - self._clock.monotonic_ms()) / 1000)
 
     def _handle(self, poll: Poll) -> None:
@@ -267,7 +268,7 @@ class Node:
                 raise NotACheckpointError(
                     "the checkpoint is gone",
                     where=self._files.url,
-                    fix="Answers go on, with unknown lag; bring it back",
+                    fix="Answers go on, with unknown lag; restore it",
                 )
             case Verdict.AHEAD:
                 self._event("jumped", f"commits below batch {poll.end.version - 1} were purged unread: restoring anew")
@@ -299,7 +300,7 @@ class Node:
         )
 
     def _begin_again(self, what: str, detail: str) -> None:
-        """Drop everything that was held: none of it is part of the history any more."""
+        """Drop everything that was held: none of it is part of the present history."""
         self._event(what, detail)
         self._generations.drop()
         self._poller = Poller(self._files, self._clock)
@@ -320,13 +321,13 @@ class Node:
         )
 
     def _hand_out_work(self, now_ms: float) -> None:
-        """Ask the workers for a step of everything that is behind, and now and then for a look ahead."""
+        """Queue a step of every replica that is behind, and now and then a prefetch."""
         retry, prefetch = now_ms >= self._next_retry_ms, self.batch_in_progress and now_ms >= self._next_prefetch_ms
         replicas = self._generations.replicas()
         for replica in replicas:
             behind = replica.behind
             if replica.view is not None and (behind or self._ceiling is not None):
-                self.history.commit_time_ns(replica.view.version + 1)  # time lag is told from it, by lookups
+                self.history.commit_time_ns(replica.view.version + 1)  # cached: lookups compute time lag from it
             if behind:
                 if replica.error is None or retry:
                     self._workers.submit(replica)
@@ -339,13 +340,13 @@ class Node:
             self._next_prefetch_ms = now_ms + max(PREFETCH_FLOOR_MS, PREFETCH_MS_PER_TASK * len(replicas))
 
     def _note_ready(self) -> None:
-        """Say once that all that is held can be answered from, and again when there is more."""
+        """Report once that all tasks held can answer, and again when more are held."""
         generation = self.generation
         if generation is None or not generation.replicas or not generation.ready:
             return
-        held, told = frozenset(generation.held), self._announced
-        self._announced = (generation.lineage, generation.layout, held)
-        if told is not None and told[:2] == self._announced[:2] and held <= told[2]:
+        held, before = frozenset(generation.held), self._reported_ready
+        self._reported_ready = (generation.lineage, generation.layout, held)
+        if before is not None and before[:2] == self._reported_ready[:2] and held <= before[2]:
             return
         ways = ", ".join(f"{count} by {way}" for way, count in sorted(self._disk.fetched.items()))
         self._event(
@@ -364,4 +365,4 @@ class Node:
 
 
 def _nobody() -> None:
-    """Who is told of a published version while nobody listens."""
+    """The default of `on_published`: does nothing."""

@@ -1,6 +1,6 @@
 """Reads a checkpoint as of one committed version, in the calling thread: the library under tests, tools and scripts.
 
-It goes the same way as a replica does (same restore, same changelogs), only once and up to a version of choice.
+It reads as a replica does (same restore, same changelogs), but once and up to a chosen version.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from understudy_node.checkpoint.description import CheckpointDescription, describe
-from understudy_node.checkpoint.files import CheckpointFiles, open_checkpoint_files
+from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import batch_ids
+from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitRecord, History
@@ -25,7 +26,7 @@ from understudy_shared.words import ApplicationId, TaskId
 
 
 class Row(NamedTuple):
-    """A key and its value as UnsafeRow bytes, without what the provider puts before them."""
+    """A key and its value as UnsafeRow bytes, without the provider's prefix."""
 
     partition: int
     key: bytes
@@ -33,7 +34,7 @@ class Row(NamedTuple):
 
 
 class CheckpointReader:
-    """Opens a checkpoint for reading versions of its stores. `directory` takes the local copies; one reader each."""
+    """Reads versions of a checkpoint's stores. `directory` takes the local copies and belongs to one reader."""
 
     def __init__(self, checkpoint: str | Path, directory: Path) -> None:
         self._files: CheckpointFiles = open_checkpoint_files(checkpoint)
@@ -43,7 +44,7 @@ class CheckpointReader:
         self._disk = LocalBases(directory)
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Release the directory."""
         self._disk.release()
 
     def versions(self) -> list[int]:
@@ -51,14 +52,14 @@ class CheckpointReader:
         return [batch + 1 for batch in batch_ids(self._files.list("commits") or [])]
 
     def record(self, version: int) -> CommitRecord:
-        """What committed `version`."""
+        """The commit record of `version`."""
         record = self._history.record(version)
         if record is None:
             known = self.versions()
             raise UnderstudyError(
                 f"version {version} is not in the commit log",
                 where=self._files.url,
-                fix=f"Versions {known[0]} to {known[-1]} are there" if known else "Nothing was committed yet",
+                fix=f"It has versions {known[0]} to {known[-1]}" if known else "Nothing was committed yet",
             )
         return record
 

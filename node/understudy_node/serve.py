@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 from understudy_node.app import create_app
-from understudy_node.checkpoint.files import open_checkpoint_files
+from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
 from understudy_shared.clock import SystemClock

@@ -13,7 +13,8 @@ from typing import ClassVar
 import fsspec
 import pytest
 
-from understudy_node.checkpoint.files import CheckpointFiles, FileStat, LocalFiles, open_checkpoint_files
+from understudy_node.checkpoint.files import CheckpointFiles, FileStat, LocalFiles
+from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.remote import FsspecFiles
 from understudy_shared.errors import CheckpointError, UnderstudyError, VanishedError
 

@@ -11,7 +11,7 @@ from tests.support import checkpoint_bytes as spark
 from tests.support.handmade_checkpoint import schema_json
 
 from understudy_node.checkpoint.description import CheckpointDescription, describe
-from understudy_node.checkpoint.files import open_checkpoint_files
+from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_shared.errors import CorruptFileError, NotACheckpointError, UnsupportedError
 
 KEY, VALUE = spark.struct_json("k"), spark.struct_json("count")
@@ -227,7 +227,7 @@ def test_what_cannot_be_served_is_refused_with_what_to_change(
 
 
 def test_metadata_of_another_operator_is_corruption(tmp_path: Path) -> None:
-    with pytest.raises(CorruptFileError, match="of operator 1"):
+    with pytest.raises(CorruptFileError, match="belongs to operator 1"):
         described(tmp_path, BASE | {"state/0/_metadata/metadata": spark.operator_metadata(1)})
 
 

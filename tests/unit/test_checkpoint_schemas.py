@@ -92,7 +92,7 @@ def test_absolute_schema_paths_of_the_writer_are_reduced_to_file_names() -> None
 
 @pytest.mark.parametrize("path", ["file:/a/..", "file:/a/", ""])
 def test_a_schema_path_without_a_file_name_is_refused(path: str) -> None:
-    with pytest.raises(CorruptFileError, match="no name"):
+    with pytest.raises(CorruptFileError, match="not a valid name"):
         parse_operator_metadata(spark.operator_metadata(0, schema_paths=[path], tag="v2"), name="0")
 
 

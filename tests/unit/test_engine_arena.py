@@ -98,7 +98,7 @@ def test_an_arena_of_an_earlier_boot_is_refused_because_nothing_was_synced(
 ) -> None:
     ArenaBase.build(tmp_path, [hdfs_snapshot({b"a": b"1"})])
     monkeypatch.setattr(arena_base, "boot_id", lambda: b"another boot".ljust(36, b"\0"))
-    with pytest.raises(CorruptFileError, match="not one of this boot"):
+    with pytest.raises(CorruptFileError, match="from before the last boot"):
         ArenaBase.open(tmp_path)
 
 

@@ -67,7 +67,7 @@ class Changelog:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogHeader:
-    """What stands before the first record."""
+    """The part of a file before its first record."""
 
     tagged: bool
     lineage: tuple[LineageItem, ...] | None
@@ -75,7 +75,7 @@ class ChangelogHeader:
 
 
 def decode_changelog(raw: bytes, *, name: str, form: Form, row_checksum: bool = False) -> Changelog:
-    """The whole file at once."""
+    """Decode the whole file at once."""
     slices = list(iter_changelog_slices(raw, name=name, form=form, row_checksum=row_checksum, max_records=len(raw) + 1))
     assert len(slices) == 1, "a record takes more than one byte"
     return slices[0]
@@ -84,7 +84,7 @@ def decode_changelog(raw: bytes, *, name: str, form: Form, row_checksum: bool = 
 def iter_changelog_slices(
     raw: bytes, *, name: str, form: Form, row_checksum: bool = False, max_records: int = DEFAULT_SLICE_RECORDS
 ) -> Iterator[Changelog]:
-    """The same in slices of at most `max_records`, to be applied in order; at least one, possibly empty.
+    """Decode a file in slices of at most `max_records`, to be applied in order; at least one, possibly empty.
 
     A missing end mark raises before the first slice, other damage only when it is reached: publish nothing of the file
     until the iterator is exhausted.
@@ -101,7 +101,7 @@ def iter_changelog_slices(
 
 
 def parse_header(raw: bytes, *, name: str, form: Form) -> ChangelogHeader:
-    """The header alone: enough to check a changelog's lineage before decoding it."""
+    """Decode the header alone: enough to check a changelog's lineage before decoding it."""
     if form == "delta" or not (raw.startswith(b"\x00\x02v") and raw[3:4].isdigit()):
         return ChangelogHeader(tagged=False, lineage=None, records_start=0)
     tag = raw[2:4].decode()
@@ -134,7 +134,7 @@ def _corrupt(what: str, *, name: str, position: int, record: int | None = None) 
 
 
 class _Decoder:
-    """A position in a file; records are numbered from 1."""
+    """Decodes one file from a position on; records are numbered from 1."""
 
     def __init__(self, raw: bytes, position: int, *, name: str, form: Form, row_checksum: bool) -> None:
         self._raw = raw
@@ -147,7 +147,7 @@ class _Decoder:
         self.done = False
 
     def decode(self, changes: dict[bytes, bytes | None], max_records: int, *, tagged: bool) -> list[Operation]:
-        """Up to `max_records` further records; sets `done` once the end mark was read as the file's last bytes."""
+        """Decode up to `max_records` more records; sets `done` once the file ends with the end mark."""
         if tagged:
             return self._decode_tagged(changes, max_records)
         if self._row_checksum:
@@ -157,7 +157,7 @@ class _Decoder:
         return []
 
     def _decode_plain(self, changes: dict[bytes, bytes | None], max_records: int) -> None:
-        """One record at a time, until enough of one size in a row suggest a run for `iter_unpack`."""
+        """Decode record by record; after several of equal size in a row, decode the whole run with `iter_unpack`."""
         raw, end, unpack = self._raw, len(self._raw), _INT.unpack_from
         position, left = self._position, max_records
         run_key_size, run_value_size, run, wait = -1, -1, 0, _FIRST_RUN
@@ -170,7 +170,7 @@ class _Decoder:
                 key_size = value_size = value_start = -2
             value_end = value_start + value_size
             if key_size < 0 or value_size < -1 or value_end > end:
-                self._measure(position, max_records - left)  # the end mark, or it raises
+                self._measure(position, max_records - left)  # accepts the end mark, raises on anything else
                 break
             left -= 1
             if value_size < 0:
@@ -185,6 +185,7 @@ class _Decoder:
             run += 1
             if run == wait:
                 count = _count_run(raw, position, key_size, value_size, left)
+                # A short run did not repay the look ahead: require a longer one before the next.
                 run, wait = 0, (_FIRST_RUN if count >= 4 * wait else min(2 * wait, _LONGEST_WAIT))
                 run_end = position + count * (8 + key_size + value_size)
                 changes.update(struct.iter_unpack(f">4x{key_size}s4x{value_size}s", memoryview(raw)[position:run_end]))
@@ -236,7 +237,7 @@ class _Decoder:
         return operations
 
     def _measure(self, position: int, done: int) -> tuple[int, int]:
-        """Where the value of the record at `position` starts and ends: end -1 for a delete, both at the end mark."""
+        """Start and end of the value of the record at `position`; end -1 for a delete, both -1 at the end mark."""
         raw, end = self._raw, len(self._raw)
         if position + 4 > end:
             self._fail("ends inside a key's length", end, done)

@@ -24,7 +24,7 @@ DEFAULT_MAX_BYTES = 8 << 30
 """Output cap: far above any state file met so far, below what a damaged length field can ask for."""
 
 DEFAULT_CHUNK_BYTES = 4 << 20
-"""A piece of content: a few milliseconds of work, and memory that is used again for the next."""
+"""Size of one piece: a few milliseconds of work; the next piece reuses its memory."""
 
 LZ4_MAGIC = b"LZ4Block"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -50,7 +50,7 @@ class _Lz4Block(NamedTuple):
 
 
 def sniff_codec(data: bytes, *, name: str) -> Codec:
-    """Which codec wrote the file; lzf and anything unknown are refused by name."""
+    """The codec that wrote the file; lzf and anything unknown are refused by name."""
     if data.startswith(LZ4_MAGIC):
         return "lz4"
     if data.startswith(ZSTD_MAGIC):
@@ -82,7 +82,7 @@ def decompress(data: bytes, *, name: str, max_bytes: int = DEFAULT_MAX_BYTES) ->
 def decompressed_chunks(
     data: bytes, *, name: str, max_bytes: int = DEFAULT_MAX_BYTES, chunk_bytes: int = DEFAULT_CHUNK_BYTES
 ) -> Iterator[bytes]:
-    """The same piece by piece, for content that need not be in memory whole: damage may show in any piece."""
+    """The file's content piece by piece, so that it need not fit in memory; any piece may raise on damage."""
     codec = sniff_codec(data, name=name)
     if codec == "lz4":
         yield from _decompress_lz4(data, name=name, max_bytes=max_bytes, chunk_bytes=chunk_bytes)
@@ -93,7 +93,7 @@ def decompressed_chunks(
 
 
 def corrupt(what: str, *, name: str, at_byte: int) -> CorruptFileError:
-    """The error for a file that `what`, at a byte of its compressed form."""
+    """The error for a damaged file. `what` completes "Corrupt file: ..."; `at_byte` counts compressed bytes."""
     return CorruptFileError(f"Corrupt file: {what}", where=f"{name}, byte {at_byte}", fix=_RECOVERY)
 
 
@@ -102,12 +102,12 @@ def too_large(*, name: str, max_bytes: int) -> CorruptFileError:
     return CorruptFileError(
         f"Decompresses to more than the {max_bytes} bytes allowed",
         where=name,
-        fix="Raise the limit if this is no damage",
+        fix="Raise the limit if the file is intact",
     )
 
 
 def _decompress_lz4(data: bytes, *, name: str, max_bytes: int, chunk_bytes: int) -> Iterator[bytes]:
-    """Blocks up to the empty one; a further stream may follow, as in Spark's own reader."""
+    """Decode the blocks up to the empty one; another stream may follow, as in Spark's own reader."""
     blocks, total, ended = _lz4_blocks(data, name=name)
     if not ended:
         raise corrupt("the LZ4 stream ends without its end block", name=name, at_byte=len(data))
@@ -125,7 +125,7 @@ def _decompress_lz4(data: bytes, *, name: str, max_bytes: int, chunk_bytes: int)
 
 
 def _chunks(blocks: list[_Lz4Block], chunk_bytes: int) -> Iterator[list[_Lz4Block]]:
-    """Neighbouring blocks put together up to about `chunk_bytes` of content."""
+    """Group neighbouring blocks into pieces of about `chunk_bytes` of content."""
     chunk: list[_Lz4Block] = []
     size_bytes = 0
     for block in blocks:
@@ -154,7 +154,7 @@ def _unpack_lz4(block: _Lz4Block, source: memoryview, target: memoryview, *, nam
 
 
 def _lz4_blocks(data: bytes, *, name: str) -> tuple[list[_Lz4Block], int, bool]:
-    """Every block that has content; their raw total; whether the last stream has ended."""
+    """All non-empty blocks, their total raw bytes, and whether the last stream has ended."""
     blocks: list[_Lz4Block] = []
     position, total, ended, size = 0, 0, False, len(data)
     while position < size:
@@ -164,7 +164,7 @@ def _lz4_blocks(data: bytes, *, name: str) -> tuple[list[_Lz4Block], int, bool]:
         method, max_raw = token & 0xF0, 1 << (10 + (token & 0x0F))
         stored = method == _LZ4_STORED
         if magic != LZ4_MAGIC or (not stored and method != _LZ4_COMPRESSED):
-            raise corrupt("no LZ4 block header where one is due", name=name, at_byte=position)
+            raise corrupt("an LZ4 block header is missing", name=name, at_byte=position)
         if not 0 <= raw <= max_raw or packed < 0 or (stored and raw != packed) or (raw == 0) != (packed == 0):
             raise corrupt("impossible lengths in an LZ4 block header", name=name, at_byte=position)
         position += _LZ4_HEADER.size
@@ -188,11 +188,11 @@ def _decompress_zstd(data: bytes, *, name: str, max_bytes: int) -> bytes:
 
 
 def _zstd_most_bytes(data: bytes, *, name: str) -> int:
-    """Walks the frames (RFC 8878): the most bytes they can hold, counted in whole blocks; a truncation raises."""
+    """Upper bound of the content in bytes, by the frames (RFC 8878), in whole blocks; raises on truncation."""
     position, most, size = 0, 0, len(data)
     while position < size:
         if data[position : position + 4] != ZSTD_MAGIC:
-            raise corrupt("no zstd frame where one is due", name=name, at_byte=position)
+            raise corrupt("a zstd frame is missing", name=name, at_byte=position)
         if position + 5 > size:
             raise corrupt("ends inside a zstd frame header", name=name, at_byte=size)
         descriptor = data[position + 4]

@@ -47,7 +47,7 @@ class StoreDescription:
     unsupported: UnsupportedError | None = None
 
     def directory(self, partition: int) -> str:
-        """Where a partition's files are, relative to the checkpoint."""
+        """The directory of a partition's files, relative to the checkpoint."""
         return store_directory(self.operator_id, partition, self.name)
 
 
@@ -105,13 +105,13 @@ class CheckpointDescription:
 
 
 def store_directory(operator_id: int, partition: int, store_name: str) -> str:
-    """Where a store partition's files are, relative to the checkpoint."""
+    """The directory of a store partition's files, relative to the checkpoint."""
     base = f"state/{operator_id}/{partition}"
     return base if store_name == DEFAULT_STORE else f"{base}/{store_name}"
 
 
 def describe(files: CheckpointFiles) -> CheckpointDescription:
-    """Reads what there is; raises `NotACheckpointError`, or `UnsupportedError` when nothing of it can be served."""
+    """Describe a checkpoint; raises `NotACheckpointError`, or `UnsupportedError` when no operator can be served."""
     require_checkpoint(files)
     query_id = parse_query_id(files.read("metadata"))
     commits = batch_ids(files.list("commits") or [])
@@ -194,7 +194,7 @@ def _read_metadata(files: CheckpointFiles, operator_id: int, batch_id: int) -> O
         ) from error
     metadata = parse_operator_metadata(data, name=path)
     if metadata.operator_id != operator_id:
-        raise CorruptFileError(f"The metadata is of operator {metadata.operator_id}", where=f"{files.url}/{path}")
+        raise CorruptFileError(f"The metadata belongs to operator {metadata.operator_id}", where=f"{files.url}/{path}")
     return metadata
 
 
@@ -220,7 +220,7 @@ def _has_key(family: ColumnFamilySchema) -> bool:
 def _writes_changelogs(
     files: CheckpointFiles, offsets: OffsetEntry | None, operators: tuple[OperatorDescription, ...]
 ) -> bool | None:
-    """By the newest file of the first store: the setting itself is not recorded."""
+    """Judged by the newest file of the first store: Spark does not record the setting."""
     if offsets is None or offsets.properties.provider != "rocksdb":
         return None
     for operator in operators:

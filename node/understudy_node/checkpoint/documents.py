@@ -1,6 +1,6 @@
 """The text form shared by Spark's metadata logs: a line `v<number>`, a line of JSON, further lines.
 
-Rule: a field is either there with the type it must have, or the file is corrupt; nothing is guessed. Pure.
+Rule: a field is present with the required type, or the file is corrupt; nothing is guessed. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Document:
 
 
 def parse_document(data: bytes, *, name: str, tags: Sequence[str]) -> Document:
-    """A versioned document whose tag is one of `tags`; a newer tag is unsupported, anything else is corrupt."""
+    """Parse a document whose tag is one of `tags`; a newer tag is unsupported, anything else is corrupt."""
     try:
         tag, _, remainder = data.decode().partition("\n")
     except UnicodeDecodeError as error:
@@ -46,12 +46,12 @@ def parse_document(data: bytes, *, name: str, tags: Sequence[str]) -> Document:
 
 
 def parse_object(data: bytes, *, name: str) -> Json:
-    """A JSON object."""
+    """Parse a JSON object."""
     return checked(parse_json(data, name=name), dict, "the JSON text", name=name)
 
 
 def parse_json(data: bytes, *, name: str) -> object:
-    """Any JSON value."""
+    """Parse any JSON value."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:

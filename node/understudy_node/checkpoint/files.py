@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from understudy_shared.errors import CheckpointError, NotACheckpointError, UnderstudyError, VanishedError
-from understudy_shared.masking import has_login, masked_location, repeats_location
+from understudy_shared.errors import CheckpointError, UnderstudyError, VanishedError
+from understudy_shared.masking import repeats_location
 
 FetchMethod = Literal["hardlink", "symlink", "copy", "download"]
 
@@ -31,7 +31,7 @@ _NO_HARD_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK,
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What tells one content of a path from another.
+    """Identifies the content of a path: rewriting the file changes it.
 
     `inode` is a hash of the entity tag on object stores (0 without one); `mtime_ns` is as fine as the storage gives it,
     0 when it gives none.
@@ -60,27 +60,6 @@ class CheckpointFiles(Protocol):
 
     def fetch(self, path: str, destination: Path) -> FetchMethod:
         """Brings the file to `destination` on local disk, whole or not at all; says how."""
-
-
-def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
-    """Files of the checkpoint at a local path or an fsspec URL; existence is not checked here."""
-    text = os.fspath(url_or_path)
-    scheme, separator, rest = text.partition(":")
-    if separator and scheme in {"file", "local"} and rest.startswith("/"):
-        # file:/x is how Hadoop prints it, file:///x how everybody else does.
-        return LocalFiles("/" + rest.lstrip("/"))
-    if "://" in text or "::" in text:
-        # fsspec costs 0.1 s to import: only remote checkpoints pay.
-        from understudy_node.checkpoint.remote import FsspecFiles  # noqa: PLC0415
-
-        return FsspecFiles(text)
-    if has_login(text):
-        raise NotACheckpointError(
-            "The location is neither a path nor a URL",
-            where=masked_location(text),
-            fix="Write a URL with ://, as in s3://bucket/path, and ./ before a relative path that has @ and : in it",
-        )
-    return LocalFiles(text)
 
 
 class LocalFiles:
@@ -187,7 +166,7 @@ def refuse_escape(path: str) -> None:
         raise CheckpointError(
             "A path inside a checkpoint must be relative and without '..'",
             where=repr(path),
-            fix="The file that names this path is damaged or not Spark's",
+            fix="The file that names this path is damaged, or Spark did not write it",
         )
 
 
@@ -204,10 +183,11 @@ def too_large_to_read(where: str, size: int, max_bytes: int) -> CheckpointError:
 
 
 def storage_error(what: str, where: str, error: Exception, *, url: str = "") -> CheckpointError:
-    """A foreign exception of the storage as ours. `url` is what its text may repeat a secret of."""
+    """Translate an exception of the storage into a `CheckpointError`. `url` holds the secrets that its text may repeat.
+    """
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     if url and repeats_location(reason, url):
         reason = f"{type(error).__name__}, whose text repeats what is hidden here"
     return CheckpointError(
-        f"{what}: {reason}", where=where, fix="Check that the node may reach and read the checkpoint's storage"
+        f"{what}: {reason}", where=where, fix="Check that the node can reach and read the checkpoint's storage"
     )

@@ -1,4 +1,4 @@
-"""Which attempt's file makes up each version of a store partition.
+"""Finds the attempt whose file makes up each version of a store partition.
 
 In format v2 the commit log names the winning attempt of every version it still holds; older ones are named by the
 lineage inside a committed changelog. In format v1 there are no attempts: the name is the version. Rule: a file is part
@@ -37,18 +37,18 @@ def extend_by_lineage(known: UniqueIdsByVersion, lineage: Sequence[LineageItem],
     for item in lineage:
         if extended.setdefault(item.version, item.unique_id) != item.unique_id:
             raise CorruptFileError(
-                f"Its lineage has {item.unique_id} as version {item.version}, the commits {extended[item.version]}",
+                f"The lineage names {item.unique_id} as version {item.version}, the commits {extended[item.version]}",
                 where=name,
-                fix="The file is of an attempt that was not committed, or the checkpoint was rewound: restore again",
+                fix="The file belongs to an uncommitted attempt, or the checkpoint was rewound: restore again",
             )
     return extended
 
 
 def why_not_next(version: int, lineage: Sequence[LineageItem] | None, applied: UniqueIdsByVersion) -> str | None:
-    """`None` when the changelog of `version` continues what was applied, else what speaks against it.
+    """The reason why the changelog of `version` does not continue what was applied; `None` when it does.
 
     `applied` holds the unique ids of the base snapshot and of every version applied after it. A changelog's lineage
-    always reaches up to the version before it, so that one must be there and must match, and no other may differ.
+    always reaches up to the version before it: that version must be named, and no named version may differ.
     """
     if lineage is None:
         return f"the changelog of version {version} has no lineage" if applied else None

@@ -51,7 +51,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class StateProperties:
-    """Under which settings a batch wrote its state."""
+    """The settings under which a batch wrote its state."""
 
     provider: Provider
     codec: str
@@ -89,7 +89,7 @@ def parse_query_id(data: bytes, *, name: str = "metadata") -> Lineage:
 
 
 def parse_commit(data: bytes, batch_id: int) -> Commit:
-    """`commits/<batch_id>`."""
+    """Parse `commits/<batch_id>`."""
     name = f"commits/{batch_id}"
     document = parse_document(data, name=name, tags=("v1", "v2", "v3"))
     return Commit(
@@ -106,7 +106,7 @@ def _unique_ids(body: Json, *, name: str) -> UniqueIds | None:
     operators: dict[int, tuple[tuple[str, ...], ...]] = {}
     for operator, partitions in field(body, "stateUniqueIds", dict, name=name).items():
         if not _BATCH_ID.fullmatch(operator):
-            raise CorruptFileError(f"Operator id {operator!r} in stateUniqueIds is no number", where=name)
+            raise CorruptFileError(f"Operator id {operator!r} in stateUniqueIds is not a number", where=name)
         operators[int(operator)] = tuple(
             tuple(
                 checked(unique_id, str, "an id in stateUniqueIds", name=name)
@@ -118,7 +118,7 @@ def _unique_ids(body: Json, *, name: str) -> UniqueIds | None:
 
 
 def parse_offsets(data: bytes, batch_id: int) -> OffsetEntry:
-    """`offsets/<batch_id>`; the sources' own offsets are of no interest here."""
+    """Parse `offsets/<batch_id>`, but not the sources' own offsets."""
     name = f"offsets/{batch_id}"
     body = parse_document(data, name=name, tags=("v1", "v2")).body
     conf = {
@@ -134,7 +134,7 @@ def parse_offsets(data: bytes, batch_id: int) -> OffsetEntry:
 
 
 def _state_properties(conf: Mapping[str, str], *, name: str) -> StateProperties:
-    """Settings missing from the log have the value that Spark gave them before it recorded them."""
+    """A setting that the log lacks has the value that Spark used before it recorded that setting."""
     provider_class = conf.get(_STORE + "providerClass", next(iter(PROVIDERS)))
     if provider_class not in PROVIDERS:
         raise UnsupportedError(

@@ -42,12 +42,12 @@ class OperatorMetadata:
 
 
 def choose_metadata_batch(names: Iterable[str], *, at_most_batch_id: int) -> int | None:
-    """Which file of `_metadata/v2` describes the operator at a batch: the largest not above it."""
+    """The file of `_metadata/v2` that describes the operator at a batch: the newest one not after it."""
     return max((batch for batch in batch_ids(names) if batch <= at_most_batch_id), default=None)
 
 
 def parse_operator_metadata(data: bytes, *, name: str) -> OperatorMetadata:
-    """A v1 or v2 operator metadata file."""
+    """Parse a v1 or v2 operator metadata file."""
     body = parse_document(data, name=name, tags=("v1", "v2")).body
     operator = field(body, "operatorInfo", dict, name=name)
     stores = field(body, "stateStoreInfo", list, name=name)
@@ -76,7 +76,7 @@ def _store(body: Json, *, name: str) -> StoreMetadata:
 
 
 def _directory_name(text: str, *, name: str) -> str:
-    """Names become part of paths: one plain step only."""
+    """Check a name that becomes one component of a path."""
     if not text or "/" in text or text in {".", ".."}:
-        raise CorruptFileError(f"{text!r} is no name of a store or a file", where=name)
+        raise CorruptFileError(f"{text!r} is not a valid name of a store or a file", where=name)
     return text

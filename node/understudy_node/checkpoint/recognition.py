@@ -1,6 +1,6 @@
-"""Tells a checkpoint from what people pass by mistake: a table, a sink, a parent folder, a folder inside a checkpoint.
+"""Recognises paths that are passed by mistake: a table, a sink, a parent folder, a folder inside a checkpoint.
 
-Rule: the refusal says which of these it looks like, what a checkpoint contains, and the path to try instead.
+Rule: the error says which of these the path looks like, what a checkpoint contains, and which path to try instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def require_checkpoint(files: CheckpointFiles) -> None:
     if not names:
         raise NotACheckpointError("The directory is empty", where=files.url, fix=_CONTAINS)
     if "metadata" in names and "commits" not in names and "state" not in names and not _looks_like_table(names):
-        # Written first, before a query's first batch.
+        # Spark writes `metadata` first: the query has not run a batch yet.
         return
     raise NotACheckpointError(_what(names, files.url), where=files.url, fix=f"{_hint(files, names)}{_CONTAINS}")
 
@@ -61,7 +61,7 @@ def _is_checkpoint(files: CheckpointFiles, name: str) -> bool:
     try:
         return {"metadata", "offsets"} <= set(files.list(name) or ())
     except CheckpointError:
-        return False  # a folder that may not be listed is no reason to fail on a hint
+        return False  # the hint must not fail on an unreadable folder
 
 
 def _joined(url: str, children: list[str]) -> str:

@@ -1,6 +1,6 @@
 """A checkpoint behind an fsspec URL: S3, HDFS, GCS, ABFS, memory, ...
 
-Rule: what `files.CheckpointFiles` says, for every backend; listings are never cached, credentials never printed.
+Rule: every backend keeps the contract of `files.CheckpointFiles`; listings are never cached, credentials never printed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from understudy_node.checkpoint.files import (
 from understudy_shared.errors import CheckpointError, UnderstudyError
 from understudy_shared.masking import masked_location
 
-# In this order: what backends call the time of the last write.
+# How backends name the time of the last write, in order of preference.
 _TIME_FIELDS = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _TAG_FIELDS = ("ETag", "etag", "generation", "md5Hash", "ino")
 

@@ -1,8 +1,8 @@
 """Parses Spark's state schema files down to the JSON texts of key and value schema.
 
 v1 and v2 hold one schema pair; v3 holds one per column family, with ids and the key encoder. Strings are Java
-"modified UTF-8", in chunks that may cut a surrogate pair in two. Turning the JSON into types is not this module's
-business. Pure.
+"modified UTF-8", in chunks that may cut a surrogate pair in two. `understudy_shared.spark.types`
+turns the JSON into types. Pure.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _column_family(reader: _Reader) -> ColumnFamilySchema:
 
 
 class _Reader:
-    """Walks the bytes of a `DataInputStream`."""
+    """Reads what Java's `DataOutputStream` wrote."""
 
     def __init__(self, data: bytes, name: str) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class _Reader:
         return int(struct.unpack(">h", self._take(2))[0])
 
     def count(self) -> int:
-        """A number of things that take at least one byte each."""
+        """A count of items; refuses more than there are bytes."""
         value = int(struct.unpack(">i", self._take(4))[0])
         if not 0 <= value <= len(self._data):
             raise CorruptFileError(f"Impossible count {value}", where=f"{self.name}, byte {self._position - 4}")

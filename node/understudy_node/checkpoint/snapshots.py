@@ -1,8 +1,8 @@
-"""State files by name, the choice of a snapshot, and what a snapshot holds.
+"""Parses names of state files, chooses a snapshot, and reads a RocksDB snapshot's manifest.
 
 Rule: a snapshot is used only if the commit log vouches for it: not above the last committed version; in format v2 the
 very attempt that was committed; in format v1 not older than the delta or changelog of its version, because a re-run
-batch rewrites those but leaves the failed attempt's snapshot. Every file left out has its reason. Pure.
+batch rewrites those but leaves the failed attempt's snapshot. Every snapshot left out has a reason. Pure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULT_MAX_ZIP_BYTES: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True, order=True)
 class StateFile:
-    """A state file as its name tells; `unique_id` is the writing attempt's (format v2 only)."""
+    """A state file, parsed from its name; `unique_id` is the writing attempt's (format v2 only)."""
 
     version: int
     unique_id: str | None
@@ -48,7 +48,7 @@ class StateFile:
 
     @property
     def changes_beside(self) -> str | None:
-        """Format v1: the file of the changes that a snapshot follows. Spark writes that one first, in every attempt."""
+        """Format v1: the delta or changelog of the snapshot's version, which every attempt writes first."""
         if self.unique_id is not None or not self.is_snapshot:
             return None
         return f"{self.version}.{'delta' if self.kind == 'snapshot' else 'changelog'}"
@@ -64,7 +64,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChoice:
-    """The snapshot to start from (`None`: start empty, at version 0) and every one that was not chosen."""
+    """The snapshot to start from (`None`: start empty, at version 0) and those that were not chosen."""
 
     chosen: StateFile | None
     left_out: tuple[LeftOut, ...]
@@ -81,7 +81,7 @@ class SstFile:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotManifest:
-    """What a RocksDB `.zip` says. `members` are the small files to write out, OPTIONS already patched.
+    """The contents of a RocksDB `.zip`. `members` are the small files to write out, OPTIONS already patched.
 
     `num_keys` and `num_internal_keys` are -1 when Spark did not count; Spark 3.5 has no column family fields.
     """
@@ -95,12 +95,12 @@ class SnapshotManifest:
 
     @property
     def total_keys(self) -> int | None:
-        """How many keys an iteration must find; `None` when Spark did not count them."""
+        """Number of keys that a full scan must find; `None` when Spark did not count them."""
         return None if self.num_keys < 0 else self.num_keys + max(self.num_internal_keys, 0)
 
 
 def parse_state_file_name(name: str) -> StateFile | None:
-    """`None` for everything that is no state file: checksums, temporary files, directories."""
+    """Parse a file name; `None` for checksums, temporary files, directories and anything else."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -163,7 +163,7 @@ def _reason_against(
 def parse_snapshot_zip(
     data: bytes, *, name: str, merge_operator_version: int, max_bytes: int = DEFAULT_MAX_ZIP_BYTES
 ) -> SnapshotManifest:
-    """A RocksDB `.zip`, with the merge operator's line in OPTIONS patched for other builds of RocksDB."""
+    """Parse a RocksDB `.zip`; patches the merge operator's line in OPTIONS for other builds of RocksDB."""
     members = _members(data, name=name, max_bytes=max_bytes)
     if "metadata" not in members or "CURRENT" not in members:
         raise CorruptFileError("The zip lacks 'metadata' or 'CURRENT'", where=name)
@@ -191,7 +191,7 @@ def parse_snapshot_zip(
 
 
 def patch_merge_operator(options: bytes, merge_operator_version: int) -> bytes:
-    """Spells the delimiter out: the bare name that Spark 4.2+ writes for an empty one means "," to every other RocksDB.
+    """Write the delimiter out: the bare name that Spark 4.2+ writes for an empty one means "," to every other RocksDB.
 
     A store without merge operator (Spark 3.5: `nullptr`) stays as it is.
     """
@@ -206,10 +206,10 @@ def _members(data: bytes, *, name: str, max_bytes: int) -> dict[str, bytes]:
                 raise CorruptFileError(f"The zip unpacks to more than the {max_bytes} bytes allowed", where=name)
             for entry in entries:
                 if not _is_plain(entry.filename):
-                    raise CorruptFileError(f"The zip holds {entry.filename!r}, no plain file name", where=name)
+                    raise CorruptFileError(f"The zip holds {entry.filename!r}, not a plain file name", where=name)
             return {entry.filename: archive.read(entry) for entry in entries}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
-        raise CorruptFileError(f"Not a whole zip file: {error}", where=f"{name}, {len(data)} bytes") from error
+        raise CorruptFileError(f"Not a complete zip file: {error}", where=f"{name}, {len(data)} bytes") from error
 
 
 def _sst_file(item: object, *, name: str) -> SstFile:
@@ -220,7 +220,7 @@ def _sst_file(item: object, *, name: str) -> SstFile:
         size_bytes=field(body, "sizeBytes", int, name=name),
     )
     if not _is_plain(found.local_name) or not _is_plain(found.dfs_name):
-        raise CorruptFileError(f"{found.local_name!r} or {found.dfs_name!r} is no plain file name", where=name)
+        raise CorruptFileError(f"{found.local_name!r} or {found.dfs_name!r} is not a plain file name", where=name)
     return found
 
 

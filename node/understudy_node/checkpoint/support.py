@@ -1,6 +1,6 @@
-"""Which stateful operators this release answers for, as a table: later releases add rows.
+"""The stateful operators that this release serves, as a table: later releases add rows.
 
-Rule: what is not in the table is refused by name, with what is supported and what to do, and never half-read. Pure.
+Rule: an operator that is not in the table is refused by name, with what is supported and what to do. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from understudy_shared.spark.types import StructType, collated_columns, parse_sc
 
 @dataclass(frozen=True, slots=True)
 class OperatorSupport:
-    """What a supported operator is to its user, and which versions of its state layout are read."""
+    """A supported operator: its name for users, and the versions of its state layout that can be read."""
 
     meaning: str
     state_format_conf: str
@@ -61,7 +61,7 @@ _MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
 def why_unsupported(
     operator_id: int, operator_name: str, *, conf: Mapping[str, str], where: str
 ) -> UnsupportedError | None:
-    """`None` when the operator can be served, else the refusal."""
+    """The error that refuses an operator; `None` when it can be served."""
     supported = "; ".join(f"{known} = {row.meaning}" for known, row in sorted(SUPPORTED_OPERATORS.items()))
     row = SUPPORTED_OPERATORS.get(operator_name)
     if row is None:
@@ -112,7 +112,7 @@ def why_unreadable(families: Sequence[ColumnFamilySchema], *, where: str) -> Uns
 
 
 def refuse_encoding(encoding_format: str, *, where: str) -> None:
-    """Raises on an encoding of rows that is not read."""
+    """Raises on an unsupported encoding of rows."""
     if encoding_format not in SUPPORTED_ENCODINGS:
         raise UnsupportedError(
             f"State encoding {encoding_format} is not supported",
@@ -123,7 +123,7 @@ def refuse_encoding(encoding_format: str, *, where: str) -> None:
 
 
 def refuse_codec(codec: str, *, where: str) -> None:
-    """Raises on a compression codec that is not read."""
+    """Raises on an unsupported compression codec."""
     if codec not in SUPPORTED_CODECS:
         raise UnsupportedError(
             f"State codec {codec} is not supported",

@@ -1,12 +1,12 @@
-"""Who has which task next: KIP-441's idea (pure, deterministic).
+"""Decides which node gets which task next, by the idea of KIP-441 (pure, deterministic).
 
-A placement to work towards is searched for (balance.py); of it, only what costs no reader anything is done now. A role
-moves at once, but only onto a replica that is caught up. A replica moves by a warm-up: it is restored at its new place
-first, and the one that it replaces goes when it is caught up. Called again and again, this comes to rest.
+`balance.py` finds the target placement; of the way there, `assign` takes only steps that cost no reader anything. A
+role moves at once, but only to a replica that is caught up. A replica moves by a warm-up: the new one is restored
+first, and the one that it replaces goes when it is caught up. Repeated calls converge.
 
-A node that is away (it died or left a moment ago, and may come back with all that it has on its disk) is active
-nowhere, but keeps its places as a standby: nobody restores what it has, unless it was the last that had it. A warm-up
-keeps none: it counts for nothing yet.
+A node that is away (it died or left a moment ago, and may come back with all that is on its disk) has no active role,
+but keeps its places as a standby: no other node restores its replicas, except where it held the last one. A warm-up
+keeps no place: it does not count yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOBODY = AssignedTask(active=None)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node that may be given tasks. Zone "" is none; a draining one gives all that it has to the others."""
+    """A node that may be given tasks. Zone "" means no zone; a draining node gives all its tasks to the others."""
 
     node_id: str
     zone: str = ""
@@ -32,7 +32,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What a node says it has of a task. `version` is None while nothing of it can be read."""
+    """A node's report of its replica of a task. `version` is None while nothing of it can be read."""
 
     node_id: str
     caught_up: bool
@@ -51,10 +51,10 @@ def assign(
 ) -> dict[str, AssignedTask]:
     """The next assignment of `tasks`; equal to `previous` when there is nothing to do.
 
-    `members` live, `away` do not and keep their places; whoever else `previous` names is gone.
+    `members` live, `away` do not and keep their places; every other node in `previous` is gone.
 
-    `held` is what nodes tell, by task. `max_warmup_replicas` limits replicas beyond the wanted number, over all tasks:
-    those that are restored to replace another. A warm-up that fills a gap is not counted, because nothing waits for it.
+    `held` are the reported replicas, by task. `max_warmup_replicas` limits, over all tasks, the replicas beyond the
+    wanted number: those that are restored to replace another. A warm-up that fills a gap does not count.
     """
     if not members:
         return dict.fromkeys(tasks, NOBODY)
@@ -68,14 +68,14 @@ def assign(
     wanted = targets(zones, standings, copies, away=zones_away)
     spare = max_warmup_replicas
     found: dict[str, AssignedTask] = {}
-    for task in sorted(standings, key=lambda task: (not standings[task].warmups, task)):  # begun before new
+    for task in sorted(standings, key=lambda task: (not standings[task].warmups, task)):  # warm-ups in progress first
         found[task], extra = _step(standings[task], wanted[task], spare)
         spare -= extra
     return {task: found[task] for task in tasks}
 
 
 def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role]:
-    """What an assignment gives a node; a warm-up is a standby that does not count yet."""
+    """The tasks and roles that an assignment gives a node; a warm-up is held as a standby."""
     return {
         task: Role.ACTIVE if assigned.active == node_id else Role.STANDBY
         for task, assigned in tasks.items()
@@ -83,14 +83,14 @@ def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role
     }
 
 
-def _standing(before: AssignedTask, told: Sequence[Replica], alive: set[str], away: Set[str]) -> Standing:
-    """Who is left of those who had a task, and how far they are; and who of them may come back.
+def _standing(before: AssignedTask, held: Sequence[Replica], alive: set[str], away: Set[str]) -> Standing:
+    """The replicas of a task that live, how far they are, and those whose nodes may come back.
 
-    A replica that was given to nobody counts only where the others have nothing as good: when all of them died, or none
-    of them is caught up and it is.
+    A replica that was not assigned counts only when it is better than the assigned ones: all of these died, or none of
+    them is caught up and it is.
     """
-    versions = {each.node_id: each.version for each in told if each.node_id in alive and each.version is not None}
-    caught_up = {each.node_id for each in told if each.caught_up and each.node_id in versions}
+    versions = {each.node_id: each.version for each in held if each.node_id in alive and each.version is not None}
+    caught_up = {each.node_id for each in held if each.caught_up and each.node_id in versions}
     active = before.active if before.active in alive else None
     standbys = (alive & set(before.standbys)) - {active}
     warmups = (alive & set(before.warmups)) - {active} - standbys
@@ -112,11 +112,11 @@ def _standing(before: AssignedTask, told: Sequence[Replica], alive: set[str], aw
 
 
 def _step(now: Standing, target: Target, spare: int) -> tuple[AssignedTask, int]:
-    """What can be done for one task now, and how many replicas beyond the wanted number are warming up for it."""
-    if not now.everyone:  # nobody is better than another: all begin together
+    """The next assignment of one task, and how many replicas beyond the wanted number warm up for it."""
+    if not now.everyone:  # no live node has the task: all start from nothing
         return _assigned(target.active, target.nodes - {target.active}), 0
     counted = now.settled | now.ready
-    if not counted:  # the warm-up that is nearest is all there is
+    if not counted:  # only warm-ups are left: the most advanced one counts
         counted = frozenset({min(now.warmups, key=lambda node: (-now.versions.get(node, -1), node))})
     copies = len(target.nodes)
     late = target.nodes - now.ready - now.away
@@ -133,7 +133,7 @@ def _step(now: Standing, target: Target, spare: int) -> tuple[AssignedTask, int]
 
 
 def _active(now: Standing, target: Target, candidates: frozenset[str]) -> str:
-    """The target's active as soon as it is caught up; else who is active, as long as nobody is better."""
+    """The target's active as soon as it is caught up; else the present active, unless only another is caught up."""
     ready = candidates & now.ready
     if now.active is not None:
         if target.active in ready:

@@ -1,7 +1,7 @@
-"""Nodes that are away: who has a place in the assignment, does not live, and may still come back (pure).
+"""Keeps track of nodes that are away: they have a place in the assignment, do not live, and may come back (pure).
 
-Every node keeps count, not only the one that assigns, so that a wait does not begin anew when the lease changes hands.
-Who starts to look while a node is away already counts from then on.
+Every node measures the delay, not only the one that assigns, so that it does not start anew when the lease changes
+hands. A node that starts while another is away already measures from its own start.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from understudy_shared.messages import Assignment
 
 
 class Away:
-    """Who keeps a place, for how long. It is to be asked at every heartbeat."""
+    """Decides which nodes keep a place, and for how long. Call `of` at every heartbeat."""
 
     def __init__(self, rebalance_delay_ms: int) -> None:
         self._rebalance_delay_ms = rebalance_delay_ms
         self._since_ms: dict[str, float] = {}
-        """Of whoever the assignment names and is no member now."""
+        """Since when each node that the assignment names is not a member."""
         self._last: dict[str, Member] = {}
-        """Of those and of members: how each was when it was one."""
-        self._named: tuple[Assignment, frozenset[str]] | None = None
+        """Members, and the missing nodes as they were when last members."""
+        self._known_holders: tuple[Assignment, frozenset[str]] | None = None
 
     def of(self, known: Assignment, members: Sequence[Member], nodes: Sequence[Seen], now_ms: float) -> list[Member]:
-        """Those who keep their place, by node id.
+        """The nodes that are away and keep their place, by node id.
 
-        `members` may be given tasks; the rest of `nodes` lives, too. A node that was drained keeps no place, nor does
-        one that lives and follows another checkpoint. One that is leaving keeps it as long as it says so.
+        `members` may be given tasks; the rest of `nodes` lives, too. A drained node keeps no place, nor does a live one
+        that follows another checkpoint. A leaving node keeps its place while its heartbeats say so.
         """
         alive = {member.node_id: member for member in members}
         missing = sorted(self._holders(known) - alive.keys())
@@ -49,7 +49,7 @@ class Away:
         ]
 
     def _holders(self, known: Assignment) -> frozenset[str]:
-        if self._named is None or self._named[0] is not known:
+        if self._known_holders is None or self._known_holders[0] is not known:
             holders = frozenset(node_id for task in known.tasks.values() for node_id in task.holders)
-            self._named = (known, holders)
-        return self._named[1]
+            self._known_holders = (known, holders)
+        return self._known_holders[1]

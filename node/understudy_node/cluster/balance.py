@@ -1,10 +1,10 @@
-"""Where the replicas of each task should be, if moving cost nothing but movement (pure, deterministic).
+"""Finds where the replicas of each task should be (pure, deterministic). The assignor decides which moves to make now.
 
 Every task gets the same number of replicas, each on another node. Replicas, actives and standbys per node differ by one
-at most; of the placements that do, the search keeps to what is there already. What may be done now is the assignor's.
+at most; among such placements the search stays close to the present one.
 
-A node that is away keeps its replicas, is given no more and has no role. While there is one, only what is missing is
-placed and only what a node has too many of is moved: no standby is moved for the sake of standbys or zones.
+A node that is away keeps its replicas, is given no more and has no role. While there is one, missing replicas are
+placed and replicas and actives are levelled, but no standby moves for the sake of standbys or zones.
 
 Why roles alone can even out the actives: with k replicas of each task and D or D+1 replicas on each node, a share of
 1/k of every replica is an even spread, and a flow with such a fractional solution has an integral one beside it.
@@ -20,36 +20,36 @@ from dataclasses import dataclass
 from understudy_node.cluster.zones import spread
 
 MAX_TRIED = 32
-"""Least-loaded nodes looked at for one in another zone: a preference must not cost a look at every node."""
+"""Least-loaded nodes considered for a replica: the preference for another zone must not cost a look at all nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Who has a replica of a task now. Of those who live: by role; `ready` are those of them that are caught up."""
+    """The nodes that have a replica of a task now: live ones by role (`ready` are caught up), and those away."""
 
     active: str | None
     standbys: frozenset[str]
     warmups: frozenset[str]
     ready: frozenset[str]
     versions: Mapping[str, int]
-    """Of the replicas that show anything."""
+    """The version of each replica that can be read."""
     away: frozenset[str] = frozenset()
-    """Who does not live, and keeps its place."""
+    """Nodes that do not live and keep their place."""
 
     @property
     def settled(self) -> frozenset[str]:
-        """Whose replica counts: all but the warm-ups."""
+        """Live nodes whose replica counts: all but the warm-ups."""
         return self.standbys if self.active is None else self.standbys | {self.active}
 
     @property
     def everyone(self) -> frozenset[str]:
-        """Who lives."""
+        """All live nodes that have a replica."""
         return self.settled | self.warmups
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Who should have a task."""
+    """The nodes that should have a task."""
 
     nodes: frozenset[str]
     active: str
@@ -58,9 +58,9 @@ class Target:
 def targets(
     zones: Mapping[str, str], standings: Mapping[str, Standing], copies: int, *, away: Mapping[str, str]
 ) -> dict[str, Target]:
-    """The placement to work towards. `zones` are the nodes that may have replicas, `away` those that only keep theirs.
+    """The target placement. `zones` are the nodes that may have replicas, `away` those that only keep theirs.
 
-    A task has `copies` replicas, fewer if there are not so many nodes, and one more if they are all away.
+    A task has `copies` replicas, fewer if there are fewer nodes, and one more if all of them are away.
     """
     search = _Search(zones, standings, copies, away)
     search.trim()
@@ -75,7 +75,12 @@ def targets(
 
 
 class _Search:
-    """The placement while it is worked on."""
+    """The placement while it is built, in phases; each phase keeps even what the earlier ones made even.
+
+    `trim` and `fill` give every task its number of replicas. The levelling phases move one replica or role at a time
+    from a node to one that has at least two fewer: each move lowers the sum of the squared loads, so every loop ends.
+    Ties are broken by id, so the result is deterministic.
+    """
 
     def __init__(
         self, zones: Mapping[str, str], standings: Mapping[str, Standing], copies: int, away: Mapping[str, str]
@@ -87,6 +92,7 @@ class _Search:
         self._copies = copies
         self._away = away.keys()
         self._shared: Counter[tuple[str, str]] = Counter()
+        """Number of tasks that two nodes have in common."""
         self.nodes_of: dict[str, set[str]] = {task: set(standing.away) for task, standing in sorted(standings.items())}
         self._tasks_of: dict[str, set[str]] = {node: set() for node in sorted(zones)}
         self._active_at: dict[str, set[str]] = {node: set() for node in self._tasks_of}
@@ -95,9 +101,10 @@ class _Search:
                 self._give(task, node)
 
     def trim(self) -> None:
-        """Leave out whoever is one too many: where most replicas are, then where most standbys are.
+        """Drop surplus replicas of each task: from the node with most replicas, of equal ones that with most standbys.
 
-        So a warm-up stays as long as it makes the placement more even, and whom it replaces is found again each time.
+        A warm-up therefore stays while it makes the placement more even, and each call drops the same replica in its
+        favour.
         """
         standbys = Counter(
             node for task, nodes in self.nodes_of.items() for node in nodes if node != self._standings[task].active
@@ -105,6 +112,7 @@ class _Search:
         for task, nodes in self.nodes_of.items():
             while len(surplus := nodes & self._away) > self._copies:
                 nodes.remove(max(surplus))
+            # If all the wanted replicas are away, one more stays, on a live node.
             while len(nodes) > self._copies + (len(surplus) == self._copies):
                 _, _, _, _, dropped = max(
                     (
@@ -120,7 +128,7 @@ class _Search:
                 standbys[dropped] -= dropped != self._standings[task].active
 
     def fill(self) -> None:
-        """Give every task all its replicas, each where fewest are; one at least where a node lives."""
+        """Place missing replicas, each at the node with fewest; every task gets at least one live node."""
         order = [(len(tasks), node) for node, tasks in self._tasks_of.items()]
         heapq.heapify(order)
         for task, nodes in self.nodes_of.items():
@@ -130,12 +138,13 @@ class _Search:
                 heapq.heappush(order, (len(self._tasks_of[node]), node))
 
     def level_replicas(self) -> None:
-        """Move replicas from where most are to where fewest are, until these differ by one."""
+        """Move replicas from the node with most to that with fewest, until these differ by one."""
         while self._tasks_of:
             most = max(self._tasks_of, key=lambda node: len(self._tasks_of[node]))
             least = min(self._tasks_of, key=lambda node: len(self._tasks_of[node]))
             if len(self._tasks_of[most]) - len(self._tasks_of[least]) < 2:
                 return
+            # First planned replicas, which no node has yet: moving them is free. Then the one whose loss costs least.
             if self._pass_on_new(most, len(self._tasks_of[most]) - 2):
                 continue
             task = self._cheapest(self._tasks_of[most] - self._tasks_of[least], most, least)
@@ -143,16 +152,17 @@ class _Search:
             self._give(task, least)
 
     def choose_actives(self) -> None:
-        """Keep the actives that can stay; others go to who is caught up, has fewest, and is backed by other nodes."""
-        left = []
+        """Keep actives that can stay; else choose caught-up nodes with few actives and other nodes as standbys."""
+        unassigned = []
         for task, nodes in self.nodes_of.items():
             active = self._standings[task].active
             if active is not None and active in nodes:
                 self._set_active(task, active)
             else:
-                left.append(task)
+                unassigned.append(task)
+        # How often the second node stands by for the first: spread, so that a death moves load to many nodes.
         backed: Counter[tuple[str, str]] = Counter()
-        for task in left:
+        for task in unassigned:
             nodes, ready = self.nodes_of[task] - self._away, self._standings[task].ready
             _, _, _, node = min(
                 (each not in ready, len(self._active_at[each]), sum(backed[each, other] for other in nodes), each)
@@ -162,7 +172,11 @@ class _Search:
             backed.update((node, other) for other in nodes if other != node)
 
     def level_actives(self) -> None:
-        """Swap roles along paths of tasks, from nodes with many actives to nodes with few, until they differ by one."""
+        """Swap roles along paths of tasks, from nodes with many actives to nodes with few, until they differ by one.
+
+        A node with many actives may share no task with one that has few: the path goes through nodes between them,
+        each of which takes one role and gives one, so that only its ends change their numbers.
+        """
         searching = True
         while searching:
             searching = False
@@ -177,7 +191,7 @@ class _Search:
                     break
 
     def level_standbys(self) -> None:
-        """Even out the standbys without changing what is even already: by roles if that does it, else by a replica."""
+        """Even out standbys, keeping replicas and actives even: by a swap of roles, else by moving a replica."""
         while self._level_a_standby():
             pass
 
@@ -189,16 +203,19 @@ class _Search:
                 self._give(task, taker)
 
     def _level_a_standby(self) -> bool:
+        """Take a standby from a node with many; False when no such change keeps the rest even."""
         standbys = {node: len(tasks) - len(self._active_at[node]) for node, tasks in self._tasks_of.items()}
         fewest = min(standbys.values(), default=0)
         many = sorted((node for node in standbys if standbys[node] >= fewest + 2), key=lambda node: -standbys[node])
         for most in many:
             few = {node for node in standbys if standbys[node] <= standbys[most] - 2}
+            # By roles: a node with few standbys gives an active role to `most`, and is a standby for that task then.
             if any(
                 len(self._active_at[node]) > len(self._active_at[most]) and self._pass_on(node, {most})
                 for node in sorted(few)
             ):
                 return True
+            # By a replica: only to a node with fewer replicas, so that these stay even.
             for least in sorted(few, key=lambda node: standbys[node]):
                 movable = self._tasks_of[most] - self._active_at[most] - self._tasks_of[least]
                 if movable and len(self._tasks_of[least]) < len(self._tasks_of[most]):
@@ -209,7 +226,7 @@ class _Search:
         return False
 
     def _pass_on(self, start: str, ends: set[str]) -> bool:
-        """Take an active role from `start` and give one to one of `ends`; who is between takes one and gives one."""
+        """Move an active role from `start` to one of `ends`; each node between takes one role and gives one."""
         path = _path(start, ends, lambda node: self._active_at[node], lambda task: self.nodes_of[task] - self._away)
         for giver, task, taker in path:
             self._active_at[giver].remove(task)
@@ -217,7 +234,7 @@ class _Search:
         return bool(path)
 
     def _pass_on_new(self, start: str, most: int) -> bool:
-        """The same with replicas that nobody has yet, to a node with at most `most`: their places are free."""
+        """Move planned replicas, which no node has yet, along a path to a node with at most `most` replicas."""
         ends = {node for node, tasks in self._tasks_of.items() if len(tasks) <= most}
         path = _path(
             start,
@@ -231,12 +248,12 @@ class _Search:
         return bool(path)
 
     def _pop_least(self, order: list[tuple[int, str]], task: str) -> str:
-        """The node with fewest replicas that has none of the task.
+        """Pop the node with fewest replicas among those without the task.
 
-        Of equal ones the first in another zone, then the one that has fewest tasks in common with the others, so that
-        the work of a node that dies is spread over all.
+        Of equal nodes, prefer another zone, then fewest tasks in common with the other holders, so that the work of a
+        node that dies is spread over all.
         """
-        passed: list[tuple[int, str]] = []
+        passed: list[tuple[int, str]] = []  # popped because they have the task; pushed back below
         equal: list[tuple[int, str]] = []
         holders = self.nodes_of[task]
         while order and len(equal) < MAX_TRIED and (not equal or order[0][0] == equal[0][0]):
@@ -250,11 +267,11 @@ class _Search:
         return chosen[1]
 
     def _in_common(self, task: str, node: str) -> int:
-        """Tasks that a node shares with those who have this one."""
+        """Number of tasks that a node shares with the holders of this one."""
         return sum(self._shared[node, each] for each in self.nodes_of[task])
 
     def _cheapest(self, tasks: Iterable[str], giver: str, taker: str) -> str:
-        """The replica that is least missed at `giver`; of equal ones that which spreads its task over most zones."""
+        """The replica whose loss at `giver` costs least; of equal ones that which spreads its task over most zones."""
         _, _, task = min(
             (self._worth(task, giver), self._in_its_zone(task, taker) - self._in_its_zone(task, giver), task)
             for task in tasks
@@ -262,21 +279,21 @@ class _Search:
         return task
 
     def _in_its_zone(self, task: str, node: str) -> int:
-        """Other replicas of the task in a node's zone."""
+        """Number of other replicas of the task in a node's zone."""
         if not self._has_zones:
             return 0
         zone = self._zones[node]
         return sum(each != node and self._zones[each] == zone for each in self.nodes_of[task])
 
     def _is_alone_elsewhere(self, task: str, node: str) -> bool:
-        """Whether all other replicas of the task are in one zone, and it is not the node's."""
+        """Whether all other replicas of the task are in one zone, and the node is in another."""
         if not self._has_zones:
             return False
         others = {self._zones[each] for each in self.nodes_of[task] if each != node}
         return len(others) == 1 and self._zones[node] not in others
 
     def _worth(self, task: str, node: str) -> int:
-        """What would be lost with a replica."""
+        """How much is lost with a task's replica at a node: 3 the active, 2 a caught-up or standby one, 1 a warm-up."""
         standing = self._standings[task]
         if node == standing.active:
             return 3
@@ -307,7 +324,7 @@ class _Search:
 def _path(
     start: str, ends: set[str], gives: Callable[[str], Iterable[str]], takes: Callable[[str], Iterable[str]]
 ) -> list[tuple[str, str, str]]:
-    """The shortest chain of (giver, task, taker) from `start` to one of `ends`; empty when there is none."""
+    """The shortest chain of (giver, task, taker) from `start` to one of `ends`, breadth first; empty without one."""
     came: dict[str, tuple[str, str]] = {}
     queue = deque([start])
     while queue:

@@ -1,4 +1,4 @@
-"""What a node serves, as the document by which routers encode, place and describe keys; and telling it."""
+"""The document by which routers encode, place and describe keys, and how a node publishes it on the bus."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def _store(holding: Holding) -> CatalogueStore:
 
 
 class ToldCatalogue:
-    """The catalogue of what a node serves, made once for each generation, and told on the bus."""
+    """The catalogue of what a node serves, made once for each generation, and published on the bus."""
 
     def __init__(self, node: Node, gossip: Gossip) -> None:
         self._node = node
         self._gossip = gossip
         self._made: tuple[Generation, str, Catalogue] | None = None
-        self._told: tuple[str, float] | None = None
+        self._published: tuple[str, float] | None = None
 
     def now(self) -> tuple[str, Catalogue] | None:
-        """The name and the catalogue of what is served; None before there is anything."""
+        """The digest and the catalogue of the serving generation; None before there is one."""
         generation = self._node.generation
         if generation is None:
             return None
@@ -59,20 +59,20 @@ class ToldCatalogue:
         return self._made[1], self._made[2]
 
     def bus_came_back(self) -> None:
-        """The bus may have lost what was told."""
-        self._told = None
+        """Publish again: the bus may have lost the catalogue."""
+        self._published = None
 
     async def tell(self, now_ms: float) -> None:
-        """Write it if it is new there, and again now and then. Raises BusError."""
+        """Write the catalogue if it is new on the bus, and every `CATALOGUE_EVERY_MS`. Raises BusError."""
         catalogue = self.now()
         if catalogue is None:
             return
         digest, document = catalogue
-        told = self._told
-        if told is None or told[0] != digest:  # of many nodes that start or come back together, one has to write it
+        published = self._published
+        if published is None or published[0] != digest:  # of many nodes that start together, only one has to write it
             if await self._gossip.catalogue(digest) is None:
                 await self._gossip.write_catalogue(digest, document)
-            self._told = (digest, now_ms)
-        elif now_ms - told[1] > CATALOGUE_EVERY_MS:
+            self._published = (digest, now_ms)
+        elif now_ms - published[1] > CATALOGUE_EVERY_MS:
             await self._gossip.write_catalogue(digest, document)
-            self._told = (digest, now_ms)
+            self._published = (digest, now_ms)

@@ -1,4 +1,4 @@
-"""Taking a node id before anything is served: two processes with one identity would speak over each other."""
+"""Claims a node id before the node serves: heartbeats of two processes with one id would replace each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class IdentityError(UnderstudyError):
 async def claim(gossip: Gossip, first: Heartbeat) -> None:
     """Take the node id for this incarnation. Raises IdentityError when another process keeps using it.
 
-    What is left of a process that died goes by itself, within one expiry.
+    The entry of a process that died expires by itself.
     """
     for _ in range(EXPIRY_HEARTBEATS + 2):
         if await gossip.beat(first):

@@ -1,7 +1,7 @@
-"""What nodes say they have, as the assignor needs it (pure): members, and the replicas of each task.
+"""Turns heartbeats into the assignor's input: members, and the replicas of each task (pure).
 
-A heartbeat names no tasks while its node holds what its assignment gives it, so it is read by that assignment, which
-may be the one before: the last few are remembered.
+A heartbeat names no tasks while its node holds exactly those of its assignment, so it is read by that assignment, which
+may be an earlier one: the last few are remembered.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from understudy_shared.bus.gossip import Seen
 from understudy_shared.messages import Assignment, Heartbeat
 
 REMEMBERED = 8
-"""Assignments. A node that is further behind than that has missed seconds of them."""
+"""Number of assignments. A node that is further behind has missed seconds of them."""
 
 
 class Holdings:
@@ -33,7 +33,7 @@ class Holdings:
         self._given.append((assignment.order, given))
 
     def of(self, nodes: Sequence[Seen], lineage: str, partitions: int) -> dict[str, list[Replica]]:
-        """The replicas of each task in one layout, with who is caught up: near the highest end that anybody tells."""
+        """The replicas of each task in one layout, caught up when near the highest reported end."""
         following = [each.heartbeat for each in nodes if each.heartbeat.lineage == lineage]
         enough = max((each.end_version for each in following), default=0) - self._acceptable_recovery_lag
         held: dict[str, list[Replica]] = {}
@@ -49,15 +49,15 @@ class Holdings:
         order = (heartbeat.term, heartbeat.epoch)
         if order == (0, 0) or not self._given:
             return ()
-        # Of an assignment that nobody remembers: most of it is as it is now.
-        given = next((tasks for of, tasks in self._given if of == order), self._given[-1][1])
+        # An assignment that is not remembered any more: the present one has most of the same tasks.
+        given = next((tasks for followed, tasks in self._given if followed == order), self._given[-1][1])
         return given.get(heartbeat.node_id, ())
 
 
 def members_of(nodes: Sequence[Seen], lineage: str) -> list[Member]:
-    """Who may be given tasks of a lineage. Partitions do not matter: what is to be served must be restored first.
+    """The nodes that may be given tasks of a lineage. Partitions do not matter: a replica is restored before it serves.
 
-    A node that was told to stop is none any more, unless it is being drained: what it has left is still to be moved.
+    A node that is stopping is not a member, unless it is draining: its last tasks still have to move.
     """
     return [
         Member(beat.node_id, beat.zone or "", beat.state == "draining")

@@ -1,4 +1,4 @@
-"""Standbys in another zone than their active (KIP-708's rack awareness), at no price in balance (pure).
+"""Moves standbys to another zone than their active (KIP-708's rack awareness), keeping the balance (pure).
 
 A task is crowded when all its replicas, two at least, are in one zone. It exchanges one of its standbys with a task
 that has two replicas outside that zone; afterwards neither is crowded, and every node has as many replicas, actives and
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 
 Move = tuple[str, str, str]
-"""A replica of a task goes from one node to another."""
+"""A task, the node that gives up a replica of it, the node that takes it."""
 
 
 def spread(
@@ -23,13 +23,15 @@ def spread(
 ) -> Iterator[Move]:
     """Moves of standbys after which as few tasks as possible are crowded.
 
-    `nodes_of` and `active` are the placement, all of it on nodes in `zones`. `worth` of a task and a node is what is
-    lost with its replica there: what is worth least is moved, and rather to where some of it is already.
+    `nodes_of` and `active` are the placement, all of it on nodes in `zones`. `worth(task, node)` is what is
+    lost with the task's replica at the node: the least is moved, preferably to where some of it is already.
     """
     return _Spread(zones, nodes_of, active, worth).moves()
 
 
 class _Spread:
+    """The placement while standbys are moved."""
+
     def __init__(
         self,
         zones: Mapping[str, str],
@@ -50,6 +52,7 @@ class _Spread:
     def moves(self) -> Iterator[Move]:
         crowded = {task: zone for task in self._nodes_of if (zone := self._crowded_in(task)) is not None}
         for zone in sorted(set(crowded.values())):
+            # Partners for an exchange, crowded tasks of other zones last, so that they are taken first: both profit.
             others = [task for task in self._nodes_of if len(self._outside(task, zone)) > 1]
             others.sort(key=lambda task: (task not in crowded, task), reverse=True)
             for task in [each for each, where in crowded.items() if where == zone]:
@@ -59,7 +62,7 @@ class _Spread:
                         yield moved
 
     def _exchange(self, task: str, zone: str, others: list[str]) -> list[Move]:
-        """With the last of `others` that still has two replicas outside the zone."""
+        """Exchange a standby with the last of `others` that still has two replicas outside the zone."""
         while others:
             other = others[-1]
             outside = self._outside(other, zone)
@@ -73,7 +76,7 @@ class _Spread:
         return []
 
     def _hand_over(self, task: str, zone: str) -> list[Move]:
-        """To a node that has less."""
+        """Move a standby to a node of another zone with fewer replicas and fewer standbys."""
         pairs = [
             (self._worth(task, giver) - self._worth(task, taker), giver, taker)
             for giver in self._standbys_of(task)
@@ -92,7 +95,7 @@ class _Spread:
             counts[taker] += 1
 
     def _crowded_in(self, task: str) -> str | None:
-        """The one zone of all its replicas."""
+        """The zone of all replicas of a crowded task; None for other tasks."""
         nodes = self._nodes_of[task]
         found = {self._zones[node] for node in nodes}
         return found.pop() if len(nodes) > 1 and len(found) == 1 else None

@@ -34,7 +34,7 @@ _PAGE_RECORDS: Final = 1_024
 
 
 class ArenaBase:
-    """Dropping the last reference unmaps the files; readers in flight keep them mapped."""
+    """A finished arena, mapped. Dropping the last reference unmaps it; readers in flight keep it mapped."""
 
     def __init__(self, directory: Path, records: mmap, index: mmap, header: Header) -> None:
         self.directory = directory
@@ -52,7 +52,7 @@ class ArenaBase:
 
     @classmethod
     def open(cls, directory: Path) -> ArenaBase:
-        """Map a finished arena; refuses one that is not, or that a reboot may have damaged: build it again."""
+        """Map a finished arena; refuses one that is unfinished or that a reboot may have damaged: build it again."""
         try:
             with index_path(directory).open("rb") as index_file, records_path(directory).open("rb") as records_file:
                 header = decode_header(index_file.read(HEADER_BYTES))
@@ -61,7 +61,7 @@ class ArenaBase:
         except (OSError, ValueError) as error:
             raise _unfinished(directory, str(error)) from error
         if header is None or header.boot != boot_id():
-            raise _unfinished(directory, "its index is not one of this boot")
+            raise _unfinished(directory, "its index is incomplete or from before the last boot")
         if (len(index), len(records)) != (header.index_bytes, header.records_bytes):
             raise _unfinished(directory, f"{len(records)} and {len(index)} bytes do not fit its header")
         return cls(directory, records, index, header)
@@ -115,7 +115,7 @@ class ArenaBase:
 
     @property
     def resident_bytes(self) -> int:
-        """Both files as if wholly in memory (the system may drop their pages), and the key order if there is one."""
+        """Both files as if fully in memory (the system may drop pages), and the sorted key order once it exists."""
         ordered = self._ordered
         return len(self._records) + self._index_bytes + (ordered.nbytes if ordered is not None else 0)
 

@@ -1,4 +1,4 @@
-"""Building an arena: a snapshot's records as they are, in one file, and a hash index over them in another.
+"""Builds an arena: a snapshot's records as they are, in one file, and a hash index over them in another.
 
 The rule: bounded steps. A generator yields between blocks, so that a worker can share its thread among restores; the
 long numpy calls let other threads run. The index is renamed into place last: an arena without it was never finished.
@@ -92,7 +92,7 @@ def _write_index(
 
 
 def _blocks(pieces: Iterator[I64]) -> Iterator[I64]:
-    """Pieces put together until they are worth a numpy call."""
+    """Join pieces until they are large enough for a numpy call."""
     waiting: list[I64] = []
     size = 0
     for piece in pieces:
@@ -135,7 +135,7 @@ def _record_offsets(data: U8, directory: Path) -> Iterator[I64]:
 
 
 def _equal_run(data: U8, at: int, key_bytes: int, value_bytes: int) -> int:
-    """How many records from `at` on have these very lengths (at most a block of them)."""
+    """Number of consecutive records from `at` on with exactly these lengths, at most a block."""
     stride = 8 + key_bytes + value_bytes
     most = min((len(data) - at) // stride, _BLOCK_RECORDS)
     count = min(most, _RUN_MIN)
@@ -147,7 +147,7 @@ def _equal_run(data: U8, at: int, key_bytes: int, value_bytes: int) -> int:
             return int(differ.argmax())
         if count == most:
             return most
-        # Growing by steps, so that looking for a run costs in proportion to what is found.
+        # Look ahead in growing steps, so that the cost is in proportion to the run found.
         count = min(most, count * 16)
 
 

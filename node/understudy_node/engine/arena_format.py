@@ -1,6 +1,6 @@
 """The two files of an arena and the header of its index.
 
-The rule: an index is believed only if its header fits the records file beside it, byte for byte of length, and was
+The rule: an index is trusted only if its header states the exact length of the records file beside it, and was
 written since the machine last booted: files are not synced, so a power loss may have left holes in them.
 """
 
@@ -16,7 +16,7 @@ HEADER_BYTES: Final = 128
 
 
 class Header(NamedTuple):
-    """Hash seed, size of the index and of what it indexes."""
+    """Hash seed, size of the index, size of the indexed records."""
 
     seed: int
     bucket_bits: int
@@ -39,7 +39,7 @@ class Header(NamedTuple):
 
 
 def decode_header(raw: bytes) -> Header | None:
-    """None when this is not the beginning of a finished index."""
+    """Parse a header; None when `raw` does not start a finished index."""
     if len(raw) < HEADER_BYTES or not raw.startswith(_MAGIC):
         return None
     return Header(*_HEADER.unpack_from(raw)[1:])
@@ -54,7 +54,7 @@ def index_path(directory: Path) -> Path:
 
 
 def boot_id() -> bytes:
-    """Changes with every boot; zeros where the system has no such id."""
+    """An id that changes with every boot; zeros where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip().ljust(36, b"\0")
     except OSError:

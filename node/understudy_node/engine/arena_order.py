@@ -1,4 +1,4 @@
-"""The byte order of an arena's keys, found eight bytes at a time and only where what came before was equal.
+"""Sorts an arena's keys by their bytes, eight at a time, and only keys whose earlier bytes are equal.
 
 Pure. Keys of a store share long stretches (null bits, field offsets), so most words are skipped without sorting.
 """
@@ -18,7 +18,7 @@ def sorted_offsets(data: U8, offsets: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """`offsets` of records in the order of their keys."""
     order = offsets.astype(np.int64)
     lengths = _lengths(data, order)
-    # Groups of keys that are equal so far, as the index of the group's first place; -1 once a place is settled.
+    # Places whose key still equals a neighbour's, and the group of each: the index of the group's first place.
     open_places = np.arange(len(order))
     groups = np.zeros(len(order), np.int64)
     for position in range(0, int(lengths.max(initial=0)) + 8, 8):
@@ -28,7 +28,7 @@ def sorted_offsets(data: U8, offsets: npt.NDArray[Any]) -> npt.NDArray[Any]:
         words = _words(data, chosen, chosen_lengths, position)
         if words.min() == words.max() and position + 8 <= chosen_lengths.min():
             continue
-        # A key that ends inside the word sorts before its zero-padded like: lengths break that tie.
+        # Words are zero-padded: of two equal words that of the shorter key sorts first, so lengths break the tie.
         ends = np.minimum(chosen_lengths, position + 8)
         by_key = np.lexsort((ends, words, groups))
         order[open_places] = chosen[by_key]
@@ -57,7 +57,7 @@ def _words(data: U8, offsets: I64, lengths: I64, position: int) -> npt.NDArray[n
         return np.zeros(len(offsets), np.uint64)
     at = offsets + 4 + position
     last = len(data) - 8
-    # A key near the end of the file is read from further left and shifted into place.
+    # Eight bytes from here may exceed the file: read from further left and shift into place.
     inside = np.minimum(at, last)
     words = np.ndarray((last + 1,), ">u8", data.data, strides=(1,))[inside].astype(np.uint64)
     words <<= np.minimum((at - inside) * 8, 63).astype(np.uint64)

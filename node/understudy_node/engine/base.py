@@ -1,6 +1,6 @@
-"""What every layer of a view can do, and the base of a store that has no snapshot yet.
+"""The interface of a base, and the base of a store that has no snapshot yet.
 
-The rule: a base is immutable. Whoever holds one may read it from any thread, for as long as it likes.
+The rule: a base is immutable. Any thread may read it, for as long as it holds a reference.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Base(Protocol):
 
     @property
     def resident_bytes(self) -> int:
-        """Memory of its own, without what it shares (the block cache)."""
+        """Its own memory, without the shared block cache."""
 
     def close(self) -> None:
-        """Let go of files and memory. Only for the end of a process: views in flight may still read."""
+        """Release files and memory. Only at the end of a process: views in flight may still read."""
 
     def remove_when_unused(self) -> None:
         """Delete its local files once the last view and reader of this base is gone."""
@@ -50,7 +50,7 @@ class EmptyBase:
         return 0
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing: there is no file or memory to release."""
 
     def remove_when_unused(self) -> None:
-        """It has no files."""
+        """Does nothing: there are no files."""

@@ -13,7 +13,7 @@ from understudy_shared.errors import CorruptFileError
 
 
 class ChecksumBase:
-    """`base` as if it had no checksums. `verified(key, stored)` gives the value, or raises ChecksumError."""
+    """`base` without its checksums. `verified(key, stored)` returns the value, or raises ChecksumError."""
 
     def __init__(self, base: Base, verified: Callable[[bytes, bytes], bytes]) -> None:
         self._base = base

@@ -1,6 +1,6 @@
-"""Merging ordered layers of one store into one ordered stream. Pure: iterators in, an iterator out.
+"""Merges ordered layers of one store into one ordered stream. Pure: iterators in, an iterator out.
 
-The rule: for a key that both layers have, the newer layer's word stands, and a delete (None) is a word too.
+The rule: for a key that both layers have, the newer layer wins, also with a delete (None).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 def newer_over_older(
     newer: Iterator[tuple[bytes, bytes | None]], older: Iterator[tuple[bytes, bytes | None]]
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Both streams in key order, as one; deletes are kept, for they may hide records of a layer further down."""
+    """Merge two streams in key order; keeps deletes, because they may hide records of a lower layer."""
     above = next(newer, None)
     if above is None:
         yield from older

@@ -1,6 +1,6 @@
-"""A version's operations resolved into plain changes: merges and range deletes become puts and deletes.
+"""Resolves a version's operations into plain changes: merges and range deletes become puts and deletes.
 
-The rule: operations apply in order, each seeing what the ones before it left. Pure but for reading the view.
+The rule: operations apply in order, each to the result of the previous ones. Pure but for reading the view.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def resolve_operations(
     delimiter: bytes,
     changes: dict[bytes, bytes | None] | None = None,
 ) -> dict[bytes, bytes | None]:
-    """What `view.with_changes` takes. `delimiter` is what the store's merge operator puts between list elements.
+    """The changes for `view.with_changes`. `delimiter` separates list elements in the store's merge operator.
 
-    `changes` is what the same version changed before these operations; it is updated and returned. A range delete reads
-    the range, so its cost is that of a scan over it.
+    `changes` are those of the same version before these operations; they are updated and returned. A range delete
+    costs a scan over its range.
     """
     if changes is None:
         changes = {}

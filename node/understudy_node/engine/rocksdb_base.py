@@ -23,7 +23,6 @@ from understudy_shared.errors import CorruptFileError, UnsupportedError
 DEFAULT_CACHE_BYTES: Final = 10 * 1024 * 1024
 """KIP-770's statestore.cache.max.bytes."""
 
-_VERIFY_STEP_KEYS: Final = 20_000
 _OPTION_LINE: Final = re.compile(r"^\s*(merge_operator|comparator)\s*=\s*(.*?)\s*$", re.MULTILINE)
 _MERGE_OPERATORS: Final = re.compile(r"nullptr|\{id=StringAppendOperator;delimiter=.?;?\}")
 _COMPARATOR: Final = "leveldb.BytewiseComparator"
@@ -64,13 +63,13 @@ class RocksBase:
         """Open the database whose CURRENT, MANIFEST, OPTIONS and tables are in `directory`.
 
         `expected_keys` is the number of all keys, internal ones too, when the snapshot says it. `max_open_files` bounds
-        file descriptors; -1 keeps every table open (`open_files` tells how many), so that none can vanish later.
+        file descriptors; -1 keeps every table open (`open_files` is their number), so that none can vanish later.
         """
         _check_options(directory)
         try:
             options, families = Options.load_latest(str(directory), Env(), True, cache.shared)
             for each in (options, *families.values()):
-                # The writer's log directory and descriptor limit are not ours.
+                # The log directory and descriptor limit of the writer do not apply here.
                 each.set_db_log_dir(str(directory))
                 each.set_wal_dir(str(directory))
                 each.set_max_open_files(max_open_files)
@@ -116,25 +115,6 @@ class RocksBase:
             return self._expected_keys
         return self._database.property_int_value("rocksdb.estimate-num-keys") or 0
 
-    def verify(self) -> Iterator[int]:
-        """Count every key in bounded steps, yielding the count so far; refuse a count other than the expected one.
-
-        Reads the whole base (2 M keys/s), past the cache: for the background, not for serving.
-        """
-        past_cache = ReadOptions()
-        past_cache.fill_cache(False)  # type: ignore[call-arg]  # its stub forgot the argument
-        counted, last = 0, None
-        for last in self._keys(past_cache):  # noqa: B007 (the last one is what the end check asks from)
-            counted += 1
-            if counted % _VERIFY_STEP_KEYS == 0:
-                yield counted
-        self._check_end(last, None, past_cache)
-        if self._expected_keys is not None and counted != self._expected_keys:
-            raise CorruptFileError(
-                f"{counted} keys where {self._expected_keys} were expected", where=str(self.directory), fix=_RESTORE
-            )
-        yield counted
-
     @property
     def resident_bytes(self) -> int:
         """Indexes and filters of the open tables, which RocksDB keeps outside the cache."""
@@ -152,14 +132,11 @@ class RocksBase:
         self._column_family.close()
         self._database.close()
 
-    def _keys(self, bounds: ReadOptions) -> Iterator[bytes]:
-        return self._column_family.keys(read_opt=bounds)  # type: ignore[return-value]  # raw mode: bytes
-
     def _items(self, start: bytes | None, bounds: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
         return self._column_family.items(from_key=start, read_opt=bounds)  # type: ignore[return-value]
 
     def _check_end(self, last: bytes | None, start: bytes | None, bounds: ReadOptions) -> None:
-        """Iteration ends the same way at the end and at an error: only an iterator on the spot says which it was."""
+        """Raise if iteration ended at an error: only a new iterator set on `last` can distinguish that from the end."""
         probe = self._column_family.iter(bounds)
         if last is not None:
             probe.seek(last)

@@ -3,7 +3,7 @@
 The rule: a spill is as immutable as a tier. The next one starts from hard links to its files and adds what is new, so
 that there is one spill at a time, its cost is that of the new changes, and readers in flight keep the old one.
 
-Values carry a tag byte, because a delete must be told apart from a key that the spill knows nothing about.
+Values carry a tag byte, which distinguishes a deleted key from a key that the spill does not have.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RANGE_FILE: Final = "versions.json"
 
 
 class Word(NamedTuple):
-    """What a spill says about a key: a value, or None for a delete."""
+    """A key's last change in a spill: a value, or None for a delete."""
 
     value: bytes | None
 
@@ -49,7 +49,7 @@ class Spill:
 
     @classmethod
     def open(cls, directory: Path, *, cache: BlockCache) -> Spill:
-        """Open a finished spill, of this process or of an earlier one."""
+        """Open a finished spill of this or an earlier process."""
         try:
             first, last = json.loads((directory / _RANGE_FILE).read_bytes())
         except (OSError, ValueError) as error:
@@ -73,7 +73,7 @@ class Spill:
         return self._database.open_files
 
     def find(self, key: bytes) -> Word | None:
-        """None when the spill has nothing to say about the key."""
+        """The key's last change; None when the spill does not have the key."""
         return _untagged(self._database.get(key))
 
     def find_many(self, keys: Sequence[bytes]) -> list[Word | None]:
@@ -132,7 +132,7 @@ def _untagged(tagged: bytes | None) -> Word | None:
 
 
 def _link_tables(source: Path, target: Path) -> None:
-    """Tables are linked, what RocksDB rewrites in place is copied, and what belongs to the old copy stays behind."""
+    """Link tables, copy files that RocksDB rewrites in place, and leave out those that belong to the old copy."""
     for path in source.iterdir():
         if path.suffix == ".sst":
             os.link(path, target / path.name)

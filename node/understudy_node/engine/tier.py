@@ -39,11 +39,11 @@ class Tier:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of its own: table, keys, values, and the key order once a scan needed it."""
+        """Its own memory: table, keys, values, and the key order once a scan needed it."""
         return self._changes_bytes + (_POINTER_BYTES * len(self.changes) if self._sorted_keys is not None else 0)
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-        # Two threads may both sort: the lists are equal, and either may stay.
+        # Two threads may both sort: the lists are equal, and either may be kept.
         keys = self._sorted_keys
         if keys is None:
             keys = self._sorted_keys = sorted(self.changes)
@@ -54,7 +54,7 @@ class Tier:
 
 
 def with_newest(tiers: tuple[Tier, ...], newest: Tier) -> tuple[Tier, ...]:
-    """`newest` laid on top (tiers are newest first), merged down while it is at least half as large as the next."""
+    """Put `newest` on top (tiers are newest first), merged down while it is at least half as large as the next."""
     rest = list(tiers)
     while rest:
         size, next_size = len(newest.changes), len(rest[0].changes)
@@ -68,7 +68,7 @@ def with_newest(tiers: tuple[Tier, ...], newest: Tier) -> tuple[Tier, ...]:
 
 
 def without_settled(tiers: tuple[Tier, ...], version: int) -> tuple[Tier, ...]:
-    """The tiers that say something newer than `version`. One that spans it stays: all it says is right either way."""
+    """The tiers with changes after `version`. One that spans it stays whole: old entries equal the base's."""
     return tuple(tier for tier in tiers if tier.last_version > version)
 
 
@@ -85,7 +85,7 @@ def measured_bytes(changes: Mapping[bytes, bytes | None]) -> int:
 def release_tiers(tiers: list[Tier]) -> Generator[None, None, None]:
     """Drop replaced tiers one step at a time: freeing 100,000 entries at once would hold the GIL for 10 ms.
 
-    `list(old_view.tiers)`, then publish the new view, then let a worker exhaust this.
+    Pass `list(old_view.tiers)`, publish the new view, then let a worker exhaust this generator.
     """
     while tiers:
         tiers.pop()

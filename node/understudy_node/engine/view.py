@@ -17,7 +17,7 @@ from understudy_node.engine.tier import Tier, with_newest, without_settled
 
 
 class View:
-    """The state at `version`: `base` as of `base_version`, and on top of it what changed since."""
+    """The state at `version`: `base` as of `base_version`, and the changes since."""
 
     __slots__ = ("_dicts", "base", "base_version", "spill", "tiers", "version")
 
@@ -35,7 +35,7 @@ class View:
 
     @classmethod
     def of(cls, base: Base, version: int) -> View:
-        """The view that is just this base."""
+        """A view of `base` without changes."""
         return cls(base, version=version, base_version=version)
 
     def __repr__(self) -> str:
@@ -44,12 +44,8 @@ class View:
 
     @property
     def overlay_bytes(self) -> int:
-        """Memory of the changes: what a new base or a spill would free."""
+        """Memory of the changes, which a new base or a spill would free."""
         return sum(tier.size_bytes for tier in self.tiers)
-
-    @property
-    def overlay_entries(self) -> int:
-        return sum(map(len, self._dicts))
 
     @property
     def resident_bytes(self) -> int:
@@ -61,13 +57,13 @@ class View:
             if key in changes:
                 return changes[key]
         if self.spill is not None:
-            told = self.spill.find(key)
-            if told is not None:
-                return told.value
+            spilled = self.spill.find(key)
+            if spilled is not None:
+                return spilled.value
         return self.base.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values in the order of `keys`. What the overlay does not know is asked of the base in one call."""
+        """Values in the order of `keys`. Keys that the overlay lacks are read from the base in one call."""
         answers: list[bytes | None] = [None] * len(keys)
         unknown: list[int] = []
         for position, key in enumerate(keys):
@@ -78,10 +74,10 @@ class View:
             else:
                 unknown.append(position)
         if self.spill is not None and unknown:
-            told = self.spill.find_many([keys[position] for position in unknown])
-            for position, word in zip(unknown, told, strict=True):
-                answers[position] = word.value if word else None
-            unknown = [position for position, word in zip(unknown, told, strict=True) if word is None]
+            found = self.spill.find_many([keys[position] for position in unknown])
+            for position, spilled in zip(unknown, found, strict=True):
+                answers[position] = spilled.value if spilled else None
+            unknown = [position for position, spilled in zip(unknown, found, strict=True) if spilled is None]
         if unknown:
             values = self.base.get_many([keys[position] for position in unknown])
             for position, value in zip(unknown, values, strict=True):
@@ -117,9 +113,9 @@ class View:
         return View(base, version=self.version, base_version=base_version, tiers=tiers, spill=spill)
 
     def with_spill(self, spill: Spill) -> View:
-        """The same version with `spill`, written from an earlier view of this line, in place of the tiers it holds.
+        """The same version with `spill`, written from an earlier version of this view, in place of the tiers it holds.
 
-        A spill that a newer base overtook while it was being written is not taken: the view is returned as it is.
+        When a newer base overtook the spill while it was written, the view is returned unchanged.
         """
         assert spill.last_version <= self.version, f"a spill up to {spill.last_version} is ahead of {self.version}"
         held = self.spill.last_version if self.spill is not None else self.base_version

@@ -1,7 +1,7 @@
-"""How often a query commits, and whether it still does (no I/O; time is passed in).
+"""Measures how often a query commits, and whether it still does (no I/O; time is passed in).
 
-Files cannot tell a stopped query from one without input; both are called idle once nothing was committed for a minute
-and for ten times the usual interval.
+Files look the same for a stopped query and for one without input; both count as idle once nothing was committed for a
+minute and for ten times the usual interval.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ IDLE_INTERVALS = 10
 
 
 class Cadence:
-    """Fed with every poll; remembers the last move of the end and the last interval between moves."""
+    """Takes every poll; remembers the last move of the end and the last interval between moves."""
 
     def __init__(self) -> None:
         self._moved_ms: float | None = None
@@ -22,7 +22,7 @@ class Cadence:
         self._since_ms: float | None = None
 
     def saw(self, end: End, *, now_ms: float) -> bool:
-        """Fold a poll in; True when an idle query committed again."""
+        """Record a poll; True when an idle query committed again."""
         if self._since_ms is None:
             self._since_ms = now_ms
         if end.moved_ms is None or end.moved_ms == self._moved_ms:
@@ -34,11 +34,11 @@ class Cadence:
         return resumed
 
     def since_commit_ms(self, now_ms: float) -> float | None:
-        """Time since a commit was seen to arrive; None when none was, since this process started."""
+        """Time since this process last saw a commit arrive; None when it saw none."""
         return None if self._moved_ms is None else now_ms - self._moved_ms
 
     def quiet_ms(self, now_ms: float) -> float:
-        """Time since a commit was seen to arrive, or since the first poll."""
+        """Time since this process last saw a commit arrive, or since its first poll."""
         start_ms = self._moved_ms if self._moved_ms is not None else self._since_ms
         return 0.0 if start_ms is None else now_ms - start_ms
 
@@ -48,7 +48,7 @@ class Cadence:
         return self._idle and not was
 
     def state(self, now_ms: float, *, confirmed: bool) -> str:
-        """`committing`, `idle`, `waiting` (no commit was seen since this process began), or `unknown` (no end)."""
+        """`committing`, `idle`, `waiting` (this process saw no commit yet), or `unknown` (the end is not confirmed)."""
         if not confirmed:
             return "unknown"
         if self._is_idle(now_ms):

@@ -1,4 +1,4 @@
-"""Where the committed history ends, and whether that is confirmed (pure: no I/O, no clock).
+"""Decides where the committed history ends, and whether that is confirmed (pure: no I/O, no clock).
 
 The commit log is the authority: `commits/<last+1>` is known by name before it exists. The end is confirmed only if that
 file is absent, `commits/<last>` is still the file that was read, and the checkpoint is still the same one. Anything
@@ -15,7 +15,7 @@ from understudy_node.checkpoint.files import FileStat
 
 
 class Next(StrEnum):
-    """What a probe asks the poller to do."""
+    """What the poller does after a probe."""
 
     WAIT = "wait"
     """The end is confirmed: nothing to do before the next poll."""
@@ -27,10 +27,10 @@ class Next(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What one poll saw. `started_ms` is the monotonic time before its first look.
+    """What one poll saw. `started_ms` is the monotonic time before its first stat.
 
-    Before the first commit nothing vouches for the absence of `commits/0`: it may have come and gone during a long
-    pause. `commits_without_first` says that a listing found commits although `commits/0` is absent.
+    Before the first commit, an absent `commits/0` proves nothing: it may have come and gone during a long pause.
+    `commits_without_first` says that a listing found commits although `commits/0` is absent.
     """
 
     started_ms: float
@@ -59,7 +59,7 @@ class End:
 
 
 def observe(end: End, probe: Probe) -> tuple[End, Next]:
-    """Fold one probe into the end."""
+    """The end after one probe, and what to do next."""
     is_unvouched = probe.commits_without_first if end.version == 0 else probe.last_commit is None
     if probe.query_id != end.query_id or probe.last_commit != end.last_commit or is_unvouched:
         return replace(end, confirmed_ms=None), Next.LIST
@@ -69,7 +69,7 @@ def observe(end: End, probe: Probe) -> tuple[End, Next]:
 
 
 def advance(end: End, commit: FileStat, *, now_ms: float) -> End:
-    """The next commit was read: the end moved by one, and a later probe has to confirm it."""
+    """The end after the next commit was read: one version on, to be confirmed by a later probe."""
     unseen_ms = end.unseen_ms if end.confirmed_ms is None else end.confirmed_ms
     return replace(
         end,
@@ -82,18 +82,18 @@ def advance(end: End, commit: FileStat, *, now_ms: float) -> End:
 
 
 class Verdict(StrEnum):
-    """What a listing says about a history in doubt."""
+    """The result of a listing for an end in doubt."""
 
     SAME = "same"
-    """The end stands where it stood (a passing failure of the storage)."""
+    """The end is unchanged (a passing failure of the storage)."""
     AHEAD = "ahead"
     """The history went on and the commits in between were purged: replicas re-bootstrap where they must."""
     REWOUND = "rewound"
     """The history was cut back, or its last batch was committed anew: what was read after it no longer holds."""
     RECREATED = "re-created"
-    """Another query id: another lineage. Nothing that is held is worth anything."""
+    """Another query id: another lineage. Nothing that is held is valid."""
     GONE = "gone"
-    """There is no checkpoint at the path now."""
+    """The checkpoint does not exist now."""
 
 
 def settle(end: End, *, same_query: bool | None, batch_ids: list[int] | None, last_commit: FileStat | None) -> Verdict:

@@ -1,7 +1,8 @@
-"""The committed history: what the commit log and the offset log say of each version.
+"""The committed history: the commit log's and the offset log's record of each version.
 
-Records are read when asked for and kept in a bounded cache. Everything here was read after its commit file existed, so
-it never changes again; another life of the checkpoint, or a rewound one, gets another `History`.
+Records are read on demand and kept in a bounded cache; purged versions are remembered as purged. Every record was read
+after its commit file existed, so it never changes again; another life of the checkpoint, or a rewound one, gets another
+`History`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_PURGED = 4096
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """One committed version: its commit file, when that was written, and the offsets its batch ran with."""
+    """One committed version: its commit file, the file's modification time, and the offsets its batch ran with."""
 
     version: int
     commit: Commit
@@ -45,8 +46,8 @@ class CommitRecord:
         stores = partitions[partition]
         if store_index >= len(stores):
             raise CorruptFileError(
-                f"partition {partition} of operator {operator_id} has ids of {len(stores)} stores, not of "
-                f"{store_index + 1}",
+                f"partition {partition} of operator {operator_id} has ids of {len(stores)} stores, at least "
+                f"{store_index + 1} are needed",
                 where=f"commits/{self.commit.batch_id}",
                 fix="The operator's metadata and the commit log disagree: report it with both files",
             )
@@ -54,7 +55,7 @@ class CommitRecord:
 
 
 class History:
-    """`record(v)` is what made version v, or None when Spark purged it."""
+    """Reads and caches commit records: `record(v)` is the commit that made version v, None when Spark purged it."""
 
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
@@ -97,7 +98,7 @@ class History:
         try:
             record = self.record(version)
         except UnderstudyError:
-            return None  # who follows says what is wrong with it; who only reads still gets the version before
+            return None  # the replica that applies the version reports the error; readers keep the version before
         return None if record is None else record.committed_at_ns
 
     def learn_commit_time(self, version: int) -> None:
@@ -120,7 +121,7 @@ class History:
             return version in self._records or version in self._purged
 
     def known_commit_time_ns(self, version: int) -> int | None:
-        """c(v) if it was read already; never touches the storage, so lookups may ask."""
+        """c(v) if it was read already; never touches the storage, so lookups may call it."""
         with self._lock:
             known = self._records.get(version)
         return None if known is None else known.committed_at_ns

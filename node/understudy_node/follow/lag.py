@@ -1,10 +1,10 @@
-"""Lag in versions and in time, exactly as defined (pure).
+"""Computes lag in versions and in time (pure).
 
 With c(v) = modification time of the commit file that made version v (one clock, the storage's):
 
 - at the end: monotonic time since the start of the poll that confirmed the end;
 - behind: max(0, c(end) - c(version + 1)) plus monotonic time since the start of the last poll that did not see that
-  end yet: no less than now - c(version + 1), although no clock is compared with the storage's;
+  end yet: at least now - c(version + 1), without comparing any clock with the storage's;
 - unknown when the end is not confirmed, when its confirmation is too old, when c(version + 1) was purged, or when this
   process has never looked while the end was an earlier one.
 """
@@ -28,7 +28,7 @@ def lag_of(version: int, end: End, commit_time_ns: CommitTime, *, now_ms: float,
     offset_lag = end.version - version
     if offset_lag == 0:
         return LagInfo(version, end.version, 0, ceil(max(0.0, now_ms - end.confirmed_ms)))
-    # The end's own file was seen with it: a reader need not wait until that is looked up.
+    # The poll that found the end also saw its file's time: readers need no look-up of it.
     newest_ns = commit_time_ns(end.version) if end.last_commit is None else end.last_commit.mtime_ns
     missed_ns = newest_ns if offset_lag == 1 else commit_time_ns(version + 1)
     if missed_ns is None or newest_ns is None or end.unseen_ms is None:
@@ -38,10 +38,10 @@ def lag_of(version: int, end: End, commit_time_ns: CommitTime, *, now_ms: float,
 
 
 def against_known_end(lag: LagInfo, known_end: int) -> LagInfo:
-    """The lag against the newer of its end and one that somebody else saw committed.
+    """The lag against the newer of its own end and `known_end`, which another process saw committed.
 
-    Unknown lag stays unknown: how far a replica is behind what nobody has confirmed is not known. Time lag stays, too:
-    it counts from the poll that confirmed the older end, before the newer commit could have been seen.
+    Unknown lag stays unknown, because no end is confirmed. Time lag stays, too: it counts from the poll that confirmed
+    the older end, before that poll could have seen the newer commit.
     """
     if lag.offset_lag is None or lag.end_offset_position is None or known_end <= lag.end_offset_position:
         return lag

@@ -1,8 +1,8 @@
 """Polls the commit log and keeps the end: the thin shell around `end.py`.
 
 A poll is four stats, whatever the number of tasks: three confirm the end, one sees a batch in progress. A poll before
-the first commit also lists the commit log; one that finds the end in doubt lists it once and reports the verdict. What
-to do about a rewound or re-created checkpoint is the node's business.
+the first commit also lists the commit log; a poll that finds the end in doubt lists it once and reports the verdict.
+The node decides what follows from a rewound or re-created checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_ADVANCE = 256
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What one poll found: the end as it is now, and how the history was judged."""
+    """The result of one poll: the present end, and the verdict on the history."""
 
     end: End
     verdict: Verdict
@@ -41,10 +41,10 @@ class Poller:
         self.end = End(version, self._stat_commit(version), query_id)
 
     def poll(self) -> Poll:
-        """Look once. Errors of the storage propagate: what was confirmed before only grows older.
+        """Poll once. Errors of the storage propagate: the last confirmation only grows older.
 
-        Readers see the end move when the new one is confirmed, and see doubt at once; they never see the instant
-        between a commit that was just found and the look for the one after it.
+        Readers see a new end once it is confirmed, and doubt at once; they never see the instant between finding a
+        commit and looking for the next.
         """
         end, verdict, listed = self.end, Verdict.SAME, False
         for _ in range(MAX_ADVANCE):
@@ -85,7 +85,7 @@ class Poller:
         last_commit = self._stat_commit(end.version)
         verdict = settle(end, same_query=lineage == self.lineage, batch_ids=ids, last_commit=last_commit)
         if verdict is Verdict.SAME:
-            # A last commit that cannot be seen just now is kept, so that another one in its place is noticed.
+            # Keep the last commit while its file cannot be seen, so that a different file in its place is noticed.
             return replace(end, last_commit=last_commit or end.last_commit, query_id=query_id), verdict
         if verdict is Verdict.AHEAD:
             version, moved_ms = max(ids or [], default=-1) + 1, self._clock.monotonic_ms()

@@ -1,6 +1,6 @@
-"""Which snapshot or local base a store starts from.
+"""Chooses the snapshot or local base that a store starts from.
 
-Only what the commit log vouches for is used; a snapshot that turned out damaged is not chosen again.
+It must be one that the commit log vouches for; a snapshot that turned out damaged is not chosen again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from understudy_node.replica.surroundings import StorePlace, Surroundings, file_
 from understudy_shared.errors import CheckpointError, CorruptFileError, VanishedError
 
 MAX_MISSES = 3
-"""Fresh listings that may name a snapshot one of whose files is gone; in format v1 a zip may be just being replaced."""
+"""Listings in which a snapshot may lack one of its files; in format v1, Spark may just be replacing a zip."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSearch:
-    """What was found: the snapshot to use, if any, and whether a stale one was met on the way."""
+    """The snapshot to use, if any, and whether the search met a stale one."""
 
     chosen: StateFile | None
     met_stale: bool
@@ -33,7 +33,7 @@ class SnapshotSearch:
 
 @dataclass(slots=True)
 class BaseChoice:
-    """Of one store. `damage` is what was wrong with the last snapshot that was rejected."""
+    """Chooses the bases of one store. `damage` is the error of the last rejected snapshot."""
 
     place: StorePlace
     around: Surroundings
@@ -43,16 +43,16 @@ class BaseChoice:
 
     @property
     def local_directory(self) -> Path:
-        """Where the store's local bases are."""
+        """The directory of the store's local bases."""
         return self.around.disk.store_directory(self.place.task, self.place.lineage, self.place.name)
 
     def reject(self, file: StateFile, damage: CheckpointError) -> None:
-        """Do not choose this snapshot again while there is another: it is damaged."""
+        """Leave a damaged snapshot out of the choice until `forgive`."""
         self._damaged.add(file.name)
         self.damage = damage
 
     def miss(self, file: StateFile, gone: VanishedError) -> None:
-        """A file of this snapshot was gone. Spark's clean-up takes the snapshot too: if that stays, it is damaged."""
+        """Count a missing file. Spark's clean-up removes the whole snapshot: one that stays incomplete is damaged."""
         self._misses[file.name] += 1
         if self._misses[file.name] >= MAX_MISSES:
             damage = CorruptFileError(
@@ -63,7 +63,7 @@ class BaseChoice:
             self.reject(file, damage)
 
     def forgive(self) -> None:
-        """Choose among all snapshots again; `damage` is still known."""
+        """Choose among all snapshots again; keeps `damage`."""
         self._damaged.clear()
         self._misses.clear()
 
@@ -79,11 +79,11 @@ class BaseChoice:
         )
         chosen = choice.chosen
         if chosen is not None and not self.place.fits(self.around.history.nearest(chosen.version)):
-            chosen = None  # older ones are no better: the layout changed between them and the target
+            chosen = None  # nor does an older one fit: the layout changed between it and the target
         return SnapshotSearch(chosen, any(left.reason == "stale-snapshot" for left in choice.left_out))
 
     def local(self, target: int, *, newest_snapshot: int) -> LocalBase | None:
-        """The newest local base that may be used again and is not far behind what the checkpoint offers."""
+        """The newest local base that may be used again and is not far behind the newest snapshot."""
         for base in self.around.disk.whole(self.local_directory):
             record = base.record
             if newest_snapshot - record.version > REOPEN_VERSIONS:
@@ -98,7 +98,7 @@ class BaseChoice:
         return None
 
     def _committed_ids(self, found: list[StateFile], target: int) -> dict[int, str] | None:
-        """Format v2: the committed attempt per version with a snapshot; None when the checkpoint is v1 throughout."""
+        """Format v2: the committed attempt per version with a snapshot; None when all of the checkpoint is v1."""
         history = self.around.history
         newest = history.record(target)
         if all(file.unique_id is None for file in found) and (newest is None or newest.commit.unique_ids is None):
@@ -126,7 +126,7 @@ class BaseChoice:
             return ()
 
     def _mtimes_ns(self, found: list[StateFile]) -> dict[str, int]:
-        """Format v1: modification times of snapshots and of the changes beside them."""
+        """Format v1: modification times of snapshots and of the deltas or changelogs of the same versions."""
         names = {file.name for file in found}
         pairs = [(file.name, changes) for file in found if (changes := file.changes_beside) in names]
         stats = {

@@ -1,7 +1,7 @@
 """Reads the changelog that a commit names, ahead of the commit where it can.
 
 In format v2 the file is found by the unique id in the commit. In format v1 a file read before its commit is used only
-if it is still the very same file afterwards, and the last one applied is looked at again, so that a later rewrite is
+if it is still the same file after the commit, and the file applied last is checked again, so that a later rewrite is
 noticed: a re-run batch, a rewritten delta or a dead attempt never reaches a reader.
 """
 
@@ -23,12 +23,12 @@ MAX_CHANGELOG_BYTES = 4 << 30
 
 
 class RewrittenError(CheckpointError):
-    """A committed file changed after it was applied: the task is rebuilt from what is there now, and marked."""
+    """A committed file changed after it was applied: the task is marked and rebuilt from the present files."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadChangelog:
-    """A changelog file, read and decoded, and what the file was like then."""
+    """A decoded changelog file, and its stat when it was read."""
 
     name: str
     stat: FileStat
@@ -38,7 +38,7 @@ class ReadChangelog:
 
 
 class ChangelogReader:
-    """Of one store. Keeps at most one changelog read ahead, and the identity of the last one applied."""
+    """Reads the changelogs of one store. Keeps at most one read ahead, and the identity of the last one applied."""
 
     def __init__(self, place: StorePlace, around: Surroundings) -> None:
         self._place = place
@@ -55,27 +55,27 @@ class ChangelogReader:
         return (yield from self._decode(name, record))
 
     def read_ahead(self, latest: CommitRecord) -> Generator[None, None, None]:
-        """Read what may become the version after `latest`, before its commit exists."""
+        """Read the probable changelog of the version after `latest`, before its commit exists."""
         if self._ahead is not None:
             return
         names = self._uncommitted_names(latest)
-        if len(names) != 1:  # not there yet, or several attempts: only the commit tells them apart
+        if len(names) != 1:  # absent, or several attempts: only the commit says which won
             return
         try:
             self._ahead = yield from self._decode(names[0], latest)
         except CheckpointError:
-            return  # not committed, so not ours to judge: it is read again when it is
+            return  # an uncommitted file may be incomplete: it is read again after the commit
 
     def applied(self, read: ReadChangelog) -> None:
-        """Remember what became part of the view."""
+        """Remember the changelog that became part of the view."""
         self._applied = (read.name, read.stat)
 
     def forget(self) -> None:
-        """The view was rebuilt on a snapshot."""
+        """Drop what was read: the view was rebuilt on a snapshot."""
         self._ahead = self._applied = None
 
     def check_last_applied(self) -> None:
-        """Raises RewrittenError when the file applied last is not the same any more."""
+        """Raise RewrittenError when the file applied last has changed."""
         if self._applied is None:
             return
         name, stat = self._applied
@@ -109,7 +109,7 @@ class ChangelogReader:
         return ReadChangelog(name, stat, slices[0].lineage, changes, operations)
 
     def _uncommitted_names(self, latest: CommitRecord) -> list[str]:
-        """What the next version's changelog may be called; in format v2 only a listing tells."""
+        """Possible names of the next version's changelog; format v2 needs a listing."""
         version, kind = latest.version + 1, _kind(latest)
         if self._place.unique_id(latest) is None:
             return [file_name(version, None, kind)]

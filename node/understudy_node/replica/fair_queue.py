@@ -1,8 +1,8 @@
-"""Bounded steps over all tasks, fairly: who may work next (pure state, one door).
+"""Schedules bounded steps over all tasks, fairly (pure state).
 
 Every task has at most one step in flight and at most one place in the queue. Tailing comes before restoring, and
-restores never take the last worker: a task that restores for minutes holds up nobody who only has to follow. Nor do
-tailing tasks that never catch up keep a restore from going on: it gets one turn in `TAILING_TURNS` + 1.
+restores never take the last worker, so a restore of minutes delays no tailing task. Tailing tasks that never catch up
+do not starve a restore: it gets one turn in `TAILING_TURNS` + 1.
 Size: at most one entry per task, so the queue is bounded by what the node holds.
 """
 
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 TAILING_TURNS = 8
-"""Tailing steps in a row while a restore waits: it delays following by an eighth, and never stands still."""
+"""Tailing steps in a row while a restore waits: the restore delays tailing by an eighth, and never stalls."""
 
 
 class FairQueue(Generic[T]):
@@ -23,7 +23,7 @@ class FairQueue(Generic[T]):
 
     def __init__(self, *, workers: int) -> None:
         if workers < 2:
-            raise ValueError("two workers at least: one restores while the other follows")
+            raise ValueError("two workers at least: one restores while the other tails")
         self._restore_limit = workers - 1
         self._tailing: deque[T] = deque()
         self._restoring: deque[T] = deque()
@@ -44,7 +44,7 @@ class FairQueue(Generic[T]):
         return len(self._queued) + len(self._running)
 
     def put(self, task: T, *, restoring: bool) -> None:
-        """Ask for a step. Asking while one runs means one more afterwards; asking twice is asking once.
+        """Queue a step. While one runs, this queues one more; a second call for a queued task does nothing.
 
         A task that changed its class while it was queued goes to the end of the other line.
         """
@@ -56,7 +56,7 @@ class FairQueue(Generic[T]):
             self._line(restoring).append(task)
 
     def take(self) -> T | None:
-        """The task whose step is to run now, or None when nothing may run."""
+        """The task whose step runs next, or None when nothing may run."""
         may_restore = bool(self._restoring) and sum(self._running.values()) < self._restore_limit
         if not self._tailing and not may_restore:
             return None
@@ -68,7 +68,7 @@ class FairQueue(Generic[T]):
         return task
 
     def done(self, task: T, *, more: bool, restoring: bool) -> None:
-        """A step ended; `more` work puts the task at the end of the round."""
+        """A step ended; with `more` work the task goes to the end of its line."""
         del self._running[task]
         wanted = task in self._again or (more and task not in self._discarded)
         self._again.discard(task)
@@ -77,7 +77,7 @@ class FairQueue(Generic[T]):
             self.put(task, restoring=restoring)
 
     def discard(self, task: T) -> None:
-        """Forget a task that left: a step in flight ends, and no other follows."""
+        """Forget a task: a step in flight ends, and no other follows."""
         self._again.discard(task)
         self._leave_line(task)
         if task in self._running:

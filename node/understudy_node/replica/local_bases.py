@@ -1,7 +1,7 @@
-"""Bases on the node's own disk: where they are, which are whole, and which may be used again after a restart.
+"""Bases on the node's own disk: where they are, which are complete, and which may be reused after a restart.
 
-The rule: `base.json` is written last, so a directory with one is whole. A base is used again only if the version it was
-made from is still the committed one: same commit time, and the same source file where that still exists.
+The rule: `base.json` is written last, so a directory with one is complete. A base is reused only if its version is
+still the committed one: same commit time, and the same source file where that still exists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REOPEN_VERSIONS = 50
 
 
 class BaseRecord(BaseModel):
-    """What a local base was made from."""
+    """The version and source file that a local base was made from."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -52,14 +52,14 @@ class BaseRecord(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class LocalBase:
-    """A whole base on local disk."""
+    """A complete base on local disk."""
 
     directory: Path
     record: BaseRecord
 
 
 def usable_again(base: BaseRecord, *, target: int, committed_at_ns: int | None, source: FileStat | None) -> bool:
-    """Whether `base` still is what it was made from. A purged commit cannot vouch for it."""
+    """Whether `base` still equals its source. It cannot be verified once its commit was purged."""
     if base.version > target or committed_at_ns is None or committed_at_ns != base.committed_at_ns:
         return False
     return source is None or base.is_of(source)
@@ -71,7 +71,7 @@ class LocalBases:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.fetched: Counter[FetchMethod] = Counter()
-        """Tables brought here, by the way in which."""
+        """Number of tables fetched, by method."""
         self._serials = count(1)
         try:
             root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class LocalBases:
         os.close(self._lock)
 
     def keep_lineage(self, application_id: ApplicationId, lineage: Lineage) -> None:
-        """Remove what is left of earlier lives of the application."""
+        """Remove files of earlier lineages of the application."""
         for directory in (self.root / _plain(application_id)).glob("*"):
             if directory.name != _plain(lineage):
                 shutil.rmtree(directory, ignore_errors=True)
@@ -110,7 +110,7 @@ class LocalBases:
         )
 
     def new_directory(self, store: Path, version: int) -> Path:
-        """A fresh directory for a base at `version`; one that is there may be open, so its name is not used again."""
+        """Make a directory for a base at `version`, under an unused name: an existing one may be open."""
         while (directory := store / f"{version}-{next(self._serials)}").exists():
             pass
         with writing(directory):
@@ -119,14 +119,14 @@ class LocalBases:
         return directory
 
     def finish(self, directory: Path, record: BaseRecord) -> LocalBase:
-        """Declare a base whole."""
+        """Record that a base is complete."""
         unfinished = directory / f".{RECORD}"
         unfinished.write_text(record.model_dump_json())
         unfinished.replace(directory / RECORD)
         return LocalBase(directory, record)
 
     def whole(self, store: Path) -> Iterator[LocalBase]:
-        """The whole bases of a store, newest first."""
+        """The complete bases of a store, newest first."""
         found = []
         for directory in store.iterdir() if store.is_dir() else ():
             try:
@@ -137,12 +137,12 @@ class LocalBases:
         yield from sorted(found, key=lambda base: base.record.version, reverse=True)
 
     def disown(self, store: Path) -> None:
-        """Make no base of a store be used again; one that is open is removed by whoever has it open."""
+        """Prevent reuse of all bases of a store; the replica that has one open removes its files."""
         for directory in store.iterdir() if store.is_dir() else ():
             (directory / RECORD).unlink(missing_ok=True)
 
     def remove_others(self, store: Path, keep: Path | None) -> None:
-        """Remove everything of a store but one base: left-overs of earlier processes."""
+        """Remove all files of a store but one base: left-overs of earlier processes."""
         for directory in store.iterdir() if store.is_dir() else ():
             if directory != keep:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -150,14 +150,14 @@ class LocalBases:
 
 @contextmanager
 def writing(directory: Path) -> Iterator[None]:
-    """Translates failures of the local disk; whatever fails, what was begun in `directory` is removed."""
+    """Translate failures of the local disk; on any failure, remove `directory`."""
     try:
         yield
     except BaseException as error:
         shutil.rmtree(directory, ignore_errors=True)
         if isinstance(error, OSError):
             full = error.errno in DISK_FULL
-        elif type(error) is Exception:  # RocksDB's binding has no other
+        elif type(error) is Exception:  # RocksDB's binding raises nothing more specific
             full = os.strerror(errno.ENOSPC) in str(error)
         else:
             raise
@@ -170,5 +170,5 @@ def writing(directory: Path) -> Iterator[None]:
 
 
 def _plain(name: str) -> str:
-    """A name fit for a directory, whatever is in it."""
+    """Escape a name for use as a directory."""
     return "".join(char if char.isalnum() or char in "-_." else f"%{ord(char):x}" for char in name).strip(".") or "_"

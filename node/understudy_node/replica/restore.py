@@ -1,4 +1,4 @@
-"""From a snapshot in the checkpoint to an open base on local disk, in bounded steps.
+"""Restores a snapshot of the checkpoint to an open base on local disk, in bounded steps.
 
 RocksDB snapshots are Spark's own files, linked or downloaded and opened in place; those of the HDFS-backed provider are
 decompressed once into an arena. A generator yields between steps and returns the base.
@@ -30,7 +30,7 @@ MAX_SNAPSHOT_BYTES = 64 << 30
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A chosen snapshot with what the log says of its version."""
+    """A chosen snapshot, and the log's record of its version."""
 
     file: StateFile
     directory: str
@@ -59,7 +59,7 @@ Restoring = Generator[None, None, Base]
 
 
 def restore(snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, store: Path, cache: BlockCache) -> Restoring:
-    """Bring a snapshot to local disk and open it. VanishedError: choose again. Nothing is left behind on failure."""
+    """Fetch a snapshot to local disk and open it. VanishedError: choose again. A failure leaves no files behind."""
     directory = disk.new_directory(store, snapshot.file.version)
     with writing(directory), _blaming(snapshot, files, directory):
         source = files.stat(snapshot.path)
@@ -81,7 +81,7 @@ def restore(snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, store:
 
 
 def open_base(local: LocalBase, cache: BlockCache) -> Base:
-    """Open a whole base from local disk."""
+    """Open a complete base from local disk."""
     record = local.record
     if record.kind == "snapshot":
         arena = ArenaBase.open(local.directory)
@@ -119,7 +119,7 @@ def _write_members(manifest: SnapshotManifest, directory: Path) -> None:
 
 @contextmanager
 def _blaming(snapshot: Snapshot, files: CheckpointFiles, directory: Path) -> Generator[None, None, None]:
-    """Damage found in the local copy is the snapshot's: the copy is removed, and nobody could look at it."""
+    """Report damage of the local copy as the snapshot's: the copy is removed, so only the snapshot can be examined."""
     try:
         yield
     except CorruptFileError as damage:

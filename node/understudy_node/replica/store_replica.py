@@ -1,6 +1,6 @@
-"""One store of a task on its way through the committed versions: restore, advance, rebase, shrink.
+"""Takes one store of a task through the committed versions: restore, advance, rebase, shrink.
 
-Everything here works on `view`, which readers do not see: the task publishes it when all its stores stand at one
+Everything here works on `view`, which readers do not see: the task publishes it when all its stores are at one
 version. Each method is a generator of bounded steps; the commit log alone decides what becomes part of a view.
 """
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 Steps = Generator[None, None, None]
 
 DAMAGE = (CorruptFileError, UnsupportedError)
-"""A file that is no use, be it cut, overwritten by something else, or of a newer Spark: only another file helps."""
+"""Errors of a file that is truncated, overwritten, or of a newer Spark: only another file helps."""
 
 
 class StoreReplica:
@@ -41,21 +41,21 @@ class StoreReplica:
         self.view: View | None = None
         self.marks: set[Mark] = set()
         self.outgrown: list[Tier] = []
-        """Tiers that `shrink` replaced; whoever publishes the new view drops them in steps (`release_tiers`)."""
+        """Tiers that `shrink` replaced; the task drops them in steps (`release_tiers`) once the new view is out."""
         self._around = around
         self._choice = BaseChoice(place, around)
         self._changelogs = ChangelogReader(place, around)
         self._attempts: dict[int, str] = {}
-        """Format v2: the attempt of the version it stands at, which the next changelog must continue."""
+        """Format v2: the attempt of the present version, which the next changelog must continue."""
 
     @property
     def version(self) -> int:
-        """Where it stands; -1 before its base is open."""
+        """The version reached; -1 before the base is open."""
         return -1 if self.view is None else self.view.version
 
     @property
     def over_budget(self) -> bool:
-        """Whether the changes since the base take more memory than they may."""
+        """Whether the changes since the base take more memory than `overlay_max_bytes`."""
         return self.view is not None and self.view.overlay_bytes > self._around.overlay_max_bytes
 
     def restore(self, target: int) -> Steps:
@@ -75,7 +75,7 @@ class StoreReplica:
         yield
 
     def advance(self, target: int) -> Steps:
-        """Move to the next version, or to a newer snapshot when the next changelog cannot be had."""
+        """Move to the next version, or to a newer snapshot when the next changelog is missing or damaged."""
         assert self.view is not None, "advance follows restore"
         version = self.view.version + 1
         record = self._around.history.record(version)
@@ -100,7 +100,7 @@ class StoreReplica:
         self._changelogs.applied(read)
 
     def prefetch(self) -> Steps:
-        """Read what may become the next version, before its commit exists."""
+        """Read the probable next changelog, before its commit exists."""
         latest = None if self.view is None else self._around.history.record(self.view.version)
         if latest is not None:
             yield from self._changelogs.read_ahead(latest)
@@ -122,7 +122,7 @@ class StoreReplica:
         self._replace(view.with_spill(spill))
 
     def leave(self) -> None:
-        """Give the local disk back, files in use when their last reader is gone. No other call follows."""
+        """Remove the local files, those in use once their last reader is gone. No other call follows."""
         view, self.view = self.view, None
         if view is None:
             self._around.disk.remove_others(self._choice.local_directory, None)
@@ -133,7 +133,7 @@ class StoreReplica:
             view.spill.remove_when_unused()
 
     def _reopened(self, local: LocalBase) -> Base | None:
-        """A base of an earlier process; None when it does not open: a reboot may have cut it, and it is only a copy."""
+        """Open a base of an earlier process; None when it does not open: a reboot may have truncated this copy."""
         try:
             return open_base(local, self._around.cache)
         except DAMAGE as damage:
@@ -141,7 +141,7 @@ class StoreReplica:
             return None
 
     def _continuation(self, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
-        """The changelog of a committed version, which must continue the attempt that was applied before it."""
+        """The changelog of a committed version, checked to continue the attempt that was applied before it."""
         read = yield from self._changelogs.read(record)
         if read is not None and self.place.unique_id(record) is not None:
             reason = why_not_next(record.version, read.lineage, self._attempts)
@@ -149,16 +149,16 @@ class StoreReplica:
                 raise CorruptFileError(
                     reason,
                     where=f"{self.place.directory}/{read.name}",
-                    fix="The store follows from Spark's next snapshot",
+                    fix="The store continues from Spark's next snapshot",
                 )
         return read
 
     def _jump(self, target: int, damage: CheckpointError | None) -> Steps:
-        """On to a snapshot: no changelogs at all, a version with a snapshot only, a purged one, or a damaged one."""
+        """Move to a newer snapshot: the next changelog is missing, of another layout, or damaged."""
         assert self.view is not None, "jump follows restore"
         newer = self._snapshot(target, above=self.view.version)
         if newer is None:
-            # What was rejected may be repaired until the next attempt, and there is nothing better to try.
+            # Nothing else is left to try, and a rejected snapshot may be repaired by the next attempt.
             self._choice.forgive()
             raise (
                 damage
@@ -166,7 +166,7 @@ class StoreReplica:
                 or CheckpointError(
                     f"version {self.view.version + 1} of {self.place.task} has neither changelog nor snapshot",
                     where=f"{self._around.files.url}/{self.place.directory}",
-                    fix="If it stays so, a file was deleted: the store follows again from Spark's next snapshot",
+                    fix="If this persists, a file was deleted: the store continues from Spark's next snapshot",
                 )
             )
         base = yield from self._open(newer)
@@ -176,7 +176,7 @@ class StoreReplica:
     def _open(self, file: StateFile) -> Generator[None, None, Base]:
         around, directory = self._around, self._choice.local_directory
         record = around.history.record(file.version)
-        # A purged commit: these settings change at a restart only, so those of the oldest known batch are next best.
+        # If the commit was purged: settings change only at a restart, so the oldest known batch is the best substitute.
         properties = around.history.nearest(file.version).offsets.properties
         snapshot = Snapshot(
             file=file,
@@ -188,7 +188,7 @@ class StoreReplica:
         try:
             return (yield from restore(snapshot, around.files, around.disk, directory, around.cache))
         except DAMAGE as damage:
-            self._choice.reject(file, damage)  # the next choice is an older one, or a newer one that Spark will write
+            self._choice.reject(file, damage)  # the next choice is an older snapshot, or the next that Spark writes
             raise
         except VanishedError as gone:
             self._choice.miss(file, gone)
@@ -208,12 +208,12 @@ class StoreReplica:
             raise
 
     def _forget_changelogs(self, unique_id: str | None) -> None:
-        """The view stands on a base made by the attempt `unique_id`."""
+        """Drop what was read ahead: the view is on a base that the attempt `unique_id` wrote."""
         self._attempts = {self.version: unique_id} if unique_id else {}
         self._changelogs.forget()
 
     def _replace(self, view: View) -> None:
-        """Go over to `view`; what it does not use goes: files when their last reader is gone, tiers in steps."""
+        """Switch to `view` and release what it does not use: files with their last reader, tiers in steps."""
         before, self.view = self.view, view
         assert before is not None, "there was a view to replace"
         self.outgrown = [tier for tier in before.tiers if tier not in view.tiers]

@@ -1,4 +1,4 @@
-"""What all replicas of a node share, and where one store of a task lives."""
+"""What all replicas of a node share, and the location of one store of a task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from understudy_shared.words import Lineage, TaskId
 class Surroundings:
     """Shared by all replicas. `overlay_max_bytes`: changes a store partition keeps in memory above its base.
 
-    `ceiling` is a version above which nothing is shown, None for no such limit.
+    `ceiling` returns the highest version that may be shown, None for no limit.
     """
 
     files: CheckpointFiles
@@ -32,7 +32,7 @@ class StorePlace:
     """One store of a task: its directory in the checkpoint, and its index in the commit's unique ids.
 
     `fits` says whether a version was written in the layout that the task belongs to. Files of another layout are never
-    read for it: in the same partition there are other keys.
+    read: there, the partition holds other keys.
     """
 
     task: TaskId
@@ -48,5 +48,5 @@ class StorePlace:
 
 
 def file_name(version: int, unique_id: str | None, kind: str) -> str:
-    """How Spark names a state file."""
+    """Spark's name of a state file."""
     return f"{version}.{kind}" if unique_id is None else f"{version}_{unique_id}.{kind}"

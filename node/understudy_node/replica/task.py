@@ -1,7 +1,10 @@
 """A replica of one task: all stores of one operator's partition, always shown at one version.
 
-Readers see `view` and nothing else; one worker at a time runs `step`. What goes wrong with a file is kept in `error`
-while the last good version stays on show, and the next poll tries again: no partial state is ever served.
+Readers see `view` and nothing else; one worker at a time runs `step`. `error` holds the last failure; meanwhile the
+last good version stays visible, and the next poll tries again: no partial state is ever served.
+
+States: CREATED until the first step; RESTORING while bases are opened (at first and after `_rebuild`) and until the lag
+is at most `acceptable_recovery_lag`; then RUNNING, however far it falls behind later; CLOSED is final.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ MAX_VANISHED = 5
 
 
 class TaskReplica:
-    """Follows the committed versions of a task. `end` tells the newest; only those of its places' layout are shown."""
+    """Follows the committed versions of a task, up to `end`, as long as they are in the layout of its places."""
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class TaskReplica:
         self.view: TaskView | None = None
         self.error: UnderstudyError | None = None
         self.gone = False
-        """Whether it left for good: nothing of it is on local disk that another replica of the task might meet."""
+        """Whether it left and removed its local files, so that a new replica of the task may use the directory."""
         self._places = tuple(places)
         self._around = around
         self._end = end
@@ -89,7 +92,7 @@ class TaskReplica:
 
     @property
     def target(self) -> int:
-        """The newest version it may show: the end, unless the query went on in another layout, or it is held back."""
+        """The newest version it may show: the end, unless the query changed its layout or a ceiling limits it."""
         newest, ceiling = self._newest, self._around.ceiling()
         return newest if ceiling is None else min(newest, ceiling)
 
@@ -101,7 +104,7 @@ class TaskReplica:
         try:
             record = self._around.history.record(end)
         except UnderstudyError:
-            return end  # the step towards it will say what is wrong
+            return end  # the step towards it reports the error
         if record is not None:
             self._newest_fitting = end if self._places[0].fits(record) else self._newest_fitting
             self._judged_end = end
@@ -114,7 +117,7 @@ class TaskReplica:
 
     @property
     def resident_bytes(self) -> int:
-        """Memory of its own, over all stores."""
+        """Its own memory, over all stores."""
         view = self.view
         return 0 if view is None else sum(store.resident_bytes for store in view.stores.values())
 
@@ -128,18 +131,18 @@ class TaskReplica:
         return self.lag_at(view.version, self._end(), now_ms=self._clock.monotonic_ms())
 
     def lag_at(self, version: int, end: End, *, now_ms: float) -> LagInfo:
-        """The lag of a version against an end; that must be read after the version, so that an error is upward."""
+        """The lag of a version against an end. Read the end after the version, so that a race overstates the lag."""
         return lag_of(
             version, end, self._around.history.known_commit_time_ns, now_ms=now_ms, expiry_ms=self._end_expiry_ms
         )
 
     def committed_at_us(self, version: int) -> int | None:
-        """When this history committed `version`, as far as was read already: lookups read no files."""
+        """Commit time of `version` if it was read already: lookups read no files."""
         committed_at_ns = self._around.history.known_commit_time_ns(version)
         return None if committed_at_ns is None else committed_at_ns // 1000
 
     def as_candidate(self, lag: LagInfo | None, reason: str) -> dict[str, object]:
-        """This replica in a refusal: who it is, how far it is, and why it may not answer."""
+        """This replica as listed in a refusal: its identity, its version and lag, and why it may not answer."""
         candidate: dict[str, object] = {**orjson.loads(self.served_by_json), "reason": str(reason)}
         if lag is not None:
             candidate |= {"version": lag.current_offset_position, "offset_lag": lag.offset_lag}
@@ -147,10 +150,10 @@ class TaskReplica:
         return candidate
 
     def step(self) -> bool:
-        """One bounded piece of work; True when there is more to do right now."""
+        """Do one bounded piece of work; True when there is more to do right now."""
         if self._closed:
             if self._leaving and not self.gone:
-                self._give_back()
+                self._remove_local_files()
             return False
         try:
             return self._step()
@@ -165,16 +168,16 @@ class TaskReplica:
             return self._failed(error)
 
     def start_over(self) -> None:
-        """Continuity is not proven: the next step begins again from what the checkpoint holds then."""
+        """Rebuild from the checkpoint at the next step: continuity is not proven."""
         self._wants_rebuild = True
 
     def want_prefetch(self) -> None:
-        """Ask for one look at what the next commit will probably name; taken when there is nothing better to do."""
+        """Request one look for the next version's changelog, when no other work is due."""
         self._wants_prefetch = True
 
     @property
     def behind(self) -> bool:
-        """Whether a step would bring it forward."""
+        """Whether a step has work to do."""
         target = self.target
         return target > 0 and any(
             self._wants_rebuild or store.version < target or store.over_budget or store.outgrown
@@ -187,17 +190,17 @@ class TaskReplica:
         self._enter(ReplicaState.CLOSED)
 
     def leave(self) -> None:
-        """Take one more step, which gives the local disk back. Views in flight stay readable."""
+        """Take one more step, which removes the local files. Views in flight stay readable."""
         self._leaving = True
         self.close()
 
     def set_role(self, role: Role) -> None:
-        """Change what it is for its task; what it holds stays as it is. Called from any thread."""
+        """Change the role; the state held stays as it is. Called from any thread."""
         if role is not self.role:
             self.role = role
             self._stamp()
 
-    def _give_back(self) -> None:
+    def _remove_local_files(self) -> None:
         if self._job is not None:
             self._job.close()
             self._job = None
@@ -205,7 +208,7 @@ class TaskReplica:
             store.leave()
         self._stores = []
         self.view = None
-        self._enter(ReplicaState.CLOSED)  # a step that was in flight when it was closed may have entered another
+        self._enter(ReplicaState.CLOSED)  # again: a step in flight during `close` may have entered another state
         self.gone = True
 
     def _step(self) -> bool:
@@ -234,6 +237,7 @@ class TaskReplica:
                 return release_tiers(store.outgrown)
         last = min(self._stores, key=lambda store: store.version)
         if last.view is None:
+            # CREATED -> RESTORING; stores restore one after another, each at its own call.
             self._enter(ReplicaState.RESTORING)
             return last.restore(target)
         if last.version < target:
@@ -251,7 +255,7 @@ class TaskReplica:
             yield from store.prefetch()
 
     def _publish(self) -> None:
-        """Show the stores' version when they stand at one, and never an older one than is on show."""
+        """Show the version of the stores once all are at the same one, never an older one than is visible."""
         self.error = None
         version = self._stores[0].version
         stores = {store.place.name: store.view for store in self._stores if store.view is not None}
@@ -263,16 +267,17 @@ class TaskReplica:
             return
         record = self._around.history.record(version)
         self.view = task_view(self.task, self.lineage, version=version, stores=stores, record=record, marks=self._marks)
+        # RESTORING -> RUNNING, measured against the end, not `target`: a ceiling does not make a replica caught up.
         if self.restoring and self._newest - version <= self._acceptable_recovery_lag:
             self._enter(ReplicaState.RUNNING)
         self._published()
 
     def _rebuild(self) -> None:
-        """Begin again from what the checkpoint holds now; what is on show stays, marked, until there is better."""
+        """Start again from the checkpoint; the visible version stays, marked, until a new one is published."""
         self._marks = self._marks.union(*(store.marks for store in self._stores))
         self._job = None
         self._stores = self._new_stores()
-        self._enter(ReplicaState.RESTORING)
+        self._enter(ReplicaState.RESTORING)  # RUNNING -> RESTORING: the base is opened again
         if self.view is not None:
             shown = self.view
             record = self._around.history.record(shown.version)
@@ -299,7 +304,7 @@ class TaskReplica:
         self._stamp()
 
     def _stamp(self) -> None:
-        """What answers say of their origin; a worker and whoever changes the role may both do this."""
+        """Encode the origin that answers carry; a worker and a change of role may do so at once, hence the lock."""
         with self._stamping:
             host = self._host
             fields: dict[str, object] = {"host": host.host, "port": host.port, "role": self.role, "state": self._state}

@@ -1,7 +1,7 @@
 """One committed version of a task, as readers see it: immutable, swapped by one assignment.
 
-Whoever holds a `TaskView` holds its version for as long as it likes; value, version, commit time and watermark come out
-of the same object, so they cannot disagree.
+A `TaskView` keeps its version readable for as long as it is referenced; value, version, commit time and watermark come
+from the same object, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from understudy_shared.words import Lineage, TaskId
 
 
 class Mark(StrEnum):
-    """What format v1 cannot rule out, seen to have happened (health and answers carry it)."""
+    """An anomaly of format v1 that was observed (health and answers carry it)."""
 
     UNVERIFIABLE_V1 = "unverifiable-v1"
     """A committed version's file was rewritten after the commit: another attempt's content may be in it."""
@@ -53,9 +53,9 @@ def task_view(
     record: CommitRecord | None,
     marks: frozenset[Mark],
 ) -> TaskView:
-    """The view of `version`; `record` is what committed it, None when that was purged."""
+    """The view of `version`; `record` is its commit, None when that was purged."""
     committed_at_us = None if record is None else record.committed_at_us
-    # Spark starts a watermark at 0 and keeps it there for queries that have none.
+    # Spark starts the watermark at 0 and keeps it there for queries without one.
     watermark_ms = None if record is None or record.offsets.watermark_ms <= 0 else record.offsets.watermark_ms
     stamp = {
         "partition": task.partition,

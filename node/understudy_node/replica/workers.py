@@ -1,7 +1,7 @@
 """The threads that run steps: a fixed number of workers over one fair queue.
 
-A step that raises what is not ours to expect is a bug: it is kept in `failure`, the workers stop, and the node turns
-unready instead of limping on with replicas that silently stand still.
+A step that raises an unexpected exception is a bug: it is kept in `failure`, the workers stop, and the node turns
+unready instead of running on with replicas that silently stall.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Workers:
             thread.start()
 
     def submit(self, task: Steps) -> None:
-        """Ask for a step of `task` soon."""
+        """Queue a step of `task`."""
         with self._changed:
             self._queue.put(task, restoring=task.restoring)
             self._changed.notify()

@@ -1,9 +1,9 @@
-"""Row bytes straight to what `orjson` prints, without Python values in between: the way of every answer.
+"""Turns row bytes directly into what `orjson` prints, without Python values in between: used by every answer.
 
 Pure. Integers are numbers; decimals strings; timestamps ISO 8601 in UTC with microseconds and `Z`, `timestamp_ntz`
 without; dates, times and intervals ISO 8601; binary base64; NaN and infinities strings; structs objects; maps objects
-when the key is a string, else pairs. A string that is not UTF-8 is `{"base64": ...}`, and a map that an object cannot
-hold (such a key, or a repeated one) is pairs. `json_values` reads all of it back.
+when the key is a string, else pairs. A string that is not UTF-8 is `{"base64": ...}`, and a map with such
+a key or a repeated one is pairs, because an object cannot hold it. `json_values` reads all of it back.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def compile_json_printer(struct_type: StructType, names: Sequence[str] | None = 
 
 
 class _JsonValues:
-    """The flavour that answers are made of."""
+    """The flavour of answers: values that `orjson` prints."""
 
     def __init__(self, root: StructType, names: Sequence[str]) -> None:
         self._root = root
@@ -106,7 +106,7 @@ def _not_finite(value: float) -> str:
 
 
 def _shortest_float(value: float) -> object:
-    """The fewest digits that are this float32: 0.1, where its double would print 0.10000000149011612."""
+    """The fewest digits that denote this float32: 0.1, where its double would print 0.10000000149011612."""
     if value - value != 0.0:
         return _not_finite(value)
     packed = _pack_float(value)

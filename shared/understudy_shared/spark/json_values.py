@@ -1,4 +1,4 @@
-"""JSON of Spark values: the printer of answers, and the parser of keys that reads everything the printer writes.
+"""Parses keys from JSON and from path segments; reads all that `json_printer` (exported here, too) writes.
 
 Pure. A struct is an object by field name, or an array in field order; a map is an object when its key is a string, or a
 list of pairs; an interval is an ISO 8601 duration, or an integer of months or microseconds. What does not fit raises
@@ -97,7 +97,7 @@ def example_of(spark_type: SparkType) -> object:
 
 
 def _parser(spark_type: SparkType, path: str) -> JsonParser:
-    """For values that are not null; `path` is the column, down to the field, that messages name."""
+    """The parser of non-null values; `path` names the column, down to the field, in messages."""
     match spark_type:
         case StructType():
             return _struct_parser(spark_type, path, None)
@@ -148,7 +148,7 @@ def _struct_parser(struct_type: StructType, path: str, names: Sequence[str] | No
 
 
 def refuse_whole_key(struct_type: StructType, names: Sequence[str], value: object, reason: str) -> BadKeyError:
-    """A key with the wrong columns; the message carries the schema."""
+    """The error for a key with the wrong columns; its message shows the schema."""
     columns = ", ".join(f"{name} {field.type.name}" for name, field in zip(names, struct_type.fields, strict=True))
     by_order = [example_of(field.type) for field in struct_type.fields]
     by_name = dict(zip(names, by_order, strict=True))
@@ -160,7 +160,7 @@ def refuse_whole_key(struct_type: StructType, names: Sequence[str], value: objec
 
 
 def shown(value: object, limit: int = _SHOWN_CHARACTERS) -> str:
-    """A value as JSON, cut to a length that a message can bear."""
+    """A value as JSON, cut to a length that fits a message."""
     try:
         text = orjson.dumps(value).decode()
     except TypeError:

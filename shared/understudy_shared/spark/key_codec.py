@@ -1,4 +1,4 @@
-"""A store's keys: from what a reader sends to the bytes that Spark stored, and to the partition that holds them.
+"""Turns a reader's key into the bytes that Spark stored, and finds the partition that holds it.
 
 Pure; built once per key schema, used for every lookup.
 """
@@ -47,7 +47,7 @@ LAYOUT_CHARS = 16
 class KeyCodec:
     """Parse, encode, place and print the keys of one store.
 
-    `names` are the columns' names for people, in schema order (Spark's own, made unique, when there are none).
+    `names` are the columns' public names, in schema order (default: Spark's own, made unique).
     `num_hash_columns` says how many leading columns decide the partition: None for all of them, 0 for operators whose
     keys all live in partition 0 (a global limit keys by one void column). `is_normalised` is whether Spark normalised
     floats and sorted maps before it stored the keys, so that a key sent as -0.0 must find 0.0: it does so for
@@ -82,7 +82,7 @@ class KeyCodec:
         self._normalise = compile_normaliser(key) if is_normalised else None
         self._hash = compile_row_hash(StructType(key.fields[: self.num_hash_columns]))
         self.encode = compile_row_encoder(key)
-        """Row to UnsafeRow bytes. An attribute, not a method: a call less on the hot path."""
+        """Row to UnsafeRow bytes. An attribute, not a method: one call less on the hot path."""
         self.to_json = compile_json_printer(key, self.names)
         """UnsafeRow bytes to an object by column name."""
         self._is_flat = not any(isinstance(field.type, StructType) for field in key.fields)
@@ -95,12 +95,12 @@ class KeyCodec:
         return f"KeyCodec({self.key.name}, num_hash_columns={self.num_hash_columns})"
 
     def parse_json(self, key: object) -> Row:
-        """A JSON array in schema order, or an object by column name, as `orjson.loads` gives it."""
+        """Parse a key from a JSON array in schema order or an object by column name, as `orjson.loads` returns it."""
         row = self._parse(key)
         return row if self._normalise is None else self._normalise(row)
 
     def parse_segments(self, segments: Sequence[str]) -> Row:
-        """The friendly path form: a percent-decoded segment per column, and two (start, end) for a window."""
+        """Parse a key from percent-decoded path segments: one per column, two (start, end) for a window."""
         if self._without_segments:
             unfit = ", ".join(self._without_segments)
             raise self._refuse(segments, f"a path cannot hold {unfit}: use lookup?key= with a JSON key")
@@ -112,7 +112,7 @@ class KeyCodec:
         return row if self._normalise is None else self._normalise(row)
 
     def partition(self, row: Row, partitions: int) -> int:
-        """The store partition of a key; 0 when no column decides it."""
+        """The store partition of a key; 0 when no column is hashed."""
         return partition_of(self._hash(row), partitions) if self.num_hash_columns else 0
 
     def layout(self, partitions: int) -> str:
@@ -142,7 +142,7 @@ class KeyCodec:
         return compile_row_decoder(self.key)
 
     def _folded(self, values: list[object]) -> Row:
-        """Values of path segments as a row: those of a window's columns put together."""
+        """The row for the values of path segments: joins a window's start and end."""
         remaining = iter(values)
         return tuple(
             tuple(next(remaining) for _ in field.type.fields) if isinstance(field.type, StructType) else next(remaining)
@@ -185,7 +185,7 @@ def _has_segments(spark_type: SparkType) -> bool:
 
 
 def _is_window(spark_type: SparkType) -> bool:
-    """What `window(...)` and `session_window(...)` group by: struct<start, end> of timestamps."""
+    """Whether it is the type of `window(...)` and `session_window(...)`: struct<start, end> of timestamps."""
     return (
         isinstance(spark_type, StructType)
         and [part.name for part in spark_type.fields] == ["start", "end"]

@@ -1,7 +1,7 @@
 """How UnsafeRow lays a type out: in a slot of its own width, or in the variable region behind an (offset, size) slot.
 
 Pure. Everything is little-endian; a row is a null bitmap in 8-byte words, one 8-byte slot per field, then the variable
-region, every piece of it padded to 8 bytes. Offsets count from the start of the row (or array) they stand in.
+region, every piece of it padded to 8 bytes. Offsets count from the start of their row (or array).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from understudy_shared.spark.types import (
 PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 """`PADDING[size & 7]` completes `size` bytes to whole words."""
 RESERVED_BYTES = 16
-"""What a wide decimal or a calendar interval takes in a row's variable region, null or not."""
+"""Size of a wide decimal or calendar interval in a row's variable region, null or not."""
 CALENDAR_INTERVAL = struct.Struct("<iiq")
 DECIMAL_CONTEXT = Context(prec=100)
 """Decimal arithmetic on 38-digit values must not round to the default 28 digits."""
@@ -57,14 +57,14 @@ _FIXED_CODES: dict[type[SparkType], str] = {
 
 
 def fixed_code(spark_type: SparkType) -> str | None:
-    """The `struct` code of a type that lives in its slot, or None for one that lives in the variable region."""
+    """The `struct` code of a type stored in its slot; None for a type stored in the variable region."""
     if isinstance(spark_type, DecimalType):
         return None if spark_type.is_wide else "q"
     return _FIXED_CODES.get(type(spark_type))
 
 
 def is_reserved(spark_type: SparkType) -> bool:
-    """Types whose variable part Spark updates in place, so that even their null keeps its bytes in a row."""
+    """Whether Spark updates the variable part in place, so that even a null keeps its bytes in a row."""
     return isinstance(spark_type, CalendarIntervalType) or (isinstance(spark_type, DecimalType) and spark_type.is_wide)
 
 
@@ -73,7 +73,7 @@ def bitmap_words(count: int) -> int:
 
 
 def fixed_bytes(struct_type: StructType) -> int:
-    """Where the variable region of a row starts."""
+    """Offset of the variable region of a row."""
     count = len(struct_type.fields)
     return 8 * (bitmap_words(count) + count)
 
@@ -115,7 +115,7 @@ class Source:
         self._function = signature.partition("(")[0]
 
     def bind(self, value: object) -> str:
-        """A name for an object inside the function."""
+        """Make an object available inside the function; returns its name there."""
         name = f"_{len(self._names)}"
         self._names[name] = value
         return name
@@ -124,6 +124,6 @@ class Source:
         self._lines.append("    " * depth + text)
 
     def compile(self) -> Callable[..., object]:
-        # The text is ours: column names enter it only as repr() literals.
+        # Safe to run: column names enter the text only as repr() literals.
         exec("\n".join(self._lines), self._names)  # noqa: S102
         return cast(Callable[..., object], self._names[self._function])

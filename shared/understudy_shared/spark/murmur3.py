@@ -1,9 +1,9 @@
-"""Where Spark puts a key: Murmur3 (x86, 32 bits) over its columns, from seed 42, then the positive remainder.
+"""Computes the partition of a key as Spark does: Murmur3 (x86, 32 bits) over its columns, seed 42, positive remainder.
 
-Pure. Each column's hash is the next column's seed and a null leaves the seed as it is. Spark differs from everybody's
+Pure. Each column's hash is the next column's seed and a null leaves the seed as it is. Spark differs from standard
 Murmur3 in the tail: each byte after the last whole word goes through a full mix round as a signed integer. The C
-library computes that too, when those bytes are widened to words; only its finaliser, which knows the length, is undone
-and redone.
+library computes the same when those bytes are widened to words; only its finaliser, which includes the length, has to
+be inverted and applied again with the true length.
 """
 
 from __future__ import annotations
@@ -72,16 +72,17 @@ def hash_bytes(data: bytes, seed: int) -> int:
     whole = size & ~3
     widened = data[:whole] + b"".join([_SIGNED_WORDS[byte] for byte in data[whole:]])
     h = _murmur3(widened, seed)
+    # Invert the finaliser: xor-shifts and multiplications by odd numbers are bijections on 32 bits.
     h ^= h >> 16
     h = h * _UNMIX_2 & _WORD
     h ^= h >> 13 ^ h >> 26
     h = h * _UNMIX_1 & _WORD
-    # The digest of nothing is the finaliser alone, applied to the seed.
+    # The digest of no bytes is the finaliser alone, applied to the seed.
     return _murmur3(b"", h ^ h >> 16 ^ len(widened) ^ size)
 
 
 def _add_fold(source: Source, spark_type: SparkType) -> None:
-    """The common types inline: a call less per column."""
+    """Hash a column; the common types inline, to save a call per column."""
     murmur3 = source.bind(_murmur3)
     code = fixed_code(spark_type)
     if isinstance(spark_type, StringType | BinaryType):
@@ -114,7 +115,7 @@ def _fold_of(spark_type: SparkType) -> Fold:
 
 
 def _float_fold(code: str) -> Fold:
-    """Both zeros hash as 0.0, every NaN as the canonical one."""
+    """Hash floats: both zeros as 0.0, every NaN as the canonical one."""
     pack = struct.Struct(code).pack
     nan = pack(float("nan"))
 

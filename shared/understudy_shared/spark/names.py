@@ -1,4 +1,4 @@
-"""Column names that people can address: Spark repeats and generates names, we make them unique.
+"""Makes column names unique, so that each can be addressed: Spark repeats and generates names.
 
 Pure and deterministic: the same schema gets the same names on every machine.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 def unique_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The first of equal names keeps it; later ones get `_2`, `_3`, ... skipping every name that exists already."""
+    """The first of equal names stays; later ones get `_2`, `_3`, ... skipping every name that exists already."""
     originals = tuple(names)
     taken = set(originals)
     seen: set[str] = set()

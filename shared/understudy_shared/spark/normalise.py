@@ -1,4 +1,4 @@
-"""Grouping keys as Spark normalises them before it stores them, so that equal keys have equal bytes.
+"""Normalises grouping keys as Spark does before it stores them, so that equal keys have equal bytes.
 
 Pure. -0.0 becomes 0.0, every NaN the canonical one, and the entries of a map are sorted by key; all at any depth.
 """
@@ -25,12 +25,12 @@ _NAN = float("nan")
 
 
 def compile_normaliser(struct_type: StructType) -> Normaliser | None:
-    """None when every row is normal already, which is the usual case."""
+    """A function from row to normalised row; None, the usual case, when rows of the schema need no change."""
     return cast("Normaliser | None", _normaliser(struct_type))
 
 
 def _normaliser(spark_type: SparkType) -> Callable[..., object] | None:
-    """For values that are not null."""
+    """The function for non-null values of a type; None when they need no change."""
     match spark_type:
         case FloatType() | DoubleType():
             return _normal_float

@@ -1,4 +1,4 @@
-"""UnsafeRow bytes to values, for any target: a `Flavour` says what becomes of each leaf, struct and map.
+"""Compiles readers of UnsafeRow bytes: a `Flavour` decides what each leaf, struct and map becomes.
 
 Pure. Every offset and size is checked: bytes that are not a row of the schema raise `CorruptFileError`, nothing else.
 """
@@ -27,20 +27,20 @@ class Leaf(NamedTuple):
 
 
 class Flavour(Protocol):
-    """What a reader makes of the values it finds."""
+    """Decides which Python values a reader builds."""
 
     def leaf(self, spark_type: SparkType) -> Leaf | None:
-        """None when the raw value is the value."""
+        """How to convert a raw value; None to use it as it is."""
 
     def struct_literal(self, struct_type: StructType, variables: Sequence[str]) -> str:
         """The Python expression that builds a row from its variables."""
 
     def map_builder(self, map_type: MapType) -> Callable[[list[object], list[object]], object]:
-        """From equally long keys and values."""
+        """A function from keys and values, equally long, to a map."""
 
 
 def compile_reader(struct_type: StructType, flavour: Flavour) -> Reader:
-    """A function from a row's bytes to what the flavour makes of them."""
+    """A function from a row's bytes to the flavour's values."""
     source = Source("read(buf)")
     count = len(struct_type.fields)
     words, fixed = bitmap_words(count), fixed_bytes(struct_type)
@@ -144,7 +144,7 @@ def _array_reader(element: SparkType, flavour: Flavour) -> Callable[[bytes], lis
 
 
 def _array_bounds(buf: bytes, width: int, where: str) -> tuple[int, int]:
-    """The element count and where the elements start; refuses a count that the bytes cannot hold."""
+    """The element count and the offset of the elements; refuses a count that the bytes cannot hold."""
     size = len(buf)
     count = int.from_bytes(buf[:8], "little", signed=True)
     head = 8 + 8 * bitmap_words(count)

@@ -1,6 +1,6 @@
-"""Python values to UnsafeRow bytes, exactly as Spark writes them: a key that differs in one byte is another key.
+"""Encodes Python values as UnsafeRow bytes, exactly as Spark does: a key that differs in one byte is another key.
 
-Pure. Values must fit their types, as the parsers of `json_values` see to; an integer too large raises `struct.error`.
+Pure. Values must fit their types, as the parsers of `json_values` ensure; an integer too large raises `struct.error`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _add_fixed(source: Source, spark_type: SparkType, column: str, set_null: str
 
 
 def _add_variable(source: Source, spark_type: SparkType, index: int, set_null: str) -> None:
-    """Leaves the padded bytes in `d{index}`, their size in `n{index}`, their offset in `o{index}`; moves `o` on."""
+    """Emit code that puts padded bytes in `d{index}`, size in `n{index}`, offset in `o{index}`, and advances `o`."""
     data, size, column = f"d{index}", f"n{index}", f"c{index}"
     reserved = is_reserved(spark_type)
     padding = source.bind(PADDING)
@@ -115,7 +115,7 @@ def _encode_nothing(row: Sequence[object]) -> bytes:
 
 
 def _value_encoder(spark_type: SparkType) -> Callable[..., bytes]:
-    """The unpadded bytes of one variable value."""
+    """A function from a value to its unpadded variable part."""
     match spark_type:
         case StringType():
             return lambda text: cast(str, text).encode("utf-8", "surrogateescape")

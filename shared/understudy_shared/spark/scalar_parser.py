@@ -1,6 +1,6 @@
-"""One scalar of a key, from text or from a JSON value, to the Python value that the row encoder takes.
+"""Parses one scalar of a key, from text or a JSON value, to the Python value that the row encoder takes.
 
-Pure. Parsers raise `ValueError` with the reason; the caller knows the column and makes the message. Nothing is rounded
+Pure. Parsers raise `ValueError` with the reason; the caller adds the column. Nothing is rounded
 to fit: a value that Spark cannot hold exactly would silently be another key.
 """
 
@@ -42,12 +42,12 @@ _DECIMAL = re.compile(r"[+-]?(?:\d{1,80}(?:\.\d{0,80})?|\.\d{1,80})(?:[eE][+-]?\
 _FLOAT = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 _SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _EXACT_FLOAT_DIGITS = 15
-"""A decimal number of so many digits survives JSON parsers that read it as a double."""
+"""A decimal number of at most this many digits survives JSON parsers that read it as a double."""
 _BOOLEANS = {"true": True, "false": False}
 
 
 def json_parser_of(spark_type: SparkType) -> JsonParser:
-    """The parser of a scalar type's JSON values; null is the caller's business."""
+    """The parser of a scalar type's JSON values; the caller handles null."""
     match spark_type:
         case BooleanType():
             return _boolean
@@ -72,7 +72,7 @@ def json_parser_of(spark_type: SparkType) -> JsonParser:
 
 
 def text_parser_of(spark_type: SparkType) -> TextParser:
-    """The parser of a scalar type's text, as it stands in a path."""
+    """The parser of a scalar type's text, as given in a path."""
     match spark_type:
         case BooleanType():
             return _boolean_text
@@ -155,7 +155,7 @@ def _float64(value: object) -> float:
 
 
 def _float32(value: object) -> float:
-    """Rounded to what a float holds, as writing 0.1 for a float means the float nearest to it."""
+    """Rounds to the nearest float: a reader who writes 0.1 means the float nearest to it."""
     wide = _float64(value)
     try:
         narrow: float = struct.unpack("<f", struct.pack("<f", wide))[0]
@@ -207,7 +207,7 @@ def _as_decimal(value: object) -> Decimal:
 
 
 def _string(value: object) -> str:
-    """`{"base64": ...}` is how a string that is not UTF-8 is printed, so it is read too."""
+    """Also reads `{"base64": ...}`, the printed form of a string that is not UTF-8."""
     if isinstance(value, dict) and value.keys() == {"base64"}:
         return _from_text(_binary)(value["base64"]).decode("utf-8", "surrogateescape")  # type: ignore[attr-defined,no-any-return]
     if not isinstance(value, str):

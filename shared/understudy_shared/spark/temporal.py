@@ -1,7 +1,7 @@
-"""Dates, times and intervals between Spark's integers and ISO 8601 text, without loss in either direction.
+"""Converts dates, times and intervals between Spark's integers and ISO 8601 text, without loss.
 
-Pure. Spark's range is wider than four-digit years: others are written with a sign ("+12345-01-01", "-0044-03-15", and
-"0000" is 1 BC), in the proleptic Gregorian calendar. Parsers raise `ValueError` with the reason, and never round.
+Pure. Spark's range exceeds four-digit years: others are written with a sign ("+12345-01-01", "-0044-03-15", and "0000"
+is 1 BC), in the proleptic Gregorian calendar. Parsers raise `ValueError` with the reason, and never round.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def timestamp_ntz_text(micros: int) -> str:
 
 
 def time_text(nanos: int) -> str:
-    """Six digits of fraction, nine when micros do not hold it."""
+    """ISO 8601 with six digits of fraction, or nine when microseconds are not exact."""
     seconds, fraction = divmod(nanos, 1_000_000_000)
     minutes, second = divmod(seconds, 60)
     digits = f"{fraction:09}"
@@ -72,7 +72,7 @@ def day_time_text(micros: int) -> str:
 
 
 def calendar_interval_text(parts: tuple[int, int, int]) -> str:
-    """Three components that Spark keeps apart, each with its own sign and none carried over into another."""
+    """Months, days and microseconds, which Spark keeps apart: each with its own sign, none carried over."""
     months, days, micros = parts
     return f"P{months}M{days}DT{'-' if micros < 0 else ''}{_seconds_text(abs(micros))}"
 
@@ -86,9 +86,9 @@ def parse_date(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def parse_timestamp(text: str) -> int:
-    """Needs an offset: a reader's time zone must not decide which key is looked up.
+    """Parse a timestamp with an offset, which is required: a reader's time zone must not decide the key.
 
-    Cached, because the bounds of windows are the same few timestamps for all keys.
+    Cached, because window bounds are the same few timestamps for all keys.
     """
     found = _match_timestamp(text)
     zone, sign, hours, minutes = found.group("zone", "sign", "zone_hour", "zone_minute")
@@ -143,7 +143,7 @@ def parse_calendar_interval(text: str) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=4096)
 def _minute_text(minute: int) -> str:
-    """Cached: the timestamps of one store are mostly near each other, and the calendar is the slow part."""
+    """Date and time up to the minute. Cached: a store's timestamps are mostly close, and the calendar is slow."""
     days, minute_of_day = divmod(minute, 1440)
     return f"{date_text(days)}T{minute_of_day // 60:02}:{minute_of_day % 60:02}:"
 

@@ -1,7 +1,7 @@
 """Spark SQL types as frozen values, read from the schema JSON that Spark writes.
 
 Pure. A type this release cannot read is refused by name when the schema is parsed, never half-read.
-`name` is the type as a person writes it; two types are equal when their bytes mean the same.
+`name` is the readable name of a type; two types are equal when equal bytes mean equal values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_SCHEMA_PARTS = 200_000
 """Objects, lists, names and numbers in a schema's JSON: a field has about six."""
 
 MAX_LONG_DIGITS = 18
-"""Decimals up to this precision are one unscaled int64 in their slot; wider ones are bytes."""
+"""Decimals up to this precision are one unscaled int64 in their slot; wider ones are bytes in the variable region."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class DecimalType(SparkType):
 
 @dataclass(frozen=True)
 class StringType(SparkType):
-    """Strings, char and varchar. The collation decides equality, so it matters for keys; the bytes are UTF-8 always."""
+    """Strings, char and varchar, always UTF-8. The collation decides equality, so it matters for keys."""
 
     collation: str = BINARY_COLLATION
 
@@ -200,7 +200,7 @@ class MapType(SparkType):
 
 
 def parse_schema(json_text: str) -> StructType:
-    """The struct in Spark's schema JSON, as found in a state schema file or printed by `df.schema.json()`."""
+    """Parse Spark's schema JSON, as found in a state schema file or printed by `df.schema.json()`."""
     try:
         document = json.loads(json_text)
         _refuse_excess(document)
@@ -248,7 +248,7 @@ def _fields_in(spark_type: SparkType) -> int:
 
 
 def collated_columns(struct: StructType) -> tuple[str, ...]:
-    """Columns that hold, at any depth, strings compared by something else than their bytes: these cannot be keys."""
+    """Columns that hold, at any depth, strings not compared by their bytes: these cannot be keys."""
     return tuple(field.name for field in struct.fields if _is_collated(field.type))
 
 
@@ -295,7 +295,7 @@ _COLLATED = re.compile(r"(?:string|(?:var)?char\(\s*\d+\s*\)) collate (?:[A-Za-z
 
 
 def _parse_type(node: object, collations: Mapping[str, str], path: str) -> SparkType:
-    """`collations` is what the enclosing field's metadata says: Spark writes collated strings as plain "string"."""
+    """`collations` come from the enclosing field's metadata: Spark writes collated strings as plain "string"."""
     if isinstance(node, str):
         parsed = _parse_name(node, path)
         collation = collations.get(path, "")

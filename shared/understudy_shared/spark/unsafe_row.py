@@ -1,9 +1,9 @@
-"""UnsafeRow bytes to and from Python values, compiled once per schema.
+"""Converts UnsafeRow bytes to and from Python values, compiled once per schema.
 
 Pure. Representation: integers, dates (days), timestamps (micros), times (nanos) and intervals (months or micros) are
 `int`; a calendar interval is `(months, days, micros)`; decimals are `Decimal`, strings `str`, binary `bytes`; a struct
 is a tuple, an array a list, a map a list of pairs, null is None. Strings that are not UTF-8 keep their bytes as
-surrogate escapes, so that decoding and encoding are inverse for every row.
+surrogate escapes, so that encoding a decoded row gives the same bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def compile_row_decoder(struct_type: StructType) -> RowDecoder:
 
 
 def read_unscaled(data: bytes) -> int:
-    """The integer of a wide decimal."""
+    """The unscaled integer of a wide decimal."""
     if not 0 < len(data) <= RESERVED_BYTES:
         raise CorruptFileError(f"a decimal of {len(data)} bytes", where="a row", fix="The file is damaged")
     return int.from_bytes(data, "big", signed=True)
@@ -55,7 +55,7 @@ def read_calendar_interval(data: bytes) -> tuple[int, int, int]:
 
 
 class _PythonValues:
-    """The flavour that computations work with."""
+    """The flavour of plain Python values, for computations."""
 
     def leaf(self, spark_type: SparkType) -> Leaf | None:
         match spark_type:

@@ -1,0 +1,31 @@
+"""Chooses how a checkpoint's files are reached: `LocalFiles` for a local path, `FsspecFiles` for any other URL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
+from understudy_shared.errors import NotACheckpointError
+from understudy_shared.masking import has_login, masked_location
+
+
+def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
+    """Files of the checkpoint at a local path or an fsspec URL; existence is not checked here."""
+    text = os.fspath(url_or_path)
+    scheme, separator, rest = text.partition(":")
+    if separator and scheme in {"file", "local"} and rest.startswith("/"):
+        # Hadoop prints file:/x, other tools file:///x.
+        return LocalFiles("/" + rest.lstrip("/"))
+    if "://" in text or "::" in text:
+        # fsspec costs 0.1 s to import: only remote checkpoints pay.
+        from understudy_node.checkpoint.remote import FsspecFiles  # noqa: PLC0415
+
+        return FsspecFiles(text)
+    if has_login(text):
+        raise NotACheckpointError(
+            "The location is neither a path nor a URL",
+            where=masked_location(text),
+            fix="Write a URL with ://, as in s3://bucket/path, and ./ before a relative path that has @ and : in it",
+        )
+    return LocalFiles(text)
