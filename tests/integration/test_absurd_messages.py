@@ -15,6 +15,7 @@ from tests.support.redis_server import RedisServer, redis_server
 from tests.support.spark_queries import wait_until
 
 from understudy_node.cluster import member as member_module
+from understudy_node.cluster.heartbeat import heartbeat_of
 from understudy_node.node import Node
 from understudy_shared.crowd import MAX_NODES
 from understudy_shared.messages import Heartbeat
@@ -150,7 +151,7 @@ def test_a_heartbeat_that_nobody_could_read_does_not_end_the_beat(
     """The node says that it lives, why it says no more, and all of it as soon as it can again."""
     node = known.nodes["n2"]
     with reading(known.router):
-        real = member_module.heartbeat_of
+        real = heartbeat_of
 
         def absurd(of: Node, **told: Any) -> Heartbeat:
             return real(of, **(told | ({"term": 2**60} if told["node_id"] == "n2" else {})))

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from tests.support.bus_talk import eventually
 from tests.support.router_tables import TASK, assigned, beat, task
 
 from understudy_router import watching
+from understudy_router.catalogue import Stores, stores_of
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
@@ -30,9 +32,10 @@ def catalogue(schema: str, *names: str) -> Catalogue:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
+    async def holds() -> bool:
+        return condition()
+
+    await eventually(holds, what="it")
 
 
 @pytest.mark.parametrize(
@@ -42,10 +45,12 @@ async def test_a_bad_catalogue_leaves_the_last_good_one_in_use_and_is_told(
     bad: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[str] = []
-    stores_of = watching.stores_of
-    monkeypatch.setattr(
-        watching, "stores_of", lambda each, digest: (compiled.append(digest), stores_of(each, digest))[1]
-    )
+
+    def counted(each: Catalogue, digest: str) -> Stores:
+        compiled.append(digest)
+        return stores_of(each, digest)
+
+    monkeypatch.setattr(watching, "stores_of", counted)
     bus = LocalBus()
     gossip = Gossip(bus, APPLICATION)
     good = catalogue(SCHEMA, "c0")

@@ -27,7 +27,7 @@ def test_every_fault_of_the_failure_stories_is_on_the_menu() -> None:
     wanted = """
         kill-active stop-active kill-router cut-node cut-replies cut-node-from-redis slow-node slow-link
         node-answers-500 refuse-node redis-down redis-pause redis-flush redis-refuses-writes disk-full corrupt-changelog
-        delete-changelog clock-jump rolling-restart checkpoint-gone kill-spark
+        delete-changelog clock-jump rolling-restart checkpoint-gone kill-spark absurd-messages hostile-connections
     """
     assert set(MENU) == set(wanted.split())
 

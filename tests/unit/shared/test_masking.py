@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from understudy.exits import say_error
 from understudy.service_settings import settings_error
-from understudy_node.checkpoint.files import open_checkpoint_files
+from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.settings import NodeSettings
 from understudy_pipeline.inputs.kafka import KafkaConfig
 from understudy_pipeline.inputs.redis_server import StreamServer
