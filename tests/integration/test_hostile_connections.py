@@ -67,7 +67,7 @@ class Echo:
             return
         finally:
             self.at_once -= 1
-        size = LARGE_BYTES if scope["path"] == "/large" else 0
+        size = {"/large": LARGE_BYTES, "/livez": 4096}.get(scope["path"], 0)
         text = f"{scope['method']} {scope['path']} {len(body)}".encode().ljust(size)
         await send_reply(send, 200, text, b"text/plain")
 
