@@ -11,6 +11,7 @@ from understudy_shared.errors import UnknownStoreError
 from understudy_shared.messages import Catalogue, CatalogueStore
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import parse_schema
+from understudy_shared.suggest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class StoreRoute:
     codec: KeyCodec
     partitions: int
     lineage: str
+    application_id: str
     json_name: bytes
     shown: Mapping[str, object]
 
@@ -52,13 +54,23 @@ class Stores:
         known = ", ".join(sorted(self.by_name)) or "none"
         refused = "; ".join(f"op{each['operator_id']}: {each['reason']}" for each in self.not_served)
         hint = f" Not served: {refused}." if refused else ""
-        raise UnknownStoreError(f"there is no store {name!r}", where="path", fix=f"Stores here: {known}.{hint}")
+        raise UnknownStoreError(
+            f"there is no store {name!r}",
+            where="path",
+            fix=f"{did_you_mean(name, self.by_name)}Stores here: {known}.{hint}",
+        )
 
 
 def stores_of(catalogue: Catalogue, digest: str) -> Stores:
     """The stores of a catalogue. Raises UnsupportedError for a key schema that this release does not read."""
     routes = {store.store: _route(store, catalogue) for store in catalogue.stores}
     return Stores(catalogue.application_id, catalogue.lineage, digest, routes, tuple(catalogue.not_served))
+
+
+def _results(store: CatalogueStore) -> list[dict[str, str]]:
+    """Name and type of each result; a node of an older release does not say the types."""
+    types = store.result_types if len(store.result_types) == len(store.result) else ["?"] * len(store.result)
+    return [{"name": name, "type": kind} for name, kind in zip(store.result, types, strict=True)]
 
 
 def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
@@ -74,7 +86,8 @@ def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
         "operator": store.operator,
         "key": codec.columns,
         "value": store.value,
-        "result": store.result,
+        **({"result": _results(store)} if store.result else {}),
+        **({"unnamed": store.unnamed} if store.unnamed else {}),
         "partitions": store.partitions,
         "lineage": catalogue.lineage,
         "application_id": catalogue.application_id,
@@ -85,6 +98,7 @@ def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
         codec,
         store.partitions,
         catalogue.lineage,
+        catalogue.application_id,
         orjson.dumps(store.store),
         shown,
     )
