@@ -14,7 +14,7 @@ from fastapi import APIRouter, FastAPI
 
 from understudy_node.metrics import NodeMetrics
 from understudy_node.node import Node
-from understudy_node.routes import admin_routes, read_routes
+from understudy_node.routes import admin_routes, example_routes, read_routes
 from understudy_node.serving.asgi import LookupsFirst
 from understudy_node.serving.hop import Hops
 from understudy_node.serving.reads import Reads
@@ -93,6 +93,7 @@ def create_app(node: Node, companion: Companion | None = None, *routers: APIRout
     app = LookupsFirst(http, reads, max_in_flight=node.settings.max_in_flight)
     metrics = NodeMetrics(node, app, None if companion is None else companion.refused)
     http.include_router(read_routes(node, reads))
+    http.include_router(example_routes(reads))
     http.include_router(admin_routes(node, reads, metrics, companion))
     for router in routers:
         http.include_router(router)
