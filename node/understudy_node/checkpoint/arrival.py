@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
-from understudy_node.checkpoint.files import CheckpointFiles
+from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.checkpoint.logs import batch_ids
 from understudy_shared.clock import Clock
 from understudy_shared.errors import NotACheckpointError
@@ -38,7 +39,8 @@ def wait_for_checkpoint(
             raise NotACheckpointError(
                 "there is no checkpoint",
                 where=files.url,
-                fix="Check the path, start the query, or wait for it with a larger --checkpoint-wait-ms",
+                fix="Give the checkpointLocation of the query's writeStream, start the query, or wait longer with "
+                "--checkpoint-wait-ms",
             )
         if now_ms >= say_at_ms:
             log.warning(
@@ -51,6 +53,8 @@ def wait_for_checkpoint(
 
 def is_awaited(files: CheckpointFiles) -> bool:
     """Whether a query that starts may still make its checkpoint here."""
+    if isinstance(files, LocalFiles) and Path(files.url).is_file():
+        return False
     names = {name for name in files.list("") or () if not name.startswith(".")}
     if "metadata" in names:
         return False
