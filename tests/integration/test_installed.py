@@ -86,7 +86,16 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """`understudy[all]` out of the wheel, in the versions that uv.lock names."""
     folder = tmp_path_factory.mktemp("installed")
     versions, environment = folder / "versions.txt", folder / "environment"
-    export = ["export", "--project", ROOT, "--frozen", "--all-extras", "--no-emit-project", "--no-dev", "--no-hashes"]
+    export: list[str | Path] = [
+        "export",
+        "--project",
+        ROOT,
+        "--frozen",
+        "--all-extras",
+        "--no-emit-project",
+        "--no-dev",
+        "--no-hashes",
+    ]
     steps: list[list[str | Path]] = [
         [*export, "--output-file", versions],
         ["venv", environment, "--python", sys.executable],

@@ -113,7 +113,13 @@ def test_two_nodes_on_one_machine_have_directories_of_their_own_and_the_same_aga
         told = {"checkpoint": "/a/flights", "redis": "redis://a", **settings}
         return ClusterNodeSettings(**told).data_directory  # type: ignore[arg-type]
 
-    nodes = [{"port": 7101}, {"port": 7102}, {"node_id": "a"}, {"node_id": "b/../c"}, {"node_id": "é" * 200}]
+    nodes: list[dict[str, object]] = [
+        {"port": 7101},
+        {"port": 7102},
+        {"node_id": "a"},
+        {"node_id": "b/../c"},
+        {"node_id": "é" * 200},
+    ]
     directories = [directory(**node) for node in nodes]
     assert len(set(directories)) == len(nodes)
     assert directories == [directory(**node) for node in nodes]
