@@ -11,7 +11,7 @@ SOAK_ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test verify soak bench clean
+.PHONY: help setup demo check format test verify soak bench release clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -44,5 +44,10 @@ soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every cla
 bench: setup ## the benchmarks: ratios taken in one run on this machine
 	$(BIN)/python -m benchmarks
 
+release: setup ## build the wheel and the source archive into dist/, check them, and say what was built
+	rm -rf dist
+	$(BIN)/uv build --quiet --out-dir dist
+	$(BIN)/python tools/check_release.py dist
+
 clean: ## remove the environment and every cache
-	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .cache dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -10,6 +10,7 @@ import click
 
 from understudy.exits import EXIT_CODES_HELP, INTERRUPTED, PIPE_CLOSED, exit_code_of, say_error
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.suggest import did_you_mean
 
 _COMMANDS = {
     "demo": ("understudy.demo.command", "Run everything on this machine, on real data."),
@@ -18,10 +19,11 @@ _COMMANDS = {
     "router": ("understudy.serving", "Answer lookups by asking the best node of a cluster."),
     "get": ("understudy.reading", "Look one key up, a word per key column."),
     "lookup": ("understudy.reading", "Look keys up, each written as JSON; many at once with --stdin."),
-    "explain": ("understudy.explaining", "Tell who would be asked for a key, and why."),
+    "explain": ("understudy.explaining", "Show which nodes would be asked for a key, and why."),
     "stores": ("understudy.inspecting", "Show what can be asked: stores, key columns, value columns."),
     "lag": ("understudy.inspecting", "Show how far every replica is behind the query."),
     "drain": ("understudy.draining", "Move a node's tasks to other nodes before it is stopped."),
+    "completion": ("understudy.completion", "Print a script that makes your shell complete commands and options."),
 }
 """Command to module and short help, in the order of the help. A module holds its command under the command's name."""
 
@@ -43,6 +45,15 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name[:1] != "-" and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            hint = did_you_mean(name, _COMMANDS) or "understudy --help lists the commands."
+            raise click.UsageError(f"No such command {name!r}. {hint.strip()}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, short_help) for name, (_, short_help) in _COMMANDS.items()])
@@ -56,7 +67,7 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
-            # Whoever read the output has enough. What is still buffered must go somewhere when Python ends.
+            # The reader of the output has enough. What is still buffered must go somewhere when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(PIPE_CLOSED)
 
@@ -84,5 +95,6 @@ def cli() -> None:
       understudy lookup aircraft '["N14228"]' '{"tailnum": "N24211"}' --json
           several keys in one request, an answer per line
 
-    Each command has more: understudy COMMAND --help.
+    Each command has more: understudy COMMAND --help. Your shell completes commands and options after:
+    eval "$(understudy completion bash)"
     """

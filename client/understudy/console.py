@@ -1,24 +1,25 @@
-"""What commands print: JSON bytes as they came, or tables. No value is taken for markup.
+"""What commands print: JSON bytes as they came, fields, or tables. Values are never read as markup.
 
-Into a pipe or a file, lines are as long as they need to be; a terminal folds them.
+Into a pipe or a file, lines are as long as they need to be; a terminal folds them. Tables need rich, which takes longer
+to import than a lookup takes: only what draws a table imports it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from understudy.pages import Lines, Page, Sheet
-from understudy.values import answer_rows, batch_row
+from understudy.values import absence_note, answer_rows, batch_row
 from understudy_shared.printable import printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
 
 _PIPE_WIDTH = 100_000
 
@@ -29,7 +30,7 @@ def print_json(document: bytes) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Text as it is, folded by nobody."""
+    """Text as it is, not folded."""
     for line in lines:
         click.echo(line)
 
@@ -49,7 +50,10 @@ def print_page(page: Page) -> None:
 
 
 def drawn(page: Page) -> RenderableType:
-    """The same for a display that draws it again and again."""
+    """The page for a display that draws it repeatedly."""
+    from rich.console import Group  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     return Group(*(Text("\n".join(part.lines)) if isinstance(part, Lines) else _table(part) for part in page))
 
 
@@ -63,23 +67,35 @@ def print_fields(rows: Iterable[Sequence[str]]) -> None:
         click.echo(line.rstrip())
 
 
-def print_answer(body: bytes) -> None:
-    """One lookup, found or absent."""
+def print_answer(body: bytes, *, raw: bool) -> None:
+    """One lookup, found or absent. `raw` adds what Spark stores to a result that was computed from it."""
     answer = orjson.loads(body)
     click.echo(f"{printable(answer['store'])}: {'found' if answer['found'] else 'absent'}")
-    print_fields(answer_rows(answer))
+    print_fields(answer_rows(answer, raw=raw))
+    if note := absence_note(answer):
+        click.echo(note)
 
 
-def print_batch(keys: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> None:
-    """A table of a batch's outcomes, in the order of `keys`."""
-    rows = []
+def print_batch(keys: Sequence[str], answers: Sequence[Mapping[str, Any]], *, raw: bool) -> None:
+    """A table of a batch's outcomes, in the order of `keys`; each key whose window has closed is noted below."""
+    shows_value = raw and any("result" in answer for answer in answers)
+    rows, notes = [], []
     for asked, answer in zip(keys, answers, strict=True):
-        key, outcome, value, age = batch_row(answer)
-        rows.append((key or printable(asked), outcome, value, age))
-    print_table(("key", "outcome", "value", "age"), rows)
+        row = batch_row(answer, raw=shows_value)
+        rows.append((row[0] or printable(asked), *row[1:]))
+        if note := absence_note(answer):
+            notes.append(f"{row[0]}: {note}")
+    has_result = any("result" in answer for answer in answers)
+    columns = ("result" if has_result else "value", *(["value"] if shows_value else []))
+    print_table(("key", "outcome", *columns, "age"), rows)
+    print_lines(notes)
 
 
 def _table(sheet: Sheet) -> Table:
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -96,6 +112,8 @@ def _table(sheet: Sheet) -> Table:
 
 
 def _print(table: Table) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
     console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH

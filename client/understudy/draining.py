@@ -85,8 +85,8 @@ def progress_line(node_id: str, member: Mapping[str, Any] | None) -> str:
         return f"{printable(node_id)} has left the cluster"
     if tasks_left(member) == 0:
         return f"{printable(node_id)} holds nothing"
-    told = ", ".join(f"{number_text(member[role])} {role}" for role in _ROLES)
-    return f"{printable(node_id)} is {member['state']}: {told}"
+    counts = ", ".join(f"{number_text(member[role])} {role}" for role in _ROLES)
+    return f"{printable(node_id)} is {member['state']}: {counts}"
 
 
 def _wait_until_empty(server: Server, node_id: str, *, within_s: float, as_json: bool) -> None:

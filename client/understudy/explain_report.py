@@ -1,4 +1,4 @@
-"""What a router's metadata call tells of one key, as a page of text (pure)."""
+"""A router's metadata of one key as a page of text (pure)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ ORDER_COLUMNS = ("#", *_REPLICA_COLUMNS, "why")
 LEFT_OUT_COLUMNS = (*_REPLICA_COLUMNS, "reason")
 
 
-def explain_page(told: Mapping[str, Any]) -> Page:
+def explain_page(report: Mapping[str, Any]) -> Page:
     """Where the key is, who would be asked in which order, and who would not, each with its reason."""
-    order = [(str(place), *_replica(replica), _why(replica, "why")) for place, replica in enumerate(told["choice"], 1)]
-    left_out = [(*_replica(replica), _why(replica, "reason")) for replica in told["exclusions"]]
-    parts: list[Lines | Sheet] = [Lines(_where(told))]
+    order = [
+        (str(place), *_replica(replica), _why(replica, "why")) for place, replica in enumerate(report["choice"], 1)
+    ]
+    left_out = [(*_replica(replica), _why(replica, "reason")) for replica in report["exclusions"]]
+    parts: list[Lines | Sheet] = [Lines(_where(report))]
     if order:
         parts += [Lines(["", "asked in this order:"]), Sheet(ORDER_COLUMNS, order)]
     else:
@@ -28,27 +30,27 @@ def explain_page(told: Mapping[str, Any]) -> Page:
     return parts
 
 
-def _where(told: Mapping[str, Any]) -> list[str]:
-    names = {host_text(replica): replica["node_id"] for replica in [*told["choice"], *told["exclusions"]]}
-    active = "none" if told["active_host"] is None else _named(told["active_host"], names)
-    standbys = ", ".join(_named(host, names) for host in told["standby_hosts"]) or "none"
-    end = number_text(told["end_offset_position"]) + ("" if told["end_confirmed"] else " (not confirmed)")
+def _where(report: Mapping[str, Any]) -> list[str]:
+    names = {host_text(replica): replica["node_id"] for replica in [*report["choice"], *report["exclusions"]]}
+    active = "none" if report["active_host"] is None else _named(report["active_host"], names)
+    standbys = ", ".join(_named(host, names) for host in report["standby_hosts"]) or "none"
+    end = number_text(report["end_offset_position"]) + ("" if report["end_confirmed"] else " (not confirmed)")
     lines = [
-        f"{printable(told['store'])} {quoted(told['key'])}",
-        f"  partition  {told['partition']} of {told['partitions']}",
+        f"{printable(report['store'])} {quoted(report['key'])}",
+        f"  partition  {report['partition']} of {report['partitions']}",
         f"  active     {active}",
         f"  standbys   {standbys}",
         f"  end        {end}",
-        f"  assignment {number_text(told['epoch'])} of term {number_text(told['term'])}",
+        f"  assignment {number_text(report['epoch'])} of term {number_text(report['term'])}",
     ]
-    if told["bounds"]:
-        bounds = ", ".join(f"{printable(str(name))} {quoted(bound)}" for name, bound in told["bounds"].items())
+    if report["bounds"]:
+        bounds = ", ".join(f"{printable(str(name))} {quoted(bound)}" for name, bound in report["bounds"].items())
         lines.append(f"  bounds     {bounds}")
     return lines
 
 
 def _named(host: Mapping[str, Any], names: Mapping[str, str | None]) -> str:
-    """`node-1 (host:port)`; the host alone where nobody knows who it is."""
+    """`node-1 (host:port)`; the host alone when no node is known there."""
     text = host_text(host)
     name = names.get(text)
     return f"{printable(name)} ({text})" if name else text

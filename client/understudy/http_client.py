@@ -6,11 +6,20 @@ Rule: only a JSON body that says `found: false` means that a key is absent; any 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http.client import HTTPException
 from types import TracebackType
-from typing import Any
-from urllib.parse import quote, urlsplit
+from typing import Any, NamedTuple
+from urllib.error import URLError
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import (
+    BaseHandler,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+)
 
-import httpx
 import orjson
 
 from understudy.exits import CommandError, ExitCode
@@ -19,7 +28,7 @@ from understudy_shared.printable import printable
 PROBLEM_TYPE = "application/problem+json"
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _NOT_THE_CALLERS_FAULT = {409, 421, 429}
-"""Statuses below 500 that the server means: another request, or none, would do better later or elsewhere."""
+"""Statuses below 500 that do not blame the request: the same request may work later or at another server."""
 
 
 class ServerProblemError(CommandError):
@@ -37,15 +46,21 @@ class ServerProblemError(CommandError):
         self.slug = str(problem.get("type", ""))
 
 
+class Reply(NamedTuple):
+    """What a server sent."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
 class Server:
-    """A node or router at `url`. Used as a context manager, so that connections are closed."""
+    """A node or router at `url`; `http://` may be left out. Each call has a connection of its own."""
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
-        host = host_of(url)
-        self._url = url.rstrip("/")
+        self._url = server_url(url)
         self._timeout_s = timeout_s
-        # A proxy that is set for the outside world cannot reach this machine's loopback.
-        self._client = httpx.Client(timeout=timeout_s, trust_env=host not in _LOOPBACK)
+        self._opener = _opener(uses_proxies=urlsplit(self._url).hostname not in _LOOPBACK)
 
     def __enter__(self) -> Server:
         return self
@@ -53,7 +68,7 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.close()
+        self._opener.close()
 
     def get(self, path: str, parameters: Mapping[str, str] | None = None, *, wait_ms: int = 0) -> bytes:
         """The JSON of a reply. `wait_ms` is what the server was asked to wait: the timeout comes on top of it."""
@@ -64,58 +79,82 @@ class Server:
         return self._call("POST", path, parameters=None, content=content, wait_ms=wait_ms)
 
     def not_ready(self) -> list[str]:
-        """Why the server says that it is not ready; empty when it is. One that cannot be asked is not ready either."""
+        """Why the server says that it is not ready; empty when it is. A silent server is not ready either."""
         try:
-            response = self._client.get(self._url + "/readyz")
-        except (httpx.RequestError, httpx.InvalidURL) as error:
-            return [f"it does not answer: {str(error) or type(error).__name__}"]
-        told = _json(response.content)
-        reasons = told.get("reasons") if isinstance(told, dict) else None
-        return list(map(str, reasons)) if isinstance(reasons, list) else [f"/readyz has status {response.status_code}"]
+            reply = self._send(Request(self._url + "/readyz"), self._timeout_s)  # noqa: S310  # checked: http or https
+        except (OSError, HTTPException, ValueError) as error:
+            return [f"it does not answer: {_cause(error)}"]
+        document = _json(reply.body)
+        reasons = document.get("reasons") if isinstance(document, dict) else None
+        return list(map(str, reasons)) if isinstance(reasons, list) else [f"/readyz has status {reply.status}"]
 
     def _call(
         self, method: str, path: str, *, parameters: Mapping[str, str] | None, content: bytes | None, wait_ms: int
     ) -> bytes:
         timeout_s = self._timeout_s + wait_ms / 1000
-        headers = {} if content is None else {"content-type": "application/json"}
+        query = f"?{urlencode(parameters)}" if parameters else ""
+        headers = {} if content is None else {"Content-Type": "application/json"}
         try:
-            response = self._client.request(
-                method, self._url + path, params=parameters, content=content, headers=headers, timeout=timeout_s
-            )
-        except httpx.TimeoutException:
+            request = Request(self._url + path + query, content, headers, method=method)  # noqa: S310  # checked above
+            reply = self._send(request, timeout_s)
+        except (OSError, HTTPException, ValueError) as error:
+            cause = _cause(error)
+            if isinstance(cause, TimeoutError):
+                raise self._unreachable(
+                    f"no answer within {timeout_s:g} s", "Try again, or wait longer with --timeout-s"
+                ) from None
             raise self._unreachable(
-                f"no answer within {timeout_s:g} s", "Try again, or wait longer with --timeout-s"
-            ) from None
-        except (httpx.RequestError, httpx.InvalidURL) as error:
-            raise self._unreachable(
-                f"cannot reach the server: {error}",
+                f"cannot reach the server: {cause}",
                 "Start one with: understudy serve CHECKPOINT; or name another with --url or UNDERSTUDY_URL",
             ) from None
-        return reply_of(response.status_code, response.headers.get("content-type", ""), response.content)
+        return reply_of(reply.status, reply.content_type, reply.body)
+
+    def _send(self, request: Request, timeout_s: float) -> Reply:
+        with self._opener.open(request, timeout=timeout_s) as response:
+            return Reply(response.status, response.headers.get("Content-Type", ""), response.read())
 
     def _unreachable(self, what: str, fix: str) -> CommandError:
         return CommandError(what, where=self._url, fix=fix, exit_code=ExitCode.UNREACHABLE)
 
 
-def host_of(url: str) -> str:
-    """The host that a server's URL names. Raises CommandError for what is no URL of a server."""
+def _opener(*, uses_proxies: bool) -> OpenerDirector:
+    """HTTP and HTTPS. Redirects are not followed, and a reply of any status is a reply.
+
+    A proxy that is set for the outside world cannot reach this machine's loopback.
+    """
+    opener = OpenerDirector()
+    handlers: list[BaseHandler] = [HTTPHandler(), HTTPSHandler(), *([ProxyHandler()] if uses_proxies else [])]
+    for handler in handlers:
+        opener.add_handler(handler)
+    return opener
+
+
+def _cause(error: Exception) -> object:
+    """What really happened: urllib wraps errors of the socket."""
+    cause = error.reason if isinstance(error, URLError) else error
+    return cause if isinstance(cause, TimeoutError) or str(cause) else type(cause).__name__
+
+
+def server_url(url: str) -> str:
+    """The URL of a server without a slash at its end. Raises CommandError when it does not name a server."""
+    whole = (url if "://" in url else f"http://{url}").rstrip("/")
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(whole)
         is_url = parts.scheme in ("http", "https") and parts.port != 0
-    except ValueError:  # brackets that do not match, a port that is no number
+    except ValueError:  # brackets that do not match, a port that is not a number
         is_url = False
-    if not is_url or not parts.hostname:
+    if not is_url or not parts.hostname or not whole.isascii() or not whole.isprintable() or " " in whole:
         raise CommandError(
             f"{url!r} is not a server's URL",
             where="--url",
-            fix="Write it whole, for example http://127.0.0.1:8080",
+            fix="Write for example http://127.0.0.1:8080",
             exit_code=ExitCode.USAGE,
         )
-    return parts.hostname
+    return whole
 
 
 def reply_of(status: int, content_type: str, body: bytes) -> bytes:
-    """The body of an answer. Raises ServerProblemError for a problem, CommandError for what is no answer of ours."""
+    """The body of an answer. Raises ServerProblemError for a problem, CommandError for a foreign reply."""
     kind = content_type.partition(";")[0].strip().lower()
     document = _json(body)
     if kind == PROBLEM_TYPE and isinstance(document, dict):

@@ -61,7 +61,7 @@ def _router_header(report: Mapping[str, Any]) -> list[str]:
 
 
 def _member_row(member: Mapping[str, Any]) -> tuple[str, ...]:
-    """A node; one that is silent is told by that, whatever it said last."""
+    """A node. A silent node is shown as dead, whatever state it reported last."""
     state = member["state"] if member["live"] else "dead"
     return (
         printable(member["node_id"]),

@@ -20,7 +20,7 @@ def server_options(command: Command) -> Command:
     options = (
         click.option(
             "--url", default=DEFAULT_URL, envvar="UNDERSTUDY_URL", show_default=True, show_envvar=True,
-            help="Address of a node or router.",
+            help="Address of a node or router; http:// may be left out.",
         ),
         click.option(
             "--timeout-s", type=click.FloatRange(min=0, min_open=True), default=DEFAULT_TIMEOUT_S, show_default=True,
@@ -61,7 +61,7 @@ def as_parameters(bounds: dict[str, Any]) -> dict[str, str]:
 
 
 def wait_ms_of(bounds: dict[str, Any]) -> int:
-    """How long the server will wait."""
+    """How long the server may wait, in ms: the timeout of the call comes on top."""
     wait_ms = bounds.get("wait_ms")
     if wait_ms is None:
         return WAIT_WITH_POSITION_MS if "min_position" in bounds else 0

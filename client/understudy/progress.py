@@ -92,7 +92,7 @@ class Standing:
 
     @property
     def versions_behind(self) -> int:
-        """Of the task that is furthest behind."""
+        """How far the slowest task is behind."""
         return max((task.versions_behind for task in self.tasks.values()), default=0)
 
 
@@ -150,7 +150,7 @@ class LogDisplay:
                 task.state,
                 extra={"action": "task-state", "version": task.version, "versions_behind": task.versions_behind},
             )
-        if not standing.tasks and standing.reasons != self._last.reasons:
+        if standing.reasons and not standing.tasks and standing.reasons != self._last.reasons:
             log.info("waiting: %s", "; ".join(standing.reasons), extra={"action": "waiting"})
         self._last = standing
 

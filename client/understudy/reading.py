@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import orjson
@@ -15,7 +14,7 @@ import orjson
 from understudy.console import print_answer, print_batch, print_json
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.http_client import Server, ServerProblemError, path_segment, problem_exit_code
-from understudy.options import as_parameters, bound_options, given_bounds, server_options, wait_ms_of
+from understudy.options import Command, as_parameters, bound_options, given_bounds, server_options, wait_ms_of
 
 MAX_BATCH_KEYS = 1000
 """A server refuses more in one request; more keys are asked in several."""
@@ -25,22 +24,44 @@ class KeyCommand(click.Command):
     """Says what to do about a key that looks like an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if re.match(r"-[0-9.]", error.option_name):
-                message = f"{error.option_name}... looks like an option: put -- before keys that begin with a dash"
-                raise click.UsageError(message, ctx) from None
-            raise
+            word = dashed_word(given, error.option_name)
+            if word is None or error.possibilities:
+                raise
+            message = f"{word!r} looks like an option: put -- before keys that begin with a dash"
+            raise click.UsageError(message, ctx) from None
+
+
+def dashed_word(words: Sequence[str], option: str) -> str | None:
+    """The word in which click saw the unknown `option`: `-UA` for `-U`; None when there is no such word."""
+    letter = option.removeprefix("-")
+    if option.startswith("--"):
+        return next((word for word in words if word.partition("=")[0] == option), None)
+    return next((word for word in words if word[:1] == "-" and word[1:2] != "-" and letter in word), None)
+
+
+def raw_option(command: Command) -> Command:
+    """--raw."""
+    return click.option("--raw", is_flag=True, help="Show what Spark stores, too, where a result is computed from it.")(
+        command
+    )
 
 
 @click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
 @click.argument("store")
 @click.argument("key", nargs=-1)
+@raw_option
 @bound_options
 @server_options
-def get(store: str, key: tuple[str, ...], *, url: str, timeout_s: float, as_json: bool, **bounds: Any) -> None:
+def get(
+    store: str, key: tuple[str, ...], *, raw: bool, url: str, timeout_s: float, as_json: bool, **bounds: Any
+) -> None:
     """Look up one key of STORE: a word per key column, in schema order.
+
+    Shows the result of the query where it is known, else what Spark stores; --raw shows both.
 
     A window is two words, its start and its end. Numbers, dates and times are written as in the answers. Keys with
     nulls, empty texts, structs or arrays need the exact form: understudy lookup.
@@ -58,17 +79,26 @@ def get(store: str, key: tuple[str, ...], *, url: str, timeout_s: float, as_json
             exit_code=ExitCode.USAGE,
         )
     path = "/".join(["/v1/stores", path_segment(store), "keys", *map(path_segment, key)])
-    _look_up_one(path, {}, given_bounds(bounds), url=url, timeout_s=timeout_s, as_json=as_json)
+    _look_up_one(path, {}, given_bounds(bounds), _Output(as_json, raw), url=url, timeout_s=timeout_s)
 
 
 @click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
 @click.argument("store")
 @click.argument("key", nargs=-1, metavar="[JSON]...")
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read keys from standard input, one JSON key per line.")
+@raw_option
 @bound_options
 @server_options
 def lookup(
-    store: str, key: tuple[str, ...], *, from_stdin: bool, url: str, timeout_s: float, as_json: bool, **bounds: Any
+    store: str,
+    key: tuple[str, ...],
+    *,
+    from_stdin: bool,
+    raw: bool,
+    url: str,
+    timeout_s: float,
+    as_json: bool,
+    **bounds: Any,
 ) -> None:
     """Look up keys of STORE, each a JSON array in schema order or a JSON object by column name.
 
@@ -83,16 +113,16 @@ def lookup(
     """
     if bool(key) == from_stdin:
         raise click.UsageError("give JSON keys, or --stdin: one of the two")
-    given = given_bounds(bounds)
+    given, output = given_bounds(bounds), _Output(as_json, raw)
     if from_stdin:
-        _look_up_many(store, keys_of_lines(sys.stdin.buffer), given, url=url, timeout_s=timeout_s, as_json=as_json)
+        _look_up_many(store, keys_of_lines(sys.stdin.buffer), given, output, url=url, timeout_s=timeout_s)
     elif len(key) == 1:
         text = checked_json(key[0], where="the key")
         path = f"/v1/stores/{path_segment(store)}/lookup"
-        _look_up_one(path, {"key": text}, given, url=url, timeout_s=timeout_s, as_json=as_json)
+        _look_up_one(path, {"key": text}, given, output, url=url, timeout_s=timeout_s)
     else:
         checked = [checked_json(text, where=f"key {number}") for number, text in enumerate(key, 1)]
-        _look_up_many(store, checked, given, url=url, timeout_s=timeout_s, as_json=as_json)
+        _look_up_many(store, checked, given, output, url=url, timeout_s=timeout_s)
 
 
 def checked_json(text: str, *, where: str) -> str:
@@ -133,7 +163,7 @@ def chunks(keys: Iterable[str], size: int) -> Iterator[tuple[list[str], CommandE
 
 
 def keys_of_lines(lines: Iterable[bytes]) -> Iterator[str]:
-    """A JSON key per line, empty lines left out. Raises CommandError naming the first line that is none."""
+    """A JSON key per line, empty lines left out. Raises CommandError naming the first line that is not JSON."""
     for number, line in enumerate(lines, 1):
         where = f"line {number} of standard input"
         try:
@@ -144,29 +174,36 @@ def keys_of_lines(lines: Iterable[bytes]) -> Iterator[str]:
             yield checked_json(text, where=where)
 
 
+class _Output(NamedTuple):
+    """How answers are printed."""
+
+    as_json: bool
+    raw: bool
+
+
 def _look_up_one(
-    path: str, parameters: dict[str, str], bounds: dict[str, Any], *, url: str, timeout_s: float, as_json: bool
+    path: str, parameters: dict[str, str], bounds: dict[str, Any], output: _Output, *, url: str, timeout_s: float
 ) -> None:
-    with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
+    with Server(url, timeout_s=timeout_s) as server, problems_as_json(output.as_json):
         body = server.get(path, {**parameters, **as_parameters(bounds)}, wait_ms=wait_ms_of(bounds))
-    if as_json:
+    if output.as_json:
         print_json(body)
     else:
-        print_answer(body)
+        print_answer(body, raw=output.raw)
     sys.exit(outcome_of(orjson.loads(body)))
 
 
 def _look_up_many(
-    store: str, keys: Iterable[str], bounds: dict[str, Any], *, url: str, timeout_s: float, as_json: bool
+    store: str, keys: Iterable[str], bounds: dict[str, Any], output: _Output, *, url: str, timeout_s: float
 ) -> None:
     worst = ExitCode.OK
     path = f"/v1/stores/{path_segment(store)}/lookup"
-    with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
+    with Server(url, timeout_s=timeout_s) as server, problems_as_json(output.as_json):
         for chunk, error in chunks(keys, MAX_BATCH_KEYS):
             if chunk:
                 answers = _ask(server, path, chunk, bounds)
                 worst = max(worst, *map(outcome_of, answers))
-                _print_answers(chunk, answers, as_json=as_json)
+                _print_answers(chunk, answers, output)
             if error is not None:
                 raise error
     sys.exit(worst)
@@ -178,12 +215,12 @@ def _ask(server: Server, path: str, chunk: Sequence[str], bounds: dict[str, Any]
     return answers
 
 
-def _print_answers(chunk: Sequence[str], answers: Sequence[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
+def _print_answers(chunk: Sequence[str], answers: Sequence[dict[str, Any]], output: _Output) -> None:
+    if output.as_json:
         for answer in answers:
             print_json(orjson.dumps(answer))
     else:
-        print_batch(chunk, answers)
+        print_batch(chunk, answers, raw=output.raw)
 
 
 @contextmanager

@@ -8,23 +8,27 @@ from typing import Any
 from understudy.values import quoted
 from understudy_shared.printable import printable
 
-STORE_COLUMNS = ("store", "operator", "key", "value", "partitions", "version")
+STORE_COLUMNS = ("store", "operator", "key", "result", "partitions", "version")
+
+NO_RESULT = "not known: what Spark stores is shown"
 
 
 def store_row(store: Mapping[str, Any]) -> tuple[str, ...]:
-    """A store in the list of stores."""
+    """A store in the list of stores: its results, or what Spark stores where the results are not known."""
+    results = _results(store)
     return (
         printable(store["store"]),
         printable(store["operator"]),
         _columns(store["key"]),
-        _columns(store["value"]),
+        _columns(results or store["value"]),
         str(store["partitions"]),
         str(store["end_offset_position"]),
     )
 
 
 def store_fields(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """All of one store, as (section, name, text)."""
+    """All of one store, as (section, name, text): results first, then what Spark stores."""
+    results = [(column["name"], column["type"]) for column in _results(store)] or [(NO_RESULT, "")]
     keys = [(column["name"], f"{column['type']}, for example {quoted(column['example'])}") for column in store["key"]]
     values = [
         (column["name"], column["type"] + ("" if column["nullable"] else ", never null")) for column in store["value"]
@@ -33,7 +37,7 @@ def store_fields(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("store", printable(store["store"]), ""),
         ("operator", f"{printable(store['operator'])} {store['operator_id']}", ""),
     ]
-    for section, columns in (("key", keys), ("value", values)):
+    for section, columns in (("key", keys), ("result", results), ("value", values)):
         named = columns or [("(no columns)", "")]
         rows += [
             (section if index == 0 else "", printable(name), printable(text))
@@ -41,6 +45,7 @@ def store_fields(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ]
     return [
         *rows,
+        *_unused_rows(store),
         ("partitions", str(store["partitions"]), ""),
         ("version", str(store["end_offset_position"]), ""),
         ("application", printable(store["application_id"]), ""),
@@ -57,5 +62,16 @@ def not_served_lines(refused: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def _results(store: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The result columns; a server of an older release says their names without types."""
+    return [{"name": column, "type": "?"} if isinstance(column, str) else column for column in store.get("result", ())]
+
+
+def _unused_rows(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Stored columns that no result is computed from: what the announcement or the aliases could not name."""
+    unused = store.get("unnamed", ())
+    return [("no result", ", ".join(map(printable, unused)), "")] if unused else []
+
+
 def _columns(columns: Iterable[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{printable(column['name'])} {column['type']}" for column in columns) or "(no columns)"
+    return ", ".join(f"{printable(column['name'])} {printable(column['type'])}" for column in columns) or "(no columns)"

@@ -1,4 +1,4 @@
-"""What every command that runs a service does: find it, hand it its settings, show that it starts, tell its errors.
+"""What every command that runs a service does: find it, give it its settings, show how it starts, report its errors.
 
 Services are found by their entry points: this package imports none of them.
 """
@@ -23,9 +23,9 @@ from pydantic import ValidationError
 
 from understudy.console import print_lines
 from understudy.exits import CommandError, ExitCode
-from understudy.http_client import Server
+from understudy.http_client import Server, path_segment
 from understudy.progress import BarDisplay, Generation, LogDisplay, RunningNode, RunningService, watch
-from understudy.service_settings import settings_error
+from understudy.service_settings import settings_error, unknown_variables
 from understudy.welcome import url_of
 from understudy_shared.errors import SettingsError, UnderstudyError
 from understudy_shared.logs import LogFormat, configure_logging
@@ -35,7 +35,10 @@ log = logging.getLogger(__name__)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 FIRST_REPLY_TIMEOUT_S = 30.0
-"""The service was ready a moment ago; a machine that is this busy is told so by a warning, not by silence."""
+"""The service was ready a moment ago; on a machine that is too busy for one reply, a warning is logged."""
+
+MAX_EXAMPLES = 20
+"""Stores for which the welcome asks for a key that exists."""
 
 END_TIMEOUT_S = 2.0
 """A bar is taken from the terminal within a tenth of a second; only a reply that hangs takes longer."""
@@ -77,10 +80,12 @@ def service_options(command: Command) -> Command:
 def prepare(*, config: str | None, log_format: LogFormat, log_level: str) -> None:
     """Logs and the file of settings, before the service is loaded."""
     configure_logging(log_format=log_format, level=log_level.upper())
-    # Python hides deprecations from everybody but developers; this one is for whoever set the old name.
+    # Python shows deprecations to developers only; this one is for the operator who set the old name.
     warnings.filterwarnings("default", message=".*cache_max_bytes_buffering", category=DeprecationWarning)
     if config is not None:
         use_config_file(Path(config))
+    for warning in unknown_variables(os.environ):
+        log.warning("%s", warning, extra={"action": "unknown-variable"})
 
 
 def use_config_file(path: Path) -> None:
@@ -112,8 +117,8 @@ def find_service(name: str, *, extras: str) -> Service:
     )
 
 
-class _AsItSays:
-    """A service that is ready when it also says so to everybody else: a member of a cluster may wait for others."""
+class _ReadyOverHttp:
+    """A service that is ready when its /readyz says so, too: a node of a cluster may wait for other nodes."""
 
     def __init__(self, service: RunningService, server: Server) -> None:
         self._service = service
@@ -126,6 +131,17 @@ class _AsItSays:
 
     def not_ready(self) -> list[str]:
         return self._service.not_ready() or self._server.not_ready()
+
+
+def add_keys(server: Server, document: Mapping[str, Any]) -> None:
+    """Put a key that exists beside each store of `/v1/stores`, as `existing_key`, where the node finds one at once."""
+    for store in document["stores"][:MAX_EXAMPLES]:
+        try:
+            found = orjson.loads(server.get(f"/internal/v1/stores/{path_segment(store['store'])}/key"))
+        except UnderstudyError as error:
+            log.debug("no example key: %s", error, extra={"action": "no-example"})
+        else:
+            store["existing_key"] = found["key"]
 
 
 class Welcome:
@@ -153,10 +169,12 @@ class Welcome:
         url = url_of(service.host)
         with Server(url, timeout_s=FIRST_REPLY_TIMEOUT_S) as server:
             display = BarDisplay() if self._on_terminal else LogDisplay()
-            if not watch(_AsItSays(service, server), display, self._stopping):
+            if not watch(_ReadyOverHttp(service, server), display, self._stopping):
                 return
             try:
                 document = orjson.loads(server.get("/v1/stores"))
+                if isinstance(service, RunningNode):
+                    add_keys(server, document)
             except UnderstudyError as error:
                 if not self._stopping.is_set():
                     log.warning("%s", error, extra={"action": "welcome-failed"})

@@ -67,6 +67,7 @@ def _port(default: int) -> Flag:
 
 _FOLLOWING = (
     Flag("application_id", "text", "last part of CHECKPOINT", "Names the query in answers and position tokens."),
+    Flag("checkpoint_wait_ms", "number", None, "How long in ms to wait for a checkpoint that is not there; 0: fail."),
     Flag(
         "data_dir", "path", "a folder per checkpoint under ~/.cache/understudy", "Where local copies of the state go."
     ),

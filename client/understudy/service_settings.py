@@ -1,6 +1,6 @@
-"""Flags to settings: options made of a table, and what the user gave handed on.
+"""Flags to settings: options made from a table, and the values that the user gave.
 
-Rule: only a flag that was given is passed on, so that UNDERSTUDY_* variables and the file keep their say.
+Rule: only a flag that was given is passed on, so that UNDERSTUDY_* variables and the file count for all others.
 """
 
 from __future__ import annotations
@@ -12,11 +12,17 @@ import click
 from pydantic import ValidationError
 
 from understudy.exits import CommandError, ExitCode
-from understudy.service_flags import Flag
+from understudy.service_flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Flag
 from understudy_shared.masking import masked_value
 from understudy_shared.sizes import BadSizeError, parse_size
+from understudy_shared.suggest import did_you_mean
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+PREFIX = "UNDERSTUDY_"
+FLAGS_OF: Mapping[str, Sequence[Flag]] = {"serve": SERVE_FLAGS, "node": NODE_FLAGS, "router": ROUTER_FLAGS}
+_ALL_FLAGS = [flag for flags in FLAGS_OF.values() for flag in flags]
+_OTHER_VARIABLES = ("checkpoint", "config", "log_format", "log_level", "url")
 
 _TYPES: Mapping[str, click.ParamType[Any]] = {
     "text": click.STRING,
@@ -46,7 +52,7 @@ def setting_options(table: Sequence[Flag]) -> Callable[[Command], Command]:
 
 
 def given_settings(table: Sequence[Flag], flags: Mapping[str, Any], *, checkpoint: str | None = None) -> dict[str, Any]:
-    """What the service is told: what was given, and nothing else."""
+    """The settings that the service gets: those that were given, and nothing else."""
     settings: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
     for flag in table:
         value = flags[flag.name]
@@ -69,13 +75,25 @@ def settings_error(error: ValidationError, *, command: str) -> CommandError:
         if problem["type"] == "missing":
             problems.append(f"{name}: none was given ({place_of(name)})")
         elif problem["type"] == "extra_forbidden":
-            problems.append(f"{name}: there is no such setting")
+            hint = did_you_mean(name, _names(command))
+            problems.append(f"{name}: there is no such setting. {hint}".strip())
         else:
             problems.append(f"{name}={masked_value(problem['input'])}: {problem['msg']} ({place_of(name)})")
     first, *others = problems
     return CommandError(
         first, notes=others, fix=f"understudy {command} --help lists every setting", exit_code=ExitCode.USAGE
     )
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """A warning for each UNDERSTUDY_* variable that no service and no command knows."""
+    known = [PREFIX + name.upper() for name in {*_OTHER_VARIABLES, *(flag.name for flag in _ALL_FLAGS)}]
+    unknown = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+    return [f"the variable {name} is not a setting. {did_you_mean(name, known)}".strip() for name in unknown]
+
+
+def _names(command: str) -> list[str]:
+    return ["checkpoint", *(flag.name for flag in FLAGS_OF.get(command, ()))]
 
 
 def _bytes(flag: Flag, text: str) -> int:

@@ -6,6 +6,7 @@ Rule: what a value holds never reaches the terminal as a control sequence.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -57,8 +58,11 @@ def host_text(host: Mapping[str, Any]) -> str:
     return printable(f"{host['host']}:{host['port']}")
 
 
-def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """An answer as (section, field, text); a section's name stands at its first row only."""
+def answer_rows(answer: Mapping[str, Any], *, raw: bool) -> list[tuple[str, str, str]]:
+    """An answer as (section, field, text); a section's name stands at its first row only.
+
+    The result comes first. The value that Spark stores is shown when there is no result, or when `raw` asks for it.
+    """
     lag, by = answer["lag"], answer["served_by"]
     end = lag["end_offset_position"]
     age = (
@@ -66,8 +70,12 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         f"{count_text(lag['offset_lag'], 'versions')} behind, time lag {duration_text(lag['time_lag_ms'])}"
     )
     rows = [*_section("key", answer["key"])]
-    rows += _section("value", answer["value"]) if answer["found"] else [("value", "absent", "")]
-    rows += _section("result", answer["result"]) if "result" in answer else []
+    if not answer["found"]:
+        rows.append(("value", "absent", ""))
+    elif "result" in answer:
+        rows += _section("result", answer["result"])
+    if answer["found"] and (raw or "result" not in answer):
+        rows += _section("value", answer["value"])
     rows += [
         ("version", age, ""),
         ("committed", shown(answer["committed_at"]), ""),
@@ -79,14 +87,50 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [*rows, ("position", shown(answer["position"]), "")]
 
 
-def batch_row(answer: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """One item of a batch as (key, outcome, value, age); `key` is empty for a problem, which does not repeat it."""
+def batch_row(answer: Mapping[str, Any], *, raw: bool) -> tuple[str, ...]:
+    """One item of a batch as (key, outcome, result, age), with the stored value before the age when `raw` asks for it.
+
+    `key` is empty for a problem, which does not repeat it.
+    """
     if "found" not in answer:
-        return "", printable(str(answer.get("type"))), printable(str(answer.get("detail"))), ""
+        cells = ("", printable(str(answer.get("type"))), printable(str(answer.get("detail"))))
+        return (*cells, "", "") if raw else (*cells, "")
     lag = answer["lag"]["offset_lag"]
     age = f"version {answer['version']}, {count_text(lag, 'behind')}"
-    value = quoted(answer["value"]) if answer["found"] else ""
-    return quoted(answer["key"]), "found" if answer["found"] else "absent", value, age
+    is_found = answer["found"]
+    shown_first = quoted(answer.get("result", answer["value"])) if is_found else ""
+    stored = (quoted(answer["value"]) if is_found else "",) if raw else ()
+    return quoted(answer["key"]), "found" if is_found else "absent", shown_first, *stored, age
+
+
+def absence_note(answer: Mapping[str, Any]) -> str:
+    """Why a window's key is absent, where that follows from the watermark; else nothing.
+
+    Spark removes a window's state in the batch whose watermark reaches the window's end.
+    """
+    if answer.get("found") is not False or answer["watermark"] is None:
+        return ""
+    ends = [end for value in answer["key"].values() if (end := _window_end(value)) is not None]
+    watermark = _moment(answer["watermark"])
+    if not ends or watermark is None or min(ends) > watermark:
+        return ""
+    return (
+        f"The watermark ({answer['watermark']}) has passed the end of this window: "
+        "Spark has dropped its state (in append and update mode)."
+    )
+
+
+def _window_end(value: object) -> datetime | None:
+    return _moment(value["end"]) if isinstance(value, dict) and list(value) == ["start", "end"] else None
+
+
+def _moment(text: object) -> datetime | None:
+    """A timestamp of an answer; None for other texts. `timestamp_ntz` is compared as UTC, as Spark does."""
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
 
 
 def _section(name: str, fields: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -1,6 +1,6 @@
-"""A report shown again and again until Ctrl-C: redrawn on a terminal, one after the other elsewhere.
+"""A report that is fetched and shown until Ctrl-C: redrawn on a terminal, printed one below the other elsewhere.
 
-A server that is away for a moment is told in place of its report; only a first look that fails ends the command.
+While a server is away its error is shown in place of the report; only a failing first fetch ends the command.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import click
-from rich.console import Console
-from rich.live import Live
 
 from understudy.console import drawn, print_json, print_page
 from understudy.exits import error_lines, say_error
@@ -45,18 +43,21 @@ def _shower(
     page_of: Callable[[bytes], Page], displays: ExitStack, *, as_json: bool
 ) -> Callable[[bytes | UnderstudyError], None]:
     if as_json:
-        return lambda told: say_error(told) if isinstance(told, UnderstudyError) else print_json(told)
+        return lambda reply: say_error(reply) if isinstance(reply, UnderstudyError) else print_json(reply)
+    from rich.console import Console  # noqa: PLC0415  # slow to import, and `lag` without --watch needs neither
+    from rich.live import Live  # noqa: PLC0415
+
     console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
     if console.is_terminal:
         live = displays.enter_context(Live(console=console, auto_refresh=False, vertical_overflow="crop"))
-        return lambda told: live.update(drawn(_page(page_of, told)), refresh=True)
+        return lambda reply: live.update(drawn(_page(page_of, reply)), refresh=True)
 
-    def print_after_an_empty_line(told: bytes | UnderstudyError) -> None:
-        print_page(_page(page_of, told))
+    def print_after_an_empty_line(reply: bytes | UnderstudyError) -> None:
+        print_page(_page(page_of, reply))
         click.echo("")
 
     return print_after_an_empty_line
 
 
-def _page(page_of: Callable[[bytes], Page], told: bytes | UnderstudyError) -> Page:
-    return (Lines(error_lines(told)),) if isinstance(told, UnderstudyError) else page_of(told)
+def _page(page_of: Callable[[bytes], Page], reply: bytes | UnderstudyError) -> Page:
+    return (Lines(error_lines(reply)),) if isinstance(reply, UnderstudyError) else page_of(reply)

@@ -23,7 +23,7 @@ def url_of(host: HostInfo) -> str:
 
 
 def welcome_lines(url: str, document: Mapping[str, Any]) -> list[str]:
-    """Of `understudy serve`; `document` is what `/v1/stores` answers."""
+    """What `understudy serve` prints; `document` is the answer of `/v1/stores`."""
     return [
         f"Serving at {url}",
         "",
@@ -34,7 +34,7 @@ def welcome_lines(url: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def router_lines(url: str, document: Mapping[str, Any]) -> list[str]:
-    """Of `understudy router`."""
+    """What `understudy router` prints."""
     return [
         f"Routing at {url}",
         "",
@@ -45,7 +45,7 @@ def router_lines(url: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def node_lines(url: str, document: Mapping[str, Any]) -> list[str]:
-    """Of `understudy node`: it holds a share, so readers are sent to a router."""
+    """What `understudy node` prints: it holds only a share, so readers should ask a router."""
     names = ", ".join(printable(store["store"]) for store in document["stores"]) or "no store"
     return [
         f"Node ready at {url}",
@@ -58,9 +58,10 @@ def node_lines(url: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def example_target(store: Mapping[str, Any]) -> str:
-    """A lookup of the store's example key: the friendly form where its columns allow it, else the exact form."""
+    """A lookup of a key that exists, else of the schema's example: the path form where it is possible."""
     path = f"/v1/stores/{path_segment(store['store'])}"
-    examples = [column["example"] for column in store["key"]]
+    existing = store.get("existing_key")
+    examples = [column["example"] for column in store["key"]] if existing is None else list(existing.values())
     segments = _segments(examples)
     if segments:
         return "/".join([path, "keys", *map(path_segment, segments)])
@@ -83,14 +84,14 @@ def _store_lines(url: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def _segments(examples: list[Any]) -> list[str] | None:
-    """A word per column, two for a window; None when a column is none of these."""
+    """A path segment per column, two for a window; None when a column's value does not fit into segments."""
     segments: list[str] = []
     for example in examples:
         if isinstance(example, dict) and list(example) == ["start", "end"]:
             segments += map(str, example.values())
         elif isinstance(example, str) and example:
             segments.append(example)
-        elif isinstance(example, int | float):
+        elif isinstance(example, bool | int | float):
             segments.append(orjson.dumps(example).decode())
         else:
             return None

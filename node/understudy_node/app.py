@@ -14,7 +14,7 @@ from fastapi import APIRouter, FastAPI
 
 from understudy_node.metrics import NodeMetrics
 from understudy_node.node import Node
-from understudy_node.routes import admin_routes, read_routes
+from understudy_node.routes import admin_routes, example_routes, read_routes
 from understudy_node.serving.asgi import LookupsFirst
 from understudy_node.serving.hop import Hops
 from understudy_node.serving.reads import Reads
@@ -96,6 +96,7 @@ def create_app(
     app = LookupsFirst(Framework(http), reads, max_in_flight=node.settings.max_in_flight)
     metrics = NodeMetrics(node, app, guard, companion)
     http.include_router(read_routes(node, reads))
+    http.include_router(example_routes(reads))
     http.include_router(admin_routes(node, reads, metrics, guard, companion))
     for router in routers:
         http.include_router(router)

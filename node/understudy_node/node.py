@@ -81,7 +81,9 @@ class Node:
         self._files = files
         self._clock = clock
         aliases = {} if settings.aliases is None else read_aliases(settings.aliases)
-        served_stores(describe(files), aliases)
+        description = describe(files)
+        if description.operators:  # before the first batch there is nothing that names could fit
+            served_stores(description, aliases)
         self._poller = Poller(files, clock)
         self._disk = LocalBases(settings.data_directory)
         self.cache = BlockCache(settings.statestore_cache_max_bytes)
@@ -356,7 +358,7 @@ class Node:
     def _note_error(self, error: UnderstudyError) -> None:
         if self.error is None or self.error.args != error.args:
             log.error("%s", error, extra={"action": "poll-failed"})
-            self._event("error", str(error))
+            self.events.append(Event(self._clock.wall_us(), "error", str(error)))
         self.error = error
 
     def _event(self, what: str, detail: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Response
 from understudy_node.admin import lag_report
 from understudy_node.metrics import CONTENT_TYPE_LATEST, NodeMetrics
 from understudy_node.node import Node
+from understudy_node.serving.examples import some_key
 from understudy_node.serving.lookup import Holding
 from understudy_node.serving.reads import Reads
 from understudy_shared.connection_guard import ConnectionGuard
@@ -31,6 +33,18 @@ def read_routes(node: Node, reads: Reads) -> APIRouter:
     async def store_schema(store: str) -> Response:
         """One store's schema."""
         return json_response(_described(reads.holding(store), reads, node))
+
+    return router
+
+
+def example_routes(reads: Reads) -> APIRouter:
+    """`/internal/v1/stores/{store}/key`, for the welcome of `understudy serve`."""
+    router = APIRouter()
+
+    @router.get("/internal/v1/stores/{store}/key")
+    async def existing_key(store: str) -> Response:
+        """Some key that is in the store now, by column name; null when none is found at once."""
+        return json_response({"key": await asyncio.to_thread(some_key, reads.holding(store))})
 
     return router
 

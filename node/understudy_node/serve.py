@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 from understudy_node.app import create_app
+from understudy_node.checkpoint.arrival import wait_for_checkpoint
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
@@ -46,6 +48,7 @@ def open_node(
     port = listener.getsockname()[1]
     try:
         files = open_checkpoint_files(settings.checkpoint)
+        wait_for_checkpoint(files, SystemClock(), limit_ms=settings.checkpoint_wait_ms, sleep=time.sleep)
         host = HostInfo(advertised_host or settings.host, advertised_port or port)
         node = Node(settings, files, host=host, clock=SystemClock())
         listener.listen(BACKLOG)

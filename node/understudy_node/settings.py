@@ -23,6 +23,11 @@ class NodeSettings(HttpServiceSettings):
     checkpoint: str
     """The query's checkpoint location: a path, or any URL that fsspec knows."""
 
+    checkpoint_wait_ms: int | None = Field(None, ge=0)
+    """How long to wait for a checkpoint that is not there yet; 0: not at all. None waits without a limit: a query makes
+    its checkpoint when it starts, which may be after the node.
+    """
+
     application_id: str = ""
     """Names the query in answers and tokens; by default the last part of the checkpoint's path."""
 

@@ -11,6 +11,7 @@ from understudy_shared.errors import UnknownStoreError, UnsupportedError
 from understudy_shared.messages import Catalogue, CatalogueStore
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import parse_schema
+from understudy_shared.suggest import did_you_mean
 
 MAX_CATALOGUE_COLUMNS = 4096
 """Key columns of all stores together."""
@@ -26,6 +27,7 @@ class StoreRoute:
     codec: KeyCodec
     partitions: int
     lineage: str
+    application_id: str
     json_name: bytes
     layout: str
     shown: Mapping[str, object]
@@ -59,7 +61,11 @@ class Stores:
             f"{each.get('store') or 'op' + str(each['operator_id'])}: {each['reason']}" for each in self.not_served
         )
         hint = f" Not served: {refused}." if refused else ""
-        raise UnknownStoreError(f"there is no store {name!r}", where="path", fix=f"Stores here: {known}.{hint}")
+        raise UnknownStoreError(
+            f"there is no store {name!r}",
+            where="path",
+            fix=f"{did_you_mean(name, self.by_name)}Stores here: {known}.{hint}",
+        )
 
 
 def stores_of(catalogue: Catalogue, digest: str) -> Stores:
@@ -82,6 +88,12 @@ def stores_of(catalogue: Catalogue, digest: str) -> Stores:
     return Stores(catalogue.application_id, catalogue.lineage, digest, routes, tuple(catalogue.not_served))
 
 
+def _results(store: CatalogueStore) -> list[dict[str, str]]:
+    """Name and type of each result; a node of an older release does not say the types."""
+    types = store.result_types if len(store.result_types) == len(store.result) else ["?"] * len(store.result)
+    return [{"name": name, "type": kind} for name, kind in zip(store.result, types, strict=True)]
+
+
 def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
     codec = KeyCodec(
         parse_schema(store.key_schema),
@@ -95,7 +107,8 @@ def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
         "operator": store.operator,
         "key": codec.columns,
         "value": store.value,
-        "result": store.result,
+        **({"result": _results(store)} if store.result else {}),
+        **({"unnamed": store.unnamed} if store.unnamed else {}),
         "partitions": store.partitions,
         "lineage": catalogue.lineage,
         "application_id": catalogue.application_id,
@@ -106,6 +119,7 @@ def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
         codec,
         store.partitions,
         catalogue.lineage,
+        catalogue.application_id,
         orjson.dumps(store.store),
         codec.layout(store.partitions),
         shown,

@@ -13,7 +13,7 @@ from understudy_shared.connection_guard import ConnectionGuard
 from understudy_shared.http_app import json_response
 from understudy_shared.http_edge import flag_body, read_flag
 from understudy_shared.http_target import parse_query, split_path
-from understudy_shared.lookup_requests import key_and_told
+from understudy_shared.lookup_requests import key_and_told, numbers_as_text, pop_longs
 
 
 def read_routes(router: Router, reads: Reads) -> APIRouter:
@@ -49,8 +49,10 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
     def explained(store: str, form: list[str], query: bytes) -> dict[str, object]:
         route = reads.route(store)
         row, told = key_and_told(route.codec, form, query)
+        longs = pop_longs(told)
         bound = reads.bound(route, told)
-        return explain_key(router.tables, route, row, bound, load=router.lanes.loads, now_ms=router.now_ms())
+        shown = explain_key(router.tables, route, row, bound, load=router.lanes.loads, now_ms=router.now_ms())
+        return {**shown, "key": numbers_as_text(shown["key"])} if longs else shown
 
     return routes
 

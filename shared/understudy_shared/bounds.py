@@ -157,9 +157,10 @@ def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | N
 
 def _flag(parameters: Mapping[str, object], name: str) -> bool:
     value = parameters.get(name)
-    if value is True or value in ("true", "1"):
+    text = value.lower() if isinstance(value, str) else value  # Python and Spark write True and TRUE
+    if text is True or text in ("true", "1"):
         return True
-    if value is None or value is False or value in ("false", "0"):
+    if text is None or text is False or text in ("false", "0"):
         return False
     raise BadBoundError(f"{name}={clipped(value)} is not a boolean", where=name, fix="Send true or false")
 

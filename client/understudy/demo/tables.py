@@ -10,11 +10,11 @@ Report = Mapping[str, Any]
 
 def changes(before: Report, after: Report) -> list[tuple[str, str]]:
     """(event, detail) for nodes that came, went or changed their state, for moved actives, and for the bus."""
-    told = [*_node_changes(before, after), *_moved_actives(before, after)]
+    found = [*_node_changes(before, after), *_moved_actives(before, after)]
     if before["bus"]["state"] != after["bus"]["state"]:
         why = f": {after['bus']['why']}" if after["bus"]["why"] else ""
-        told.append(("bus", f"the bus is {after['bus']['state']}{why}"))
-    return told
+        found.append(("bus", f"the bus is {after['bus']['state']}{why}"))
+    return found
 
 
 def unplaced(report: Report, *, replicas: int) -> str:
@@ -34,12 +34,12 @@ def unplaced(report: Report, *, replicas: int) -> str:
 
 def _node_changes(before: Report, after: Report) -> list[tuple[str, str]]:
     old, new = _node_states(before), _node_states(after)
-    told = []
+    found = []
     for node_id in sorted(old.keys() | new.keys()):
         was, now = old.get(node_id, "not there"), new.get(node_id, "not there")
         if was != now:
-            told.append(("node", f"{node_id} is {now} (was {was})"))
-    return told
+            found.append(("node", f"{node_id} is {now} (was {was})"))
+    return found
 
 
 def _node_states(report: Report) -> dict[str, str]:

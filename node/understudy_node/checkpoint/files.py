@@ -183,7 +183,7 @@ def too_large_to_read(where: str, size: int, max_bytes: int) -> CheckpointError:
 
 
 def storage_error(what: str, where: str, error: Exception, *, url: str = "") -> CheckpointError:
-    """Translate an exception of the storage into a `CheckpointError`. `url` holds the secrets that its text may repeat."""
+    """Translate an exception of the storage into a `CheckpointError`. `url` holds the secrets that it may repeat."""
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     if url and repeats_location(reason, url):
         reason = f"{type(error).__name__}, whose text repeats what is hidden here"

@@ -35,7 +35,9 @@ def _store(holding: Holding) -> CatalogueStore:
         is_normalised=store.is_normalised,
         partitions=holding.partitions,
         value=store.value_columns(),
-        result=list(store.result_names),
+        result=[column["name"] for column in store.results],
+        result_types=[column["type"] for column in store.results],
+        unnamed=list(store.unnamed),
     )
 
 

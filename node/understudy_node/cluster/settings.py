@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+from urllib.parse import quote
+
 from pydantic import Field
 
 from understudy_node.settings import NodeSettings
 from understudy_shared.service_settings import Port
+
+MAX_NAME_BYTES = 200
+"""Longest name of a folder; file systems allow 255."""
 
 
 class ClusterNodeSettings(NodeSettings):
@@ -43,6 +50,17 @@ class ClusterNodeSettings(NodeSettings):
 
     shutdown_delay_ms: int = Field(500, ge=0, le=600_000)
     """How long it says that it leaves, and goes on answering, before it stops: routers hear of it meanwhile."""
+
+    @property
+    def data_directory(self) -> Path:
+        """As for one process, with the node id in the default: nodes on one machine keep their copies apart."""
+        if self.data_dir is not None:
+            return self.data_dir.absolute()
+        shared = super().data_directory
+        node = quote(self.node_id or f"{self.advertised_host}-{self.advertise_port or self.port}", safe="")
+        if len(f"{shared.name}-{node}".encode()) > MAX_NAME_BYTES:
+            node = hashlib.sha256(node.encode()).hexdigest()[:16]
+        return shared.with_name(f"{shared.name}-{node}")
 
     @property
     def advertised_host(self) -> str:

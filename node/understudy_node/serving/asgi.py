@@ -31,7 +31,7 @@ from understudy_shared.http_edge import (
     without_body,
 )
 from understudy_shared.http_target import split_path
-from understudy_shared.lookup_requests import parse_batch
+from understudy_shared.lookup_requests import batch_longs, longs_as_text, parse_batch
 from understudy_shared.problems import Problem, ProblemError, ProblemType, problem_of
 
 _PREFIX = b"/v1/stores/"
@@ -60,7 +60,7 @@ class LookupsFirst:
                     if scope["method"] == "HEAD":
                         return await self._lookup(raw_path, scope["query_string"], without_body(send))
                     if scope["method"] == "POST" and call == b"lookup":
-                        return await self._batch(raw_path, receive, send)
+                        return await self._batch(raw_path, scope["query_string"], receive, send)
                     allow = "GET, HEAD, POST" if call == b"lookup" else "GET, HEAD"
                     return await self._reply("lookup", not_allowed(scope["method"], allow), send)
         return await self._app(scope, receive, send)
@@ -73,6 +73,8 @@ class LookupsFirst:
             outcome = request.holding.look_up(request.key, request.bound)
             if request.bound.wait_ms and _may_pass(outcome):
                 outcome = await self._wait(raw_path, query, request.bound.wait_ms)
+            if request.longs_as_text and isinstance(outcome, Answer):
+                outcome = Answer(outcome.status, longs_as_text(outcome.body))
         except UnderstudyError as error:
             outcome = problem_of(error)
         except Exception as error:
@@ -95,7 +97,7 @@ class LookupsFirst:
         finally:
             self._in_flight -= 1
 
-    async def _batch(self, raw_path: bytes, receive: Receive, send: Send) -> None:
+    async def _batch(self, raw_path: bytes, query: bytes, receive: Receive, send: Send) -> None:
         try:
             if self._in_flight >= self._max_in_flight:
                 raise ProblemError(
@@ -105,7 +107,7 @@ class LookupsFirst:
                 )
             self._in_flight += 1
             try:
-                await self._answer_batch(raw_path, receive, send)
+                await self._answer_batch(raw_path, batch_longs(query), receive, send)
             finally:
                 self._in_flight -= 1
         except UnderstudyError as error:
@@ -113,7 +115,7 @@ class LookupsFirst:
         except Exception as error:
             await self._reply("batch", bug(error), send)
 
-    async def _answer_batch(self, raw_path: bytes, receive: Receive, send: Send) -> None:
+    async def _answer_batch(self, raw_path: bytes, longs: bool, receive: Receive, send: Send) -> None:
         match split_path(raw_path):
             case ["v1", "stores", name, "lookup"]:
                 holding = self._reads.holding(name)
@@ -130,7 +132,8 @@ class LookupsFirst:
             results += part
             await asyncio.sleep(0)
         self.requests["batch", "answered"] += 1
-        await send_reply(send, 200, b'{"results":[' + b",".join(results) + b"]}\n", JSON_TYPE)
+        body = b'{"results":[' + b",".join(results) + b"]}\n"
+        await send_reply(send, 200, longs_as_text(body) if longs else body, JSON_TYPE)
 
     async def _wait_for_all(self, replicas: Iterable[TaskReplica], bound: Bound) -> None:
         """Give every partition the chance to reach the batch's position; who does not is refused key by key."""

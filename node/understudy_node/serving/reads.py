@@ -12,10 +12,18 @@ from understudy_node.serving.lookup import Answer, Holding, Key, Reading
 from understudy_shared.bounds import Bound
 from understudy_shared.errors import UnderstudyError, UnknownStoreError
 from understudy_shared.http_target import split_path
-from understudy_shared.lookup_requests import TargetCache, Told, key_and_told, unknown_path
+from understudy_shared.lookup_requests import (
+    TargetCache,
+    Told,
+    key_and_told,
+    pop_longs,
+    require_own_position,
+    unknown_path,
+)
 from understudy_shared.position import Position
 from understudy_shared.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.store_bounds import StoreBounds
+from understudy_shared.suggest import did_you_mean
 from understudy_shared.words import StoreName
 
 BATCH_SLICE_KEYS = 100
@@ -28,6 +36,7 @@ class Request(NamedTuple):
     holding: Holding
     key: Key
     bound: Bound
+    longs_as_text: bool
 
 
 class Reads:
@@ -75,7 +84,7 @@ class Reads:
 
     def bound(self, holding: Holding, told: Told) -> Bound:
         """The bound of a reader of a store."""
-        return self.store_bounds.bound(holding.store.name, told)
+        return require_own_position(self.store_bounds.bound(holding.store.name, told), self.application_id)
 
     @property
     def application_id(self) -> str:
@@ -98,7 +107,8 @@ class Reads:
             case ["v1", "stores", name, *form] if form and form[0] in {"keys", "lookup"}:
                 holding = _holding(generation, name)
                 row, told = key_and_told(holding.store.codec, form, query)
-                return Request(holding, holding.resolve(row), self.bound(holding, told))
+                longs = pop_longs(told)
+                return Request(holding, holding.resolve(row), self.bound(holding, told), longs)
             case _:
                 raise ProblemError(unknown_path(raw_path))
 
@@ -136,4 +146,8 @@ def _holding(generation: Generation, name: str) -> Holding:
         for store, reason in operator.refusals
     ]
     hint = f" Not served: {'; '.join(unsupported)}." if unsupported else ""
-    raise UnknownStoreError(f"there is no store {name!r}", where="path", fix=f"Stores here: {known}.{hint}")
+    raise UnknownStoreError(
+        f"there is no store {name!r}",
+        where="path",
+        fix=f"{did_you_mean(name, generation.holdings)}Stores here: {known}.{hint}",
+    )

@@ -63,10 +63,28 @@ def compile_results(
 ) -> ResultPrinter:
     """A function from a printed value to its results. Raises ResultError for the first that does not fit."""
     columns = [
-        (name, _column(name, result, _buffers(name, result, value_schema, value_names)))
+        (name, _column(name, result, _buffers(name, result, value_schema, value_names))[1])
         for name, result in results.items()
     ]
     return lambda printed: {name: compute(printed) for name, compute in columns}
+
+
+def result_columns(
+    results: Mapping[str, ResultAlias], value_schema: StructType, value_names: Sequence[str]
+) -> list[dict[str, str]]:
+    """Name and type of each result. Raises ResultError as `compile_results` does."""
+    return [
+        {"name": name, "type": _column(name, result, _buffers(name, result, value_schema, value_names))[0].name}
+        for name, result in results.items()
+    ]
+
+
+def unused_columns(
+    results: Mapping[str, ResultAlias], value_schema: StructType, value_names: Sequence[str]
+) -> list[str]:
+    """Value columns that no result is made of: what the announcement or the alias file could not name."""
+    used = {name for key, each in results.items() for name, _ in _buffers(key, each, value_schema, value_names)}
+    return [name for name in value_names if name not in used]
 
 
 _Buffer = tuple[str, SparkType]
@@ -86,7 +104,7 @@ def _buffers(name: str, result: ResultAlias, schema: StructType, names: Sequence
     return found
 
 
-def _column(name: str, result: ResultAlias, buffers: list[_Buffer]) -> _Compute:
+def _column(name: str, result: ResultAlias, buffers: list[_Buffer]) -> tuple[SparkType, _Compute]:
     (first, kind), *rest = buffers
     second = rest[0][0] if rest else ""
     declared = _parsed(result.type)
@@ -118,7 +136,7 @@ def _column(name: str, result: ResultAlias, buffers: list[_Buffer]) -> _Compute:
             where=f"result {name}",
             fix="Leave the type out, or say which columns it is made of",
         )
-    return compute
+    return made, compute
 
 
 _TAKES: dict[str, str] = {

@@ -27,7 +27,14 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription, StoreDescription
-from understudy_node.serving.results import ResultAlias, ResultError, ResultPrinter, compile_results
+from understudy_node.serving.results import (
+    ResultAlias,
+    ResultError,
+    ResultPrinter,
+    compile_results,
+    result_columns,
+    unused_columns,
+)
 from understudy_shared.errors import SettingsError
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.key_codec import KeyCodec
@@ -70,7 +77,10 @@ class ServedStore:
     key_schema_json: str
     value_schema: StructType
     value_names: tuple[str, ...]
-    result_names: tuple[str, ...]
+    results: tuple[dict[str, str], ...]
+    """Name and type of the result columns; empty when the results are not known."""
+    unnamed: tuple[str, ...]
+    """Value columns that no result is made of, where results are known."""
     print_value: Callable[[bytes], dict[str, object]]
     print_result: ResultPrinter | None
     has_keys: bool
@@ -84,7 +94,8 @@ class ServedStore:
             "operator": self.operator_name,
             "key": self.codec.columns,
             "value": self.value_columns(),
-            **({"result": self.result_names} if self.result_names else {}),
+            **({"result": self.results} if self.results else {}),
+            **({"unnamed": self.unnamed} if self.unnamed else {}),
         }
 
     def value_columns(self) -> list[dict[str, str | bool]]:
@@ -161,7 +172,8 @@ def _serve(operator: OperatorDescription, store: StoreDescription, default: str,
         key_schema_json=family.key_schema,
         value_schema=value_schema,
         value_names=value_names,
-        result_names=tuple(results),
+        results=tuple(result_columns(results, value_schema, value_names)),
+        unnamed=tuple(unused_columns(results, value_schema, value_names)) if results else (),
         print_value=compile_json_printer(value_schema, value_names),
         print_result=print_result,
         has_keys=bool(key_schema.fields),

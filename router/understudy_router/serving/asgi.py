@@ -31,7 +31,7 @@ from understudy_shared.http_edge import (
     without_body,
 )
 from understudy_shared.http_target import split_path
-from understudy_shared.lookup_requests import parse_batch
+from understudy_shared.lookup_requests import batch_longs, longs_as_text, parse_batch
 from understudy_shared.problems import Problem, ProblemError, ProblemType, problem_of
 
 PARSE_SLICE_KEYS = 200
@@ -63,7 +63,7 @@ class LookupsFirst:
                     if scope["method"] == "HEAD":
                         return await self._lookup(raw_path, scope["query_string"], receive, without_body(send))
                     if scope["method"] == "POST" and call == b"lookup":
-                        return await self._batch(raw_path, receive, send)
+                        return await self._batch(raw_path, scope["query_string"], receive, send)
                     allow = "GET, HEAD, POST" if call == b"lookup" else "GET, HEAD"
                     return await self._refuse("lookup", not_allowed(scope["method"], allow), send)
         return await self._app(scope, receive, send)
@@ -85,18 +85,23 @@ class LookupsFirst:
             self.in_flight -= 1
         if isinstance(result, Problem):
             return await self._refuse("lookup", result, send)
-        kind, body = result
-        if kind == FOUND:
+        body = request.head + result.body
+        if request.longs_as_text:
+            body = longs_as_text(body)
+        if result.kind == FOUND:
             self.requests["lookup", "found"] += 1
-            return await send_reply(send, 200, request.head + body, JSON_TYPE)
+            return await send_reply(send, 200, body, JSON_TYPE)
         self.requests["lookup", "absent"] += 1
-        return await send_reply(send, 404, request.head + body, JSON_TYPE)
+        return await send_reply(send, 404, body, JSON_TYPE)
 
-    async def _batch(self, raw_path: bytes, receive: Receive, send: Send) -> None:
+    async def _batch(self, raw_path: bytes, query: bytes, receive: Receive, send: Send) -> None:
         self.in_flight += 1
         try:
             self._refuse_one_too_many()
+            longs = batch_longs(query)
             body = await self._answer_batch(raw_path, receive)
+            if longs:
+                body = longs_as_text(body)
         except UnderstudyError as error:
             return await self._refuse("batch", problem_of(error), send)
         except ReaderLeftError:

@@ -20,6 +20,8 @@ from understudy_shared.lookup_requests import (
     Told,
     encoded_key,
     key_and_told,
+    pop_longs,
+    require_own_position,
     unknown_path,
 )
 from understudy_shared.problems import ProblemError
@@ -37,6 +39,7 @@ class Request(NamedTuple):
     bound: Bound
     keys: tuple[HopKey]
     head: bytes
+    longs_as_text: bool
 
 
 class Reads:
@@ -75,7 +78,7 @@ class Reads:
 
     def bound(self, route: StoreRoute, told: Told) -> Bound:
         """The bound of a reader of a store: an equal one is the same object each time."""
-        bound = self.store_bounds.bound(route.name, told)
+        bound = require_own_position(self.store_bounds.bound(route.name, told), route.application_id)
         if bound == NO_BOUND:
             return NO_BOUND
         if len(self._bounds) >= MAX_BOUNDS:
@@ -87,8 +90,9 @@ class Reads:
             case ["v1", "stores", name, *form] if form and form[0] in {"keys", "lookup"}:
                 route = stores.get(name)
                 row, told = key_and_told(route.codec, form, query)
+                longs = pop_longs(told)
                 key, head = keyed(route, row, self.max_key_bytes)
-                return Request(route, self.bound(route, told), (key,), head)
+                return Request(route, self.bound(route, told), (key,), head, longs)
             case _:
                 raise ProblemError(unknown_path(raw_path))
 

@@ -83,6 +83,10 @@ def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: obje
     Raises SettingsError for a URL that names no Redis.
     """
     _refuse_ambiguous(url)
+    if "://" not in url and not url.startswith("unix:"):
+        whole = masked(f"redis://{url}")
+        what = "the address of the Redis has no scheme"
+        raise SettingsError(what, where=whole.removeprefix("redis://"), fix=f"Write {whole}")
     try:
         told = dict(parse(url))
     except (ValueError, TypeError) as error:

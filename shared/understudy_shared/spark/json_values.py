@@ -159,6 +159,23 @@ def refuse_whole_key(struct_type: StructType, names: Sequence[str], value: objec
     )
 
 
+def refuse_whole_path(
+    struct_type: StructType, names: Sequence[str], segments: Sequence[str], reason: str
+) -> BadKeyError:
+    """A key in path form with the wrong number of segments; the message shows a path that fits."""
+    columns = ", ".join(f"{name} {field.type.name}" for name, field in zip(names, struct_type.fields, strict=True))
+    examples = [example_of(field.type) for field in struct_type.fields]
+    words = [word for each in examples for word in (each.values() if isinstance(each, dict) else (each,))]
+    path = "/".join(word if isinstance(word, str) else orjson.dumps(word).decode() for word in words)
+    given = "/".join(segments)
+    return BadKeyError(
+        f"keys/{given if len(given) <= _SHOWN_CHARACTERS else given[:_SHOWN_CHARACTERS] + '...'} "
+        f"is not a key of this store: {reason}",
+        where=f"columns ({columns})",
+        fix=f"Send a segment for each column, two for a window, as keys/{path}",
+    )
+
+
 def shown(value: object, limit: int = _SHOWN_CHARACTERS) -> str:
     """A value as JSON, cut to a length that fits a message."""
     try:

@@ -18,6 +18,7 @@ from understudy_shared.spark.json_values import (
     compile_segment_parser,
     example_of,
     refuse_whole_key,
+    refuse_whole_path,
 )
 from understudy_shared.spark.murmur3 import compile_row_hash, partition_of
 from understudy_shared.spark.names import unique_names
@@ -106,7 +107,8 @@ class KeyCodec:
             raise self._refuse(segments, f"a path cannot hold {unfit}: use lookup?key= with a JSON key")
         if len(segments) != len(self._segment_parsers):
             takes = len(self._segment_parsers)
-            raise self._refuse(segments, f"it has {len(segments)} path segments, the key takes {takes}")
+            reason = f"it has {len(segments)} path segments, the key takes {takes}"
+            raise refuse_whole_path(self.key, self.names, segments, reason)
         values = [parse(text) for parse, text in zip(self._segment_parsers, segments, strict=True)]
         row: Row = tuple(values) if self._is_flat else self._folded(values)
         return row if self._normalise is None else self._normalise(row)

@@ -52,7 +52,9 @@ def json_parser_of(spark_type: SparkType) -> JsonParser:
         case BooleanType():
             return _boolean
         case IntegralType():
-            return _integral_parser(spark_type)
+            parse_integral = _integral_parser(spark_type)
+            # Text too: that is how `longs=string` prints it, and every printed key can be sent back.
+            return lambda value: parse_integral(_integer_text(value) if isinstance(value, str) else value)
         case FloatType():
             return _float32
         case DoubleType():
@@ -113,9 +115,10 @@ def _boolean(value: object) -> bool:
 
 
 def _boolean_text(text: str) -> bool:
-    if text not in _BOOLEANS:
+    value = _BOOLEANS.get(text.lower())  # Python and Spark write True and TRUE
+    if value is None:
         raise ValueError("it is not true or false")
-    return _BOOLEANS[text]
+    return value
 
 
 def _void(value: object) -> object:

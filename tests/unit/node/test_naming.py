@@ -77,7 +77,7 @@ def test_results_of_the_file_are_read_in_their_order_with_buffers_by_name_or_ind
         '[op0.result]\nz = { function = "sum", buffers = [1] }\na = { function = "count", buffers = ["count"] }\n'
     )
     (store,) = served_stores(description, read_aliases(path)).values()
-    assert store.result_names == ("z", "a")
+    assert [column["name"] for column in store.results] == ["z", "a"]
     assert store.print_result is not None
     assert store.print_result({"count": 2, "total": 9}) == {"z": 9, "a": 2}
 

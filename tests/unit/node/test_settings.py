@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.settings import NodeSettings
 
 
@@ -101,3 +102,27 @@ def test_two_checkpoints_of_one_name_have_directories_of_their_own(
     directories = {NodeSettings(checkpoint=f"/{team}/flights").data_directory for team in ("a", "b")}
     assert len(directories) == 2
     assert all(directory.is_relative_to(tmp_path) for directory in directories)
+
+
+def test_two_nodes_on_one_machine_have_directories_of_their_own_and_the_same_again_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def directory(**settings: object) -> Path:
+        told = {"checkpoint": "/a/flights", "redis": "redis://a", **settings}
+        return ClusterNodeSettings(**told).data_directory  # type: ignore[arg-type]
+
+    nodes: list[dict[str, object]] = [
+        {"port": 7101},
+        {"port": 7102},
+        {"node_id": "a"},
+        {"node_id": "b/../c"},
+        {"node_id": "é" * 200},
+    ]
+    directories = [directory(**node) for node in nodes]
+    assert len(set(directories)) == len(nodes)
+    assert directories == [directory(**node) for node in nodes]
+    assert all(each.parent == tmp_path / "understudy" for each in directories)
+    assert all(len(each.name.encode()) <= 255 for each in directories)
+    assert directory(node_id="a", data_dir=tmp_path / "own") == tmp_path / "own"

@@ -103,7 +103,22 @@ def test_a_store_without_key_columns_says_so() -> None:
     }  # fmt: skip
     assert store_row(store) == ("op1", "stateStoreSave", "(no columns)", "count long", "1", "6")
     assert ("key", "(no columns)", "") in store_fields(store)
+    assert ("result", "not known: what Spark stores is shown", "") in store_fields(store)
     assert ("value", "count", "long, never null") in store_fields(store)
+
+
+def test_a_stores_results_stand_before_what_spark_stores_with_their_types() -> None:
+    store = {
+        "store": "a", "operator": "stateStoreSave", "operator_id": 1, "partitions": 1, "application_id": "flights",
+        "key": [{"name": "k", "type": "string", "example": "text"}], "lineage": "l", "end_offset_position": 6,
+        "value": [{"name": "sum", "type": "double", "nullable": True}, {"name": "n", "type": "long", "nullable": True}],
+        "result": [{"name": "mean", "type": "double"}], "unnamed": ["first"],
+    }  # fmt: skip
+    assert store_row(store)[3] == "mean double"
+    sections = [row[0] for row in store_fields(store) if row[0]]
+    assert sections[:5] == ["store", "operator", "key", "result", "value"]
+    assert ("result", "mean", "double") in store_fields(store)
+    assert ("no result", "first", "") in store_fields(store)
 
 
 def test_an_operator_that_is_not_served_is_listed_with_its_reason() -> None:

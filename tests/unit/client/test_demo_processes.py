@@ -15,7 +15,7 @@ from tests.support.spark_queries import wait_until
 
 from understudy.demo import processes
 from understudy.demo.plan import Part
-from understudy.demo.processes import Child, how_it_ended, is_running, start, stop
+from understudy.demo.processes import Child, how_it_ended, is_running, start, stop, stop_started_by_hand
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
@@ -121,3 +121,27 @@ def test_a_child_that_somebody_else_collects_is_seen_to_end_and_left_to_be_colle
     with subprocess.Popen(["sleep", "600"]) as sleeper:
         assert is_running(sleeper.pid)
         os.kill(sleeper.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("code", [SLEEPER, DEAF], ids=["ends", "does-not-end"])
+def test_a_node_that_the_user_started_again_in_the_demos_folder_is_stopped_and_no_other(
+    code: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "demo"
+    own = _by_hand(code, folder / "node-1")
+    other = _by_hand(code, tmp_path / "demo-of-another" / "node-1")
+    try:
+        assert stop_started_by_hand(folder, limit_s=0.2 if code == DEAF else 30, hurry=never) == [own.pid]
+        assert own.wait(30) == (-signal.SIGKILL if code == DEAF else -signal.SIGTERM)
+        assert other.poll() is None
+    finally:
+        for process in (own, other):
+            process.kill()
+            process.communicate()
+
+
+def _by_hand(code: str, data_dir: Path) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-c", code, "--data-dir", str(data_dir)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process

@@ -178,11 +178,91 @@ def test_the_time_a_server_was_asked_to_wait_is_added_to_the_timeout() -> None:
         held.set()
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://a", "http://", "http://[::1", "http://a:port"])
-def test_an_url_that_is_none_is_wrong_usage(url: str) -> None:
+@pytest.mark.parametrize(
+    "url", ["ftp://a", "http://", "http://[::1", "http://a:port", "a:port", "", "http://a b", "é:1"]
+)
+def test_a_text_that_is_not_a_url_is_wrong_usage(url: str) -> None:
     result = CliRunner().invoke(cli, ["stores", "--url", url])
     assert result.exit_code == ExitCode.USAGE
     assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_server_may_be_named_without_http(end: str) -> None:
+    with canned_server([Canned(FOUND)]) as served:
+        result = CliRunner().invoke(cli, ["get", "s", "k", "--url", served.url.removeprefix("http://") + end])
+    assert result.exit_code == ExitCode.OK
+    assert served.requests == [("GET /v1/stores/s/keys/k", b"")]
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_not_followed(status: int) -> None:
+    with canned_server([Canned(b"{}", status, "text/html")]) as served:
+        result = CliRunner().invoke(cli, ["get", "s", "k", "--url", served.url])
+    assert f"status {status}" in result.stderr
+    assert len(served.requests) == 1
+
+
+def test_loopback_is_asked_directly_whatever_proxy_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    result, _ = run(["get", "aircraft", "N1"], [Canned(FOUND)])
+    assert result.exit_code == ExitCode.OK
+
+
+def test_other_hosts_are_asked_through_the_proxy_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    with canned_server([Canned(FOUND)]) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        result = CliRunner().invoke(cli, ["get", "s", "k", "--url", "http://router.example:8080"])
+    assert result.exit_code == ExitCode.OK
+    assert proxy.requests == [("GET http://router.example:8080/v1/stores/s/keys/k", b"")]
+
+
+RESULT = FOUND.replace(b'"partition":3', b'"result":{"mean":2.5},"partition":3')
+IN_BOTH = [["get", "aircraft", "N1"], ["lookup", "aircraft", '["N1"]'], ["lookup", "aircraft", '["N1"]', '["N1"]']]
+
+
+@pytest.mark.parametrize("form", IN_BOTH, ids=["get", "lookup", "batch"])
+def test_the_result_is_shown_and_what_spark_stores_only_when_asked_for(form: list[str]) -> None:
+    reply = batch(RESULT, RESULT) if len(form) == 4 else Canned(RESULT)
+    plain, _ = run(form, [reply])
+    assert "mean" in plain.stdout
+    assert "count" not in plain.stdout
+    assert "value" not in plain.stdout
+    raw, _ = run([*form, "--raw"], [reply])
+    assert raw.stdout.index("mean") < raw.stdout.index("count")
+
+
+def windowed(watermark: str | None, end: str = "2026-01-01T06:00:00.000000Z", found: bytes = ABSENT) -> bytes:
+    """An answer for a key of a city and a window."""
+    answer = json.loads(found)
+    answer["key"] = {"city": "x", "window": {"start": "2026-01-01T05:00:00.000000Z", "end": end}}
+    return json.dumps(answer | {"watermark": watermark}).encode()
+
+
+PASSED = "has passed the end of this window: Spark has dropped its state"
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_told"),
+    [
+        (windowed("2026-01-01T06:00:00.000000Z"), True),
+        (windowed("2026-01-01T06:00:00.000000Z", end="2026-01-01T06:00:00.000000"), True),
+        (windowed("2026-01-01T05:59:59.999000Z"), False),
+        (windowed(None), False),
+        (windowed("2026-01-01T07:00:00.000000Z", end="soon"), False),
+        (windowed("2026-01-01T07:00:00.000000Z", found=FOUND), False),
+        (ABSENT.replace(b'"watermark":null', b'"watermark":"2026-01-01T07:00:00.000000Z"'), False),
+    ],
+    ids=["at-its-end", "without-a-zone", "before-its-end", "no-watermark", "no-time", "found", "no-window"],
+)
+def test_an_absent_window_that_the_watermark_has_passed_is_explained(answer: bytes, is_told: bool) -> None:
+    status = 200 if json.loads(answer)["found"] else 404
+    single, _ = run(["get", "s", "k"], [Canned(answer, status)])
+    assert (PASSED in single.stdout) == is_told
+    several, _ = run(["lookup", "s", "[1]", "[2]"], [batch(answer, FOUND)])
+    assert (PASSED in several.stdout) == is_told
+    as_json, _ = run(["get", "s", "k", "--json"], [Canned(answer, status)])
+    assert as_json.stdout_bytes.rstrip() == answer.rstrip()
 
 
 BOUNDS = {
@@ -282,14 +362,18 @@ def test_a_line_that_is_not_utf8_is_named() -> None:
     [
         (["get", "s"], "understudy lookup s"),
         (["get", "s", ""], "understudy lookup s"),
-        (["get", "s", "-17"], "put -- before"),
+        (["get", "s", "-17"], "'-17' looks like an option: put -- before"),
+        (["get", "s", "-dash"], "'-dash' looks like an option: put -- before"),
+        (["explain", "s", "--dashes"], "'--dashes' looks like an option: put -- before"),
         (["get", "s", "k", "--max-lagg", "1"], "--max-lag"),
         (["get", "s", "k", "--max-lag", "-1"], "--max-lag"),
         (["lookup", "s"], "--stdin"),
         (["lookup", "s", "[1]", "--stdin"], "one of the two"),
         (["lookup", "s", "N14228"], "is not JSON"),
         (["lookup", "s", "[1]", "{"], "key 2"),
-        (["nonsense"], "No such command"),
+        (["xyz"], "No such command 'xyz'. understudy --help lists"),
+        (["store"], "Did you mean 'stores'?"),
+        (["GET"], "Did you mean 'get'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -144,6 +144,7 @@ def test_the_reason_for_waiting_is_logged_once(caplog: pytest.LogCaptureFixture)
     display = LogDisplay()
     for reason in ("no batch yet", "no batch yet", "the checkpoint is gone"):
         display.show(Standing(reasons=(reason,)))
+    display.show(Standing())  # ready, without a task: nothing is waited for any more
     assert [record.getMessage() for record in caplog.records] == [
         "waiting: no batch yet",
         "waiting: the checkpoint is gone",

@@ -36,10 +36,10 @@ class Ready:
     children: Sequence[Child]
     answers: Sequence[tuple[Example, Mapping[str, Any]]]
     active_pid: int | None
-    """Of the node that is active for the first example's key."""
+    """The process of the node that is active for the first example's key."""
 
 
-class Teller(Protocol):
+class Announcer(Protocol):
     """Says what happens."""
 
     def ready(self, demo: Ready) -> None: ...
@@ -54,7 +54,7 @@ def own_program() -> list[str]:
     return [typed] if Path(typed).name == "understudy" else [*PROGRAM]
 
 
-class TextTeller:
+class TextAnnouncer:
     """For people."""
 
     def __init__(self, program: Sequence[str]) -> None:
@@ -69,7 +69,7 @@ class TextTeller:
         sys.stdout.flush()
 
 
-class JsonTeller:
+class JsonAnnouncer:
     """For programs: `ready` once, then events."""
 
     def __init__(self, clock: Clock) -> None:
@@ -133,7 +133,7 @@ def ready_lines(demo: Ready, program: Sequence[str]) -> list[str]:
 
 
 def died_lines(child: Child, how: str, program: Sequence[str]) -> list[str]:
-    """A part that ended by itself, or that somebody killed."""
+    """A part that ended by itself, or that was killed."""
     lines = [f"{child.part.name} (pid {child.pid}) {how}."]
     if "SIGKILL" not in how and how != "ended":
         lines += [f"  | {line}" for line in child.last_lines()]

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 import orjson
 import pytest
 from click.testing import CliRunner
+from tests.support.command_line import ask
 
 from understudy.commands import cli
 from understudy.welcome import example_target, node_lines, router_lines, url_of, welcome_lines
 from understudy_shared.http_target import parse_query, split_path
 from understudy_shared.words import HostInfo
 
-COMMANDS = ["demo", "serve", "node", "router", "get", "lookup", "explain", "stores", "lag", "drain"]
+COMMANDS = ["demo", "serve", "node", "router", "get", "lookup", "explain", "stores", "lag", "drain", "completion"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -63,7 +64,7 @@ def test_the_help_loads_nothing_heavy() -> None:
         ("fastapi", ["serve", "/nowhere"], "understudy[client,node]"),
         ("redis", ["node", "/nowhere"], "understudy[client,node]"),
         ("redis", ["router"], "understudy[client,router]"),
-        ("pyspark", ["demo"], "understudy[demo,node,router,pipeline,spark]"),
+        ("pyspark", ["demo"], "understudy[all]"),
     ],
     ids=["client", "serve", "node", "router", "demo"],
 )
@@ -86,6 +87,31 @@ WINDOW = {
 ARRAY = {"name": "items", "type": "array<string>", "example": ["text"]}
 
 
+def test_a_lookup_loads_nothing_heavy() -> None:
+    told = python(
+        "import sys\nfrom understudy.commands import cli\n"
+        "try:\n    cli(['get', 's', 'k', '--url', 'http://127.0.0.1:1'])\nexcept SystemExit as end:\n"
+        "    print('code', end.code, 'heavy:', {'rich', 'httpx', 'pydantic', 'asyncio', 'difflib'} & set(sys.modules))"
+    )
+    assert "code 4 heavy: set()" in told
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_given_a_script_that_completes_understudy(shell: str) -> None:
+    script = CliRunner().invoke(cli, ["completion", shell])
+    assert script.exit_code == 0
+    assert f"_UNDERSTUDY_COMPLETE={shell}_complete" in script.output
+
+
+def test_the_shells_question_is_answered_with_commands_and_options() -> None:
+    def completed(words: str, at: int) -> str:
+        variables = {"_UNDERSTUDY_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+        return ask(variables=variables).stdout
+
+    assert completed("understudy st", 1) == "plain,stores\n"
+    assert "plain,--max-lag\n" in completed("understudy get --max", 2)
+
+
 def store(*columns: Mapping[str, object]) -> dict[str, object]:
     """A store as `/v1/stores` describes it."""
     return {"store": "by/tail", "operator": "stateStoreSave", "partitions": 3, "key": list(columns)}
@@ -102,6 +128,13 @@ def test_an_example_takes_the_exact_form_where_it_must(columns: tuple[Mapping[st
     path, _, query = example_target(store(*columns)).partition("?")
     assert split_path(path.encode()) == ["v1", "stores", "by/tail", "lookup"]
     assert orjson.loads(parse_query(query.encode())["key"]) == [column["example"] for column in columns]
+
+
+def test_an_example_is_a_key_that_exists_where_the_node_found_one() -> None:
+    described = store(STRING, WINDOW) | {"existing_key": {"tailnum": "N1", "window": {"start": "a", "end": "b"}}}
+    assert split_path(example_target(described).encode())[4:] == ["N1", "a", "b"]
+    nulls = store(STRING) | {"existing_key": {"tailnum": None}}
+    assert orjson.loads(parse_query(example_target(nulls).partition("?")[2].encode())["key"]) == [None]
 
 
 @pytest.mark.parametrize(

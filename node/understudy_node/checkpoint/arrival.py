@@ -1,0 +1,61 @@
+"""Waits for a checkpoint that is not there yet: a query makes it when it starts, which may be after the node.
+
+Only what a query that starts leaves behind is waited for: no folder, an empty one, or Spark's folders without a batch.
+Everything else that is not a checkpoint is refused at once, because it will never be one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
+from understudy_node.checkpoint.logs import batch_ids
+from understudy_shared.clock import Clock
+from understudy_shared.errors import NotACheckpointError
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.25
+FIRST_REPEAT_MS = 10_000
+MAX_REPEAT_MS = 600_000
+"""The wait is logged at once, again after ten seconds, and then after twice as long each time, up to ten minutes."""
+_SPARKS = frozenset({"metadata", "offsets", "commits", "sources", "state"})
+
+
+def wait_for_checkpoint(
+    files: CheckpointFiles, clock: Clock, *, limit_ms: int | None, sleep: Callable[[float], None]
+) -> None:
+    """Return when the query has made its checkpoint, or when what is there will never be one: opening it says why.
+
+    Raises NotACheckpointError after `limit_ms`; None waits without a limit. Errors of the storage propagate.
+    """
+    began_ms = clock.monotonic_ms()
+    say_at_ms, gap_ms = began_ms, FIRST_REPEAT_MS
+    while is_awaited(files):
+        now_ms = clock.monotonic_ms()
+        if limit_ms is not None and now_ms - began_ms >= limit_ms:
+            raise NotACheckpointError(
+                "there is no checkpoint",
+                where=files.url,
+                fix="Give the checkpointLocation of the query's writeStream, start the query, or wait longer with "
+                "--checkpoint-wait-ms",
+            )
+        if now_ms >= say_at_ms:
+            log.warning(
+                "waiting: there is no checkpoint at %s yet. Start the query, or check the path", files.url,
+                extra={"action": "no-checkpoint"},
+            )  # fmt: skip
+            say_at_ms, gap_ms = now_ms + gap_ms, min(2 * gap_ms, MAX_REPEAT_MS)
+        sleep(LOOK_EVERY_S)
+
+
+def is_awaited(files: CheckpointFiles) -> bool:
+    """Whether a query that starts may still make its checkpoint here."""
+    if isinstance(files, LocalFiles) and Path(files.url).is_file():
+        return False
+    names = {name for name in files.list("") or () if not name.startswith(".")}
+    if "metadata" in names:
+        return False
+    return names <= _SPARKS and not batch_ids(files.list("offsets") or ()) and "state" not in names

@@ -1,0 +1,77 @@
+"""A checkpoint that is not there yet is waited for; what will never be one is refused by whoever opens it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from understudy_node.checkpoint.arrival import wait_for_checkpoint
+from understudy_node.checkpoint.files import LocalFiles
+from understudy_shared.errors import NotACheckpointError
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+    def wall_us(self) -> int:
+        return 0
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ms += seconds * 1000
+
+
+def test_a_checkpoint_that_comes_later_is_waited_for_with_words_that_come_less_and_less_often(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, folder = Clock(), tmp_path / "later"
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if clock.now_ms > 3_600_000:
+            (folder / "offsets").mkdir(parents=True, exist_ok=True)
+            (folder / "metadata").write_text("{}")
+
+    with caplog.at_level(logging.WARNING):
+        wait_for_checkpoint(LocalFiles(folder), clock, limit_ms=None, sleep=sleep)
+    said = [record.getMessage() for record in caplog.records]
+    assert 5 < len(said) < 15
+    assert set(said) == {f"waiting: there is no checkpoint at {folder} yet. Start the query, or check the path"}
+
+
+@pytest.mark.parametrize("limit_ms", [0, 5_000])
+def test_the_wait_ends_when_its_limit_is_over(tmp_path: Path, limit_ms: int) -> None:
+    clock = Clock()
+    with pytest.raises(NotACheckpointError, match="there is no checkpoint"):
+        wait_for_checkpoint(LocalFiles(tmp_path / "never"), clock, limit_ms=limit_ms, sleep=clock.sleep)
+    assert clock.now_ms - limit_ms < 300
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [["part-0.parquet"], ["metadata"], ["metadata", "offsets/0"], ["offsets/0", "commits/0"], ["state/0/0/1.delta"]],
+    ids=["table", "no-batch-yet", "checkpoint", "metadata-lost", "only-state"],
+)
+def test_what_is_there_is_not_waited_for(tmp_path: Path, paths: list[str]) -> None:
+    for path in paths:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("")
+    clock = Clock()
+    wait_for_checkpoint(LocalFiles(tmp_path), clock, limit_ms=60_000, sleep=clock.sleep)
+    assert clock.now_ms == 0
+
+
+@pytest.mark.parametrize("paths", [["offsets"], ["commits", "offsets", ".metadata.tmp"], []])
+def test_the_folders_of_a_query_that_starts_are_waited_for(tmp_path: Path, paths: list[str]) -> None:
+    for path in paths:
+        (tmp_path / path).mkdir()
+    clock = Clock()
+    with pytest.raises(NotACheckpointError):
+        wait_for_checkpoint(LocalFiles(tmp_path), clock, limit_ms=1_000, sleep=clock.sleep)

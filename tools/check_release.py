@@ -1,0 +1,85 @@
+"""Checks what `make release` built, without a network: what an installer needs is in it, and nothing points outside.
+
+    python tools/check_release.py dist
+
+Prints each file with its size and what is in it. Exit code 1 names everything that is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+MAX_WHEEL_BYTES = 2_000_000
+"""Four times what it is: a folder that does not belong in it would show."""
+REQUIRED = ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type")
+
+
+def main() -> int:
+    """Check the newest wheel and source archive in the folder that is named."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "dist")
+    project = tomllib.loads(Path("pyproject.toml").read_text())
+    stem = f"{project['project']['name']}-{project['project']['version']}"
+    wheel, archive = folder / f"{stem}-py3-none-any.whl", folder / f"{stem}.tar.gz"
+    missing = [str(path) for path in (wheel, archive) if not path.is_file()]
+    problems = [f"there is no {path}" for path in missing] or wheel_problems(wheel, project) + archive_problems(archive)
+    for problem in problems:
+        _say(f"wrong: {problem}")
+    if not problems:
+        for path in (wheel, archive):
+            _say(f"{path}  {path.stat().st_size / 1000:.0f} kB")
+        _say(f"try it: pip install '{wheel}[all]'; understudy demo")
+    return 1 if problems else 0
+
+
+def wheel_problems(wheel: Path, project: dict[str, dict[str, object]]) -> list[str]:
+    """What keeps a wheel from being installed, typed or found."""
+    said, tool = project["project"], project["tool"]
+    packages = [Path(each).name for each in tool["hatch"]["build"]["targets"]["wheel"]["packages"]]  # type: ignore[index]
+    with zipfile.ZipFile(wheel) as files:
+        names = set(files.namelist())
+        info = next(name for name in names if name.endswith(".dist-info/METADATA")).removesuffix("METADATA")
+        metadata = Parser().parsestr(files.read(info + "METADATA").decode())
+        entry_points = files.read(info + "entry_points.txt").decode()
+        broken = files.testzip()
+    problems = [f"{wheel.name}: {broken} is damaged"] if broken else []
+    problems += [f"{package} has no py.typed" for package in packages if f"{package}/py.typed" not in names]
+    problems += [f"{package} is not in it" for package in packages if f"{package}/__init__.py" not in names]
+    foreign = sorted({name.partition("/")[0] for name in names} - {*packages, info.rstrip("/")})
+    problems += [f"{name} does not belong in a wheel" for name in foreign]
+    problems += [f"the metadata lacks {field}" for field in REQUIRED if not metadata[field]]
+    problems += [f"the entry point {name} is missing" for name in ("understudy", "serve", "node", "router")
+                 if f"\n{name} = " not in entry_points]  # fmt: skip
+    problems += _extra_problems(metadata, said)
+    if wheel.stat().st_size > MAX_WHEEL_BYTES:
+        problems.append(f"{wheel.name} has {wheel.stat().st_size} bytes, above {MAX_WHEEL_BYTES}")
+    return problems
+
+
+def _extra_problems(metadata: Message, said: dict[str, object]) -> list[str]:
+    """`all` names every other extra, so that no part of it needs a second install."""
+    extras = set(metadata.get_all("Provides-Extra") or [])
+    everything = next((each for each in said["optional-dependencies"]["all"]), "")  # type: ignore[index]
+    lacking = sorted(extra for extra in extras - {"all"} if extra not in everything)
+    return [f"the extra `all` lacks {', '.join(lacking)}"] if lacking else []
+
+
+def archive_problems(archive: Path) -> list[str]:
+    """What keeps a source archive from being built again."""
+    with tarfile.open(archive) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    needed = ("LICENSE", "README.md", "pyproject.toml", "PKG-INFO")
+    return [f"{archive.name} lacks {name}" for name in needed if name not in names]
+
+
+def _say(line: str) -> None:
+    print(line)  # noqa: T201  # a tool for people
+
+
+if __name__ == "__main__":
+    sys.exit(main())
