@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from understudy_pipeline.aligned.source import AlignedSource
-    from understudy_pipeline.announcing import Announced, announce
+    from understudy_pipeline.announcing.announcer import Announced, announce
 
 __all__ = ["AlignedSource", "Announced", "announce"]
 
-_HOMES = {"AlignedSource": "aligned.source", "Announced": "announcing", "announce": "announcing"}
+_HOMES = {"AlignedSource": "aligned.source", "Announced": "announcing.announcer", "announce": "announcing.announcer"}
 
 
 def __getattr__(name: str) -> object:

@@ -17,7 +17,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.support.aligned_spark import (
+from tests.support.spark.aligned_queries import (
     QUICK,
     InputLogs,
     Kept,

@@ -9,20 +9,22 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from tests.support.kafka_broker import KafkaBroker
-from tests.support.kafka_talk import Reading, begin_transaction, produce
+from tests.support.kafka.broker import KafkaBroker
+from tests.support.kafka.clients import Reading, begin_transaction, produce
 from tests.support.spark_queries import wait_until
 
-from understudy_pipeline.aligned.records import Cursor, TopicPartition
-from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
+from understudy_pipeline.inputs.kafka_input import KafkaInput
+from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import DataLostError, Range, UnknownTopicError
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
 
 END_S = 30
 
 
 @contextmanager
 def reading(config: KafkaConfig) -> Iterator[Reading]:
-    reads = Reading(config.open())
+    reads = Reading(KafkaInput(config))
     try:
         yield reads
     finally:
@@ -42,7 +44,7 @@ def span(where: TopicPartition, start: int, end: int) -> Range:
 
 def read_range(config: KafkaConfig, wanted: Range) -> list[int]:
     """Offsets that a fresh reader finds in it."""
-    reader = config.open_reader()
+    reader = open_reader(config)
     try:
         return [offset for rows in reader.read(wanted) for offset in rows["ordinal"].to_pylist()]
     finally:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.inputs.records import TopicPartition
 
 
 class Queue(NamedTuple):
@@ -24,16 +24,16 @@ class Queue(NamedTuple):
     """Effective times, ascending; may be empty."""
 
     @property
-    def tie(self) -> tuple[int, int]:
+    def tie_breaker(self) -> tuple[int, int]:
         """Of two records of one time, that with the lesser one comes first. No two queues of a task share it."""
         return self.rank, self.partition.partition
 
 
-class _Place(NamedTuple):
+class _MergePosition(NamedTuple):
     """In merge order: behind the last record of this time and tie."""
 
     time_ms: int
-    tie: tuple[int, int]
+    tie_breaker: tuple[int, int]
 
 
 def ready_counts(queues: Sequence[Queue], may_pass: Set[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -43,11 +43,11 @@ def ready_counts(queues: Sequence[Queue], may_pass: Set[TopicPartition]) -> Mapp
         return {queue.partition: 0 for queue in queues}
     if not holding:
         return {queue.partition: len(queue.times_ms) for queue in queues}
-    end = min(_last_place(queue) for queue in holding)
+    end = min(_last_position(queue) for queue in holding)
     return {queue.partition: _count_up_to(end, queue) for queue in queues}
 
 
-def first_counts(
+def limit_counts(
     queues: Sequence[Queue], counts: Mapping[TopicPartition, int], limit: int
 ) -> Mapping[TopicPartition, int]:
     """Of the first `counts` records of each queue of a task: those that are among the first `limit` in merge order."""
@@ -56,17 +56,17 @@ def first_counts(
     if limit == 0:
         return dict.fromkeys(counts, 0)
     heads = [queue._replace(times_ms=queue.times_ms[: min(counts[queue.partition], limit)]) for queue in queues]
-    last_ms = _time_of(limit, [head.times_ms for head in heads if len(head.times_ms)])
+    last_ms = _time_of_nth(limit, [head.times_ms for head in heads if len(head.times_ms)])
     taken = {head.partition: int(head.times_ms.searchsorted(last_ms, "left")) for head in heads}
     left = limit - sum(taken.values())
-    for head in sorted(heads, key=lambda head: head.tie):
+    for head in sorted(heads, key=lambda head: head.tie_breaker):
         more = min(left, int(head.times_ms.searchsorted(last_ms, "right")) - taken[head.partition])
         taken[head.partition] += more
         left -= more
     return taken
 
 
-def counts_behind(queues: Sequence[Queue], counts: Mapping[TopicPartition, int], passed: Set[TopicPartition]) -> int:
+def count_enforced(queues: Sequence[Queue], counts: Mapping[TopicPartition, int], passed: Set[TopicPartition]) -> int:
     """Of a prefix, the first `counts` records of each queue of a task: those after one of `passed` has run out.
 
     Kafka's enforced processing: one for each record, however many inputs had nothing by then.
@@ -76,20 +76,20 @@ def counts_behind(queues: Sequence[Queue], counts: Mapping[TopicPartition, int],
         return 0
     if any(not len(queue.times_ms) for queue in ending):
         return sum(counts.values())
-    first = min(_last_place(queue) for queue in ending)
+    first = min(_last_position(queue) for queue in ending)
     return sum(max(0, counts[queue.partition] - _count_up_to(first, queue)) for queue in queues)
 
 
-def _last_place(queue: Queue) -> _Place:
-    return _Place(int(queue.times_ms[-1]), queue.tie)
+def _last_position(queue: Queue) -> _MergePosition:
+    return _MergePosition(int(queue.times_ms[-1]), queue.tie_breaker)
 
 
-def _count_up_to(place: _Place, queue: Queue) -> int:
-    side: Literal["left", "right"] = "right" if queue.tie <= place.tie else "left"
+def _count_up_to(place: _MergePosition, queue: Queue) -> int:
+    side: Literal["left", "right"] = "right" if queue.tie_breaker <= place.tie_breaker else "left"
     return int(queue.times_ms.searchsorted(place.time_ms, side))
 
 
-def _time_of(number: int, heads: Sequence[NDArray[np.int64]]) -> int:
+def _time_of_nth(number: int, heads: Sequence[NDArray[np.int64]]) -> int:
     """The time of the record of that number, from 1, over heads that are not empty and have that many."""
     low, high = min(int(times[0]) for times in heads), max(int(times[-1]) for times in heads)
     while low < high:

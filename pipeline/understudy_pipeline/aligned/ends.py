@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import InputConfig
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
 
 def current_ends(inputs: Sequence[InputConfig], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
     """Asks each server, on connections of its own. Raises InputError when one does not answer within the time."""
     ends: dict[TopicPartition, Cursor] = {}
     for config in inputs:
-        asked = config.open()
+        asked = open_input(config)
         try:
             counts = asked.partitions(timeout_ms=timeout_ms)
             partitions = [TopicPartition(topic, p) for topic, count in counts.items() for p in range(count)]

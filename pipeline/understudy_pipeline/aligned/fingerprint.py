@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from understudy_pipeline.aligned.offset import OffsetError
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.timestamps import RECORD
+from understudy_pipeline.inputs.timestamps import RECORD
 
 _TOPICS = "topics"
 _ENTRY_FIELDS = ("key_field", "value_field")

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.inputs.records import TopicPartition
 
 NEVER_WAIT = -1
 """As `max_task_idle_ms`: inputs are given up on at once, whatever is known of them."""
 
 
-class Seen(NamedTuple):
+class InputState(NamedTuple):
     """An input at one moment."""
 
     empty: bool
@@ -28,7 +28,7 @@ class Seen(NamedTuple):
     """It gives no more to this query, whatever its lag: the end that was set when the query started is reached."""
 
 
-class Judgement(NamedTuple):
+class IdleDecision(NamedTuple):
     """`deadlines` go into the next call: from when on each empty input is no longer waited for, on the caller's clock.
 
     `may_pass` are inputs that hold nobody up once they have nothing left, also those that still have something.
@@ -38,13 +38,13 @@ class Judgement(NamedTuple):
     may_pass: frozenset[TopicPartition]
 
 
-def judge(
+def decide_idle(
     deadlines: Mapping[TopicPartition, float],
-    observed: Mapping[TopicPartition, Seen],
+    observed: Mapping[TopicPartition, InputState],
     *,
     max_task_idle_ms: int,
     now_ms: float,
-) -> Judgement:
+) -> IdleDecision:
     """What is known of every input by now.
 
     An input has a deadline for as long as it is seen empty and caught up (lag 0), counted from the first such moment.
@@ -53,7 +53,7 @@ def judge(
     """
     assert max_task_idle_ms >= NEVER_WAIT, "other negative values are refused with the options"
     if max_task_idle_ms == NEVER_WAIT:
-        return Judgement({}, frozenset(observed))
+        return IdleDecision({}, frozenset(observed))
     kept: dict[TopicPartition, float] = {}
     may_pass = {partition for partition, seen in observed.items() if seen.finished}
     for partition, seen in observed.items():
@@ -65,9 +65,9 @@ def judge(
             may_pass.add(partition)
         if seen.empty:
             kept[partition] = deadline_ms
-    return Judgement(kept, frozenset(may_pass))
+    return IdleDecision(kept, frozenset(may_pass))
 
 
-def _is_caught_up(seen: Seen) -> bool:
+def _is_caught_up(seen: InputState) -> bool:
     """No number means "unknown", so one below 0, which Kafka's consumer can tell for a moment, is 0."""
     return seen.lag is not None and seen.lag <= 0

@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from understudy_pipeline.aligned.option_values import GivenOptions
 from understudy_pipeline.aligned.paths import local_path
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.protocol import InputConfig
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 
 KAFKA_PROPERTIES = "kafka."
 """What follows is handed to librdkafka."""
 
 KINDS = ("kafka", "redis", "files")
-OF_REDIS = ("partitions", "key_field", "value_field")
-INPUT_OPTIONS = frozenset({"topics", *KINDS, *OF_REDIS})
+REDIS_OPTIONS = ("partitions", "key_field", "value_field")
+INPUT_OPTIONS = frozenset({"topics", *KINDS, *REDIS_OPTIONS})
 
 
 class ParsedInputs(NamedTuple):
@@ -45,7 +45,7 @@ class SharedOptions:
 def parse_inputs(options: GivenOptions, shared: SharedOptions) -> ParsedInputs:
     """One input per server that was given. Raises SettingsError."""
     servers = {kind: server for kind in KINDS if (server := options.text(kind)) is not None}
-    _refuse_options_without_server(options, servers)
+    _check_options_have_server(options, servers)
     kinds = _topic_kinds(options.text("topics"), servers)
     idle = [kind for kind in servers if kind not in kinds.values()]
     if idle:
@@ -55,13 +55,15 @@ def parse_inputs(options: GivenOptions, shared: SharedOptions) -> ParsedInputs:
             fix=f"Leave the option out, or name a topic of it, like {idle[0]}:<topic>",
         )
     inputs = tuple(
-        _made(kind, options, servers[kind], tuple(topic for topic, of in kinds.items() if of == kind), shared)
+        _make_config(kind, options, servers[kind], tuple(topic for topic, of in kinds.items() if of == kind), shared)
         for kind in dict.fromkeys(kinds.values())
     )
     return ParsedInputs(inputs, tuple(kinds), tuple(kinds.values()))
 
 
-def _made(kind: str, options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
+def _make_config(
+    kind: str, options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions
+) -> InputConfig:
     try:
         return _MAKERS[kind](options, server, topics, shared)
     except ImportError as error:
@@ -72,14 +74,14 @@ def _made(kind: str, options: GivenOptions, server: str, topics: tuple[str, ...]
         ) from error
 
 
-def _refuse_options_without_server(options: GivenOptions, servers: Mapping[str, str]) -> None:
+def _check_options_have_server(options: GivenOptions, servers: Mapping[str, str]) -> None:
     if not servers:
         raise SettingsError(
             "no input is given",
             where="format understudy",
             fix="Set at least one of kafka (bootstrap servers), redis (a URL) and files (a folder)",
         )
-    of = {"kafka": [KAFKA_PROPERTIES + name for name in options.below(KAFKA_PROPERTIES)], "redis": OF_REDIS}
+    of = {"kafka": [KAFKA_PROPERTIES + name for name in options.below(KAFKA_PROPERTIES)], "redis": REDIS_OPTIONS}
     for kind, names in of.items():
         for name in names:
             if name in options and kind not in servers:
@@ -123,7 +125,7 @@ Make = Callable[[GivenOptions, str, tuple[str, ...], SharedOptions], InputConfig
 
 
 def _kafka(options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
-    from understudy_pipeline.inputs.kafka import KafkaConfig  # noqa: PLC0415  # see above
+    from understudy_pipeline.inputs.kafka_config import KafkaConfig  # noqa: PLC0415  # see above
 
     return KafkaConfig(
         servers=server,

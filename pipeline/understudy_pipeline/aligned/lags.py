@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.inputs.records import TopicPartition
 
 
 class Lag(NamedTuple):
@@ -26,11 +26,11 @@ class Lags:
         self._max_age_ms = max_age_ms
         self._answers: dict[TopicPartition, tuple[int, float]] = {}
 
-    def answered(self, lags: Mapping[TopicPartition, int], *, asked_ms: float) -> None:
+    def update(self, lags: Mapping[TopicPartition, int], *, asked_ms: float) -> None:
         """Of a turn that began at `asked_ms`. Partitions without an entry keep what was known of them."""
         self._answers.update((partition, (max(0, lag), asked_ms)) for partition, lag in lags.items())
 
-    def advanced(self, partition: TopicPartition, records: int) -> None:
+    def subtract_fetched(self, partition: TopicPartition, records: int) -> None:
         """So many more were fetched: an answer that knew of fewer says nothing of what is behind them."""
         if partition in self._answers:
             lag, asked_ms = self._answers.pop(partition)

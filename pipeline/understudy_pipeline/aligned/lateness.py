@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy_pipeline.aligned.records import NO_TIME_MS
+from understudy_pipeline.inputs.records import NO_TIME_MS
 
 
 class Taken(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.inputs.opening import open_input
 from understudy_shared.errors import SettingsError
 
 
@@ -17,7 +18,7 @@ def check_inputs(options: AlignedOptions) -> Mapping[str, int]:
     """
     counts: dict[str, int] = {}
     for config in options.inputs:
-        opened = config.open()
+        opened = open_input(config)
         try:
             counts |= opened.partitions(timeout_ms=options.request_timeout_ms)
         finally:

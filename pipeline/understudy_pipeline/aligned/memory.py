@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.inputs.records import TopicPartition
 
 UNKNOWN_RECORD_BYTES = 64 << 10
 """Of a partition's records before the first came: few are as large, so that its first fetch is none too many."""
@@ -22,14 +22,14 @@ FETCHES_PER_SHARE = 4
 """One fetch of all partitions of a task brings about a quarter of its share: by so much the bound is soft."""
 
 
-class Held(NamedTuple):
+class Buffered(NamedTuple):
     """What is fetched of a partition and in no batch yet."""
 
     bytes: int
     records: int
 
 
-NOTHING = Held(0, 0)
+NOTHING = Buffered(0, 0)
 
 
 def share_bytes(max_bytes: int, tasks: int) -> int:
@@ -37,8 +37,8 @@ def share_bytes(max_bytes: int, tasks: int) -> int:
     return max_bytes // max(1, tasks)
 
 
-def pauses(
-    held: Mapping[TopicPartition, Held],
+def paused_partitions(
+    held: Mapping[TopicPartition, Buffered],
     tasks: Mapping[int, Sequence[TopicPartition]],
     *,
     max_bytes: int,

@@ -56,36 +56,38 @@ class PlannerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Kafka's names; those that Kafka ends in `-total` and does not count up are gauges here too."""
-        told = self._snapshot()
-        yield _gauge("input_buffer_bytes_total", "Bytes of records that are in no batch yet", told.input_buffer_bytes)
-        yield _gauge("input_buffer_records", "Records that are in no batch yet", told.input_buffer_records)
-        yield _counter(
-            "enforced_processing", "Records taken while an input was given up on", told.enforced_processing_total
+        metrics = self._snapshot()
+        yield _gauge(
+            "input_buffer_bytes_total", "Bytes of records that are in no batch yet", metrics.input_buffer_bytes
         )
-        yield _gauge("enforced_processing_rate", "The same per second", told.enforced_processing_rate)
-        yield _counter("undecodable", "Records whose time could not be told", told.undecodable_total)
-        yield _counter("batches", "Micro-batches", told.batches_total)
-        yield _gauge("partitions", "Partitions that are read", told.partitions)
-        yield _gauge("paused_partitions", "Partitions that memory has no room for", len(told.paused))
+        yield _gauge("input_buffer_records", "Records that are in no batch yet", metrics.input_buffer_records)
+        yield _counter(
+            "enforced_processing", "Records taken while an input was given up on", metrics.enforced_processing_total
+        )
+        yield _gauge("enforced_processing_rate", "The same per second", metrics.enforced_processing_rate)
+        yield _counter("undecodable", "Records whose time could not be metrics", metrics.undecodable_total)
+        yield _counter("batches", "Micro-batches", metrics.batches_total)
+        yield _gauge("partitions", "Partitions that are read", metrics.partitions)
+        yield _gauge("paused_partitions", "Partitions that memory has no room for", len(metrics.paused))
         for name, value, text in (
-            ("poll_records_avg", told.poll_records_avg, "Records of a micro-batch"),
-            ("poll_records_max", told.poll_records_max, "Records of the largest micro-batch"),
-            ("record_lateness_avg_ms", told.record_lateness_avg_ms, "Time of records behind stream time"),
-            ("record_lateness_max_ms", told.record_lateness_max_ms, "Time of the latest record behind stream time"),
+            ("poll_records_avg", metrics.poll_records_avg, "Records of a micro-batch"),
+            ("poll_records_max", metrics.poll_records_max, "Records of the largest micro-batch"),
+            ("record_lateness_avg_ms", metrics.record_lateness_avg_ms, "Time of records behind stream time"),
+            ("record_lateness_max_ms", metrics.record_lateness_max_ms, "Time of the latest record behind stream time"),
         ):
             if value is not None:
                 yield _gauge(name, text, value)
-        yield from self._labelled(told)
+        yield from self._labelled(metrics)
 
-    def _labelled(self, told: PlannerMetrics) -> Iterator[Metric]:
+    def _labelled(self, metrics: PlannerMetrics) -> Iterator[Metric]:
         lags = GaugeMetricFamily(
             f"{_PREFIX}current_lag", "Records that are not fetched yet, if known", labels=("topic", "partition")
         )
-        for tp, lag in sorted(told.lags.items()):
+        for tp, lag in sorted(metrics.lags.items()):
             lags.add_metric((tp.topic, str(tp.partition)), lag.records)
         yield lags
         away = GaugeMetricFamily(f"{_PREFIX}input_away_ms", "How long a server did not answer", labels=("server",))
-        for server, each in sorted(told.away.items()):
+        for server, each in sorted(metrics.outages.items()):
             away.add_metric((server,), each.since_ms)
         yield away
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from understudy_pipeline.aligned.records import NO_TIME_MS, Cursor, TopicPartition
+from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_shared.errors import UnderstudyError
 
 FORMAT = 1

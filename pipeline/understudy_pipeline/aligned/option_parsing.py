@@ -16,7 +16,7 @@ from understudy_pipeline.aligned.input_options import INPUT_OPTIONS, KAFKA_PROPE
 from understudy_pipeline.aligned.option_values import GivenOptions
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.paths import local_path
-from understudy_pipeline.aligned.timestamps import RECORD, TimestampRule
+from understudy_pipeline.inputs.timestamps import RECORD, TimestampRule
 from understudy_shared.errors import SettingsError
 from understudy_shared.renamed import resolve
 

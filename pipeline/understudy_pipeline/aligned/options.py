@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.protocol import InputConfig
+from understudy_pipeline.inputs.timestamps import TimestampRule
 
 MIB = 1 << 20
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.ahead import ReadAhead
-from understudy_pipeline.aligned.desk import Away
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.lateness import Lateness
 from understudy_pipeline.aligned.offset import SourceOffset
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.aligned.read_ahead import ReadAhead
+from understudy_pipeline.aligned.shared_read_ahead import Outage
+from understudy_pipeline.inputs.records import TopicPartition
 
 WINDOW_MS = 30_000
 MAX_SAMPLES = 10_000
@@ -83,7 +83,7 @@ class PlannerMetrics:
     partitions: int
     """0 until those of every topic are known."""
 
-    away: Mapping[str, Away] = field(default_factory=dict)
+    outages: Mapping[str, Outage] = field(default_factory=dict)
     """Servers that do not answer."""
 
     def as_json(self) -> dict[str, object]:
@@ -98,7 +98,10 @@ class PlannerMetrics:
             "partitions": self.partitions,
             "paused-partitions": [str(tp) for tp in self.paused],
             "current-lag": {str(tp): lag.records for tp, lag in self.lags.items()},
-            "away": {server: {"since-ms": away.since_ms, "error": away.error} for server, away in self.away.items()},
+            "away": {
+                server: {"since-ms": outages.since_ms, "error": outages.error}
+                for server, outages in self.outages.items()
+            },
         }
         return told | {name: value for name, value in self._windowed().items() if value is not None}
 
@@ -112,7 +115,7 @@ class PlannerMetrics:
 
 
 def measure(
-    ahead: ReadAhead, window: Window, offset: SourceOffset, *, away: Mapping[str, Away], now_ms: float
+    ahead: ReadAhead, window: Window, offset: SourceOffset, *, outages: Mapping[str, Outage], now_ms: float
 ) -> PlannerMetrics:
     """Of a planner that stands at `offset`."""
     samples = window.samples(now_ms)
@@ -132,5 +135,5 @@ def measure(
         lags={tp: lag for tp, lag in lags.items() if lag is not None},
         paused=sorted(ahead.paused()),
         partitions=len(ahead.retained),
-        away=away,
+        outages=outages,
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.cut import Queue, first_counts
-from understudy_pipeline.aligned.plan import Batch
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.aligned.batch_plan import Batch
+from understudy_pipeline.aligned.cut import Queue, limit_counts
 from understudy_pipeline.aligned.retained import Retained
+from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.errors import UnderstudyError
 
 
@@ -38,8 +38,8 @@ def before_poison(
         if found is None:
             continue
         if found.before == 0:
-            raise _refused(retained[found.partition], found.place)
-        taken.update(first_counts(queues, counts, found.before))
+            raise _undecodable_error(retained[found.partition], found.place)
+        taken.update(limit_counts(queues, counts, found.before))
         enforced[task] = min(enforced[task], found.before)
     return batch._replace(taken={tp: count for tp, count in taken.items() if count}, enforced=enforced)
 
@@ -51,23 +51,23 @@ def _first_poison(
     for queue in queues:
         place = retained[queue.partition].first_undecodable(counts[queue.partition])
         if place is not None:
-            found.append(_Poison(_before(queues, counts, queue, place), queue.partition, place))
+            found.append(_Poison(_records_before(queues, counts, queue, place), queue.partition, place))
     return min(found, default=None)
 
 
-def _before(queues: Sequence[Queue], counts: Mapping[TopicPartition, int], poisoned: Queue, place: int) -> int:
+def _records_before(queues: Sequence[Queue], counts: Mapping[TopicPartition, int], poisoned: Queue, place: int) -> int:
     time_ms = poisoned.times_ms[place]
     return place + sum(
         min(
             counts[queue.partition],
-            int(queue.times_ms.searchsorted(time_ms, "right" if queue.tie < poisoned.tie else "left")),
+            int(queue.times_ms.searchsorted(time_ms, "right" if queue.tie_breaker < poisoned.tie_breaker else "left")),
         )
         for queue in queues
         if queue.partition != poisoned.partition
     )
 
 
-def _refused(held: Retained, place: int) -> UndecodableError:
+def _undecodable_error(held: Retained, place: int) -> UndecodableError:
     return UndecodableError(
         "the time of a record cannot be told",
         where=f"topic {held.partition.topic}, partition {held.partition.partition}, offset {held.offset(place)}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from understudy_pipeline.aligned.desk import AskCounts, Desk, Fetch, Seek
+from understudy_pipeline.aligned.shared_read_ahead import CountPartitions, Fetch, Seek, SharedReadAhead
 from understudy_pipeline.inputs.protocol import Input, InputError
 from understudy_shared.clock import Clock
 
@@ -25,8 +25,10 @@ REST_MS = 100
 class Prefetch:
     """Reads ahead on one input, from `start` to `stop`. The input is closed by its thread."""
 
-    def __init__(self, desk: Desk, index: int, reads: Input, clock: Clock, *, request_timeout_ms: int) -> None:
-        self._desk = desk
+    def __init__(
+        self, shared: SharedReadAhead, index: int, reads: Input, clock: Clock, *, request_timeout_ms: int
+    ) -> None:
+        self._shared = shared
         self._index = index
         self._input = reads
         self._clock = clock
@@ -48,37 +50,39 @@ class Prefetch:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def turn(self) -> float:
+    def run_once(self) -> float:
         """Do what is next. Milliseconds to wait before the turn after it, 0 for none."""
         try:
-            return self._do()
+            return self._run_request()
         except InputError as error:
-            self._desk.failed(self._index, error)
+            self._shared.mark_unreachable(self._index, error)
             wait_ms, self._backoff_ms = self._backoff_ms, min(2 * self._backoff_ms, MAX_BACKOFF_MS)
             return wait_ms
 
-    def _do(self) -> float:
+    def _run_request(self) -> float:
         asked_ms = self._clock.monotonic_ms()
-        match turn := self._desk.next_turn(self._index):
-            case AskCounts():
-                self._desk.counted(self._index, self._input.partitions(timeout_ms=self._request_timeout_ms))
+        match request := self._shared.next_request(self._index):
+            case CountPartitions():
+                self._shared.set_partition_counts(
+                    self._index, self._input.partitions(timeout_ms=self._request_timeout_ms)
+                )
             case Seek():
-                self._input.seek(turn.cursors, timeout_ms=self._request_timeout_ms)
-                self._desk.sought(self._index, turn)
+                self._input.seek(request.cursors, timeout_ms=self._request_timeout_ms)
+                self._shared.seek_done(self._index, request)
             case Fetch():
-                fetched = self._input.fetch(turn.wanted, timeout_ms=turn.wait_ms)
-                self._desk.fetched(self._index, turn, fetched, asked_ms=asked_ms)
+                fetched = self._input.fetch(request.wanted, timeout_ms=request.wait_ms)
+                self._shared.add_fetched(self._index, request, fetched, asked_ms=asked_ms)
             case None:
-                self._desk.rest(REST_MS)
+                self._shared.wait(REST_MS)
         self._backoff_ms = FIRST_BACKOFF_MS
         return 0
 
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                if wait_ms := self.turn():
+                if wait_ms := self.run_once():
                     self._stopping.wait(wait_ms / 1000)
         except Exception as error:  # whatever it is, the query must not wait for records that nobody fetches
-            self._desk.broke(self._index, error)
+            self._shared.stop_input(self._index, error)
         finally:
             self._input.close()

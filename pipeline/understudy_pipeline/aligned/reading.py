@@ -19,8 +19,9 @@ import pyarrow as pa
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
-from understudy_pipeline.aligned.rows import output_rows, timed
-from understudy_pipeline.aligned.spool import SpoolFile, spooled
+from understudy_pipeline.aligned.rows import output_rows, with_effective_times
+from understudy_pipeline.aligned.spool import SpoolFile, read_spool
+from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputConfig, InputError, Range, RangeReader
 
 ROWS = 10_000
@@ -29,13 +30,13 @@ ROWS = 10_000
 TASK_BYTES = 1 << 20
 """A second Spark task costs some 10 to 20 ms, in which one task reads this much and more."""
 
-JOINED_BYTES = 1 << 20
+COALESCE_BYTES = 1 << 20
 """Of small batches of rows that are copied into one."""
 
-_GUESSED_BYTES = 256
+_ASSUMED_RECORD_BYTES = 256
 """Of a record whose size nobody knows: of a batch that is read again after a restart."""
 
-_PAUSES_S = (0.1, 0.4, 1.6)
+_RETRY_PAUSES_S = (0.1, 0.4, 1.6)
 """Before an input that cannot be read is asked again: a failed task ends a query that runs in one process."""
 
 _MAX_READERS = 16
@@ -92,13 +93,13 @@ def planned_ranges(
     planned = []
     for index, span in enumerate(spans):
         topic = span.partition.topic
-        size = (span.end.ordinal - span.start.ordinal) * _GUESSED_BYTES if sizes is None else sizes[index]
+        size = (span.end.ordinal - span.start.ordinal) * _ASSUMED_RECORD_BYTES if sizes is None else sizes[index]
         place = None if spool is None else (spool.path, spool.parts[index])
         planned.append(PlannedRange(span, configs[topic], ranks[topic], place, size))
     return planned
 
 
-def pack(planned: Sequence[PlannedRange], options: AlignedOptions) -> list[ReadTask]:
+def pack_tasks(planned: Sequence[PlannedRange], options: AlignedOptions) -> list[ReadTask]:
     """At most `reader_tasks` tasks of about the same size, fewer when there is little to read.
 
     What is merged together is read together, unless that leaves tasks without work.
@@ -125,26 +126,26 @@ def _bytes(ranges: Sequence[PlannedRange]) -> int:
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Rows of all the task's ranges, each in log order. Raises InputError, DataLostError, UndecodableError."""
-    return _joined(
+    return _coalesce(
         rows for planned in task.ranges for rows in _read_range(planned, task.options, task.request_timeout_ms)
     )
 
 
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in fewer batches: each costs Spark some 0.5 ms, whatever is in it."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if held and (rows + len(batch) > ROWS or size + batch.nbytes > JOINED_BYTES):
-            yield _one(held)
+        if held and (rows + len(batch) > ROWS or size + batch.nbytes > COALESCE_BYTES):
+            yield _concat(held)
             held, rows, size = [], 0, 0
         held.append(batch)
         rows, size = rows + len(batch), size + batch.nbytes
     if held:
-        yield _one(held)
+        yield _concat(held)
 
 
-def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()  # more than one of 2 GiB and more
@@ -156,17 +157,19 @@ def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> 
     time_ms = span.start.time_ms
     aside = []
     for records in _records(planned, timeout_ms):
-        rows, times_ms, poison, time_ms = timed(records, time_ms=time_ms, max_jump_ms=options.max_timestamp_jump_ms)
+        rows, times_ms, poison, time_ms = with_effective_times(
+            records, time_ms=time_ms, max_jump_ms=options.max_timestamp_jump_ms
+        )
         if poison.num_rows:
             if options.undecodable == "fail":
-                raise _undecodable(span, poison)
+                raise _undecodable_error(span, poison)
             aside.append(poison)
         if rows.num_rows:
             yield output_rows(
                 rows, span.partition, rank=planned.rank, effective_ms=times_ms, include_headers=options.include_headers
             )
     if aside and options.undecodable_path is not None:
-        write_dead_letters(options.undecodable_path, span, _one(aside))
+        write_dead_letters(options.undecodable_path, span, _concat(aside))
 
 
 def _records(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:
@@ -174,15 +177,15 @@ def _records(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]
     if planned.spooled is not None:
         # What is mapped stays, even when its file is removed: nothing can be missing after this.
         with suppress(OSError, pa.ArrowException):
-            found = spooled(*planned.spooled)
-    for records in _read_patiently(planned, timeout_ms) if found is None else found:
+            found = read_spool(*planned.spooled)
+    for records in _read_with_retries(planned, timeout_ms) if found is None else found:
         yield from _split(records)
 
 
-def _read_patiently(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:
+def _read_with_retries(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:
     """Again after an InputError, while nothing of the range has come and the time is not over."""
     end_s = time.monotonic() + timeout_ms / 1000
-    pauses = iter(_PAUSES_S)
+    pauses = iter(_RETRY_PAUSES_S)
     while True:
         has_begun = False
         try:
@@ -203,7 +206,7 @@ def _split(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield records.slice(start, ROWS)
 
 
-def _undecodable(span: Range, poison: pa.RecordBatch) -> UndecodableError:
+def _undecodable_error(span: Range, poison: pa.RecordBatch) -> UndecodableError:
     topic, partition = span.partition
     return UndecodableError(
         "the time of a record cannot be told",
@@ -221,7 +224,7 @@ class _Readers:
 
     def read(self, config: InputConfig, span: Range) -> Iterator[pa.RecordBatch]:
         """The range's records. A reader that failed is not used again."""
-        reader = self._open.pop(config, None) or config.open_reader()
+        reader = self._open.pop(config, None) or open_reader(config)
         try:
             yield from reader.read(span)
         except BaseException:

@@ -14,8 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from understudy_pipeline.aligned.cut import Queue
-from understudy_pipeline.aligned.records import NO_TIME_MS, Chunk, Cursor, TopicPartition, effective_times_ms
 from understudy_pipeline.inputs.protocol import Range
+from understudy_pipeline.inputs.records import NO_TIME_MS, Chunk, Cursor, TopicPartition, effective_times_ms
 
 _LEAST_ROOM = 64
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from understudy_pipeline.aligned.records import TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import TopicPartition, effective_times_ms
 
 _DDL = """
     topic string, partition int, offset string, timestamp timestamp, key binary, value binary,
@@ -65,7 +65,7 @@ def output_rows(
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers=include_headers))
 
 
-def timed(
+def with_effective_times(
     rows: pa.RecordBatch, *, time_ms: int, max_jump_ms: int | None
 ) -> tuple[pa.RecordBatch, pa.Array, pa.RecordBatch, int]:
     """Records that have a time, their effective times, those that have none, and the partition's time behind all."""

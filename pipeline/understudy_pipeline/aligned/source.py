@@ -63,11 +63,11 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Json:  # noqa: N802
         """Only asked for a new checkpoint."""
-        return self._opened().initial()
+        return self._get_stream().initial_offset()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """The query is to end with what there is now."""
-        self._opened().finish_at_current_ends()
+        self._get_stream().finish_at_current_ends()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """`max_poll_records`, for Spark's plans to show."""
@@ -76,15 +76,15 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         """The options bound a batch, whatever `limit` says: without bounds it would be all that memory holds."""
-        return self._opened().latest(start)
+        return self._get_stream().latest_offset(start)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
         """Metrics: they come out in `sources[].latestOffset` of the query's progress."""
-        return self._opened().metrics()
+        return self._get_stream().metrics()
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """At most `reader_tasks`; none for an empty range."""
-        return [InputPartition(task) for task in self._opened().tasks(start, end)]
+        return [InputPartition(task) for task in self._get_stream().tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor."""
@@ -95,14 +95,14 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._stream is not None:
             self._stream.stop()
 
-    def _opened(self) -> AlignedStream:
+    def _get_stream(self) -> AlignedStream:
         if self._stream is None:
             self._stream = AlignedStream(self._options)
-            _at_sigterm(self._stream.leave)
+            _on_sigterm(self._stream.remove_spool)
         return self._stream
 
 
-def _at_sigterm(leave: Callable[[], None]) -> None:
+def _on_sigterm(remove_spool: Callable[[], None]) -> None:
     """As Spark ends planners (`PythonWorkerFactory.stopWorker`). Nobody listens then: Spark's own way out is not taken.
 
     A process that Spark did not start for this source has its own way to go, or does not run it in its main thread.
@@ -110,7 +110,7 @@ def _at_sigterm(leave: Callable[[], None]) -> None:
 
     def end(number: int, _: object) -> None:
         try:
-            leave()
+            remove_spool()
         finally:
             os._exit(128 + number)
 

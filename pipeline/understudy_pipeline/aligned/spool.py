@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA
+from understudy_pipeline.inputs.records import ROW_SCHEMA
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Spool:
         """Instead of the batch before. None when the disk refuses, which is told once until it works again."""
         self.clear()
         try:
-            written = self._written(parts)
+            written = self._write(parts)
         except OSError as refusal:
             if not self._failing:
                 log.warning("batches are read twice: the spool in %s cannot be written: %s", self._root, refusal)
@@ -74,8 +74,8 @@ class Spool:
             os.close(self._lock)
             self._folder = None
 
-    def _written(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile:
-        folder = self._opened()
+    def _write(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile:
+        folder = self._open_folder()
         self._batches += 1
         # Never the same name twice: an executor must not take another batch's records for its own.
         path = folder / f"{self._batches}.arrow"
@@ -88,7 +88,7 @@ class Spool:
                 count += len(batches)
         return SpoolFile(str(path), tuple(places))
 
-    def _opened(self) -> Path:
+    def _open_folder(self) -> Path:
         """The folder, made anew when somebody tidied it away."""
         if self._folder is not None and self._folder.is_dir():
             return self._folder
@@ -97,7 +97,7 @@ class Spool:
         if self._root.stat().st_uid not in {0, os.getuid()}:
             # Its owner could put other records in the place of ours.
             raise PermissionError(errno.EPERM, "the folder belongs to another user")
-        _remove_leftovers(self._root)
+        _remove_abandoned(self._root)
         # Leftovers are told by their lock: it is taken before the folder has the name by which they are found.
         draft = Path(tempfile.mkdtemp(prefix="new-", dir=self._root))
         self._lock = os.open(draft / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -106,13 +106,13 @@ class Spool:
         return self._folder
 
 
-def spooled(path: str, places: range) -> list[pa.RecordBatch]:
+def read_spool(path: str, places: range) -> list[pa.RecordBatch]:
     """Record batches of a part, mapped. Raises OSError or ArrowException when the file is gone or not whole."""
     with pa.memory_map(path) as file, pa.ipc.open_file(file) as reader:
         return [reader.get_batch(place) for place in places]
 
 
-def _remove_leftovers(root: Path) -> None:
+def _remove_abandoned(root: Path) -> None:
     for folder in root.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 
 from understudy_pipeline.aligned.offset import SourceOffset
-from understudy_pipeline.aligned.records import Cursor
+from understudy_pipeline.inputs.records import Cursor
 
 _LINES_BEFORE_SOURCES = 2
 """Of a file in the offset log: its version, and the batch's own metadata."""

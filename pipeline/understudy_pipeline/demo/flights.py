@@ -85,9 +85,9 @@ def parse_flights(rows: Iterable[Mapping[str, str]]) -> Iterator[Flight]:
             tailnum=None if tailnum in NULLS else intern(tailnum),
             origin=intern(row["origin"]),
             dest=intern(row["dest"]),
-            dep_time=_whole(row["dep_time"]),
-            dep_delay=_whole(row["dep_delay"]),
-            arr_delay=_whole(row["arr_delay"]),
+            dep_time=_int_or_none(row["dep_time"]),
+            dep_delay=_int_or_none(row["dep_delay"]),
+            arr_delay=_int_or_none(row["arr_delay"]),
         )
 
 
@@ -102,5 +102,5 @@ def utc_text(time_s: int) -> str:
     return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _whole(text: str) -> int | None:
+def _int_or_none(text: str) -> int | None:
     return None if text in NULLS else int(text)

@@ -35,7 +35,7 @@ from understudy_shared.errors import UnderstudyError
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 0.1
+_POLL_S = 0.1
 _IDLE_LIMIT_S = 8.0
 """For the batches of what has been landed already; then the query is stopped in the middle of one."""
 
@@ -69,7 +69,7 @@ class DemoJob:
         while not replay.prepare():
             if self.is_stopping:
                 return
-        query = self.start_patiently(spark, settings)
+        query = self.start_with_retries(spark, settings)
         thread = threading.Thread(target=self._replay, args=(replay,), name="understudy-replay", daemon=True)
         with ExitStack() as stack:
             stack.callback(query.stop)
@@ -78,7 +78,7 @@ class DemoJob:
             stack.callback(thread.join)
             stack.callback(replay.stop)
             thread.start()
-            while query.isActive and thread.is_alive() and not self._stopping.wait(_LOOK_EVERY_S):
+            while query.isActive and thread.is_alive() and not self._stopping.wait(_POLL_S):
                 pass
             replay.stop()
             thread.join()
@@ -89,7 +89,7 @@ class DemoJob:
                 raise self._replay_error
             self._finish(query, settings.checkpoint)
 
-    def start_patiently(self, spark: SparkSession, settings: DemoSettings) -> StreamingQuery:
+    def start_with_retries(self, spark: SparkSession, settings: DemoSettings) -> StreamingQuery:
         """The query, once its source is there. Spark gives its planner ten seconds to start: tried again."""
         starts = 0
         while True:
@@ -99,7 +99,7 @@ class DemoJob:
             except PySparkException as error:
                 raise query_failed(error, settings.checkpoint) from None
             while query.isActive and query.status["message"] == _OPENING and not self.is_stopping:
-                time.sleep(_LOOK_EVERY_S / 10)
+                time.sleep(_POLL_S / 10)
             failure = query.exception()
             if failure is None:
                 return query
@@ -122,7 +122,7 @@ class DemoJob:
             raise query_failed(error, checkpoint) from None
         limit_s = time.monotonic() + _IDLE_LIMIT_S
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < limit_s:
-            time.sleep(_LOOK_EVERY_S / 10)
+            time.sleep(_POLL_S / 10)
         failure = query.exception()
         if failure is not None:
             raise query_failed(failure, checkpoint)
@@ -139,10 +139,10 @@ def main(settings: dict[str, object], started: Callable[[DemoJob], None] | None 
     if started is not None:
         started(job)
     streams = FlightStreams(told.input_url, partitions=told.input_partitions)
-    with _signals_noted(job), closing(streams), ThreadPoolExecutor(1) as pool:
+    with _stop_on_signals(job), closing(streams), ThreadPoolExecutor(1) as pool:
         loading = pool.submit(load_flights, path)  # while Java starts
         log.info("Spark starts", extra={"action": "starting", "checkpoint": str(told.checkpoint)})
-        with demo_session(told) as spark, _signals_noted(job):  # PySpark has just put its own handler in the way
+        with demo_session(told) as spark, _stop_on_signals(job):  # PySpark has just put its own handler in the way
             flights = loading.result()[: told.max_flights]
             replay = Replay(flights, streams, told.checkpoint, pace=pace_of(told.speed_up), clock=SystemClock())
             if not job.is_stopping:
@@ -170,7 +170,7 @@ def query_failed(error: Exception, checkpoint: Path) -> UnderstudyError:
 
 
 @contextmanager
-def _signals_noted(job: DemoJob) -> Iterator[None]:
+def _stop_on_signals(job: DemoJob) -> Iterator[None]:
     """SIGINT and SIGTERM stop the job, in place of what they do; only the main thread can have it so."""
     if threading.current_thread() is not threading.main_thread():
         yield

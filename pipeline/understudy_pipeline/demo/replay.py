@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 MAX_UNREAD = 12
 """Slices, when they are busy ones; more than two batches."""
 
-_LOOK_EVERY_S = 0.05
+_POLL_S = 0.05
 _RETRY_MIN_S = 0.1
 _RETRY_MAX_S = 5.0
 """After Redis was not there: from the first, doubled, up to the second."""
@@ -112,5 +112,5 @@ class Replay:
                     self._streams.land(self._flights, *following)
                     _, self.landed = following
                     following = next(left, None)
-            if self._stopping.wait(_LOOK_EVERY_S):
+            if self._stopping.wait(_POLL_S):
                 return False

@@ -77,7 +77,7 @@ def demo_session(settings: DemoSettings) -> Iterator[SparkSession]:
             "TZ": "UTC",
         }
     )
-    _hush()
+    _quiet_pyspark()
     folder = Path(tempfile.mkdtemp(prefix="understudy-spark-"))
     try:
         (folder / "log4j2.properties").write_text(_LOG4J)
@@ -94,7 +94,7 @@ def demo_session(settings: DemoSettings) -> Iterator[SparkSession]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _hush() -> None:
+def _quiet_pyspark() -> None:
     """Of what PySpark says at its start and end, nothing concerns a reader of the demo's log."""
     logging.getLogger("py4j").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)

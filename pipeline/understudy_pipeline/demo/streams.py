@@ -18,8 +18,8 @@ from redis.connection import parse_url
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from understudy_pipeline.aligned.records import Cursor
 from understudy_pipeline.demo.flights import Flight
+from understudy_pipeline.inputs.records import Cursor
 from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, masked, sentinel_place
 from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
 
@@ -28,7 +28,7 @@ TOPIC = "flights"
 DEADLINE_MS = 2000
 """Of one call: a slice at the greatest speed has tens of thousands of flights."""
 
-_HAS_IT = re.compile(r"The ID specified in XADD is equal or smaller")
+_ALREADY_WRITTEN = re.compile(r"The ID specified in XADD is equal or smaller")
 _NO_STREAM = "no such key"
 
 
@@ -78,7 +78,7 @@ class FlightStreams:
                 entry = {"key": flight.origin, "value": flight.json_line().rstrip()}
                 commands.xadd(key, entry, id=entry_id(flight, place))  # type: ignore[arg-type]  # its dict is invariant
             for reply in commands.execute(raise_on_error=False):
-                if isinstance(reply, RedisError) and not _HAS_IT.search(str(reply)):
+                if isinstance(reply, RedisError) and not _ALREADY_WRITTEN.search(str(reply)):
                     raise reply
 
     def trim(self, read: Mapping[int, Cursor]) -> int:

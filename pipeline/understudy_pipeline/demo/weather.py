@@ -56,21 +56,21 @@ def load_weather(path: Path) -> list[Weather]:
 def parse_weather(rows: Iterable[Mapping[str, str]]) -> Iterator[Weather]:
     """Records of the table's rows, in their order."""
     for row in rows:
-        direction = _number(row["wind_dir"])
+        direction = _float_or_none(row["wind_dir"])
         yield Weather(
             event_time=epoch_s(row["time_hour"]),
             origin=intern(row["origin"]),
-            temp=_number(row["temp"]),
-            dewp=_number(row["dewp"]),
-            humid=_number(row["humid"]),
+            temp=_float_or_none(row["temp"]),
+            dewp=_float_or_none(row["dewp"]),
+            humid=_float_or_none(row["humid"]),
             wind_dir=None if direction is None else int(direction),
-            wind_speed=_number(row["wind_speed"]),
-            wind_gust=_number(row["wind_gust"]),
-            precip=_number(row["precip"]),
-            pressure=_number(row["pressure"]),
-            visib=_number(row["visib"]),
+            wind_speed=_float_or_none(row["wind_speed"]),
+            wind_gust=_float_or_none(row["wind_gust"]),
+            precip=_float_or_none(row["precip"]),
+            pressure=_float_or_none(row["pressure"]),
+            visib=_float_or_none(row["visib"]),
         )
 
 
-def _number(text: str) -> float | None:
+def _float_or_none(text: str) -> float | None:
     return None if text in NULLS else float(text)

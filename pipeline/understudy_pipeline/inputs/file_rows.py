@@ -34,7 +34,7 @@ class RowFile(Protocol):
     """Bytes of the file when it was opened."""
 
     @property
-    def ahead(self) -> int:
+    def remaining(self) -> int:
         """Rows that may come, at least: 0 at the end, and 1 or more before it."""
 
     def skip(self, index: int) -> bool:

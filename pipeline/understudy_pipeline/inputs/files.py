@@ -11,9 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
-from understudy_pipeline.aligned.timestamps import TimestampRule
-from understudy_pipeline.inputs.file_ranges import FileRangeReader
 from understudy_pipeline.inputs.folder_reader import FolderReader
 from understudy_pipeline.inputs.folders import (
     FileTooShortError,
@@ -25,6 +22,8 @@ from understudy_pipeline.inputs.folders import (
     unreadable,
 )
 from understudy_pipeline.inputs.protocol import Fetched
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import UnderstudyError
 
 POLL_S = 0.02
@@ -42,14 +41,12 @@ class FilesConfig:
     fail_on_data_loss: bool = True
 
     @property
+    def kind(self) -> str:
+        return "files"
+
+    @property
     def server(self) -> str:
         return str(self.root)
-
-    def open(self) -> FilesInput:
-        return FilesInput(self)
-
-    def open_reader(self) -> FileRangeReader:
-        return FileRangeReader(self.root, self.timestamp, fail_on_data_loss=self.fail_on_data_loss)
 
 
 class FilesInput:
@@ -71,7 +68,7 @@ class FilesInput:
     def first_cursors(
         self, partitions: Sequence[TopicPartition], *, timeout_ms: int
     ) -> Mapping[TopicPartition, Cursor]:
-        return {tp: self._end(folder_of(self._config.root, tp)) for tp in partitions}
+        return {tp: self._end_cursor(folder_of(self._config.root, tp)) for tp in partitions}
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
         readers: dict[TopicPartition, FolderReader] = {}
@@ -93,7 +90,7 @@ class FilesInput:
         end_s = time.monotonic() + timeout_ms / 1000
         while True:
             begin_s = time.monotonic()
-            fetched = self._turn(wanted)
+            fetched = self._read_once(wanted)
             now_s = time.monotonic()
             if fetched.chunks or not wanted or now_s >= end_s:
                 return fetched
@@ -103,7 +100,7 @@ class FilesInput:
         _close(self._readers)
         self._readers.clear()
 
-    def _turn(self, wanted: Mapping[TopicPartition, int]) -> Fetched:
+    def _read_once(self, wanted: Mapping[TopicPartition, int]) -> Fetched:
         chunks: list[Chunk] = []
         lags: dict[TopicPartition, int] = {}
         for tp, count in wanted.items():
@@ -125,7 +122,7 @@ class FilesInput:
             check_file(path, self._config.timestamp)
             self._checked.add(path)
 
-    def _end(self, folder: Path) -> Cursor:
+    def _end_cursor(self, folder: Path) -> Cursor:
         """Behind the last row that there is. Its number is not known, for that all files would have to be read."""
         for name in reversed(file_names(folder, self._config.timestamp)):
             last = _last_row(folder / name, self._config.timestamp)

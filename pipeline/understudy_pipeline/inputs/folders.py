@@ -11,12 +11,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.records import TopicPartition
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.file_rows import RowFile
 from understudy_pipeline.inputs.json_lines import JsonLines, check_json_rule
 from understudy_pipeline.inputs.parquet_files import ParquetRows, check_schema
 from understudy_pipeline.inputs.protocol import InputError, UnknownTopicError
+from understudy_pipeline.inputs.records import TopicPartition
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 from understudy_shared.printable import printable
 
@@ -35,7 +35,7 @@ class FilePlace(NamedTuple):
     row: int
 
 
-def place_behind(offset: str) -> FilePlace | None:
+def place_after(offset: str) -> FilePlace | None:
     """Behind the row that an offset names; None for an offset that files do not have."""
     if not offset:
         return FilePlace("", 0)
@@ -129,7 +129,7 @@ def unreadable(path: Path, error: OSError) -> InputError:
     return InputError(f"cannot be read: {why}", where=str(path), fix="Check that it is there and may be read from here")
 
 
-def complaint(names: Sequence[str], known: Sequence[str], at: FilePlace, *, is_finished: bool) -> str | None:
+def find_violation(names: Sequence[str], known: Sequence[str], at: FilePlace, *, is_finished: bool) -> str | None:
     """What is wrong with a folder that has these names now and had `known` before; None when nothing is.
 
     Files up to the one at `at` were read, and that one to its end if `is_finished`.

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.columns import times_in_values
 from understudy_pipeline.inputs.file_rows import FileRows
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 
 BLOCK_BYTES = 1 << 20
@@ -35,21 +35,21 @@ class JsonLines:
         self._is_read = False
 
     @property
-    def ahead(self) -> int:
+    def remaining(self) -> int:
         return len(self._lines) - self._taken or int(not self._is_read)
 
     def skip(self, index: int) -> bool:
         while self.next_index < index:
             if not self._has_lines():
                 return False
-            self._pass(min(index - self.next_index, len(self._lines) - self._taken))
+            self._advance(min(index - self.next_index, len(self._lines) - self._taken))
         return True
 
     def take(self, count: int) -> FileRows | None:
         if not self._has_lines():
             return None
         first = self.next_index
-        lines = self._pass(min(count, len(self._lines) - self._taken))
+        lines = self._advance(min(count, len(self._lines) - self._taken))
         numbered = [(first + at, line) for at, line in enumerate(lines) if line and not line.isspace()]
         if not numbered:
             return None
@@ -61,27 +61,27 @@ class JsonLines:
         found = None
         while self._has_lines():
             first = self.next_index
-            lines = self._pass(len(self._lines) - self._taken)
+            lines = self._advance(len(self._lines) - self._taken)
             found = max((first + at for at, line in enumerate(lines) if line and not line.isspace()), default=found)
         return found
 
     def close(self) -> None:
         self._file.close()
 
-    def _pass(self, count: int) -> list[bytes]:
+    def _advance(self, count: int) -> list[bytes]:
         lines = self._lines[self._taken : self._taken + count]
         self._taken += count
         self.next_index += count
         if self._taken == len(self._lines) and not self._is_read:
-            self._fill()  # now, so that the end is known when it is reached
+            self._read_block()  # now, so that the end is known when it is reached
         return lines
 
     def _has_lines(self) -> bool:
         while self._taken == len(self._lines) and not self._is_read:
-            self._fill()
+            self._read_block()
         return self._taken < len(self._lines)
 
-    def _fill(self) -> None:
+    def _read_block(self) -> None:
         """Read on: at least a block, and of a long line as much again as there is."""
         block = self._file.read(max(BLOCK_BYTES, len(self._rest)))
         self._is_read = not block

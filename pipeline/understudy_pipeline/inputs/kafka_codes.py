@@ -10,7 +10,7 @@ END_OF_LOG = KafkaError._PARTITION_EOF
 
 NO_BROKER = KafkaError._ALL_BROKERS_DOWN
 
-NOT_LET_IN = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE})
+ACCESS_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE})
 """Whatever one tries: wrong secrets, wrong names."""
 
 NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})

@@ -6,15 +6,15 @@ import logging
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from understudy_pipeline.aligned.records import TopicPartition
 from understudy_pipeline.inputs.protocol import DataLostError, UnknownTopicError
+from understudy_pipeline.inputs.records import TopicPartition
 
 log = logging.getLogger(__name__)
 
-_TOPICS_TOLD = 20
+_TOPICS_LISTED = 20
 
 
-def what_is_lost(position: int, *, low: int, end: int) -> str | None:
+def describe_loss(position: int, *, low: int, end: int) -> str | None:
     """Why a reader cannot go on at `position` in a log of offsets `low` to before `end`; None when it can."""
     if position < low:
         return f"records from offset {position} on are gone: the log begins at offset {low} by now"
@@ -23,7 +23,7 @@ def what_is_lost(position: int, *, low: int, end: int) -> str | None:
     return None
 
 
-def tell_loss(partition: TopicPartition, lost: str, server: str, *, is_error: bool) -> None:
+def report_loss(partition: TopicPartition, lost: str, server: str, *, is_error: bool) -> None:
     """Raises DataLostError, or logs a warning."""
     if is_error:
         raise DataLostError(
@@ -38,6 +38,6 @@ def tell_loss(partition: TopicPartition, lost: str, server: str, *, is_error: bo
 def unknown_topic(name: str, topics: Sequence[str], server: str) -> UnknownTopicError:
     """With the names that look like it, or those that there are."""
     similar = get_close_matches(name, topics, cutoff=0.7)
-    there_are = ", ".join(topics[:_TOPICS_TOLD]) + (", ..." if len(topics) > _TOPICS_TOLD else "")
+    there_are = ", ".join(topics[:_TOPICS_LISTED]) + (", ..." if len(topics) > _TOPICS_LISTED else "")
     told = f"Did you mean {' or '.join(similar)}?" if similar else f"There are: {there_are or 'none'}"
     return UnknownTopicError(f"there is no topic '{name}'", where=f"Kafka at {server}", fix=told)

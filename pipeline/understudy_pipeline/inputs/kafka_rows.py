@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 from numpy.typing import NDArray
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
-from understudy_pipeline.aligned.timestamps import END_TIME_MS, TimestampRule
+from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
+from understudy_pipeline.inputs.timestamps import END_TIME_MS, TimestampRule
 
 _HEADERS = ROW_SCHEMA.field("headers").type
 
 
-class Sorted(NamedTuple):
+class GroupedMessages(NamedTuple):
     """What one look into librdkafka's queue brought."""
 
     records: dict[TopicPartition, list[Message]]
@@ -28,7 +28,7 @@ class Sorted(NamedTuple):
     """Ends of partitions, and errors."""
 
 
-def sort_out(messages: list[Message]) -> Sorted:
+def group_messages(messages: list[Message]) -> GroupedMessages:
     """Records by their partition, apart from events. Records of one fetch follow each other, so runs are cut out."""
     errors = list(map(Message.error, messages))
     events: list[Message] = []
@@ -40,7 +40,7 @@ def sort_out(messages: list[Message]) -> Sorted:
         starts = _run_starts(messages)
         for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
             records.setdefault(partition_of(messages[start]), []).extend(messages[start:end])
-    return Sorted(records, events)
+    return GroupedMessages(records, events)
 
 
 def partition_of(message: Message) -> TopicPartition:

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.columns import times_in_values, within_years
 from understudy_pipeline.inputs.file_rows import FileRows
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 
 MAX_ROWS = 10_000
@@ -42,7 +42,7 @@ class ParquetRows:
         self._rest: pa.RecordBatch | None = None
 
     @property
-    def ahead(self) -> int:
+    def remaining(self) -> int:
         return int(self._file.metadata.num_rows) - self.next_index
 
     def skip(self, index: int) -> bool:
@@ -60,7 +60,7 @@ class ParquetRows:
         taken, self._rest = rest.slice(0, count), rest.slice(count)
         first, self.next_index = self.next_index, self.next_index + taken.num_rows
         with _parsing(self._path):  # a value that does not fit its column
-            return self._taken(taken, first)
+            return self._to_rows(taken, first)
 
     def last(self) -> int | None:
         rows = int(self._file.metadata.num_rows)
@@ -90,7 +90,7 @@ class ParquetRows:
                 yield batch.slice(skipped)
                 index -= skipped
 
-    def _taken(self, batch: pa.RecordBatch, first: int) -> FileRows:
+    def _to_rows(self, batch: pa.RecordBatch, first: int) -> FileRows:
         values = batch.column("value").cast(pa.binary())
         keys = batch.column("key").cast(pa.binary()) if "key" in self._columns else None
         if self._rule.field is None:
@@ -106,16 +106,16 @@ def checked_columns(schema: pa.Schema, rule: TimestampRule, *, where: str) -> li
     types = {field.name: field.type for field in schema}
     for name in ("value", "key"):
         if name in types and not any(is_one(types[name]) for is_one in _BYTES):
-            raise _wrong(f"the column '{name}' is {types[name]}, neither binary nor string", where)
+            raise _schema_error(f"the column '{name}' is {types[name]}, neither binary nor string", where)
     if "value" not in types:
-        raise _wrong("there is no column 'value'", where)
+        raise _schema_error("there is no column 'value'", where)
     columns = [name for name in ("key", "value") if name in types]
     if rule.field is not None:
         return columns
     if "timestamp" not in types:
-        raise _wrong("there is no column 'timestamp'", where)
+        raise _schema_error("there is no column 'timestamp'", where)
     if not (pa.types.is_timestamp(types["timestamp"]) or pa.types.is_int64(types["timestamp"])):
-        raise _wrong(f"the column 'timestamp' is {types['timestamp']}, neither timestamp nor int64", where)
+        raise _schema_error(f"the column 'timestamp' is {types['timestamp']}, neither timestamp nor int64", where)
     return [*columns, "timestamp"]
 
 
@@ -145,6 +145,6 @@ def _parsing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _wrong(what: str, where: str) -> SettingsError:
+def _schema_error(what: str, where: str) -> SettingsError:
     fix = "Give it value (binary or string), key if there are keys, and timestamp unless the time is json:<field>"
     return SettingsError(what, where=where, fix=fix)

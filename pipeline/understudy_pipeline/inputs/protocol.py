@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_shared.errors import UnderstudyError
 
 
@@ -96,15 +96,13 @@ class InputConfig(Protocol):
     """What is needed to open an input anywhere; frozen, picklable, and free of secrets in its `repr`."""
 
     @property
+    def kind(self) -> str:
+        """What kind of input it is: `kafka`, `redis` or `files` (see `opening`)."""
+
+    @property
     def topics(self) -> tuple[str, ...]:
         """Its topics, in the order of the source's option."""
 
     @property
     def server(self) -> str:
         """Names it in messages and metrics, without secrets."""
-
-    def open(self) -> Input:
-        """For the planner. Does no I/O."""
-
-    def open_reader(self) -> RangeReader:
-        """For an executor. Does no I/O."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from understudy_pipeline.inputs.protocol import DataLostError, Range
 from understudy_pipeline.inputs.redis_rows import Entry, EntryFields, entry_id, entry_rows
-from understudy_pipeline.inputs.redis_server import GO_ON, StreamServer, stream_key
+from understudy_pipeline.inputs.redis_server import DATA_LOSS_FIX, StreamServer, stream_key
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +44,9 @@ class RedisRangeReader:
             yield entry_rows(page, self._fields, ordinal=ordinal)
             ordinal, last = ordinal + len(page), page[-1][0]
         if last != span.end.offset.encode():
-            self._lost(span, f"the last entry that was planned, {span.end.offset}, is gone")
+            self._report_loss(span, f"the last entry that was planned, {span.end.offset}, is gone")
         elif ordinal != span.end.ordinal:
-            self._lost(
+            self._report_loss(
                 span, f"{span.end.ordinal - ordinal} of {span.end.ordinal - span.start.ordinal} entries are gone"
             )
 
@@ -66,8 +66,8 @@ class RedisRangeReader:
             page_bytes = sum(len(field) for _, fields in page for field in fields)
             count = max(1, min(MAX_ENTRIES, MAX_BYTES * len(page) // max(page_bytes, 1)))
 
-    def _lost(self, span: Range, what: str) -> None:
+    def _report_loss(self, span: Range, what: str) -> None:
         text = f"entries of the stream '{stream_key(span.partition)}' up to {span.end.offset} are lost: {what}"
         if self._fail_on_data_loss:
-            raise DataLostError(text, where=self._server.where, fix=GO_ON)
+            raise DataLostError(text, where=self._server.where, fix=DATA_LOSS_FIX)
         log.warning("%s", text, extra={"action": "data-lost", **span.partition._asdict()})

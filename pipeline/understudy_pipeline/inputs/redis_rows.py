@@ -14,15 +14,15 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.columns import rows, times_in_values, within_years
+from understudy_pipeline.inputs.timestamps import TimestampRule
 
 Entry = tuple[bytes, list[bytes]]
 """An ID, and names and values of its fields in turn: a pair, as the server sends it."""
 
 EntryId = tuple[int, int]
 
-NOTHING_EVER: EntryId = (0, 0)
+NO_ENTRY_EVER: EntryId = (0, 0)
 
 
 class StreamInfo(NamedTuple):
@@ -44,7 +44,7 @@ class StreamInfo(NamedTuple):
         return None if self.added is None else self.added - self.length
 
 
-class StreamPlace(NamedTuple):
+class StreamPosition(NamedTuple):
     """Where a reader of one stream stands."""
 
     offset: str
@@ -83,7 +83,7 @@ def stream_info(reply: Sequence[object]) -> StreamInfo:
     )
 
 
-def lost_behind(place: StreamPlace, info: StreamInfo | None) -> str | None:
+def find_loss(place: StreamPosition, info: StreamInfo | None) -> str | None:
     """How it shows that entries behind the place were removed unread; None when they were not.
 
     `info` is None for a stream that does not exist. While an entry up to the place is there, nothing behind it was
@@ -110,33 +110,35 @@ def lost_behind(place: StreamPlace, info: StreamInfo | None) -> str | None:
     return f"{behind} entries behind it were removed unread" if behind else None
 
 
-def left_behind(place: StreamPlace, info: StreamInfo | None) -> StreamPlace:
+def position_after_loss(place: StreamPosition, info: StreamInfo | None) -> StreamPosition:
     """Where to go on after a loss: at what is left behind the place, or of a stream that was made anew, all."""
     if info is None or info.last < entry_id(place.offset):
-        return StreamPlace("", place.ordinal, None)
+        return StreamPosition("", place.ordinal, None)
     is_past = info.first is None or info.first > entry_id(place.offset)
     return place._replace(counted=info.removed if is_past else None)
 
 
-def settled(place: StreamPlace, info: StreamInfo | None) -> StreamPlace:
+def with_known_counts(place: StreamPosition, info: StreamInfo | None) -> StreamPosition:
     """The same place, when the stream is known: the beginning has a number, the end an exact one."""
-    if info is None or info.last == NOTHING_EVER:
+    if info is None or info.last == NO_ENTRY_EVER:
         return place
     if not place.offset:
         base = info.removed or 0
-        return StreamPlace("", place.ordinal or base, base)
+        return StreamPosition("", place.ordinal or base, base)
     return place._replace(counted=info.added) if info.last == entry_id(place.offset) and info.added else place
 
 
-def moved(place: StreamPlace, entries: Sequence[Entry], info: StreamInfo | None) -> StreamPlace:
+def advance(place: StreamPosition, entries: Sequence[Entry], info: StreamInfo | None) -> StreamPosition:
     """Behind these entries, which an answer of the same moment as `info` brought; `place` is settled."""
-    if info is None or info.last == NOTHING_EVER:
+    if info is None or info.last == NO_ENTRY_EVER:
         return place
     if not entries:
-        return place if place.offset else StreamPlace(id_text(info.last), place.ordinal, info.added or place.ordinal)
+        return place if place.offset else StreamPosition(id_text(info.last), place.ordinal, info.added or place.ordinal)
     ordinal = place.ordinal + len(entries)
     counted = None if place.counted is None else place.counted + len(entries)
-    return settled(StreamPlace(entries[-1][0].decode(), ordinal, ordinal if info.added is None else counted), info)
+    return with_known_counts(
+        StreamPosition(entries[-1][0].decode(), ordinal, ordinal if info.added is None else counted), info
+    )
 
 
 class EntryFields(NamedTuple):

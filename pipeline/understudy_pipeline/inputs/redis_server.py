@@ -13,17 +13,17 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissi
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from understudy_pipeline.aligned.records import TopicPartition
 from understudy_pipeline.inputs.protocol import InputError, UnknownTopicError
+from understudy_pipeline.inputs.records import TopicPartition
 from understudy_pipeline.inputs.redis_rows import Entry, StreamInfo, stream_info
 from understudy_shared.bus.redis_connection import checked, connection_options, masked, sentinel_place
 from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
 
-Look = tuple[StreamInfo | None, Sequence[Entry]]
+StreamReply = tuple[StreamInfo | None, Sequence[Entry]]
 """A stream, or None when it does not exist, and entries of it, at the same moment."""
 
 
-GO_ON = "Start with a new checkpoint, or set fail_on_data_loss=false to go on with what is left"
+DATA_LOSS_FIX = "Start with a new checkpoint, or set fail_on_data_loss=false to go on with what is left"
 """What is to be done about lost entries."""
 
 
@@ -46,27 +46,27 @@ class StreamServer:
         for command in ("XRANGE", "XREAD"):
             self._client.set_response_callback(command, lambda reply, **_: reply)
 
-    def kinds(self, keys: Sequence[str]) -> Sequence[str]:
+    def key_types(self, keys: Sequence[str]) -> Sequence[str]:
         """`stream`, another type, or `none`, of each key."""
-        with self._asking("looking for streams"), self._client.pipeline(transaction=False) as pipe:
+        with self._translated("looking for streams"), self._client.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.type(key)
             return [kind.decode() for kind in pipe.execute()]
 
-    def look(self, wanted: Sequence[tuple[str, str, int]]) -> Sequence[Look]:
+    def read_streams(self, wanted: Sequence[tuple[str, str, int]]) -> Sequence[StreamReply]:
         """Of each stream so many entries behind an ID ("" for its beginning), and what it is: all of one moment."""
-        with self._asking("reading streams"), self._client.pipeline(transaction=True) as pipe:
+        with self._translated("reading streams"), self._client.pipeline(transaction=True) as pipe:
             for key, behind, count in wanted:
                 pipe.execute_command("XINFO", "STREAM", key)  # type: ignore[no-untyped-call]
                 if count:
                     bounds = (f"({behind}" if behind else "-", "+")
                     pipe.execute_command("XRANGE", key, *bounds, "COUNT", count)  # type: ignore[no-untyped-call]
             replies = iter(pipe.execute(raise_on_error=False))
-            return [self._look(key, next(replies), next(replies) if count else []) for key, _, count in wanted]
+            return [self._parse_reply(key, next(replies), next(replies) if count else []) for key, _, count in wanted]
 
     def entries(self, key: str, first: str, last: str, count: int) -> Sequence[Entry]:
         """Up to so many of a range, whose bounds are XRANGE's."""
-        with self._asking("reading a range"):
+        with self._translated("reading a range"):
             reply: Sequence[Entry] = self._run("XRANGE", key, first, last, "COUNT", count)
             return reply
 
@@ -76,7 +76,7 @@ class StreamServer:
         if block_ms <= 0:  # 0 is for ever
             return False
         keys, ids = [key for key, _ in places], [behind or "0-0" for _, behind in places]
-        with self._asking("waiting for entries"):
+        with self._translated("waiting for entries"):
             return bool(self._run("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", *keys, *ids))
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class StreamServer:
     def _run(self, *command: str | int) -> Any:
         return self._client.execute_command(*command)  # type: ignore[no-untyped-call]
 
-    def _look(self, key: str, info: object, entries: object) -> Look:
+    def _parse_reply(self, key: str, info: object, entries: object) -> StreamReply:
         for reply in (info, entries):
             if isinstance(reply, ResponseError):
                 if "no such key" in str(reply):
@@ -108,7 +108,7 @@ class StreamServer:
         )
 
     @contextmanager
-    def _asking(self, doing: str) -> Iterator[None]:
+    def _translated(self, doing: str) -> Iterator[None]:
         try:
             yield
         except (RedisError, OSError) as error:

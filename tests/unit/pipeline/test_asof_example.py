@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
-from tests.support.asof_world import NOTHING, Joined, Records, as_of_join, flight_id
+from tests.support.spark.asof_world import NOTHING, Joined, Records, as_of_join, flight_id
 
 from understudy_pipeline.demo.flights import Flight, utc_text
 from understudy_pipeline.demo.weather import Weather

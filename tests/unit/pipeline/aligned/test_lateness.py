@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.merging import pop_all, queue, tp
+from tests.support.spark.record_at_a_time_merge import pop_all, queue, tp
 
 from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
-from understudy_pipeline.aligned.records import NO_TIME_MS, TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms
 
 A, B = tp("flights"), tp("weather")
 LOG = st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=12)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.support.measured import measured
-from tests.support.planning import PlannedQuery, Start, started_queries, times
-from tests.support.scripted_input import ScriptedServer
+from tests.support.spark.planned_query import PlannedQuery, Start, started_queries, times
+from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.memory import FETCHES_PER_SHARE
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.records import record_size
+from understudy_pipeline.inputs.records import record_size
 
 VALUE = 1_000
 RECORD = record_size("a", None, bytes(VALUE))

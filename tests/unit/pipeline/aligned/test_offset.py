@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.scripted_input import ScriptedServer
+from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.fingerprint import check_fingerprint, fingerprint
 from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.records import NO_TIME_MS, Cursor, TopicPartition
-from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig
+from understudy_pipeline.inputs.timestamps import TimestampRule
 
 OPTIONS = AlignedOptions(
     inputs=(ScriptedServer({"weather": 1, "flights": 1}).config,),

@@ -9,10 +9,10 @@ import pytest
 
 from understudy_pipeline.aligned.option_parsing import default_spool, parse_options
 from understudy_pipeline.aligned.options import MIB, AlignedOptions
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.files import FilesConfig
-from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.redis_streams import RedisConfig
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 
 REDIS = {"redis": "redis://localhost:6379", "topics": "weather,flights"}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.planning import (
+from tests.support.spark.planned_query import (
     NO_OPTIONS,
     PATIENCE_MS,
     PlannedQuery,
@@ -18,13 +18,13 @@ from tests.support.planning import (
     times,
     without_time,
 )
-from tests.support.scripted_input import ScriptedServer
+from tests.support.spark.scripted_input import ScriptedServer
 from tests.support.spark_queries import wait_until
 
-from understudy_pipeline.aligned.desk import COUNT_EVERY_MS
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
-from understudy_pipeline.aligned.records import Cursor, TopicPartition, record_size
+from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
+from understudy_pipeline.inputs.records import Cursor, TopicPartition, record_size
 from understudy_shared.errors import UnderstudyError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -290,7 +290,7 @@ def test_new_partitions_join_their_task_and_are_read_from_the_beginning(start: S
     for topic in ("a", "b"):
         server.put(topic, 1, 7)
         server.grow(topic, 2)
-    query.clock.advance(COUNT_EVERY_MS)
+    query.clock.advance(COUNT_INTERVAL_MS)
     batches = query.until(2)
     assert {tp: list(found) for batch in batches for tp, found in ordinals(batch).items()} == {
         TopicPartition("a", 1): [0],

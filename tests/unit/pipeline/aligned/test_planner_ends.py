@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.support.planning import PATIENCE_MS, Start, ordinals, started_queries, times
-from tests.support.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
+from tests.support.spark.planned_query import PATIENCE_MS, Start, ordinals, started_queries, times
+from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
 from tests.support.spark_queries import wait_until
 
 from understudy_pipeline.aligned.ends import is_at, up_to
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.planner import FINISH_PATIENCE_MS
-from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.aligned.planner import ENDS_TIMEOUT_MS
 from understudy_pipeline.inputs.protocol import DataLostError, InputError
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 LATEST = AlignedOptions(inputs=(), topics=(), starting="latest")
@@ -68,16 +68,16 @@ def test_a_server_that_is_away_at_the_start_is_waited_for_and_told_of(
     well.put("a", 0, 1)
     query = start(well, ill)
     query.begin()
-    wait_until(lambda: "ill" in query.planner.snapshot().away, what="the failure")
+    wait_until(lambda: "ill" in query.planner.snapshot().outages, what="the failure")
     query.clock.advance(9_000)
     assert query.at_once() is None
-    away = query.planner.snapshot().away["ill"]
+    away = query.planner.snapshot().outages["ill"]
     assert away.since_ms >= 9_000
     assert "no answer" in away.error
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     ill.fail(None)
     assert ordinals(query.next()) == {A: [0]}
-    assert query.planner.snapshot().away == {}
+    assert query.planner.snapshot().outages == {}
 
 
 def test_lost_data_ends_the_query(start: Start) -> None:
@@ -135,9 +135,9 @@ def test_a_query_that_ends_by_itself_waits_for_a_server_that_is_away_and_not_for
     server.go_away()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(query.at_once)
-        wait_until(lambda: "ill" in query.planner.snapshot().away, what="the failure")
+        wait_until(lambda: "ill" in query.planner.snapshot().outages, what="the failure")
         assert not asked.done()
-        query.clock.advance(FINISH_PATIENCE_MS + 1)
+        query.clock.advance(ENDS_TIMEOUT_MS + 1)
         with pytest.raises(InputError, match=r"nothing arrived for 60 s.*\(ill\)"):
             asked.result(PATIENCE_MS / 1000)
 

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.planning import PlannedQuery, Start, started_queries
-from tests.support.scripted_input import ScriptedServer
+from tests.support.spark.planned_query import PlannedQuery, Start, started_queries
+from tests.support.spark.scripted_input import ScriptedServer
 from tests.support.spark_queries import wait_until
 
 from understudy_pipeline.aligned.lateness import Lateness
 from understudy_pipeline.aligned.metrics_server import PlannerCollector
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner_metrics import WINDOW_MS, Sample, Window
-from understudy_pipeline.aligned.records import record_size
+from understudy_pipeline.inputs.records import record_size
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_paused_partitions_and_servers_that_are_away_are_named(start: Start) -> 
     assert told(query)["paused-partitions"] == ["a-0"]
     assert scraped(query)["understudy_source_paused_partitions"] == 1
     server.go_away()
-    wait_until(lambda: bool(query.planner.snapshot().away), what="the failure")
+    wait_until(lambda: bool(query.planner.snapshot().outages), what="the failure")
     query.clock.advance(500)
     assert told(query)["away"] == {"scripted": {"since-ms": 500, "error": "no answer (scripted)"}}
     assert scraped(query)["understudy_source_input_away_ms server=scripted"] == 500

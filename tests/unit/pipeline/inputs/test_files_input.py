@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA, Cursor, TopicPartition
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.files import FilesConfig, FilesInput
+from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import DataLostError, Range, UnknownTopicError
+from understudy_pipeline.inputs.records import ROW_SCHEMA, Cursor, TopicPartition
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 
 TP = TopicPartition("weather", 0)
@@ -61,7 +62,7 @@ def closed() -> Iterator[None]:
 
 def started(of: FilesConfig, cursor: Cursor = START) -> FilesInput:
     """Closed when the test ends."""
-    reads = of.open()
+    reads = FilesInput(of)
     STARTED.append(reads)
     reads.seek({TP: cursor}, timeout_ms=1000)
     return reads
@@ -86,7 +87,7 @@ def behind(row: dict[str, Any] | None) -> Cursor:
 
 
 def read_range(of: FilesConfig, start: Cursor, end: Cursor) -> list[dict[str, Any]]:
-    reader = of.open_reader()
+    reader = open_reader(of)
     rows = [row for batch in reader.read(Range(TP, start, end)) for row in batch.to_pylist()]
     reader.close()
     return rows
@@ -186,14 +187,14 @@ def test_names_that_begin_with_a_dot_or_an_underscore_are_not_there(tmp_path: Pa
     for name in (".a.jsonl", "_SUCCESS", "_a.csv"):
         (tmp_path / "weather" / name).write_bytes(line(0))
     (tmp_path / "weather" / "_temporary").mkdir()
-    assert config(tmp_path).open().partitions(timeout_ms=1000) == {"weather": 1}
+    assert FilesInput(config(tmp_path)).partitions(timeout_ms=1000) == {"weather": 1}
     assert offsets(fetched(started(config(tmp_path)))) == ["b.jsonl:0"]
 
 
 def test_folders_with_numbers_are_partitions_and_grow(tmp_path: Path) -> None:
     for partition in range(2):
         write(tmp_path, f"{partition}.jsonl", line(partition), topic=f"weather/{partition}")
-    reads = config(tmp_path).open()
+    reads = FilesInput(config(tmp_path))
     assert reads.partitions(timeout_ms=1000) == {"weather": 2}
     partitions = [TopicPartition("weather", p) for p in range(2)]
     reads.seek(dict.fromkeys(partitions, Cursor()), timeout_ms=1000)
@@ -223,19 +224,19 @@ def test_a_folder_that_cannot_be_meant_is_refused(tmp_path: Path, paths: list[st
         (tmp_path / "weather" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "weather" / path).write_bytes(line(1))
     with pytest.raises(SettingsError, match=said):
-        config(tmp_path).open().partitions(timeout_ms=1000)
+        FilesInput(config(tmp_path)).partitions(timeout_ms=1000)
 
 
 def test_a_topic_without_a_folder_is_unknown_and_those_that_are_there_are_told(tmp_path: Path) -> None:
     (tmp_path / "wether").mkdir()
     with pytest.raises(UnknownTopicError, match="There are: wether"):
-        config(tmp_path).open().partitions(timeout_ms=1000)
+        FilesInput(config(tmp_path)).partitions(timeout_ms=1000)
 
 
 def test_json_lines_need_the_field_of_their_time(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", line(1))
     with pytest.raises(SettingsError, match="json:<field>"):
-        config(tmp_path, rule=TimestampRule()).open().partitions(timeout_ms=1000)
+        FilesInput(config(tmp_path, rule=TimestampRule())).partitions(timeout_ms=1000)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ def test_a_parquet_schema_that_does_not_fit_is_told_when_partitions_are_asked(
 ) -> None:
     write_parquet(tmp_path, "a.parquet", columns)
     with pytest.raises(SettingsError, match=said) as caught:
-        config(tmp_path, rule=TimestampRule()).open().partitions(timeout_ms=1000)
+        FilesInput(config(tmp_path, rule=TimestampRule())).partitions(timeout_ms=1000)
     assert "a.parquet" in caught.value.where
 
 
@@ -282,12 +283,12 @@ def test_from_now_on_is_behind_the_last_row(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", line(1), line(2), b"", b" ")
     write(tmp_path, "b.jsonl")
     of = config(tmp_path)
-    cursor = of.open().first_cursors([TP], timeout_ms=1000)[TP]
+    cursor = FilesInput(of).first_cursors([TP], timeout_ms=1000)[TP]
     assert cursor.offset == "a.jsonl:1"
     write(tmp_path, "c.jsonl", line(3))
     assert offsets(fetched(started(of, cursor))) == ["c.jsonl:0"]
     (tmp_path / "empty" / "weather").mkdir(parents=True)
-    assert config(tmp_path / "empty").open().first_cursors([TP], timeout_ms=1000)[TP] == Cursor()
+    assert FilesInput(config(tmp_path / "empty")).first_cursors([TP], timeout_ms=1000)[TP] == Cursor()
 
 
 def test_a_fetch_waits_for_a_file_no_longer_than_it_may(tmp_path: Path) -> None:
@@ -400,7 +401,7 @@ def test_ranges_that_follow_each_other_go_on_in_the_open_file(tmp_path: Path) ->
     write(tmp_path, "a.jsonl", *[line(ms) for ms in range(6)])
     of = config(tmp_path)
     every = fetched(started(of))
-    reader = of.open_reader()
+    reader = open_reader(of)
     for first, last in ((0, 2), (2, 3), (1, 4), (4, 5)):
         span = Range(TP, behind(every[first]), behind(every[last]))
         assert [row for batch in reader.read(span) for row in batch.to_pylist()] == every[first + 1 : last + 1]

@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
+from understudy_pipeline.inputs.opening import open_input, open_reader
 from understudy_shared.errors import SettingsError
 
 
@@ -64,5 +65,5 @@ def test_given_properties_win_over_defaults_and_never_over_what_the_source_needs
 
 
 def test_opening_needs_no_broker() -> None:
-    config().open().close()
-    config().open_reader().close()
+    open_input(config()).close()
+    open_reader(config()).close()

@@ -9,9 +9,9 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Kafk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA, TopicPartition, record_size
-from understudy_pipeline.aligned.timestamps import TimestampRule
-from understudy_pipeline.inputs.kafka_rows import sort_out, to_chunk
+from understudy_pipeline.inputs.kafka_rows import group_messages, to_chunk
+from understudy_pipeline.inputs.records import ROW_SCHEMA, TopicPartition, record_size
+from understudy_pipeline.inputs.timestamps import TimestampRule
 
 WHERE = TopicPartition("wetter-ä", 3)
 TIME_MS = 1_700_000_000_000
@@ -90,7 +90,7 @@ def test_each_record_comes_under_its_partition_in_order_and_events_apart(marks: 
         message(index, where=TopicPartition(topic, partition), error=KafkaError(1) if is_event else None)
         for index, (topic, partition, is_event) in enumerate(marks)
     ]
-    records, events = sort_out(messages)
+    records, events = group_messages(messages)
     assert [event.offset() for event in events] == [index for index, mark in enumerate(marks) if mark[2]]
     found = {where: [one.offset() for one in some] for where, some in records.items()}
     assert found == {

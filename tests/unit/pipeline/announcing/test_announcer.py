@@ -9,8 +9,15 @@ from contextlib import contextmanager
 import pytest
 from tests.support.spark_queries import wait_until
 
-from understudy_pipeline.announcing import AGAIN_MS, MAX_PLANS, RETRY_MS, Announced, announce
-from understudy_pipeline.plan import Column, Function, Output, QueryPlan, StatefulAggregate, WrittenAggregate
+from understudy_pipeline.announcing.announcer import MAX_PLANS, REPEAT_MS, RETRY_MS, Announced, announce
+from understudy_pipeline.announcing.query_plan import (
+    Column,
+    Function,
+    Output,
+    QueryPlan,
+    StatefulAggregate,
+    WrittenAggregate,
+)
 from understudy_shared.bus.base import BusError
 from understudy_shared.clock import ManualClock
 from understudy_shared.errors import SettingsError, UnderstudyError
@@ -104,7 +111,7 @@ def test_commits_are_hinted_names_are_told_once_and_close_ends_both() -> None:
     query, publisher = FakeQuery(), FakePublisher()
     with announcing(query, publisher) as announced:
         query.commit(1)
-        until(lambda: announced.is_told and publisher.hints == [1], "the first commit")
+        until(lambda: announced.is_announced and publisher.hints == [1], "the first commit")
         query.commit(2)
         until(lambda: publisher.hints == [1, 2], "the second commit")
     assert not query.listening
@@ -152,10 +159,10 @@ def test_names_wait_for_a_plan_with_stateful_operators() -> None:
         query.next_plan = QueryPlan((), ())
         query.commit(2)
         until(lambda: query.plans == 2, "the second look")
-        assert not announced.is_told
+        assert not announced.is_announced
         query.next_plan = PLAN
         query.commit(3)
-        until(lambda: announced.is_told, "the names")
+        until(lambda: announced.is_announced, "the names")
         query.commit(4)
         until(lambda: publisher.hints == [1, 2, 3, 4], "the hints")
         assert query.plans == 3, "the plan was read again"
@@ -178,7 +185,7 @@ def test_a_plan_that_cannot_be_read_costs_the_names_and_not_the_hints() -> None:
         for version in range(1, 4):
             query.commit(version)
             until(lambda version=version: publisher.hints[-1:] == [version], "the hint")  # type: ignore[misc]
-        assert not announced.is_told
+        assert not announced.is_announced
 
 
 def test_names_that_redis_refused_are_told_later_and_again_every_minute() -> None:
@@ -188,8 +195,8 @@ def test_names_that_redis_refused_are_told_later_and_again_every_minute() -> Non
         until(lambda: publisher.tries == 1 and publisher.hints == [1], "the refusal")
         clock.advance(RETRY_MS)
         query.commit(2)
-        until(lambda: announced.is_told, "the names")
-        clock.advance(AGAIN_MS - 1)
+        until(lambda: announced.is_announced, "the names")
+        clock.advance(REPEAT_MS - 1)
         query.commit(3)
         until(lambda: publisher.hints == [1, 2, 3], "the hint")
         assert len(publisher.announced) == 1
@@ -202,7 +209,7 @@ def test_without_listening_names_are_told_and_commits_are_not() -> None:
     query, publisher = FakeQuery(last=7), FakePublisher()
     with announcing(query, publisher, listen=False) as announced:
         assert not query.listening
-        until(lambda: announced.is_told, "the names")
+        until(lambda: announced.is_announced, "the names")
     assert publisher.hints == []
 
 

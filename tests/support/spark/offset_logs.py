@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 
 from understudy_pipeline.aligned.offset import SourceOffset
-from understudy_pipeline.aligned.records import Cursor, TopicPartition
 from understudy_pipeline.demo.streams import TOPIC
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
 
 
 def write_batch(checkpoint: Path, batch: int, read: Mapping[int, Cursor], *, committed: bool = True) -> None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.kafka_client import check_properties
-from understudy_pipeline.inputs.kafka_input import KafkaInput
-from understudy_pipeline.inputs.kafka_reader import KafkaRangeReader
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 
 OWN_PROPERTIES = {
@@ -84,6 +82,10 @@ class KafkaConfig:
         return f"KafkaConfig(servers={self.servers!r}, topics={self.topics!r}, properties=[{', '.join(told)}])"
 
     @property
+    def kind(self) -> str:
+        return "kafka"
+
+    @property
     def server(self) -> str:
         """The bootstrap servers."""
         return self.servers
@@ -94,11 +96,3 @@ class KafkaConfig:
         given = dict(self.properties)
         waits = {"socket.timeout.ms": str(max(self.request_timeout_ms, 1_000))}
         return {**_DEFAULTS, **waits, **given, **OWN_PROPERTIES, "bootstrap.servers": self.servers}
-
-    def open(self) -> KafkaInput:
-        """For the planner. Does no I/O."""
-        return KafkaInput(self)
-
-    def open_reader(self) -> KafkaRangeReader:
-        """For an executor. Does no I/O."""
-        return KafkaRangeReader(self)

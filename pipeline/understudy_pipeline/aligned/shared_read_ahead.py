@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.ahead import ReadAhead
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.records import Cursor, TopicPartition
+from understudy_pipeline.aligned.read_ahead import ReadAhead
 from understudy_pipeline.inputs.protocol import Fetched, InputError
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_shared.clock import Clock
 
 log = logging.getLogger(__name__)
 
-COUNT_EVERY_MS = 10_000
+COUNT_INTERVAL_MS = 10_000
 """Partitions of topics are asked for again: new ones are read within this time."""
 
 FETCH_WAIT_MS = 100
@@ -26,7 +26,7 @@ BUSY_FETCH_WAIT_MS = 20
 """The same while memory has no room for some partition of the server, which it may have at any moment."""
 
 
-class AskCounts(NamedTuple):
+class CountPartitions(NamedTuple):
     """How many partitions there are."""
 
 
@@ -45,10 +45,10 @@ class Fetch(NamedTuple):
     wait_ms: int
 
 
-Turn = AskCounts | Seek | Fetch
+InputRequest = CountPartitions | Seek | Fetch
 
 
-class Away(NamedTuple):
+class Outage(NamedTuple):
     """A server that did not answer, for how long by now, and what it said last."""
 
     since_ms: float
@@ -64,7 +64,7 @@ class _Server:
     error: str = ""
 
 
-class Desk:
+class SharedReadAhead:
     """`changed` is the lock, and is notified of every change. Methods take it; for `ahead` and `failure` hold it."""
 
     def __init__(self, options: AlignedOptions, clock: Clock) -> None:
@@ -72,84 +72,84 @@ class Desk:
         self.ahead = ReadAhead(options)
         self.failure: Exception | None = None
         """What ended reading ahead for good."""
-        self.arrived_ms = clock.monotonic_ms()
+        self.last_arrival_ms = clock.monotonic_ms()
         """When records came last."""
         self._clock = clock
         self._fetch_wait_ms = max(1, min(FETCH_WAIT_MS, options.lag_max_age_ms // 4))
         self._servers = [_Server(config.server, config.topics) for config in options.inputs]
 
-    def next_turn(self, index: int) -> Turn | None:
+    def next_request(self, index: int) -> InputRequest | None:
         """For the thread of the server of this index; None: nothing, for now."""
         with self.changed:
             server, ahead = self._servers[index], self.ahead
             if self._clock.monotonic_ms() >= server.count_due_ms:
-                return AskCounts()
-            if unsought := ahead.unsought(server.topics):
-                return Seek(unsought, ahead.generation)
-            if wanted := ahead.wanted(server.topics):
+                return CountPartitions()
+            if pending_seeks := ahead.pending_seeks(server.topics):
+                return Seek(pending_seeks, ahead.generation)
+            if wanted := ahead.records_to_fetch(server.topics):
                 is_busy = any(tp.topic in server.topics and tp not in wanted for tp in ahead.retained)
                 wait_ms = min(self._fetch_wait_ms, BUSY_FETCH_WAIT_MS) if is_busy else self._fetch_wait_ms
                 return Fetch(wanted, ahead.generation, wait_ms)
             return None
 
-    def rest(self, limit_ms: float) -> None:
+    def wait(self, limit_ms: float) -> None:
         """Until something changed."""
         with self.changed:
             self.changed.wait(limit_ms / 1000)
 
-    def counted(self, index: int, counts: Mapping[str, int]) -> None:
+    def set_partition_counts(self, index: int, counts: Mapping[str, int]) -> None:
         """The server has so many partitions of its topics. Raises SettingsError and DataLostError."""
         with self.changed:
-            self._answered(index)
-            self._servers[index].count_due_ms = self._clock.monotonic_ms() + COUNT_EVERY_MS
-            self.ahead.counted(counts)
+            self._mark_reachable(index)
+            self._servers[index].count_due_ms = self._clock.monotonic_ms() + COUNT_INTERVAL_MS
+            self.ahead.set_partition_counts(counts)
             self.changed.notify_all()
 
-    def sought(self, index: int, turn: Seek) -> None:
+    def seek_done(self, index: int, turn: Seek) -> None:
         """The server's input goes on where it was told to."""
         with self.changed:
-            self._answered(index)
-            self.ahead.sought(turn.cursors.keys(), generation=turn.generation)
+            self._mark_reachable(index)
+            self.ahead.seek_done(turn.cursors.keys(), generation=turn.generation)
             self.changed.notify_all()
 
-    def fetched(self, index: int, turn: Fetch, fetched: Fetched, *, asked_ms: float) -> None:
+    def add_fetched(self, index: int, turn: Fetch, fetched: Fetched, *, asked_ms: float) -> None:
         """What the turn brought that was begun at `asked_ms`."""
         with self.changed:
-            self._answered(index)
-            self.ahead.fetched(fetched, generation=turn.generation, asked_ms=asked_ms)
+            self._mark_reachable(index)
+            self.ahead.add_fetched(fetched, generation=turn.generation, asked_ms=asked_ms)
             if fetched.chunks:
-                self.arrived_ms = self._clock.monotonic_ms()
+                self.last_arrival_ms = self._clock.monotonic_ms()
             self.changed.notify_all()
 
-    def failed(self, index: int, error: InputError) -> None:
+    def mark_unreachable(self, index: int, error: InputError) -> None:
         """The server did not answer: said once, and nothing is known of its ends until it does."""
         with self.changed:
             server = self._servers[index]
-            self.ahead.failed(server.topics)
+            self.ahead.mark_unreachable(server.topics)
             server.error = str(error)
             if server.away_since_ms is None:
                 server.away_since_ms = self._clock.monotonic_ms()
                 log.warning("an input cannot be read now: %s", error, extra={"action": "away", "server": server.name})
             self.changed.notify_all()
 
-    def broke(self, index: int, error: Exception) -> None:
+    def stop_input(self, index: int, error: Exception) -> None:
         """Nothing more comes of the server; the planner raises the first such error."""
         with self.changed:
-            self.ahead.failed(self._servers[index].topics)
+            self.ahead.mark_unreachable(self._servers[index].topics)
             self.failure = self.failure or error
             self.changed.notify_all()
 
-    def away(self) -> Mapping[str, Away]:
+    def outages(self) -> Mapping[str, Outage]:
         """Servers that do not answer, by name."""
         with self.changed:
             now_ms = self._clock.monotonic_ms()
             return {
-                server.name: Away(now_ms - server.away_since_ms, server.error)
+                server.name: Outage(now_ms - server.away_since_ms, server.error)
                 for server in self._servers
                 if server.away_since_ms is not None
             }
 
-    def _answered(self, index: int) -> None:
+    def _mark_reachable(self, index: int) -> None:
         server = self._servers[index]
         if server.away_since_ms is not None:
             server.away_since_ms = None

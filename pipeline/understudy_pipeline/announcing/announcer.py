@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from pydantic import ValidationError
 
-from understudy_pipeline.plan import QueryPlan, announced_stores
-from understudy_pipeline.spark_query import OnCommit, OnEnd, SparkQuery
+from understudy_pipeline.announcing.query_plan import QueryPlan, announced_stores
+from understudy_pipeline.announcing.spark_query import OnCommit, OnEnd, SparkQuery
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.redis_sync import SyncPublisher
 from understudy_shared.clock import Clock, SystemClock
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 RETRY_MS = 1000
 """After Redis refused, or while there is no plan yet and no commit to wait for."""
 
-AGAIN_MS = 60_000
+REPEAT_MS = 60_000
 """The names are told again: a Redis that was emptied has them back within this time."""
 
 MAX_PLANS = 20
@@ -105,22 +105,22 @@ class Announced:
         listen: bool,
         clock: Clock,
     ) -> None:
-        self.is_told = False
+        self.is_announced = False
         self._query = query
         self._publisher = publisher
         self._application_id = application_id
         self._names = dict(names)
         self._clock = clock
         self._changed = threading.Condition()
-        self._newest: int | None = None
-        self._version: int | None = None
+        self._last_version: int | None = None
+        self._pending_version: int | None = None
         """Committed and not hinted yet: only the newest counts, so that a slow Redis makes no queue."""
         self._closing = False
         self._announcement: Announcement | None = None
         self._plans_left = MAX_PLANS
         self._due_ms = clock.monotonic_ms()
         self._is_listening = listen
-        self._stop_listening = query.listen(self._committed, self._ended) if listen else lambda: None
+        self._stop_listening = query.listen(self._on_commit, self._on_end) if listen else lambda: None
         self._thread = threading.Thread(target=self._run, name="understudy-announce", daemon=True)
         self._thread.start()
 
@@ -131,14 +131,14 @@ class Announced:
         A reader that is given it as `min_position` sees that commit or a later one, whichever replica answers.
         """
         with self._changed:
-            version = self._newest
+            version = self._last_version
         if version is None:
             return None
         return Position(ApplicationId(self._application_id), Lineage(self._query.query_id), version, None).encode()
 
     def close(self) -> None:
         """Say what is left to be said, and stop. The query is not touched. May be called again."""
-        self._ended()
+        self._on_end()
         self._thread.join(_STOP_S)
 
     def __enter__(self) -> Self:
@@ -149,12 +149,12 @@ class Announced:
     ) -> None:
         self.close()
 
-    def _committed(self, version: int) -> None:
+    def _on_commit(self, version: int) -> None:
         with self._changed:
-            self._newest = self._version = version
+            self._last_version = self._pending_version = version
             self._changed.notify()
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -162,15 +162,15 @@ class Announced:
     def _run(self) -> None:
         try:
             if self._is_listening:
-                self._hint_again()
+                self._hint_last_commit()
             while self._wait():
-                self._speak()
-            self._speak()
+                self._publish_pending()
+            self._publish_pending()
         finally:
             self._stop_listening()
             self._publisher.close()
 
-    def _hint_again(self) -> None:
+    def _hint_last_commit(self) -> None:
         """The last commit of an earlier run: its hint may have died with its driver."""
         try:
             last = self._query.last_version()
@@ -183,26 +183,26 @@ class Announced:
     def _wait(self) -> bool:
         """Until there is something to say; False when it is time to end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._version is not None, RETRY_MS / 1000)
-            closing, spoken_to = self._closing, self._version is not None
-        return not closing and (spoken_to or self._query_lives())
+            self._changed.wait_for(lambda: self._closing or self._pending_version is not None, RETRY_MS / 1000)
+            closing, spoken_to = self._closing, self._pending_version is not None
+        return not closing and (spoken_to or self._is_query_active())
 
-    def _query_lives(self) -> bool:
+    def _is_query_active(self) -> bool:
         try:
             return self._query.is_active()
         except Exception:  # the JVM has ended, and the query with it
             return False
 
-    def _speak(self) -> None:
+    def _publish_pending(self) -> None:
         with self._changed:
-            version, self._version = self._version, None
+            version, self._pending_version = self._pending_version, None
         if version is not None:
             self._publisher.hint(version)
         if self._clock.monotonic_ms() >= self._due_ms:
             self._announce()
 
     def _announce(self) -> None:
-        self._announcement = self._announcement or self._described()
+        self._announcement = self._announcement or self._describe()
         if self._announcement is None:
             return
         try:
@@ -211,13 +211,13 @@ class Announced:
             self._due_ms = self._clock.monotonic_ms() + RETRY_MS
             log.warning("the names of the stores are not told yet: %s", error, extra={"action": "announce-failed"})
         else:
-            self._due_ms = self._clock.monotonic_ms() + AGAIN_MS
-            if not self.is_told:
+            self._due_ms = self._clock.monotonic_ms() + REPEAT_MS
+            if not self.is_announced:
                 told = ", ".join(store.name or f"op{store.operator_id}" for store in self._announcement.stores)
                 log.info("announced %s", told, extra={"action": "announced", "application_id": self._application_id})
-            self.is_told = True
+            self.is_announced = True
 
-    def _described(self) -> Announcement | None:
+    def _describe(self) -> Announcement | None:
         """The names, once a batch with stateful operators has been planned."""
         if self._plans_left == 0:
             return None

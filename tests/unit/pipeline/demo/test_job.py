@@ -56,7 +56,7 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[StandInQuery]], 
 
 
 def start() -> Any:
-    return DemoJob().start_patiently(None, SETTINGS)  # type: ignore[arg-type]  # handed on to `start_query`
+    return DemoJob().start_with_retries(None, SETTINGS)  # type: ignore[arg-type]  # handed on to `start_query`
 
 
 def test_a_query_whose_planner_was_slow_to_start_is_started_again(

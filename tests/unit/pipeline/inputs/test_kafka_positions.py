@@ -7,9 +7,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition
-from understudy_pipeline.inputs.kafka_losses import unknown_topic, what_is_lost
-from understudy_pipeline.inputs.kafka_places import Place, end_cursor, next_offset
+from understudy_pipeline.inputs.kafka_losses import describe_loss, unknown_topic
+from understudy_pipeline.inputs.kafka_positions import FetchPosition, end_cursor, next_offset
+from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition
 
 WHERE = TopicPartition("weather", 0)
 
@@ -27,22 +27,22 @@ def offsets_of(chunks: list[Chunk]) -> list[int]:
 
 
 def test_statement_43_what_was_read_and_not_handed_out_counts_as_lag_and_what_was_handed_out_does_not() -> None:
-    place = Place(0)
-    place.hold(chunk(list(range(60))))
+    place = FetchPosition(0)
+    place.buffer(chunk(list(range(60))))
     place.take(50)
     assert place.lag(90) == 40  # ten held here, thirty on the broker
 
 
 def test_statement_44_a_lag_is_never_below_zero() -> None:
-    assert Place(100).lag(end=90) == 0
+    assert FetchPosition(100).lag(end=90) == 0
 
 
 def test_what_lies_between_the_last_record_and_an_end_that_was_reached_is_no_lag() -> None:
-    place = Place(0)
-    place.hold(chunk([0, 1, 2]))
+    place = FetchPosition(0)
+    place.buffer(chunk([0, 1, 2]))
     place.take(3)
     assert place.lag(5) == 2
-    place.end(5)  # two commit markers
+    place.mark_end(5)  # two commit markers
     assert place.lag(5) == 0
     assert place.lag(9) == 4
 
@@ -54,17 +54,17 @@ def test_what_lies_between_the_last_record_and_an_end_that_was_reached_is_no_lag
 def test_records_are_handed_out_once_in_order_and_never_more_than_asked(
     gaps: list[list[int]], takes: list[int]
 ) -> None:
-    place, offset, came = Place(0), 0, []
+    place, offset, came = FetchPosition(0), 0, []
     for steps in gaps:
         offsets = [offset := offset + step for step in steps]
         came += offsets
-        place.hold(chunk(offsets))
+        place.buffer(chunk(offsets))
     handed: list[int] = []
     for count in takes:
         taken = offsets_of(place.take(count))
         assert len(taken) == min(count, len(came) - len(handed))
         handed += taken
-        assert place.holds == len(came) - len(handed)
+        assert place.buffered_records == len(came) - len(handed)
     assert handed == came[: len(handed)]
     assert place.ahead == (came[-1] + 1 if came else 0)
 
@@ -81,7 +81,7 @@ def test_the_beginning_is_wherever_the_log_begins() -> None:
 
 @given(low=st.integers(0, 50), length=st.integers(0, 50), position=st.integers(0, 150))
 def test_a_position_is_lost_exactly_outside_of_the_log(low: int, length: int, position: int) -> None:
-    lost = what_is_lost(position, low=low, end=low + length)
+    lost = describe_loss(position, low=low, end=low + length)
     assert (lost is None) == (low <= position <= low + length)
     assert lost is None or str(position) in lost
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.merging import TOPICS, counted, pop_all, queue, tp
+from tests.support.spark.record_at_a_time_merge import TOPICS, counted, pop_all, queue, tp
 
+from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.cut import Queue
-from understudy_pipeline.aligned.plan import Batch, plan_batch
-from understudy_pipeline.aligned.records import NO_TIME_MS, TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms
 
 FEWER = settings(max_examples=50)
 """A run is some 40 plans already."""

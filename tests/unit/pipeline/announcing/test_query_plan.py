@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_pipeline.plan import (
+from understudy_pipeline.announcing.query_plan import (
     Column,
     Function,
     Output,

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition, record_size
+from understudy_pipeline.inputs.opening import OPENERS, Opener
 from understudy_pipeline.inputs.protocol import DataLostError, Fetched, Input, InputError, Range, RangeReader
+from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition, record_size
 
 _HANG_LIMIT_S = 60.0
 
@@ -179,12 +180,9 @@ class ScriptedConfig:
     def server(self) -> str:
         return self.at.name
 
-    def open(self) -> Input:
-        self.at.open_inputs += 1
-        return ScriptedInput(self.at)
-
-    def open_reader(self) -> RangeReader:
-        return ScriptedReader(self.at)
+    @property
+    def kind(self) -> str:
+        return "scripted"
 
 
 class ScriptedInput:
@@ -268,3 +266,15 @@ class ScriptedReader:
 
     def close(self) -> None:
         """Holds nothing."""
+
+
+def _open_input(config: ScriptedConfig) -> Input:
+    config.at.open_inputs += 1
+    return ScriptedInput(config.at)
+
+
+def _open_reader(config: ScriptedConfig) -> RangeReader:
+    return ScriptedReader(config.at)
+
+
+OPENERS["scripted"] = lambda: Opener(_open_input, _open_reader)

@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from understudy_pipeline.plan import QueryPlan
-from understudy_pipeline.plan_reader import read_plan
+from understudy_pipeline.announcing.plan_reader import read_plan
+from understudy_pipeline.announcing.query_plan import QueryPlan
 from understudy_shared.errors import UnderstudyError
 
 if TYPE_CHECKING:

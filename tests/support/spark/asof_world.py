@@ -42,10 +42,10 @@ FEBRUARY_S = FIRST_S + 31 * 24 * HOUR_S
 FlightId = tuple[str, int, str]
 """Carrier, number, event time: no two of the 336,776 flights have the same."""
 
-Seen = tuple[str | None, float | None, float | None, float | None]
+InputState = tuple[str | None, float | None, float | None, float | None]
 """The weather of a flight: its time, temperature, wind and sight."""
 
-NOTHING: Seen = (None, None, None, None)
+NOTHING: InputState = (None, None, None, None)
 
 SESSION_CONF = {
     **state_conf("rocksdb"),
@@ -100,10 +100,10 @@ def flight_id(flight: Flight) -> FlightId:
     return flight.carrier, flight.flight, utc_text(flight.event_time)
 
 
-def as_of_join(records: Records) -> dict[FlightId, Seen]:
+def as_of_join(records: Records) -> dict[FlightId, InputState]:
     """The oracle: of each flight, the latest weather of its airport that is not after it."""
     times: dict[str, list[int]] = defaultdict(list)
-    seen: dict[str, list[Seen]] = defaultdict(lambda: [NOTHING])
+    seen: dict[str, list[InputState]] = defaultdict(lambda: [NOTHING])
     for weather in records.weather:
         times[weather.origin].append(weather.event_time)
         seen[weather.origin].append((utc_text(weather.event_time), weather.temp, weather.wind_speed, weather.visib))
@@ -159,17 +159,17 @@ def arrive_late(
 class Joined:
     """What a run has put out so far, over all of its batches."""
 
-    rows: Mapping[FlightId, Seen]
+    rows: Mapping[FlightId, InputState]
     duplicates: int
     """Rows of a flight that was put out before."""
 
     batches: int
 
-    def differences(self, other: Mapping[FlightId, Seen]) -> int:
+    def differences(self, other: Mapping[FlightId, InputState]) -> int:
         """Flights that have other weather there, or are missing on one side."""
         return sum(self.rows.get(flight) != other.get(flight) for flight in self.rows.keys() | other.keys())
 
-    def violations(self, oracle: Mapping[FlightId, Seen]) -> int:
+    def violations(self, oracle: Mapping[FlightId, InputState]) -> int:
         """Flights that were joined with weather other than the oracle's."""
         return sum(seen != oracle[flight] for flight, seen in self.rows.items())
 
@@ -228,7 +228,7 @@ class AsofRun:
 
     def joined(self) -> Joined:
         """What lies in the output now."""
-        rows: dict[FlightId, Seen] = {}
+        rows: dict[FlightId, InputState] = {}
         count: Counter[FlightId] = Counter()
         files = self._output_files()
         for path in files:

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
-from tests.support.scripted_input import ScriptedServer
+from tests.support.spark.scripted_input import ScriptedServer
 from tests.support.spark_queries import wait_until
 
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import PlannedBatch, Planner
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.clock import ManualClock
 
 PATIENCE_MS = 30_000

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 import pytest
-from tests.support.merging import queue, tp
+from tests.support.spark.record_at_a_time_merge import queue, tp
 
+from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.cut import Queue
-from understudy_pipeline.aligned.plan import Batch, plan_batch
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.inputs.records import TopicPartition
 
 Tasks = dict[int, Sequence[Queue]]
 

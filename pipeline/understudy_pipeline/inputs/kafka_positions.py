@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from understudy_pipeline.aligned.records import Chunk, Cursor
+from understudy_pipeline.inputs.records import Chunk, Cursor
 
 
 @dataclass(slots=True)
-class Place:
+class FetchPosition:
     """Of one partition."""
 
     ahead: int
@@ -23,39 +23,39 @@ class Place:
     ended: int = -1
     """The highest offset at which the broker said that the log ended: there are no records from `ahead` to it."""
 
-    held: deque[Chunk] = field(default_factory=deque)
+    buffered: deque[Chunk] = field(default_factory=deque)
     """Records before `ahead` that nobody asked for yet."""
 
     @property
-    def holds(self) -> int:
+    def buffered_records(self) -> int:
         """Records that were read and not handed out."""
-        return sum(chunk.rows.num_rows for chunk in self.held)
+        return sum(chunk.rows.num_rows for chunk in self.buffered)
 
-    def hold(self, chunk: Chunk) -> None:
+    def buffer(self, chunk: Chunk) -> None:
         """Records that came from the broker."""
-        self.held.append(chunk)
+        self.buffered.append(chunk)
         self.ahead = chunk.rows["ordinal"][-1].as_py() + 1
 
     def take(self, count: int) -> list[Chunk]:
         """The next `count` records at most, to be handed out."""
         taken: list[Chunk] = []
-        while count > 0 and self.held:
-            chunk = self.held.popleft()
+        while count > 0 and self.buffered:
+            chunk = self.buffered.popleft()
             length = chunk.rows.num_rows
             if length > count:
-                self.held.appendleft(Chunk(chunk.partition, chunk.rows.slice(count), chunk.sizes[count:]))
+                self.buffered.appendleft(Chunk(chunk.partition, chunk.rows.slice(count), chunk.sizes[count:]))
                 chunk = Chunk(chunk.partition, chunk.rows.slice(0, count), chunk.sizes[:count])
             taken.append(chunk)
             count -= length
         return taken
 
-    def end(self, offset: int) -> None:
+    def mark_end(self, offset: int) -> None:
         """The broker said that the log ended here, for a reader that had come to here."""
         self.ended = max(self.ended, offset)
 
     def lag(self, end: int) -> int:
         """Records behind what was handed out, in a log that ends at `end`. Markers not yet passed count as records."""
-        return self.holds + max(0, end - max(self.ahead, self.ended))
+        return self.buffered_records + max(0, end - max(self.ahead, self.ended))
 
 
 def next_offset(cursor: Cursor) -> int | None:

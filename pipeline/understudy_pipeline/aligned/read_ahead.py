@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from understudy_pipeline.aligned.ends import is_at, up_to
 from understudy_pipeline.aligned.lags import Lags
-from understudy_pipeline.aligned.memory import Held, fetch_records, pauses, share_bytes
+from understudy_pipeline.aligned.memory import Buffered, fetch_records, paused_partitions, share_bytes
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
 from understudy_pipeline.aligned.retained import Retained, Segment
 from understudy_pipeline.inputs.protocol import DataLostError, Fetched
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_shared.errors import SettingsError
 
 log = logging.getLogger(__name__)
@@ -32,33 +32,33 @@ class ReadAhead:
         self._options = options
         self._counts: dict[str, int] = {}
         self._cursors: dict[TopicPartition, Cursor] = {}
-        self._unsought: set[TopicPartition] = set()
+        self._pending_seeks: set[TopicPartition] = set()
         self._ends: Mapping[TopicPartition, Cursor] | None = None
 
-    def stands_at(self, cursors: Mapping[TopicPartition, Cursor]) -> bool:
+    def is_positioned_at(self, cursors: Mapping[TopicPartition, Cursor]) -> bool:
         """Whether the next batch would follow these; nobody has said where to stand at first."""
-        return self.generation > 0 and _named(cursors) == _named(self._cursors)
+        return self.generation > 0 and _without_beginnings(cursors) == _without_beginnings(self._cursors)
 
-    def move_to(self, cursors: Mapping[TopicPartition, Cursor]) -> None:
+    def seek_to(self, cursors: Mapping[TopicPartition, Cursor]) -> None:
         """Forget what was fetched and go on behind these, once the inputs were told."""
         self.generation += 1
         self._cursors = dict(cursors)
         self.retained.clear()
         self.finished.clear()
-        self._unsought.clear()
-        self._lay_out(self.tasks)
+        self._pending_seeks.clear()
+        self._set_tasks(self.tasks)
 
-    def end_at(self, ends: Mapping[TopicPartition, Cursor]) -> None:
+    def set_ends(self, ends: Mapping[TopicPartition, Cursor]) -> None:
         """Nothing that comes behind these is wanted, nor any partition that has none of them."""
         self._ends = dict(ends)
         if self.generation:
-            self.move_to(self._cursors)
+            self.seek_to(self._cursors)
 
     def is_complete(self) -> bool:
         """Whether everything up to the ends that were set is fetched and in a batch."""
         return bool(self.tasks) and all(tp in self.finished and not held for tp, held in self.retained.items())
 
-    def counted(self, counts: Mapping[str, int]) -> None:
+    def set_partition_counts(self, counts: Mapping[str, int]) -> None:
         """Partitions of some topics, now. Raises SettingsError and DataLostError; what was known is kept then."""
         known = {**self._counts, **counts}
         if any(topic not in known for topic in self._options.topics):
@@ -69,7 +69,7 @@ class ReadAhead:
         unequal = self._options.merge == "task" and len({known[topic] for topic in self._options.topics}) > 1
         if unequal and not self.tasks:
             raise SettingsError(
-                f"the topics have different numbers of partitions: {_listed(known)}",
+                f"the topics have different numbers of partitions: {_counts_text(known)}",
                 where="option merge=task",
                 fix="Give them the same number, keyed alike, or set merge=global to merge all partitions together",
             )
@@ -77,25 +77,25 @@ class ReadAhead:
         if unequal:
             log.warning(
                 "topics have different numbers of partitions (%s): those that not all have yet are not read",
-                _listed(known),
+                _counts_text(known),
                 extra={"action": "uneven-partitions"},
             )
         self._counts = known
-        self._lay_out(tasks_of(self._options.topics, known, is_global=self._options.merge == "global"))
+        self._set_tasks(merge_tasks(self._options.topics, known, is_global=self._options.merge == "global"))
 
-    def unsought(self, topics: Collection[str]) -> Mapping[TopicPartition, Cursor]:
+    def pending_seeks(self, topics: Collection[str]) -> Mapping[TopicPartition, Cursor]:
         """Where the input of these topics must be told to go on."""
-        return {tp: self.retained[tp].cursor for tp in self._unsought if tp.topic in topics}
+        return {tp: self.retained[tp].cursor for tp in self._pending_seeks if tp.topic in topics}
 
-    def sought(self, partitions: Collection[TopicPartition], *, generation: int) -> None:
+    def seek_done(self, partitions: Collection[TopicPartition], *, generation: int) -> None:
         """The input goes on there."""
         if generation == self.generation:
-            self._unsought.difference_update(partitions)
+            self._pending_seeks.difference_update(partitions)
             self.lags.forget(partitions)
 
-    def wanted(self, topics: Collection[str]) -> Mapping[TopicPartition, int]:
+    def records_to_fetch(self, topics: Collection[str]) -> Mapping[TopicPartition, int]:
         """What the input of these topics shall bring next, in records of each partition."""
-        resting = self.paused() | self.finished | self._unsought
+        resting = self.paused() | self.finished | self._pending_seeks
         share = share_bytes(self._options.input_buffer_max_bytes, len(self.tasks))
         wanted = {
             tp: fetch_records(
@@ -111,17 +111,17 @@ class ReadAhead:
         }
         return {tp: count for tp, count in wanted.items() if count}
 
-    def fetched(self, fetched: Fetched, *, generation: int, asked_ms: float) -> None:
+    def add_fetched(self, fetched: Fetched, *, generation: int, asked_ms: float) -> None:
         """What a turn brought that was asked at `asked_ms`; of no use if there was a seek since."""
         if generation != self.generation:
             return
         for chunk in fetched.chunks:
             self._add(chunk)
-        self.lags.answered(fetched.lags, asked_ms=asked_ms)
+        self.lags.update(fetched.lags, asked_ms=asked_ms)
         if self._ends is not None:
             self.finished.update(tp for tp, lag in fetched.lags.items() if lag <= 0 and tp in self.retained)
 
-    def failed(self, topics: Collection[str]) -> None:
+    def mark_unreachable(self, topics: Collection[str]) -> None:
         """The input of these topics did not answer: nothing is known of its ends."""
         self.lags.forget([tp for tp in self.retained if tp.topic in topics])
 
@@ -131,26 +131,26 @@ class ReadAhead:
         self._cursors.update((segment.span.partition, segment.span.end) for segment in segments)
         return segments
 
-    def held(self) -> Mapping[TopicPartition, Held]:
+    def buffered(self) -> Mapping[TopicPartition, Buffered]:
         """What is retained, of each partition."""
-        return {tp: Held(each.bytes, len(each)) for tp, each in self.retained.items()}
+        return {tp: Buffered(each.bytes, len(each)) for tp, each in self.retained.items()}
 
     def paused(self) -> frozenset[TopicPartition]:
         """Partitions that memory has no room for now."""
-        return pauses(
-            self.held(),
+        return paused_partitions(
+            self.buffered(),
             self.tasks,
             max_bytes=self._options.input_buffer_max_bytes,
             max_records_per_partition=self._options.buffered_records_per_partition,
         )
 
-    def _lay_out(self, tasks: Mapping[int, Sequence[TopicPartition]]) -> None:
+    def _set_tasks(self, tasks: Mapping[int, Sequence[TopicPartition]]) -> None:
         self.tasks = tasks
         partitions = {tp for of_task in tasks.values() for tp in of_task}
         gone = self.retained.keys() - partitions
         self.lags.forget(gone)
         self.finished -= gone
-        self._unsought -= gone
+        self._pending_seeks -= gone
         for tp in gone:
             del self.retained[tp]
         for tp in sorted(partitions - self.retained.keys()):
@@ -160,7 +160,7 @@ class ReadAhead:
             if self._ends is not None and is_at(cursor, self._ends.get(tp, Cursor())):
                 self.finished.add(tp)
             else:
-                self._unsought.add(tp)
+                self._pending_seeks.add(tp)
 
     def _add(self, chunk: Chunk) -> None:
         kept: Chunk | None = chunk
@@ -168,14 +168,14 @@ class ReadAhead:
             kept, is_at_end = up_to(chunk, self._ends.get(chunk.partition, Cursor()))
             if is_at_end:
                 self.finished.add(chunk.partition)
-        self.lags.advanced(chunk.partition, chunk.rows.num_rows)
+        self.lags.subtract_fetched(chunk.partition, chunk.rows.num_rows)
         if kept is not None and chunk.partition in self.retained:
             self.retained[chunk.partition].add(kept)
 
     def _check_vanished(self, counts: Mapping[str, int]) -> None:
         gone = sorted(
             tp
-            for tp in self.retained.keys() | _named(self._cursors).keys()
+            for tp in self.retained.keys() | _without_beginnings(self._cursors).keys()
             if tp.topic in counts and tp.partition >= counts[tp.topic]
         )
         if not gone:
@@ -190,7 +190,7 @@ class ReadAhead:
         log.warning("%s", what, extra={"action": "data-lost"})
 
 
-def tasks_of(
+def merge_tasks(
     topics: Sequence[str], counts: Mapping[str, int], *, is_global: bool
 ) -> Mapping[int, Sequence[TopicPartition]]:
     """What is merged with what: partition p of every topic that has so many, or all of them in one task."""
@@ -200,10 +200,10 @@ def tasks_of(
     return {p: tuple(TopicPartition(topic, p) for topic in topics) for p in range(least)}
 
 
-def _named(cursors: Mapping[TopicPartition, Cursor]) -> Mapping[TopicPartition, Cursor]:
+def _without_beginnings(cursors: Mapping[TopicPartition, Cursor]) -> Mapping[TopicPartition, Cursor]:
     """Without those at the beginning, which need not be named."""
     return {tp: cursor for tp, cursor in cursors.items() if cursor != Cursor()}
 
 
-def _listed(counts: Mapping[str, int]) -> str:
+def _counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{topic} {count}" for topic, count in counts.items())

@@ -115,7 +115,10 @@ def _store_names(written: Mapping[int, WrittenAggregate | None], names: Mapping[
     aliases = {
         operator_id: aggregate.alias
         for operator_id, aggregate in written.items()
-        if aggregate is not None and aggregate.alias is not None and operator_id not in names and _fits(aggregate.alias)
+        if aggregate is not None
+        and aggregate.alias is not None
+        and operator_id not in names
+        and _is_valid_name(aggregate.alias)
     }
     counts = Counter([*aliases.values(), *names.values()])
     repeated = sorted({alias for alias in aliases.values() if counts[alias] > 1})
@@ -140,10 +143,10 @@ def _aggregate_store(operator: StatefulAggregate, written: WrittenAggregate | No
 
 
 def _names_of(names: Sequence[str]) -> list[str] | None:
-    return list(unique_names(names)) if all(map(_fits, names)) else None
+    return list(unique_names(names)) if all(map(_is_valid_name, names)) else None
 
 
-def _fits(name: str) -> bool:
+def _is_valid_name(name: str) -> bool:
     return 0 < len(name) <= MAX_NAME_CHARS
 
 
@@ -152,12 +155,12 @@ def _key_names(operator: StatefulAggregate, written: WrittenAggregate | None) ->
     spark = [key.name for key in operator.keys]
     if written is None or written.grouping_types != tuple(key.type for key in operator.keys):
         return spark
-    shown = _shown_names(written)
+    shown = _output_names(written)
     told = {output.grouping: shown[output.id] for output in reversed(written.outputs) if output.grouping is not None}
     return [told.get(position, name) for position, name in enumerate(spark)]
 
 
-def _shown_names(written: WrittenAggregate) -> dict[int, str]:
+def _output_names(written: WrittenAggregate) -> dict[int, str]:
     """The name of each output in the DataFrame that the alias is on: projections below it may rename columns."""
     names = {output.id: output.name for output in written.outputs}
     origin = {output.id: output.id for output in written.outputs}
@@ -182,12 +185,12 @@ def _results(
     for function in operator.functions:
         known[function.result_id] = (function.kind, list(buffers[first : first + function.buffers]))
         first += function.buffers
-    shown = _shown_names(written)
+    shown = _output_names(written)
     made = []
     for output in written.outputs:
         kind, columns = next((known[each] for each in output.result_ids if each in known), ("", []))
-        function_name = _exact(kind, tuple(column.type for column in columns), output.type)
-        if function_name is not None and _fits(shown[output.id]):
+        function_name = _result_function(kind, tuple(column.type for column in columns), output.type)
+        if function_name is not None and _is_valid_name(shown[output.id]):
             made.append((shown[output.id], function_name, [position[column.id] for column in columns], output.type))
     names = unique_names(name for name, *_ in made)
     return [
@@ -196,10 +199,10 @@ def _results(
     ]
 
 
-Exact = Literal["count", "sum", "avg", "min", "max"]
+ResultFunction = Literal["count", "sum", "avg", "min", "max"]
 
 
-def _exact(kind: str, buffers: tuple[str, ...], result: str) -> Exact | None:
+def _result_function(kind: str, buffers: tuple[str, ...], result: str) -> ResultFunction | None:
     """What is made of the buffers, if that is known exactly. Types are Spark's names of them.
 
     Short decimals are summed as unscaled longs and averaged as unscaled doubles: their declared type tells.

@@ -10,7 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from understudy_pipeline.plan import Column, Function, Output, QueryPlan, StatefulAggregate, WrittenAggregate
+from understudy_pipeline.announcing.query_plan import (
+    Column,
+    Function,
+    Output,
+    QueryPlan,
+    StatefulAggregate,
+    WrittenAggregate,
+)
 
 JavaObject = Any
 """An object in the JVM: py4j knows its members only at run time."""

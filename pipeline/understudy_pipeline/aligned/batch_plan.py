@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.cut import Queue, counts_behind, first_counts, ready_counts
-from understudy_pipeline.aligned.idle import NEVER_WAIT, Judgement, Seen, judge
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.aligned.cut import Queue, count_enforced, limit_counts, ready_counts
+from understudy_pipeline.aligned.idle import NEVER_WAIT, IdleDecision, InputState, decide_idle
 from understudy_pipeline.aligned.ring import share
+from understudy_pipeline.inputs.records import TopicPartition
 
 
 class Batch(NamedTuple):
@@ -52,40 +52,40 @@ def plan_batch(
     nothing counts as enforced: there nobody is given up on.
     """
 
-    def judged(known: Mapping[TopicPartition, float], planned: Mapping[TopicPartition, int]) -> Judgement:
-        observed = _observed(tasks, planned, lags, finished)
-        return judge(known, observed, max_task_idle_ms=max_task_idle_ms, now_ms=now_ms)
+    def decide(known: Mapping[TopicPartition, float], planned: Mapping[TopicPartition, int]) -> IdleDecision:
+        observed = _input_states(tasks, planned, lags, finished)
+        return decide_idle(known, observed, max_task_idle_ms=max_task_idle_ms, now_ms=now_ms)
 
-    before = judged(deadlines, {})
+    before = decide(deadlines, {})
     ready = {task: ready_counts(queues, before.may_pass) for task, queues in tasks.items()}
     available = {task: sum(counts.values()) for task, counts in ready.items()}
     shares = share(available, budget=max_poll_records, first=ring)
-    taken = {task: first_counts(queues, ready[task], shares.allowed[task]) for task, queues in tasks.items()}
+    taken = {task: limit_counts(queues, ready[task], shares.allowed[task]) for task, queues in tasks.items()}
     passed = frozenset() if max_task_idle_ms == NEVER_WAIT else before.may_pass - finished
     together = {partition: count for counts in taken.values() for partition, count in counts.items() if count}
-    after = judged(before.deadlines, together)
+    after = decide(before.deadlines, together)
     moments = [
-        now_ms if shares.allowed[task] < available[task] else _given_up_ms(queues, taken[task], after)
+        now_ms if shares.allowed[task] < available[task] else _idle_deadline_ms(queues, taken[task], after)
         for task, queues in tasks.items()
     ]
     return Batch(
         taken=together,
-        enforced={task: counts_behind(queues, taken[task], passed) for task, queues in tasks.items()},
+        enforced={task: count_enforced(queues, taken[task], passed) for task, queues in tasks.items()},
         ring=shares.next_first,
         deadlines=after.deadlines,
         wake_ms=min((moment for moment in moments if moment is not None), default=None),
     )
 
 
-def _observed(
+def _input_states(
     tasks: Mapping[int, Sequence[Queue]],
     planned: Mapping[TopicPartition, int],
     lags: Mapping[TopicPartition, int | None],
     finished: Set[TopicPartition],
-) -> Mapping[TopicPartition, Seen]:
+) -> Mapping[TopicPartition, InputState]:
     """Every input of every task, once the first `planned` records of its queue are gone."""
     return {
-        partition: Seen(
+        partition: InputState(
             empty=planned.get(partition, 0) == len(times_ms),
             lag=lags.get(partition),
             finished=partition in finished,
@@ -95,7 +95,9 @@ def _observed(
     }
 
 
-def _given_up_ms(queues: Sequence[Queue], taken: Mapping[TopicPartition, int], after: Judgement) -> float | None:
+def _idle_deadline_ms(
+    queues: Sequence[Queue], taken: Mapping[TopicPartition, int], after: IdleDecision
+) -> float | None:
     """When the last input that a task waits for is given up on; None if that gives no record, or will not happen."""
     left = {queue.partition for queue in queues if taken[queue.partition] < len(queue.times_ms)}
     awaited = {queue.partition for queue in queues} - left - after.may_pass

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.offset_logs import write_batch
+from tests.support.spark.offset_logs import write_batch
 
 from understudy_pipeline.aligned.offset import OffsetError
-from understudy_pipeline.aligned.records import Cursor
 from understudy_pipeline.demo.committed import has_begun, planned_until, read_until
 from understudy_pipeline.demo.flights import Flight, flights_file, load_flights
 from understudy_pipeline.demo.schedule import pace_of, slices, slices_due
+from understudy_pipeline.inputs.records import Cursor
 
 times = st.lists(st.integers(0, 20_000), max_size=80).map(sorted)
 TICKS = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 8)), max_size=60)

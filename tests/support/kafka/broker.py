@@ -28,8 +28,8 @@ from tests.support.spark_queries import wait_until
 
 from understudy_shared.local_redis import _FOLLOW_PARENT, _free_port
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-POM = Path(__file__).parent / "kafka_jars" / "pom.xml"
+REPOSITORY = Path(__file__).resolve().parents[3]
+POM = Path(__file__).parent / "jars" / "pom.xml"
 JARS = REPOSITORY / ".cache" / "kafka-broker-jars"
 
 _FETCH_LIMIT_S = 180
