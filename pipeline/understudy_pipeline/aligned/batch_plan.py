@@ -1,8 +1,8 @@
-"""What the next batch takes: order within a task, fairness between tasks, patience with inputs that have nothing.
+"""Plans the next batch: merge order within a task, fair shares between tasks, waits for empty inputs.
 
-Pure: the same arguments give the same batch. Within a task a batch is a prefix of the merge sequence, so the records of
-all batches one after another are that sequence, however they arrived and wherever batches end, for as long as no input
-is given up on.
+Pure: equal arguments give equal batches. Within a task a batch is a prefix of the merge sequence. So all batches
+together give the merge sequence, however records arrived and wherever batches end, as long as no wait for an empty
+input ran out.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from understudy_pipeline.inputs.records import TopicPartition
 
 
 class Batch(NamedTuple):
-    """Empty when `taken` is."""
+    """How much of each queue the next batch takes. The batch is empty if `taken` is."""
 
     taken: Mapping[TopicPartition, int]
-    """From the head of each queue; partitions of which nothing is taken are left out."""
+    """Records taken from the head of each queue. Partitions that give none are left out."""
 
     enforced: Mapping[int, int]
-    """Of each task: records taken while one of its inputs was given up on."""
+    """For each task: records taken after the wait for one of its empty inputs ran out (enforced processing)."""
 
     ring: int
-    """The task that has its turn first in the next batch."""
+    """The task that is served first in the next batch."""
 
     deadlines: Mapping[TopicPartition, float]
-    """For the next plan; of inputs that have nothing left behind this batch."""
+    """For the next plan: when the wait for each input ends that this batch leaves empty."""
 
     wake_ms: float | None
-    """When another plan gives more, even if nothing arrives until then. None: it needs records, or news of a lag."""
+    """When planning again gives more although nothing arrived. None: it takes new records, or a new lag."""
 
 
 def plan_batch(
@@ -46,12 +46,14 @@ def plan_batch(
     ring: int,
     now_ms: float,
 ) -> Batch:
-    """The next batch of what is fetched and not planned; a batch that is not used leaves no trace.
+    """Plan the next batch from the queues. It has no side effects: the caller may drop the batch.
 
-    `lags` are records behind the queues, missing or None where that is unknown. At -1 and behind `finished` inputs
-    nothing counts as enforced: there nobody is given up on.
+    `lags` are the records on the servers behind each queue; a lag that is missing or None is unknown. With
+    `max_task_idle_ms` -1 nothing counts as enforced, and neither does what follows the end of a `finished` input.
     """
 
+    # Decided twice: on the queues as they are, and on what is left behind the batch. The second decision starts the
+    # idle time of an input with the batch that takes its last record.
     def decide(known: Mapping[TopicPartition, float], planned: Mapping[TopicPartition, int]) -> IdleDecision:
         observed = _input_states(tasks, planned, lags, finished)
         return decide_idle(known, observed, max_task_idle_ms=max_task_idle_ms, now_ms=now_ms)
@@ -83,7 +85,7 @@ def _input_states(
     lags: Mapping[TopicPartition, int | None],
     finished: Set[TopicPartition],
 ) -> Mapping[TopicPartition, InputState]:
-    """Every input of every task, once the first `planned` records of its queue are gone."""
+    """The state of every input once the first `planned` records of its queue are taken."""
     return {
         partition: InputState(
             empty=planned.get(partition, 0) == len(times_ms),
@@ -98,7 +100,7 @@ def _input_states(
 def _idle_deadline_ms(
     queues: Sequence[Queue], taken: Mapping[TopicPartition, int], after: IdleDecision
 ) -> float | None:
-    """When the last input that a task waits for is given up on; None if that gives no record, or will not happen."""
+    """When the last wait of a task ends, if that releases a record. None if it releases none, or has no deadline."""
     left = {queue.partition for queue in queues if taken[queue.partition] < len(queue.times_ms)}
     awaited = {queue.partition for queue in queues} - left - after.may_pass
     if not left or not awaited <= after.deadlines.keys():

@@ -1,7 +1,7 @@
-"""Which topic comes from where: the options that name servers and topics, one configuration per server (pure).
+"""Parses the options that name servers and topics into one configuration per server (pure).
 
-An input is imported where it is configured: the clients of Kafka and Redis take half as long to load as the rest of
-the source, which Spark loads in several processes of each query.
+An input is imported only if it is configured: loading a client of Kafka or Redis takes half as long as loading the rest
+of the source, and Spark loads the source in several processes of each query.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 
 KAFKA_PROPERTIES = "kafka."
-"""What follows is handed to librdkafka."""
+"""Prefix of options that go to librdkafka."""
 
 KINDS = ("kafka", "redis", "files")
 REDIS_OPTIONS = ("partitions", "key_field", "value_field")
@@ -25,7 +25,7 @@ INPUT_OPTIONS = frozenset({"topics", *KINDS, *REDIS_OPTIONS})
 
 
 class ParsedInputs(NamedTuple):
-    """`kinds` are of `topics`, one by one."""
+    """`kinds` has the input kind of each topic in `topics`."""
 
     inputs: tuple[InputConfig, ...]
     topics: tuple[str, ...]
@@ -34,7 +34,7 @@ class ParsedInputs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedOptions:
-    """What every input is told."""
+    """Options that apply to every input."""
 
     timestamp: TimestampRule
     include_headers: bool
@@ -43,7 +43,7 @@ class SharedOptions:
 
 
 def parse_inputs(options: GivenOptions, shared: SharedOptions) -> ParsedInputs:
-    """One input per server that was given. Raises SettingsError."""
+    """One configuration per server that the options name. Raises SettingsError."""
     servers = {kind: server for kind in KINDS if (server := options.text(kind)) is not None}
     _check_options_have_server(options, servers)
     kinds = _topic_kinds(options.text("topics"), servers)
@@ -68,7 +68,7 @@ def _make_config(
         return _MAKERS[kind](options, server, topics, shared)
     except ImportError as error:
         raise SettingsError(
-            f"the input '{kind}' needs what is not installed: {error}",
+            f"the input '{kind}' needs a package that is not installed: {error}",
             where=f"option {kind}",
             fix="pip install 'understudy[pipeline]'",
         ) from error
@@ -91,7 +91,7 @@ def _check_options_have_server(options: GivenOptions, servers: Mapping[str, str]
 
 
 def _topic_kinds(text: str | None, servers: Mapping[str, str]) -> dict[str, str]:
-    """Each topic's kind, in the order of the option."""
+    """The input kind of each topic, in the order of the option `topics`."""
     where = "option topics"
     if text is None:
         raise SettingsError("no topics are given", where=where, fix="List them, like 'weather,flights'")
@@ -112,7 +112,7 @@ def _split(entry: str, servers: Mapping[str, str], where: str) -> tuple[str, str
         if len(servers) == 1:
             return next(iter(servers)), entry
         raise SettingsError(
-            f"where '{entry}' comes from is not said, and there are several inputs",
+            f"the topic '{entry}' does not name its input, and there are several inputs",
             where=where,
             fix=f"Write {' or '.join(f'{kind}:{entry}' for kind in servers)}",
         )

@@ -1,4 +1,4 @@
-"""The planner's metrics at a port, for Prometheus."""
+"""Serves the planner's metrics to Prometheus over HTTP."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from understudy_pipeline.aligned.planner_metrics import PlannerMetrics
 from understudy_shared.errors import SettingsError
 
 _BIND_S = 5.0
-"""The planner of a query that was just stopped may still have the port."""
+"""How long to retry: the planner of a query that was just stopped may still use the port."""
 
 _AGAIN_S = 0.05
 
 
 def serve_metrics(snapshot: Callable[[], PlannerMetrics], port: int) -> tuple[int, Callable[[], None]]:
-    """The port, and what ends it. Raises SettingsError when the port stays taken."""
+    """Start the server. Returns its port and a function that stops it. Raises SettingsError if the port is in use."""
     registry = CollectorRegistry()
     registry.register(PlannerCollector(snapshot))
     server, thread = _bound(port, registry, time.monotonic() + _BIND_S)
@@ -49,13 +49,13 @@ def _bound(port: int, registry: CollectorRegistry, end_s: float) -> tuple[WSGISe
 
 
 class PlannerCollector(Collector):
-    """Reads a snapshot when it is scraped."""
+    """Takes a snapshot of the planner for each scrape."""
 
     def __init__(self, snapshot: Callable[[], PlannerMetrics]) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """Kafka's names; those that Kafka ends in `-total` and does not count up are gauges here too."""
+        """Names are Kafka's. Kafka's `-total` metrics that can go down are gauges here too."""
         metrics = self._snapshot()
         yield _gauge(
             "input_buffer_bytes_total", "Bytes of records that are in no batch yet", metrics.input_buffer_bytes
@@ -65,7 +65,7 @@ class PlannerCollector(Collector):
             "enforced_processing", "Records taken while an input was given up on", metrics.enforced_processing_total
         )
         yield _gauge("enforced_processing_rate", "The same per second", metrics.enforced_processing_rate)
-        yield _counter("undecodable", "Records whose time could not be metrics", metrics.undecodable_total)
+        yield _counter("undecodable", "Records without a usable timestamp", metrics.undecodable_total)
         yield _counter("batches", "Micro-batches", metrics.batches_total)
         yield _gauge("partitions", "Partitions that are read", metrics.partitions)
         yield _gauge("paused_partitions", "Partitions that memory has no room for", len(metrics.paused))

@@ -1,7 +1,7 @@
-"""The planner: reads ahead on all inputs and says what the next micro-batch is, without asking anybody.
+"""The planner: reads ahead on all inputs and plans the next micro-batch without I/O.
 
-Everything that a batch depends on is in the offset that it starts from and in the logs. A batch that was planned is
-behind the planner; asked for the one after any other offset than its end, it forgets what it fetched and goes there.
+A batch depends only on its start offset and on the logs. After planning a batch the planner stands at its end. If Spark
+asks for the batch after another offset, the planner drops what it fetched and seeks there.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from understudy_shared.errors import UnderstudyError
 log = logging.getLogger(__name__)
 
 WAIT_MS = 30
-"""How long `plan` waits for records. Spark asks again at once when its trigger has no interval."""
+"""How long `plan` waits for records. Without a trigger interval Spark asks again at once."""
 
 ENDS_TIMEOUT_MS = 60_000
-"""With ends set: how long nothing at all may arrive before they are reached."""
+"""With AvailableNow: how long no record may arrive before the ends are reached. Then the query fails."""
 
 _STOP_S = 3.0
-"""For all threads together to end."""
+"""How long `stop` waits for all threads together."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """Records after the offset that it was planned for, up to `end`; at least one."""
+    """A batch of at least one record: everything from its start offset up to `end`."""
 
     end: SourceOffset
     ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
-    """Of each partition that it has records of."""
+    """The range and the records of each partition that is in the batch."""
 
 
 class Planner:
-    """One for each run of a query. Its threads begin with the first `plan`; `stop` ends them."""
+    """Plans the batches of one run of a query. The first `plan` starts its threads, `stop` ends them."""
 
     def __init__(self, options: AlignedOptions, clock: Clock) -> None:
         self._options = options
@@ -69,26 +69,32 @@ class Planner:
         self._has_ends = False
 
     def initial(self, *, timeout_ms: int) -> SourceOffset:
-        """Where a new checkpoint begins. With `starting=latest` it asks each server, and raises InputError when one
-        does not answer within the time; with `earliest` it asks nobody."""
+        """The offset at which a new checkpoint begins.
+
+        With `starting=latest` this asks every server, and raises InputError when one does not answer in time. With
+        `earliest` it does no I/O.
+        """
         cursors = (
             {} if self._options.starting == "earliest" else current_ends(self._options.inputs, timeout_ms=timeout_ms)
         )
         return SourceOffset(self._fingerprint, cursors=cursors)
 
     def finish_at_current_ends(self, *, timeout_ms: int) -> None:
-        """For a query that ends by itself: what comes from now on is not for it. Asks each server, and raises as
-        `initial` does. From then on `plan` returns None only when everything up to here is in a batch."""
+        """Read up to the current ends only (the trigger AvailableNow).
+
+        This asks every server, and raises like `initial`. From then on `plan` returns None only when everything up to
+        these ends is in a batch.
+        """
         ends = current_ends(self._options.inputs, timeout_ms=timeout_ms)
         with self._shared.changed:
             self._shared.ahead.set_ends(ends)
             self._has_ends = True
 
     def plan(self, start: SourceOffset, *, wait_ms: float = WAIT_MS) -> PlannedBatch | None:
-        """The batch after `start`; None if there is none within the time. Does no I/O.
+        """The batch after `start`, or None if there is none within `wait_ms`. Does no I/O.
 
-        Raises what ended reading ahead (DataLostError, UnknownTopicError, ...) and, with `undecodable=fail`, an
-        UnderstudyError for a poison record once everything before it in its task is in a batch.
+        Raises the error that stopped an input (DataLostError, UnknownTopicError, ...). With `undecodable=fail` raises
+        UndecodableError for a poison record once everything before it in its task is in a batch.
         """
         with self._shared.changed:
             self._seek_if_moved(start)
@@ -97,27 +103,27 @@ class Planner:
             return self._shared.changed.wait_for(lambda: self._plan(start), wait_ms / 1000)
 
     def hold_prefetch(self) -> AbstractContextManager[object]:
-        """Reading ahead rests until the end of the block: threads that share an interpreter hinder one another."""
+        """A block in which the prefetch threads rest: they would compete with the caller for the interpreter."""
         return self._shared.changed
 
     def current_lag(self, topic: str, partition: int) -> Lag | None:
-        """KIP-695: records that are known to lie behind what was fetched. None while unknown; asks nobody.
+        """KIP-695: how many records of the partition are not fetched yet. None if unknown. Does no I/O.
 
-        Raises UnderstudyError for a partition that is not read.
+        Raises UnderstudyError for a partition that this source does not read.
         """
         wanted = TopicPartition(topic, partition)
         with self._shared.changed:
             ahead = self._shared.ahead
             if topic not in self._ranks or (ahead.tasks and wanted not in ahead.retained):
                 raise UnderstudyError(
-                    f"{wanted} is not read",
+                    f"{wanted} is not a partition of this source",
                     where="current_lag",
                     fix=f"The topics are {', '.join(self._options.topics)}; each has partitions from 0",
                 )
             return ahead.lags.current(wanted, self._clock.monotonic_ms())
 
     def snapshot(self) -> PlannerMetrics:
-        """What there is to tell, now."""
+        """The metrics at this moment."""
         with self._shared.changed:
             return measure(
                 self._shared.ahead,
@@ -128,7 +134,7 @@ class Planner:
             )
 
     def stop(self) -> None:
-        """End the threads, and let go of the inputs. Waits a moment for them; may be called again."""
+        """End the threads and close the inputs. Waits a few seconds at most. May be called again."""
         for prefetch in self._prefetches:
             prefetch.stop()
         with self._shared.changed:
@@ -136,7 +142,7 @@ class Planner:
         deadline_s = time.monotonic() + _STOP_S
         left = [each for each in self._prefetches if not each.join(max(0.0, deadline_s - time.monotonic()))]
         if left:
-            log.warning("%d inputs hang and were left behind", len(left), extra={"action": "stop"})
+            log.warning("%d inputs hang and were not closed", len(left), extra={"action": "stop"})
 
     def _seek_if_moved(self, start: SourceOffset) -> None:
         if not self._shared.ahead.is_positioned_at(start.cursors):
@@ -171,7 +177,7 @@ class Planner:
         ahead, away = self._shared.ahead, self._shared.outages()
         left = sorted(ahead.retained.keys() - ahead.finished)
         return InputError(
-            f"nothing arrived for {waited_ms / 1000:.0f} s, and not everything that was there is read",
+            f"no record arrived for {waited_ms / 1000:.0f} s, and the ends of the inputs are not reached",
             where=", ".join(away) or ", ".join(map(str, left)),
             fix="; ".join(each.error for each in away.values()) or "Start the query again",
         )

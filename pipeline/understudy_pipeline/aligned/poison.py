@@ -1,4 +1,4 @@
-"""`undecodable=fail`: a record whose time cannot be told ends the query, but nothing before it is held back for it."""
+"""`undecodable=fail`: a record without a usable timestamp ends the query, but only after every record before it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from understudy_shared.errors import UnderstudyError
 
 
 class UndecodableError(UnderstudyError):
-    """A record whose time cannot be told, with `undecodable=fail`."""
+    """A record has no usable timestamp, and `undecodable` is `fail`."""
 
 
 class _Poison(NamedTuple):
-    """`before` records of the batch come before it, in the merge order of its task; it is at `place` of its queue."""
+    """A poison record at index `place` of its queue. `before` records of the batch precede it in its task's order."""
 
     before: int
     partition: TopicPartition
@@ -27,9 +27,9 @@ class _Poison(NamedTuple):
 def before_poison(
     batch: Batch, tasks: Mapping[int, Sequence[Queue]], retained: Mapping[TopicPartition, Retained]
 ) -> Batch:
-    """The batch without the first poison record of each task and what follows it in the task's merge order.
+    """Cut each task's part of the batch before its first poison record, in merge order.
 
-    Raises UndecodableError for a task of which nothing is left then: all that came before is in batches already.
+    Raises UndecodableError if that leaves a task nothing: every record before the poison record is in a batch already.
     """
     taken, enforced = dict(batch.taken), dict(batch.enforced)
     for task, queues in tasks.items():
@@ -69,8 +69,8 @@ def _records_before(queues: Sequence[Queue], counts: Mapping[TopicPartition, int
 
 def _undecodable_error(held: Retained, place: int) -> UndecodableError:
     return UndecodableError(
-        "the time of a record cannot be told",
+        "a record has no usable timestamp",
         where=f"topic {held.partition.topic}, partition {held.partition.partition}, offset {held.offset(place)}",
-        fix="See the option timestamp for where times come from. undecodable=skip leaves such records out, "
-        "undecodable=aside writes them to undecodable_path, and both count them",
+        fix="Check the option timestamp, or set undecodable to 'skip' (leave such records out) or 'aside' (write them "
+        "to undecodable_path); both count them",
     )

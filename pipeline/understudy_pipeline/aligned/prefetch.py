@@ -1,6 +1,6 @@
-"""One thread for each server does all I/O with it: what the desk says is next, again and again.
+"""A thread for each server does all I/O with it: it runs one request of `SharedReadAhead` after another.
 
-Rule: a server that is slow, away or hangs holds up nobody but its own thread.
+Rule: a server that is slow, unreachable or hangs delays only its own thread.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS = 100
 MAX_BACKOFF_MS = 5_000
-"""Between two tries of a server that does not answer; doubled from the first."""
+"""Pause before the next try of a server that does not answer. It doubles from the first to this."""
 
 REST_MS = 100
-"""Longest time until the desk is asked again after it had nothing to do."""
+"""Longest wait before the thread looks for a request again."""
 
 
 class Prefetch:
-    """Reads ahead on one input, from `start` to `stop`. The input is closed by its thread."""
+    """Reads ahead on one input from `start` to `stop`. Its thread closes the input."""
 
     def __init__(
         self, shared: SharedReadAhead, index: int, reads: Input, clock: Clock, *, request_timeout_ms: int
@@ -38,20 +38,20 @@ class Prefetch:
         self._thread = threading.Thread(target=self._run, name=f"understudy-prefetch-{index}", daemon=True)
 
     def start(self) -> None:
-        """Once."""
+        """Start the thread. Call it once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """No further turn is begun. Does not wait."""
+        """Start no further request. Does not wait."""
         self._stopping.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether the thread has ended by then; one whose input hangs is left behind, and ends with its call."""
+        """Wait for the thread, and return whether it has ended. If its input hangs, it ends when that call returns."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def run_once(self) -> float:
-        """Do what is next. Milliseconds to wait before the turn after it, 0 for none."""
+        """Run the next request. Returns the milliseconds to wait before the one after it."""
         try:
             return self._run_request()
         except InputError as error:
@@ -82,7 +82,7 @@ class Prefetch:
             while not self._stopping.is_set():
                 if wait_ms := self.run_once():
                     self._stopping.wait(wait_ms / 1000)
-        except Exception as error:  # whatever it is, the query must not wait for records that nobody fetches
+        except Exception as error:  # any error: the query must not wait for records that no thread fetches
             self._shared.stop_input(self._index, error)
         finally:
             self._input.close()

@@ -1,4 +1,4 @@
-"""What reading ahead has brought and what it wants next: of all inputs, without threads, locks or I/O."""
+"""State of reading ahead on all inputs: what is fetched, and what to fetch next. No threads, no locks, no I/O."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ log = logging.getLogger(__name__)
 
 
 class ReadAhead:
-    """Use under one lock. `generation` tells what was asked before a seek from what was asked after it."""
+    """Not thread-safe: hold one lock around every call. `generation` counts seeks; older answers are dropped."""
 
     def __init__(self, options: AlignedOptions) -> None:
         self.tasks: Mapping[int, Sequence[TopicPartition]] = {}
         """Empty until the partitions of every topic are known."""
         self.retained: dict[TopicPartition, Retained] = {}
-        """Just the partitions of the tasks."""
+        """Fetched records that are in no batch yet. The keys are exactly the partitions of `tasks`."""
         self.lags = Lags(options.lag_max_age_ms)
         self.generation = 0
         self.finished: set[TopicPartition] = set()
-        """Partitions of which everything up to the ends that were set is fetched."""
+        """Partitions that are fetched up to the ends that `set_ends` gave."""
         self._options = options
         self._counts: dict[str, int] = {}
         self._cursors: dict[TopicPartition, Cursor] = {}
@@ -36,11 +36,11 @@ class ReadAhead:
         self._ends: Mapping[TopicPartition, Cursor] | None = None
 
     def is_positioned_at(self, cursors: Mapping[TopicPartition, Cursor]) -> bool:
-        """Whether the next batch would follow these; nobody has said where to stand at first."""
+        """Whether the next batch starts at these cursors. False before the first `seek_to`."""
         return self.generation > 0 and _without_beginnings(cursors) == _without_beginnings(self._cursors)
 
     def seek_to(self, cursors: Mapping[TopicPartition, Cursor]) -> None:
-        """Forget what was fetched and go on behind these, once the inputs were told."""
+        """Drop what was fetched and start over behind these cursors. Each input must then `seek` (`pending_seeks`)."""
         self.generation += 1
         self._cursors = dict(cursors)
         self.retained.clear()
@@ -49,17 +49,17 @@ class ReadAhead:
         self._set_tasks(self.tasks)
 
     def set_ends(self, ends: Mapping[TopicPartition, Cursor]) -> None:
-        """Nothing that comes behind these is wanted, nor any partition that has none of them."""
+        """Fetch nothing behind these ends, and nothing of a partition that is not among them."""
         self._ends = dict(ends)
         if self.generation:
             self.seek_to(self._cursors)
 
     def is_complete(self) -> bool:
-        """Whether everything up to the ends that were set is fetched and in a batch."""
+        """Whether everything up to the ends of `set_ends` is fetched and in a batch."""
         return bool(self.tasks) and all(tp in self.finished and not held for tp, held in self.retained.items())
 
     def set_partition_counts(self, counts: Mapping[str, int]) -> None:
-        """Partitions of some topics, now. Raises SettingsError and DataLostError; what was known is kept then."""
+        """Update partition counts of some topics. Raises SettingsError and DataLostError, and then changes nothing."""
         known = {**self._counts, **counts}
         if any(topic not in known for topic in self._options.topics):
             self._counts = known
@@ -76,7 +76,7 @@ class ReadAhead:
         self._check_vanished(known)
         if unequal:
             log.warning(
-                "topics have different numbers of partitions (%s): those that not all have yet are not read",
+                "topics have different numbers of partitions (%s): partitions that a topic lacks are not read yet",
                 _counts_text(known),
                 extra={"action": "uneven-partitions"},
             )
@@ -84,17 +84,17 @@ class ReadAhead:
         self._set_tasks(merge_tasks(self._options.topics, known, is_global=self._options.merge == "global"))
 
     def pending_seeks(self, topics: Collection[str]) -> Mapping[TopicPartition, Cursor]:
-        """Where the input of these topics must be told to go on."""
+        """Cursors at which the input of these topics must seek before it can fetch."""
         return {tp: self.retained[tp].cursor for tp in self._pending_seeks if tp.topic in topics}
 
     def seek_done(self, partitions: Collection[TopicPartition], *, generation: int) -> None:
-        """The input goes on there."""
+        """The input has sought these partitions; they can be fetched."""
         if generation == self.generation:
             self._pending_seeks.difference_update(partitions)
             self.lags.forget(partitions)
 
     def records_to_fetch(self, topics: Collection[str]) -> Mapping[TopicPartition, int]:
-        """What the input of these topics shall bring next, in records of each partition."""
+        """How many records of each partition the input of these topics should fetch next."""
         resting = self.paused() | self.finished | self._pending_seeks
         share = share_bytes(self._options.input_buffer_max_bytes, len(self.tasks))
         wanted = {
@@ -112,7 +112,7 @@ class ReadAhead:
         return {tp: count for tp, count in wanted.items() if count}
 
     def add_fetched(self, fetched: Fetched, *, generation: int, asked_ms: float) -> None:
-        """What a turn brought that was asked at `asked_ms`; of no use if there was a seek since."""
+        """Add the result of a fetch that was sent at `asked_ms`. It is dropped if there was a seek since."""
         if generation != self.generation:
             return
         for chunk in fetched.chunks:
@@ -122,21 +122,21 @@ class ReadAhead:
             self.finished.update(tp for tp, lag in fetched.lags.items() if lag <= 0 and tp in self.retained)
 
     def mark_unreachable(self, topics: Collection[str]) -> None:
-        """The input of these topics did not answer: nothing is known of its ends."""
+        """The input of these topics did not answer: its lags are unknown from now on."""
         self.lags.forget([tp for tp in self.retained if tp.topic in topics])
 
     def take(self, counts: Mapping[TopicPartition, int]) -> Sequence[Segment]:
-        """The first records of these partitions, which are in a batch from now on."""
+        """Move the first records of these partitions out of the buffer and into a batch."""
         segments = [self.retained[tp].take(count) for tp, count in counts.items()]
         self._cursors.update((segment.span.partition, segment.span.end) for segment in segments)
         return segments
 
     def buffered(self) -> Mapping[TopicPartition, Buffered]:
-        """What is retained, of each partition."""
+        """Size of what is buffered for each partition."""
         return {tp: Buffered(each.bytes, len(each)) for tp, each in self.retained.items()}
 
     def paused(self) -> frozenset[TopicPartition]:
-        """Partitions that memory has no room for now."""
+        """Partitions that are not fetched now because memory is full."""
         return paused_partitions(
             self.buffered(),
             self.tasks,
@@ -193,7 +193,7 @@ class ReadAhead:
 def merge_tasks(
     topics: Sequence[str], counts: Mapping[str, int], *, is_global: bool
 ) -> Mapping[int, Sequence[TopicPartition]]:
-    """What is merged with what: partition p of every topic that has so many, or all of them in one task."""
+    """The partitions of each merge task: partition p of every topic, or all partitions in one task (`is_global`)."""
     if is_global:
         return {0: tuple(TopicPartition(topic, p) for topic in topics for p in range(counts[topic]))}
     least = min(counts[topic] for topic in topics)
@@ -201,7 +201,7 @@ def merge_tasks(
 
 
 def _without_beginnings(cursors: Mapping[TopicPartition, Cursor]) -> Mapping[TopicPartition, Cursor]:
-    """Without those at the beginning, which need not be named."""
+    """The cursors that are not at the beginning. A missing cursor means the beginning."""
     return {tp: cursor for tp, cursor in cursors.items() if cursor != Cursor()}
 
 

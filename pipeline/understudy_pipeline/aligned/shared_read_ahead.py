@@ -1,4 +1,7 @@
-"""Where reading ahead and planning meet: one lock, what each server is asked next, and how its answers are taken in."""
+"""`ReadAhead` behind one lock, shared by the prefetch threads and the planner.
+
+A prefetch thread takes its next request here and hands the answer back. The planner takes records out.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +20,28 @@ from understudy_shared.clock import Clock
 log = logging.getLogger(__name__)
 
 COUNT_INTERVAL_MS = 10_000
-"""Partitions of topics are asked for again: new ones are read within this time."""
+"""How often partitions are counted. A new partition is read within this time."""
 
 FETCH_WAIT_MS = 100
-"""Longest wait for a first record: by then another partition may be wanted too, or a lag be asked for."""
+"""Longest wait for a first record. Another partition may need a fetch by then, or a lag may be due."""
 
 BUSY_FETCH_WAIT_MS = 20
-"""The same while memory has no room for some partition of the server, which it may have at any moment."""
+"""The same while a partition of the server is paused for memory: it may be resumed at any moment."""
 
 
 class CountPartitions(NamedTuple):
-    """How many partitions there are."""
+    """Count the partitions of the server's topics."""
 
 
 class Seek(NamedTuple):
-    """Go on there."""
+    """Continue behind these cursors."""
 
     cursors: Mapping[TopicPartition, Cursor]
     generation: int
 
 
 class Fetch(NamedTuple):
-    """Bring up to so many records."""
+    """Fetch up to `wanted` records of each partition."""
 
     wanted: Mapping[TopicPartition, int]
     generation: int
@@ -49,7 +52,7 @@ InputRequest = CountPartitions | Seek | Fetch
 
 
 class Outage(NamedTuple):
-    """A server that did not answer, for how long by now, and what it said last."""
+    """A server that does not answer: for how long (`since_ms`), and its last error."""
 
     since_ms: float
     error: str
@@ -65,21 +68,21 @@ class _Server:
 
 
 class SharedReadAhead:
-    """`changed` is the lock, and is notified of every change. Methods take it; for `ahead` and `failure` hold it."""
+    """`changed` is the lock and is notified of every change. Methods take it; hold it to use `ahead` and `failure`."""
 
     def __init__(self, options: AlignedOptions, clock: Clock) -> None:
         self.changed = threading.Condition()
         self.ahead = ReadAhead(options)
         self.failure: Exception | None = None
-        """What ended reading ahead for good."""
+        """The error that stopped an input for good."""
         self.last_arrival_ms = clock.monotonic_ms()
-        """When records came last."""
+        """When the last records arrived."""
         self._clock = clock
         self._fetch_wait_ms = max(1, min(FETCH_WAIT_MS, options.lag_max_age_ms // 4))
         self._servers = [_Server(config.server, config.topics) for config in options.inputs]
 
     def next_request(self, index: int) -> InputRequest | None:
-        """For the thread of the server of this index; None: nothing, for now."""
+        """The next request to server number `index`. None: there is nothing to do now."""
         with self.changed:
             server, ahead = self._servers[index], self.ahead
             if self._clock.monotonic_ms() >= server.count_due_ms:
@@ -93,12 +96,12 @@ class SharedReadAhead:
             return None
 
     def wait(self, limit_ms: float) -> None:
-        """Until something changed."""
+        """Wait until something changed, at most `limit_ms`."""
         with self.changed:
             self.changed.wait(limit_ms / 1000)
 
     def set_partition_counts(self, index: int, counts: Mapping[str, int]) -> None:
-        """The server has so many partitions of its topics. Raises SettingsError and DataLostError."""
+        """Take the answer to `CountPartitions`. Raises SettingsError and DataLostError."""
         with self.changed:
             self._mark_reachable(index)
             self._servers[index].count_due_ms = self._clock.monotonic_ms() + COUNT_INTERVAL_MS
@@ -106,14 +109,14 @@ class SharedReadAhead:
             self.changed.notify_all()
 
     def seek_done(self, index: int, turn: Seek) -> None:
-        """The server's input goes on where it was told to."""
+        """Take the answer to `Seek`."""
         with self.changed:
             self._mark_reachable(index)
             self.ahead.seek_done(turn.cursors.keys(), generation=turn.generation)
             self.changed.notify_all()
 
     def add_fetched(self, index: int, turn: Fetch, fetched: Fetched, *, asked_ms: float) -> None:
-        """What the turn brought that was begun at `asked_ms`."""
+        """Take the answer to a `Fetch` that was sent at `asked_ms`."""
         with self.changed:
             self._mark_reachable(index)
             self.ahead.add_fetched(fetched, generation=turn.generation, asked_ms=asked_ms)
@@ -122,7 +125,7 @@ class SharedReadAhead:
             self.changed.notify_all()
 
     def mark_unreachable(self, index: int, error: InputError) -> None:
-        """The server did not answer: said once, and nothing is known of its ends until it does."""
+        """The server did not answer: log it once, and treat its lags as unknown until it does."""
         with self.changed:
             server = self._servers[index]
             self.ahead.mark_unreachable(server.topics)
@@ -133,14 +136,14 @@ class SharedReadAhead:
             self.changed.notify_all()
 
     def stop_input(self, index: int, error: Exception) -> None:
-        """Nothing more comes of the server; the planner raises the first such error."""
+        """The server's thread has failed and reads no more. The planner raises the first such error."""
         with self.changed:
             self.ahead.mark_unreachable(self._servers[index].topics)
             self.failure = self.failure or error
             self.changed.notify_all()
 
     def outages(self) -> Mapping[str, Outage]:
-        """Servers that do not answer, by name."""
+        """Servers that do not answer now, by name."""
         with self.changed:
             now_ms = self._clock.monotonic_ms()
             return {

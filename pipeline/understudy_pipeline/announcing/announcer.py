@@ -1,8 +1,8 @@
-"""`announce`: tells serving nodes what a query's stores are called, and that a version was committed.
+"""`announce`: sends the names of a query's stores and hints about new commits to the serving nodes.
 
-Both only help. Nodes read the checkpoint's commit log for the truth; without a hint they see a commit at their next
-poll, without names a store is `op0` and its columns have Spark's names. Rule: whatever fails here, the query goes on.
-Redis is spoken to on a thread of our own: a Redis that hangs holds up neither a batch nor other listeners.
+Both are optional. Nodes rely on the checkpoint's commit log: without a hint they see a commit at their next poll, and
+without names a store is `op0` and its columns have Spark's names. Rule: no failure here stops the query. A separate
+thread calls Redis, so that a Redis that hangs delays neither a batch nor other listeners.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_MS = 1000
-"""After Redis refused, or while there is no plan yet and no commit to wait for."""
+"""Pause before the next try after Redis failed, and between looks for a plan while no commit arrives."""
 
 REPEAT_MS = 60_000
-"""The names are told again: a Redis that was emptied has them back within this time."""
+"""How often the names are sent again, so that a Redis that was emptied gets them back."""
 
 MAX_PLANS = 20
-"""Batches whose plan is looked at for stateful operators; a query that has none then will have none."""
+"""How many plans are searched for stateful aggregations before giving up: a query without one by then has none."""
 
 _STOP_S = 3.0
-"""What is being said when `close` is called has this time; each call to Redis has a shorter deadline."""
+"""How long `close` waits for the last messages to be sent. Each call to Redis has a shorter deadline."""
 
 
 class Publisher(Protocol):
-    """Where it is said: `understudy_shared.bus.redis_sync.SyncPublisher`."""
+    """Sends hints and announcements. Implemented by `understudy_shared.bus.redis_sync.SyncPublisher`."""
 
     def hint(self, version: int) -> None: ...
     def announce(self, announcement: Announcement) -> None: ...
@@ -52,7 +52,7 @@ class Publisher(Protocol):
 
 
 class Query(Protocol):
-    """What is asked of the query: `SparkQuery`."""
+    """The running query. Implemented by `SparkQuery`."""
 
     query_id: str
 
@@ -70,12 +70,12 @@ def announce(
     names: Mapping[int, str] | None = None,
     listen: bool = True,
 ) -> Announced:
-    """Tell the nodes of `application_id` about a started query, until it ends or `close` is called.
+    """Announce a started query to the nodes of `application_id`, until it ends or `close` is called.
 
-    `redis` is redis://host:port/db, rediss:// or unix:///path, as the nodes have it. A store takes the alias of the
-    DataFrame that aggregates (`.agg(...).alias("aircraft")`); `names` gives or overrides names by operator id.
-    With `listen=False` names are told and commits are not. Raises SettingsError for a URL that names no Redis or an
-    application id that is none, and nothing else: Redis may be away.
+    `redis` is the URL that the nodes use: redis://host:port/db, rediss:// or unix:///path. A store takes the alias of
+    the DataFrame that aggregates (`.agg(...).alias("aircraft")`); `names` sets or overrides names by operator id. With
+    `listen=False` only names are sent, no commits. Raises SettingsError for a malformed URL or application id. It never
+    fails because Redis cannot be reached.
     """
     try:
         Announcement(application_id=application_id, query_id="any", stores=[])
@@ -93,7 +93,7 @@ def announce(
 
 
 class Announced:
-    """An announced query; use it as a context manager, or call `close`. `is_told` says whether its names were told."""
+    """An announced query. Use it as a context manager, or call `close`. `is_announced`: its names have been sent."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Announced:
         self._changed = threading.Condition()
         self._last_version: int | None = None
         self._pending_version: int | None = None
-        """Committed and not hinted yet: only the newest counts, so that a slow Redis makes no queue."""
+        """The newest commit whose hint is not sent yet. Only one is kept, so that a slow Redis builds no queue."""
         self._closing = False
         self._announcement: Announcement | None = None
         self._plans_left = MAX_PLANS
@@ -126,9 +126,9 @@ class Announced:
 
     @property
     def position(self) -> str | None:
-        """The position token of the newest commit that was heard of, None before the first and with `listen=False`.
+        """The position token of the newest commit of this run. None before the first one, and with `listen=False`.
 
-        A reader that is given it as `min_position` sees that commit or a later one, whichever replica answers.
+        A reader that sends it as `min_position` sees that commit or a later one, on any replica.
         """
         with self._changed:
             version = self._last_version
@@ -137,7 +137,7 @@ class Announced:
         return Position(ApplicationId(self._application_id), Lineage(self._query.query_id), version, None).encode()
 
     def close(self) -> None:
-        """Say what is left to be said, and stop. The query is not touched. May be called again."""
+        """Send what is pending, and stop. Does not affect the query. May be called again."""
         self._on_end()
         self._thread.join(_STOP_S)
 
@@ -171,7 +171,7 @@ class Announced:
             self._publisher.close()
 
     def _hint_last_commit(self) -> None:
-        """The last commit of an earlier run: its hint may have died with its driver."""
+        """Send a hint for the last commit of an earlier run: its driver may have died before sending one."""
         try:
             last = self._query.last_version()
         except Exception as error:  # py4j has many; the next commit is hinted anyway
@@ -181,11 +181,11 @@ class Announced:
                 self._publisher.hint(last)
 
     def _wait(self) -> bool:
-        """Until there is something to say; False when it is time to end."""
+        """Wait until there is something to send. Returns False when it is time to stop."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing or self._pending_version is not None, RETRY_MS / 1000)
-            closing, spoken_to = self._closing, self._pending_version is not None
-        return not closing and (spoken_to or self._is_query_active())
+            closing, has_commit = self._closing, self._pending_version is not None
+        return not closing and (has_commit or self._is_query_active())
 
     def _is_query_active(self) -> bool:
         try:
@@ -209,27 +209,27 @@ class Announced:
             self._publisher.announce(self._announcement)
         except BusError as error:
             self._due_ms = self._clock.monotonic_ms() + RETRY_MS
-            log.warning("the names of the stores are not told yet: %s", error, extra={"action": "announce-failed"})
+            log.warning("the names of the stores are not sent yet: %s", error, extra={"action": "announce-failed"})
         else:
             self._due_ms = self._clock.monotonic_ms() + REPEAT_MS
             if not self.is_announced:
-                told = ", ".join(store.name or f"op{store.operator_id}" for store in self._announcement.stores)
-                log.info("announced %s", told, extra={"action": "announced", "application_id": self._application_id})
+                names = ", ".join(store.name or f"op{store.operator_id}" for store in self._announcement.stores)
+                log.info("announced %s", names, extra={"action": "announced", "application_id": self._application_id})
             self.is_announced = True
 
     def _describe(self) -> Announcement | None:
-        """The names, once a batch with stateful operators has been planned."""
+        """The announcement, once a batch with stateful operators has been planned."""
         if self._plans_left == 0:
             return None
         try:
             plan = self._query.plan()
             stores = [] if plan is None else announced_stores(plan, self._names)
-            said = Announcement(application_id=self._application_id, query_id=self._query.query_id, stores=stores)
+            made = Announcement(application_id=self._application_id, query_id=self._query.query_id, stores=stores)
         except Exception as error:  # a plan of a later Spark, or a JVM that ends
-            plan, stores, said = QueryPlan((), ()), [], None
+            plan, stores, made = QueryPlan((), ()), [], None
             log.warning("cannot read the plan: %r", error, extra={"action": "announce-failed"})
         if plan is not None and not stores:
             self._plans_left -= 1
             if self._plans_left == 0:
                 log.warning("the query's plan has no stateful aggregation to name", extra={"action": "announce"})
-        return said if stores else None
+        return made if stores else None

@@ -1,7 +1,7 @@
-"""Describes a query's plan as plain values: the thin layer over py4j, read once per query.
+"""Reads a query's plan over py4j into plain values, once per query.
 
-Every attribute asked for is a call to the JVM. What a plan is made of is found by the class names of its nodes, the
-same in all of Spark 4.
+Every attribute access is a call to the JVM. Nodes of a plan are recognised by their class names, which are the same in
+all of Spark 4.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from understudy_pipeline.announcing.query_plan import (
 )
 
 JavaObject = Any
-"""An object in the JVM: py4j knows its members only at run time."""
+"""An object in the JVM. py4j resolves its members at run time."""
 
 _FINAL_AGGREGATES = frozenset({"HashAggregateExec", "SortAggregateExec", "ObjectHashAggregateExec"})
 _BETWEEN_EXECUTED = frozenset({"InputAdapter", "SortExec", "WholeStageCodegenExec"})
-"""What may lie between the aggregation that makes the output and the operator that saves its buffers."""
+"""Nodes that may lie between the final aggregation and the operator that saves its buffers."""
 
 _BETWEEN_WRITTEN = frozenset({"EventTimeWatermark", "Filter", "Project", "SubqueryAlias", "View"})
-"""What may lie between an alias and the aggregation that it names."""
+"""Nodes that may lie between an alias and the aggregation that it names."""
 
 _MADE_UP_ALIAS = "__auto_generated"
 
@@ -71,7 +71,7 @@ def _function(expression: JavaObject) -> Function:
 
 @dataclass(slots=True)
 class _Above:
-    """What was passed on the way down to an aggregation."""
+    """The alias and the projections above an aggregation."""
 
     alias: str | None = None
     projections: list[tuple[Output, ...]] = field(default_factory=list)
@@ -119,7 +119,8 @@ def _output(column: JavaObject, grouping: Sequence[JavaObject], functions: Seque
     shown = next((index for index, each in enumerate(grouping) if each.semanticEquals(inner)), None)
     equal: list[JavaObject] = []
     if _class(inner) == "AggregateExpression":
-        # Spark computes equal functions once, under the id of one of them; a function is always equal to itself here.
+        # Spark computes equal functions once, under the id of one of them. `inner` is listed itself, because
+        # `semanticEquals` is false for a function that is not deterministic.
         equal = [inner, *(each for each in functions if each.semanticEquals(inner))]
     return Output(
         id=column.exprId().id(),

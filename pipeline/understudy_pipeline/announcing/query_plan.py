@@ -1,8 +1,8 @@
-"""What a query's plan says of its stores: which operator is which, and which buffers make which output column.
+"""Derives store names and result columns from a query's plan: which operator and which buffers make which output.
 
-Pure: `plan_reader` describes a plan with the values below, `announced_stores` makes the announcement of them. Rule:
-nothing is guessed. An aggregate that is not known, whose buffers are not those that were expected, or that the
-optimiser has changed into something of another type, is left out; its bytes can still be asked for.
+Pure: `plan_reader` describes a plan with the classes below, and `announced_stores` makes an announcement of it. Rule:
+nothing is guessed. An aggregate is left out if it is unknown, if its buffers are not the expected ones, or if the
+optimiser changed its type. Its stored bytes can still be looked up.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from understudy_shared.spark.names import unique_names
 log = logging.getLogger(__name__)
 
 MAX_NAME_CHARS = 256
-"""Of a name in a message. Spark makes longer ones of long expressions that nobody named."""
+"""Longest name in a message. Spark makes longer names for long expressions without an alias."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a physical plan; `id` is Spark's expression id."""
+    """A column of a physical plan. `id` is Spark's expression id."""
 
     id: int
     name: str
@@ -33,7 +33,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """An aggregate function of a physical plan, by its class; it keeps `buffers` columns."""
+    """An aggregate function of a physical plan. `kind` is its class, `buffers` its number of buffer columns."""
 
     kind: str
     result_id: int
@@ -42,7 +42,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class StatefulAggregate:
-    """An aggregation as it is executed. `saved` are the columns given to the state store: the keys and all buffers.
+    """An aggregation as executed. `saved` are the columns that go to the state store: the keys and all buffers.
 
     `state_format` is the version of the row layout: from 2 on, the keys are not stored again beside the buffers.
     """
@@ -58,8 +58,8 @@ class StatefulAggregate:
 class Output:
     """An output column of an aggregation or a projection, as the user named it.
 
-    It shows the column `source` (its own id, or the one that it renames), or the grouping expression at `grouping`, or
-    the result of an aggregate function: `result_ids` has that one's id, and those of equal functions beside it.
+    It shows the column `source` (its own id, or that of the column it renames), or the grouping expression at index
+    `grouping`, or the result of an aggregate function: `result_ids` has its id and those of equal functions.
     """
 
     id: int
@@ -72,8 +72,8 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class WrittenAggregate:
-    """An aggregation as the user wrote it. `alias` is that of the DataFrame, `projections` what lies between, lowest
-    first; `result_ids` are those of all its functions, also inside of larger expressions.
+    """An aggregation as the user wrote it. `alias` is the alias of the DataFrame, `projections` are those between alias
+    and aggregation, lowest first. `result_ids` has the ids of all its functions, also inside larger expressions.
     """
 
     grouping_types: tuple[str, ...]
@@ -92,7 +92,7 @@ class QueryPlan:
 
 
 def announced_stores(plan: QueryPlan, names: Mapping[int, str]) -> list[AnnouncedStore]:
-    """Names for every store that the plan or `names` (by operator id) has something to say of, by operator id."""
+    """The stores that the plan or `names` (by operator id) describes, sorted by operator id."""
     written = {operator.operator_id: _as_written(operator, plan.written) for operator in plan.executed}
     chosen = _store_names(written, names)
     stores = [
@@ -105,13 +105,13 @@ def announced_stores(plan: QueryPlan, names: Mapping[int, str]) -> list[Announce
 
 
 def _as_written(operator: StatefulAggregate, written: Iterable[WrittenAggregate]) -> WrittenAggregate | None:
-    """The aggregation that the user wrote: Spark keeps the result ids of its functions through the whole planning."""
+    """The aggregation as the user wrote it. Spark keeps the result ids of functions through all of planning."""
     ids = {function.result_id for function in operator.functions}
     return next((aggregate for aggregate in written if aggregate.result_ids & ids), None)
 
 
 def _store_names(written: Mapping[int, WrittenAggregate | None], names: Mapping[int, str]) -> dict[int, str]:
-    """One name per store. An alias that two operators have names neither of them: store names are unique."""
+    """One name per store. Store names are unique, so an alias that two operators share names neither of them."""
     aliases = {
         operator_id: aggregate.alias
         for operator_id, aggregate in written.items()
@@ -124,7 +124,9 @@ def _store_names(written: Mapping[int, WrittenAggregate | None], names: Mapping[
     repeated = sorted({alias for alias in aliases.values() if counts[alias] > 1})
     if repeated:
         log.warning(
-            "aliases that several stores have name none of them: %s", ", ".join(repeated), extra={"action": "names"}
+            "several stores share an alias, which names none of them: %s",
+            ", ".join(repeated),
+            extra={"action": "names"},
         )
     return {**{key: alias for key, alias in aliases.items() if counts[alias] == 1}, **names}
 
@@ -151,17 +153,17 @@ def _is_valid_name(name: str) -> bool:
 
 
 def _key_names(operator: StatefulAggregate, written: WrittenAggregate | None) -> list[str]:
-    """As the user named the columns to group by; Spark's own names where the two cannot be matched by position."""
+    """The grouping columns as the user named them, or Spark's names if the two cannot be matched by position."""
     spark = [key.name for key in operator.keys]
     if written is None or written.grouping_types != tuple(key.type for key in operator.keys):
         return spark
     shown = _output_names(written)
-    told = {output.grouping: shown[output.id] for output in reversed(written.outputs) if output.grouping is not None}
-    return [told.get(position, name) for position, name in enumerate(spark)]
+    named = {output.grouping: shown[output.id] for output in reversed(written.outputs) if output.grouping is not None}
+    return [named.get(position, name) for position, name in enumerate(spark)]
 
 
 def _output_names(written: WrittenAggregate) -> dict[int, str]:
-    """The name of each output in the DataFrame that the alias is on: projections below it may rename columns."""
+    """The name of each output in the DataFrame with the alias: projections below the alias may rename columns."""
     names = {output.id: output.name for output in written.outputs}
     origin = {output.id: output.id for output in written.outputs}
     for projection in written.projections if written.alias is not None else ():
@@ -203,9 +205,9 @@ ResultFunction = Literal["count", "sum", "avg", "min", "max"]
 
 
 def _result_function(kind: str, buffers: tuple[str, ...], result: str) -> ResultFunction | None:
-    """What is made of the buffers, if that is known exactly. Types are Spark's names of them.
+    """How the result is computed from the buffers, if that is known exactly. Types are Spark's type names.
 
-    Short decimals are summed as unscaled longs and averaged as unscaled doubles: their declared type tells.
+    Spark sums short decimals as unscaled longs and averages them as unscaled doubles. The declared type shows that.
     """
     decimal = result.startswith("decimal(")
     match kind, buffers:

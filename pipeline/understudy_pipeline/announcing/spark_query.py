@@ -1,7 +1,7 @@
-"""The running query as `announcing` needs it, read over py4j.
+"""The running query as `announcer` needs it, read over py4j.
 
-The listener is a gateway proxy of our own that reads two fields of an event. PySpark's `StreamingQueryListener` builds
-the whole event in Python, some 70 ms of calls, and falls behind a quick query by seconds.
+The listener is our own py4j proxy, which reads two fields of an event. PySpark's `StreamingQueryListener` builds the
+whole event in Python: some 70 ms of calls, with which it falls seconds behind a quick query.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 OnCommit = Callable[[int], None]
-"""Told the version that was committed; must return at once, since all listeners of a session share a thread."""
+"""Called with the committed version. Must return at once: all listeners of a session share a thread."""
 
 OnEnd = Callable[[], None]
 
 
 class SparkQuery:
-    """A started query of a classic session (not Spark Connect). One of these belongs to one run of the query."""
+    """One run of a started query in a classic session (not Spark Connect)."""
 
     def __init__(self, query: StreamingQuery) -> None:
-        from pyspark import SparkContext  # noqa: PLC0415  # heavy: only where a query runs it is loaded already
+        from pyspark import SparkContext  # noqa: PLC0415  # slow to load, unless a query runs here already
 
         handle = getattr(query, "_jsq", None)
         if handle is None or SparkContext._gateway is None:  # noqa: SLF001  # the only way to the JVM
             raise UnderstudyError(
-                "this is no query of a Spark session in this process",
+                "this is not a query of a Spark session in this process",
                 where=f"announce({type(query).__name__})",
                 fix="Call announce in the driver, with what DataStreamWriter.start() returned; not over Spark Connect",
             )
@@ -42,7 +42,7 @@ class SparkQuery:
         self._run_id: str = handle.runId().toString()
 
     def last_version(self) -> int | None:
-        """The last version of the commit log, also of earlier runs; None before the first."""
+        """The last version in the commit log, earlier runs included. None before the first commit."""
         latest = self._query.streamingQuery().commitLog().getLatestBatchId()
         return int(latest.get()) + 1 if latest.isDefined() else None
 
@@ -57,7 +57,7 @@ class SparkQuery:
         return bool(self._query.isActive())
 
     def listen(self, on_commit: OnCommit, on_end: OnEnd) -> Callable[[], None]:
-        """Be told of this run's commits until its end; returns what stops it."""
+        """Call `on_commit` for each commit of this run and `on_end` at its end. Returns a function that stops this."""
         from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415  # as above
 
         # PySpark annotates nothing here.
@@ -75,7 +75,7 @@ class SparkQuery:
 
 
 class _CommitListener:
-    """Spark's listener interface; its methods are called by the JVM, on a thread of py4j."""
+    """Implements Spark's listener interface. The JVM calls its methods on a py4j thread."""
 
     def __init__(self, run_id: str, on_commit: OnCommit, on_end: OnEnd) -> None:
         self._run_id = run_id
@@ -83,23 +83,23 @@ class _CommitListener:
         self._on_end = on_end
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802  # Spark's name
-        """Came before there was a listener."""
+        """Ignored: the query started before the listener was added."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802  # Spark's name
-        """A batch has finished: Spark says so after it wrote the commit log."""
+        """A batch has finished. Spark reports this after it wrote the commit log."""
         progress = event.progress()
         if progress.runId().toString() == self._run_id:
             self._on_commit(int(progress.batchId()) + 1)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802  # Spark's name
-        """Nothing was committed."""
+        """Ignored: nothing was committed."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802  # Spark's name
-        """This run, or another query of the session, has ended."""
+        """Some query of the session has ended, perhaps this run."""
         if event.runId().toString() == self._run_id:
             self._on_end()
 
     class Java:
-        """Read by py4j."""
+        """py4j reads here which Java interfaces this class implements."""
 
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)

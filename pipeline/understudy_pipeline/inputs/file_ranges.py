@@ -1,4 +1,4 @@
-"""Planned ranges of files, read again: just the rows that were planned, or an error."""
+"""Reads planned ranges of files on executors: exactly the planned rows, or an error."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 MAX_ROWS = 10_000
 MAX_KEPT = 16
-"""Files that stay open where a range ended: the next range of the partition begins there."""
+"""Most files that stay open at the end of a range, because the next range of the partition begins there."""
 
 
 class FileRangeReader:
-    """Ordinals of a range have no gaps, so its ends tell how many rows it had."""
+    """Reads ranges. Ordinals have no gaps, so a range's ends say how many rows it must have."""
 
     def __init__(self, root: Path, rule: TimestampRule, *, fail_on_data_loss: bool) -> None:
         self._root = root
@@ -43,7 +43,7 @@ class FileRangeReader:
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         start, end = place_after(span.start.offset), place_after(span.end.offset)
         if start is None or end is None or end < start:
-            self._report_loss(span, "these are no places in a folder of files, one behind the other")
+            self._report_loss(span, "these are not two offsets of files in ascending order")
             return
         names = file_names(folder_of(self._root, span.partition), self._rule)
         ordinal, is_at_end = span.start.ordinal, start == end
@@ -67,7 +67,7 @@ class FileRangeReader:
     def _rows(
         self, span: Range, name: str, start: FilePlace, end: FilePlace, *, ordinal: int
     ) -> Iterator[pa.RecordBatch]:
-        """Of one file."""
+        """The rows of the range that are in one file."""
         index = start.row if name == start.name else 0
         opened = self._opened(span, name, index)
         if opened is None:
@@ -89,7 +89,7 @@ class FileRangeReader:
                 opened.close()
 
     def _opened(self, span: Range, name: str, index: int) -> RowFile | None:
-        """A file at a row: one that was kept, if it stands there."""
+        """The file, positioned at a row. Reuses a kept file if it is positioned there."""
         kept_name, kept = self._kept.pop(span.partition, ("", None))
         if kept is not None:
             if (kept_name, kept.next_index) == (name, index):

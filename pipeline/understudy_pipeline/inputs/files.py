@@ -1,7 +1,8 @@
 """Files as an input: a topic is a folder, its partitions are folders in it (0, 1, 2, ...) or the topic's folder itself.
 
-A record's offset is `<file name>:<number of its line or row>`, its ordinal counts records from the first file on.
-What appeared before its turn while nobody read cannot be told; while a query runs it is an error.
+A record's offset is `<file name>:<number of its line or row>`. Its ordinal counts records from the first file on.
+A file that sorts before one that was read is an error if it appears while the query runs. If it appears while the query
+is stopped, it goes unnoticed.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from understudy_shared.errors import UnderstudyError
 
 POLL_S = 0.02
 REST_PER_LOOK = 4
-"""Between two looks for new files, while a call waits for them: so long, and so many times as long as a look takes."""
+"""Pause between two listings of a folder: POLL_S, or REST_PER_LOOK times as long as a listing takes if that is more."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilesConfig:
-    """`timestamp` must name a field where there are JSON lines; Parquet files may have their times in a column."""
+    """Topics below one folder. For JSON lines `timestamp` must name a field; Parquet files can have a column for it."""
 
     root: Path
     topics: tuple[str, ...]
@@ -50,7 +51,7 @@ class FilesConfig:
 
 
 class FilesInput:
-    """Reads ahead. Time limits bound waiting for new files; a file system that hangs is waited for."""
+    """Reads ahead. Timeouts bound only the wait for new files: a call waits for a file system that hangs."""
 
     def __init__(self, config: FilesConfig) -> None:
         self._config = config
@@ -58,7 +59,7 @@ class FilesInput:
         self._checked: set[Path] = set()
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
-        """Looks at each folder's first and last file, once. Raises SettingsError when it is not as it should be."""
+        """Also checks the first and the last file of each folder, once each. Raises SettingsError for a bad one."""
         counts = {topic: count_partitions(self._config.root, topic) for topic in self._config.topics}
         for topic, count in counts.items():
             for partition in range(count):
@@ -85,7 +86,7 @@ class FilesInput:
         self._readers.update(readers)
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
-        """When a folder cannot be read after rows of others were, its error is raised by the next call."""
+        """If a folder cannot be read after others gave rows, the next call raises its error."""
         wanted = {tp: count for tp, count in wanted.items() if count > 0}
         end_s = time.monotonic() + timeout_ms / 1000
         while True:
@@ -123,7 +124,7 @@ class FilesInput:
             self._checked.add(path)
 
     def _end_cursor(self, folder: Path) -> Cursor:
-        """Behind the last row that there is. Its number is not known, for that all files would have to be read."""
+        """The cursor behind the last row. It has no ordinal: counting rows would take reading every file."""
         for name in reversed(file_names(folder, self._config.timestamp)):
             last = _last_row(folder / name, self._config.timestamp)
             if last is not None:

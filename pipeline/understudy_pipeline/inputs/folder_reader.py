@@ -1,4 +1,4 @@
-"""Reads one partition's folder ahead: its files in the order of their names, each row once."""
+"""Reads ahead in one partition's folder: its files in the order of their names, each row once."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ DATA_LOSS_FIX = "Start with a new checkpoint, or set fail_on_data_loss=false to 
 MAX_ROWS = 10_000
 MAX_BYTES = 8 << 20
 MAX_PARTS = 500
-"""Of one turn: rows, bytes but for the last block, and blocks, of which a file has at least one."""
+"""Most rows, bytes (give or take the last block) and blocks that one `read` returns. A file has at least one block."""
 
 
 class FolderReader:
-    """Where reading stands in one folder. Files that are there when it is made were all read, up to `cursor`."""
+    """The reader of one folder. Files that exist at construction and sort before the cursor's file count as read."""
 
     def __init__(
         self, root: Path, tp: TopicPartition, cursor: Cursor, rule: TimestampRule, *, fail_on_data_loss: bool
     ) -> None:
-        """Raises DataLostError when the cursor's own file is gone, or ends before it; SettingsError and InputError."""
+        """Raises DataLostError if the cursor's file is gone or ends before the cursor, SettingsError and InputError."""
         self._root, self._tp, self._rule = root, tp, rule
         self._fail_on_data_loss = fail_on_data_loss
         self._ordinal = cursor.ordinal
         self._open: RowFile | None = None
         self._size: int | None = None
-        """Of the file at the place, once it was opened; None when it does not matter any more."""
+        """Size of the current file when it was opened. None if it is not to be checked."""
         self._is_finished = True
-        """Whether the file at the place was read to its end."""
+        """Whether the current file was read to its end."""
         self._place = place_after(cursor.offset) or FilePlace("", 0)
         if place_after(cursor.offset) is None:
-            self._report_loss(f"'{printable(cursor.offset)}' is no place in a folder of files")
+            self._report_loss(f"'{printable(cursor.offset)}' is not an offset of a file (<name>:<row>)")
         self._known: list[str] = []
         self._known = self._names()
         if self._place.name:
             self._open_current()
 
     def read(self, most: int) -> tuple[Chunk | None, int | None]:
-        """Up to so many rows, and how many are known to lie behind them, at least; None when that is unknown.
+        """Read up to `most` rows. Also returns the lag behind them, a lower bound; None if it is unknown.
 
-        An error that comes after some rows is raised by the next call, which finds it again.
+        An error after some rows is dropped: the next call meets it again and raises it.
         """
         batches: list[pa.RecordBatch] = []
         lag: int | None = None
@@ -79,13 +79,13 @@ class FolderReader:
         return chunk_of(self._tp, together[0]), lag
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the current file."""
         if self._open is not None:
             self._open.close()
             self._open = None
 
     def _check_files(self) -> None:
-        """See what there is now. Raises DataLostError once for each thing that must not be."""
+        """List the folder. Raises DataLostError for each violation of its rules."""
         names = self._names()
         wrong = find_violation(names, self._known, self._place, is_finished=self._is_finished)
         if wrong is not None:
@@ -114,7 +114,7 @@ class FolderReader:
                 read_bytes += batch.nbytes
 
     def _take(self, opened: RowFile, most: int) -> FileRows | None:
-        """Rows, and the place behind them. After an error the file is opened again at its place."""
+        """Read rows and advance the place. After an error the file is closed, and opened again at the same place."""
         try:
             taken = opened.take(most)
         except OSError as error:
@@ -127,7 +127,7 @@ class FolderReader:
         return taken
 
     def _next_file(self) -> RowFile | None:
-        """The file that comes next, open and before its end; None when every file was read."""
+        """The current file if it has rows left, else the next one that has. None if every file was read."""
         while True:
             if self._open is None and not self._is_finished:
                 self._open_current()
@@ -141,7 +141,7 @@ class FolderReader:
             self._place, self._is_finished, self._size = FilePlace(ahead[0], 0), False, None
 
     def _open_current(self) -> None:
-        """Open the file at the place."""
+        """Open the current file at its place."""
         name, row = self._place
         try:
             self._open = open_rows(self._path(name), self._rule, index=row)

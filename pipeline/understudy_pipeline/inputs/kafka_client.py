@@ -1,8 +1,8 @@
-"""A librdkafka consumer for records and one for questions: deadlines, errors told as ours, log lines kept off stderr.
+"""Two librdkafka consumers, one for records and one for queries, with deadlines, our errors, and logs kept off stderr.
 
-A broker answers what comes over one connection in turn, so a question would wait for the fetch under way, which itself
-waits for records. Neither consumer joins a group. Rule: a question is one request to each broker, however many
-partitions it is about.
+A broker answers the requests of one connection in order. On the same connection a query would wait for the fetch under
+way, which itself waits for records. Neither consumer joins a group. Rule: a query is one request to each broker, for
+any number of partitions.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from understudy_shared.errors import SettingsError
 log = logging.getLogger(__name__)
 
 EARLIEST, LATEST = -2, -1
-"""Asked of the broker in place of a time (ListOffsets). LATEST is the last stable offset when `read_committed`."""
+"""Special timestamps of ListOffsets. LATEST is the last stable offset with `read_committed`."""
 
 BEGINNING = -2
-"""To be assigned at: wherever the log begins by then."""
+"""The offset to assign for the beginning of a log, wherever that is by then."""
 
 _MAX_CONSUME = 1_000
-"""Messages made in one call, for which no other thread runs Python: the planner's answers to Spark wait so long."""
+"""Most messages per `consume` call. It holds the interpreter lock, and the planner's answers to Spark wait for that."""
 
 _FIND_LEADERS_TIMEOUT_S = 1.0
 
 
 class KafkaClient:
-    """Starts to connect when it is made. One thread uses it at a time."""
+    """Starts connecting at construction. Not thread-safe."""
 
     def __init__(self, server: str, properties: Mapping[str, str]) -> None:
         self.server = server
@@ -46,10 +46,10 @@ class KafkaClient:
         self._consumer = _consumer(self._properties)
         self._opened_query_consumer: Consumer | None = None
         self._topics_with_leaders: set[str] = set()
-        """Topics whose leaders the consumer for records knows."""
+        """Topics whose partition leaders the record consumer knows."""
 
     def messages(self, count: int, *, wait_s: float) -> list[Message]:
-        """Up to `count` records and events. Waits for the first only: `consume` alone would wait for the last."""
+        """Up to `count` records and events. Waits for the first one only; a plain `consume` would wait for the last."""
         first = self._consumer.poll(max(wait_s, 0))
         messages = [] if first is None else [first]
         while messages and (room := min(count - len(messages), _MAX_CONSUME)) > 0:
@@ -60,43 +60,43 @@ class KafkaClient:
         return messages
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets, and no others."""
+        """Read exactly these partitions, from these offsets."""
         self._find_leaders({partition.topic for partition in offsets})
         self._consumer.assign([KafkaPartition(*partition, offset) for partition, offset in offsets.items()])
 
     def unassign(self) -> None:
-        """Read nothing any more; what was read ahead is dropped."""
+        """Stop reading, and drop what the client read ahead."""
         self._consumer.unassign()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """What was read ahead of them is dropped; resuming goes on behind the last record that was handed out."""
+        """Stop reading partitions and drop what the client read ahead. `resume` continues behind the last record given."""
         if paused := [KafkaPartition(*partition) for partition in partitions]:
             self._consumer.pause(paused)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read them again."""
+        """Continue reading partitions."""
         if resumed := [KafkaPartition(*partition) for partition in partitions]:
             self._consumer.resume(resumed)
 
     def offsets(
         self, partitions: Collection[TopicPartition], which: int, *, timeout_ms: int
     ) -> dict[TopicPartition, int]:
-        """Where logs begin (`EARLIEST`) or end (`LATEST`). Raises InputError, also when one of them is not told."""
+        """Where logs begin (`EARLIEST`) or end (`LATEST`). Raises InputError, also if the answer for one is missing."""
         answers = self._list_offsets(partitions, which, timeout_ms)
         for answer in answers:
             if answer.error is not None:
                 name = TopicPartition(answer.topic, answer.partition)
-                raise self.unreachable_error(f"where {name} begins and ends is not told", KafkaException(answer.error))
+                raise self.unreachable_error(f"no answer where {name} begins and ends", KafkaException(answer.error))
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
     def known_ends(self, partitions: Collection[TopicPartition], *, timeout_ms: int) -> dict[TopicPartition, int]:
-        """Of the logs whose leaders answer. Raises InputError when none does."""
+        """Ends of the logs whose leaders answer. Raises InputError if no broker answers."""
         answers = self._list_offsets(partitions, LATEST, timeout_ms)
-        return {TopicPartition(told.topic, told.partition): told.offset for told in answers if told.error is None}
+        return {TopicPartition(end.topic, end.partition): end.offset for end in answers if end.error is None}
 
     def _find_leaders(self, topics: Set[str]) -> None:
-        """librdkafka itself looks for the leaders of topics that it does not know once a second: for that long
-        nothing would come at first. A broker that does not answer is told by what is assigned.
+        """Find the leaders of new topics at once: librdkafka itself looks only once a second, which would delay the
+        first records. If no broker answers, reading the assigned partitions reports it.
         """
         with suppress(KafkaException):
             for topic in topics - self._topics_with_leaders:
@@ -111,39 +111,39 @@ class KafkaClient:
             answers = self._query_consumer.offsets_for_times(asked, timeout=timeout_ms / 1000) if asked else []
         except KafkaException as error:
             self._poll_errors()
-            raise self.unreachable_error("where its logs begin and end is not told", error) from error
+            raise self.unreachable_error("no answer where its logs begin and end", error) from error
         self._connection_error = None
         return answers
 
     def partition_count(self, topic: str, *, timeout_ms: int) -> int:
-        """0 when there is no such topic. Raises InputError."""
+        """How many partitions a topic has, 0 if it does not exist. Raises InputError."""
         found = self._metadata(topic, timeout_ms).topics[topic]
         if found.error is not None and found.error.code() not in NO_TOPIC:
             raise self.unreachable_error(f"topic '{topic}' cannot be read", KafkaException(found.error))
         return len(found.partitions)
 
     def topics(self, *, timeout_ms: int) -> list[str]:
-        """Names of all that may be seen, sorted; none of Kafka's own. Raises InputError."""
+        """All topics that this client may see, sorted, without Kafka's internal ones. Raises InputError."""
         return sorted(name for name in self._metadata(None, timeout_ms).topics if not name.startswith("__"))
 
     def unreachable_error(self, what: str, error: KafkaException | None = None) -> InputError:
-        """To be raised for a server that does not answer, with what librdkafka last said about it."""
+        """The error for a cluster that does not answer, with librdkafka's last reason. The caller raises it."""
         reasons = [_text(error)] if error is not None else []
         if self._reason and self._reason not in reasons:
             reasons.append(self._reason)
         return InputError(
             f"{what}: {'; '.join(reasons)}" if reasons else what,
             where=f"Kafka at {self.server}",
-            fix="Check that the broker runs and can be reached from here; a query that runs tries again by itself",
+            fix="Check that the broker runs and can be reached from here; a running query retries by itself",
         )
 
     def take_connection_error(self) -> InputError | None:
-        """Once for each time that librdkafka said that no server can be reached."""
+        """The error if librdkafka reported since the last call that no broker can be reached."""
         connection_error, self._connection_error = self._connection_error, None
         return None if connection_error is None else self.unreachable_error(connection_error)
 
     def close(self) -> None:
-        """Needs no answer of the server."""
+        """Close both consumers. Does not wait for the brokers."""
         self._consumer.close()
         if self._opened_query_consumer is not None:
             self._opened_query_consumer.close()
@@ -155,13 +155,13 @@ class KafkaClient:
         return self._opened_query_consumer
 
     def _poll_errors(self) -> None:
-        """Why nothing was answered: calls `_on_error`. It is assigned nothing, so that no record can come."""
+        """Let librdkafka call `_on_error` with the reason. This consumer has no partitions, so no record is lost."""
         self._query_consumer.poll(0)
 
     def _metadata(self, topic: str | None, timeout_ms: int) -> ClusterMetadata:
         timeout_s = timeout_ms / 1000
         try:
-            # A consumer asks about a topic without making it.
+            # A consumer's metadata request does not create the topic.
             found: ClusterMetadata = (
                 self._query_consumer.list_topics(timeout=timeout_s)
                 if topic is None
@@ -169,21 +169,21 @@ class KafkaClient:
             )
         except KafkaException as error:
             self._poll_errors()
-            raise self.unreachable_error("its topics are not told", error) from error
+            raise self.unreachable_error("no answer about its topics", error) from error
         return found
 
     def _on_error(self, error: KafkaError) -> None:
-        """Called within `poll`."""
+        """librdkafka's error callback. It runs inside `poll`."""
         if error.code() == NO_BROKER:
             self._connection_error = "no broker can be reached"
             return
         self._reason = error.str()
         if error.code() in ACCESS_REFUSED:
-            self._connection_error = "no broker lets us in"
+            self._connection_error = "the brokers refuse access"
 
 
 def check_properties(properties: Mapping[str, str]) -> None:
-    """Names, values, and files that they name; without servers, so that nothing is connected. Raises SettingsError."""
+    """Check property names and values, and the files they name. Connects to nothing. Raises SettingsError."""
     _consumer(properties).close()
 
 
@@ -192,14 +192,14 @@ def _consumer(properties: Mapping[str, Any]) -> Consumer:
         return Consumer({**properties, "logger": _DebugLog()})
     except KafkaException as error:
         raise SettingsError(
-            f"Kafka's client refuses its properties: {_text(error)}",
+            f"the Kafka client refuses its properties: {_text(error)}",
             where="options kafka and kafka.*",
-            fix="They are librdkafka's (its CONFIGURATION.md), not the Java client's",
+            fix="Use librdkafka's properties (its CONFIGURATION.md), not the Java client's",
         ) from None
 
 
 class _DebugLog:
-    """librdkafka's own log. It says each reconnect as an error; what matters of it is in our errors."""
+    """Sends librdkafka's log to our debug log. It logs every reconnect as an error; our errors have what matters."""
 
     def log(self, level: int, text: str, *arguments: object) -> None:
         log.debug(text, *arguments, extra={"librdkafka_level": level})

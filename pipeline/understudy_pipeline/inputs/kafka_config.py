@@ -1,7 +1,7 @@
-"""Kafka topics as an input: what is needed to read them anywhere, checked where it is made.
+"""Kafka topics as an input: the configuration from which planner and executors create clients.
 
-Properties go to librdkafka as they are. Those that decide where reading begins, what is remembered on the broker and
-when a log has ended are this package's own, and refused.
+Properties go to librdkafka unchanged. Properties that decide where reading begins, what is committed to the broker, and
+when a log has ended are set by this package; a user's value for them is refused.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 
 OWN_PROPERTIES = {
-    "group.id": "understudy",  # the client asks for one; no group is joined and nothing is committed
+    "group.id": "understudy",  # librdkafka requires one; no group is joined and nothing is committed
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
     "enable.partition.eof": "true",
-    "auto.offset.reset": "error",  # a position that is gone must be told, never replaced
+    "auto.offset.reset": "error",  # a lost position must be an error, never be replaced silently
     "allow.auto.create.topics": "false",
 }
 
@@ -36,14 +36,14 @@ _REFUSED = frozenset(OWN_PROPERTIES) | {
 _DEFAULTS = {
     "client.id": "understudy",
     "isolation.level": "read_committed",
-    # What librdkafka reads ahead comes on top of the planner's bound (KIP-770) and is fetched again after a pause, so
-    # it is small; its pause of a second after its queue was full would then cost throughput.
+    # librdkafka's own read-ahead comes on top of the planner's bound (KIP-770) and is fetched again after a pause, so
+    # keep it small. With a small queue its default backoff of a second would cost throughput, so that is small, too.
     "queued.max.messages.kbytes": "16384",
     "fetch.max.bytes": str(8 << 20),
     "fetch.queue.backoff.ms": "10",
-    # A partition that is resumed waits for the fetch under way: for at most this long.
+    # A resumed partition waits for the fetch under way, so bound that fetch.
     "fetch.wait.max.ms": "100",
-    "reconnect.backoff.max.ms": "1000",  # 10 s by default, long after the server is back
+    "reconnect.backoff.max.ms": "1000",  # the default of 10 s reconnects long after the server is back
     "socket.keepalive.enable": "true",
 }
 
@@ -52,7 +52,7 @@ _SHOWN = frozenset({"isolation.level", "security.protocol", "sasl.mechanism", "s
 
 @dataclass(frozen=True, slots=True)
 class KafkaConfig:
-    """Topics of one cluster. `properties` are librdkafka's own, by name. Raises SettingsError."""
+    """Topics of one Kafka cluster. `properties` are librdkafka's, by name. Raises SettingsError."""
 
     servers: str
     """Bootstrap servers, `host:port,host:port`."""
@@ -65,21 +65,21 @@ class KafkaConfig:
     request_timeout_ms: int = 5_000
 
     def __post_init__(self) -> None:
-        """Not called by unpickling: executors take what was checked."""
+        """Check the properties. Unpickling does not call this: executors get a checked configuration."""
         for name, _ in self.properties:
             if name.lower() in _REFUSED:
                 raise SettingsError(
-                    f"'{name}' cannot be chosen: this source keeps its own positions",
+                    f"'{name}' cannot be set: this source keeps its own positions",
                     where=f"option kafka.{name}",
-                    fix="Leave it out" if name.lower() != "bootstrap.servers" else "Use the option kafka",
+                    fix="Remove the option" if name.lower() != "bootstrap.servers" else "Use the option kafka",
                 )
         if self.properties:
             check_properties({**dict(self.properties), **OWN_PROPERTIES})
 
     def __repr__(self) -> str:
-        """Values of properties may be secrets: names alone, but for a few that are known not to be."""
-        told = [f"{name}={value if name in _SHOWN else '...'}" for name, value in self.properties]
-        return f"KafkaConfig(servers={self.servers!r}, topics={self.topics!r}, properties=[{', '.join(told)}])"
+        """Shows property names but hides values, which may be secrets, except for a few that never are."""
+        shown = [f"{name}={value if name in _SHOWN else '...'}" for name, value in self.properties]
+        return f"KafkaConfig(servers={self.servers!r}, topics={self.topics!r}, properties=[{', '.join(shown)}])"
 
     @property
     def kind(self) -> str:
@@ -92,7 +92,7 @@ class KafkaConfig:
 
     @property
     def client_properties(self) -> Mapping[str, str]:
-        """All that a client is made of."""
+        """The complete configuration of a librdkafka client."""
         given = dict(self.properties)
         waits = {"socket.timeout.ms": str(max(self.request_timeout_ms, 1_000))}
         return {**_DEFAULTS, **waits, **given, **OWN_PROPERTIES, "bootstrap.servers": self.servers}

@@ -1,7 +1,7 @@
-"""Reads ahead on one Kafka cluster: a consumer that is assigned by hand, paused and resumed as the planner wants.
+"""Reads ahead on one Kafka cluster with a manually assigned consumer, paused and resumed as the planner needs.
 
-Rule: a position is this module's own and nobody else's. What is gone there is an error with its numbers, and what
-failed there is read again from the same one; the client's and the broker's ways to choose another are switched off.
+Rule: only this module decides positions. A lost position is an error that names its offsets, and a failed read is
+retried from the same position. The ways of client and broker to pick another position are switched off.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from understudy_pipeline.inputs.protocol import Fetched, InputError
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
 FETCH_RECORDS = 10_000
-"""Most that is taken from librdkafka in one turn."""
+"""Most records that one fetch takes from librdkafka."""
 
 STARVED_QUERY_MS = 200
-"""Ends of logs are asked for again after this long while a wanted partition brings nothing: someone waits for it."""
+"""Interval of end queries while a wanted partition brings no records: the planner may wait for its lag."""
 
 ENDS_QUERY_MS = 1_000
-"""The same while every wanted partition has records: for the metrics."""
+"""Interval of end queries while every wanted partition brings records: only metrics need the lag then."""
 
 FRESH_EVENT_MS = 20
-"""An end that a fetch met may be known for this long before its turn began, and is still an answer of that turn."""
+"""Longest time that an end-of-partition event may have been queued before this fetch began and still count as fresh."""
 
 ENDS_QUERY_TIMEOUT_MS = 1_000
-"""For an answer about ends. Records wait meanwhile, so after a slow one nobody asks for four times as long."""
+"""Timeout of an end query. Records wait meanwhile, so a slow query is followed by a pause of four times its length."""
 
 
 class KafkaInput:
-    """One consumer, made at the first call."""
+    """Reads ahead with one client, which is created by the first call."""
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
         self._opened_client: KafkaClient | None = None
         self._positions: dict[TopicPartition, FetchPosition] = {}
         self._assigned = True
-        """Whether the consumer reads from `_places`; after errors and seeks it has to be told."""
+        """Whether the consumer is assigned at `_positions`. Errors and seeks reset this."""
         self._fetching: set[TopicPartition] = set()
         self._is_starved = False
-        """Whether a partition was wanted in the last turn that brought nothing."""
+        """Whether a partition that the last fetch wanted brought no records."""
         self._queried_s = 0.0
         self._query_pause_s = 0.0
         self._silent_since_s: float | None = None
-        """Since when questions have had no answer."""
+        """Since when end queries have had no answer."""
         self._queue_empty_s = 0.0
         """When librdkafka's queue was last seen empty."""
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
-        """Partitions of each topic, now; no topic is made by asking. Raises UnknownTopicError."""
+        """Partitions of each topic, now. Does not create topics. Raises UnknownTopicError."""
         counts = {name: self._client.partition_count(name, timeout_ms=timeout_ms) for name in self._config.topics}
         missing = [name for name, count in counts.items() if count == 0]
         if missing:
@@ -66,13 +66,13 @@ class KafkaInput:
     def first_cursors(
         self, partitions: Sequence[TopicPartition], *, timeout_ms: int
     ) -> Mapping[TopicPartition, Cursor]:
-        """At the ends of the logs, as they are now."""
+        """Cursors at the current ends of the logs."""
         ends = self._client.offsets(partitions, LATEST, timeout_ms=timeout_ms)
         return {partition: end_cursor(end) for partition, end in ends.items()}
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
-        """Go on behind these. Raises DataLostError when a log begins behind a cursor (that it ends before one: when
-        the broker says so, from `fetch`).
+        """Continue behind these cursors. Raises DataLostError if a log begins behind its cursor. If a log ends before
+        its cursor, `fetch` raises it once the broker refuses the position.
         """
         lows = self._client.offsets(cursors.keys(), EARLIEST, timeout_ms=timeout_ms)
         places: dict[TopicPartition, FetchPosition] = {}
@@ -86,7 +86,7 @@ class KafkaInput:
         self._assigned = False
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
-        """Up to so many records of each. Comes back early, with lags alone, when ends of logs were told."""
+        """Up to so many records of each partition. Returns early, with lags only, if ends of logs became known."""
         began_s = time.monotonic()
         self._assign()
         self._fetch_only(
@@ -96,7 +96,7 @@ class KafkaInput:
         is_ready = bool(ends) or any(
             self._positions[partition].buffered_records for partition, count in wanted.items() if count
         )
-        # No more than one partition may take: what is held of each then stays below what was wanted of one.
+        # Take no more than the least wanted count of one partition, so that no partition buffers more than was wanted.
         count = max([1, *(min(wanted[partition], FETCH_RECORDS) for partition in self._fetching)])
         wait_s = 0 if is_ready else began_s + timeout_ms / 1000 - time.monotonic()
         messages = self._client.messages(count, wait_s=wait_s)
@@ -127,19 +127,19 @@ class KafkaInput:
     def _assign(self) -> None:
         if not self._assigned:
             self._client.assign({partition: place.ahead for partition, place in self._positions.items()})
-            self._client.resume(self._positions)  # pauses outlive an assignment
+            self._client.resume(self._positions)  # pauses survive an assignment
             self._fetching = set(self._positions)
             self._queue_empty_s = time.monotonic()
             self._assigned = True
 
     def _fetch_only(self, partitions: set[TopicPartition]) -> None:
-        """Fetch these and no others: those that are wanted and of which too little is held."""
+        """Resume these partitions and pause all others."""
         self._client.pause(self._fetching - partitions)
         self._client.resume(partitions - self._fetching)
         self._fetching = partitions
 
     def _query_ends(self) -> dict[TopicPartition, int]:
-        """Ends of all logs when it is time to ask; empty when it is not, and when nothing is answered."""
+        """Ends of all logs if a query is due and answered, else empty."""
         now_s = time.monotonic()
         every_s = (STARVED_QUERY_MS if self._is_starved else ENDS_QUERY_MS) / 1000
         if not self._positions or now_s - self._queried_s < max(every_s, self._query_pause_s):
@@ -156,7 +156,11 @@ class KafkaInput:
         return ends
 
     def _fresh_ends(self, events: Iterable[Message], *, began_s: float, is_emptied: bool) -> dict[TopicPartition, int]:
-        """Ends that fetches met in this turn. One that was queued for longer, or before records, is none by now."""
+        """Ends of logs by the end-of-partition events of this fetch.
+
+        An end-of-partition event that is stale, or was followed by records, is ignored. An event is fresh if the queue
+        is empty now and was empty just before this fetch: then it cannot have waited in between.
+        """
         is_fresh = is_emptied and began_s - self._queue_empty_s < FRESH_EVENT_MS / 1000
         if is_emptied:
             self._queue_empty_s = time.monotonic()
@@ -170,7 +174,7 @@ class KafkaInput:
         return met
 
     def _raise_failures(self, events: Iterable[Message], *, is_silent: bool, is_empty: bool) -> None:
-        """Raise what went wrong, unless there are records to hand out: it will go wrong again from the same place."""
+        """Raise the error of a failed read, unless there are records to return: the next fetch meets it again."""
         failed = [event for event in events if _code(event) not in IGNORED]
         self._assigned = self._assigned and not failed
         connection_error = self._client.take_connection_error()
@@ -188,16 +192,16 @@ class KafkaInput:
             self._check_silence(connection_error)
 
     def _check_silence(self, connection_error: InputError | None) -> None:
-        """No broker can be reached, or they hang."""
+        """Raise InputError if no broker can be reached, or if they have hung for `request_timeout_ms`."""
         if connection_error is not None:
             raise connection_error
         if self._silent_since_s is not None:
             silent_ms = (time.monotonic() - self._silent_since_s) * 1000
             if silent_ms >= self._config.request_timeout_ms:
-                raise self._client.unreachable_error(f"there was no answer for {silent_ms / 1000:.1f} s")
+                raise self._client.unreachable_error(f"no answer for {silent_ms / 1000:.1f} s")
 
     def _handle_out_of_range(self, gone: set[TopicPartition]) -> None:
-        """The broker refused these positions. Raises DataLostError, or goes on at what is left."""
+        """The broker refused these positions. Raises DataLostError, or continues at what is left."""
         timeout_ms = self._config.request_timeout_ms
         lows = self._client.offsets(gone, EARLIEST, timeout_ms=timeout_ms)
         ends = self._client.offsets(gone, LATEST, timeout_ms=timeout_ms)

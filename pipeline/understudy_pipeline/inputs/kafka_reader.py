@@ -1,7 +1,7 @@
 """Reads planned ranges of partitions on an executor, with one consumer for the ranges of many batches.
 
-A range ends at an offset, not after a count: records between may have been removed by compaction, or never be seen
-(commit markers, aborted records).
+A range ends at an offset, not after a count of records: compaction may have removed some since, and commit markers and
+aborted records are never visible.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from understudy_pipeline.inputs.records import TopicPartition
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 16 << 20
-"""A batch of rows is handed out from either on."""
+"""A batch of rows is returned once it has either many records or bytes."""
 
 _SHORT_FETCH_WAIT = {"fetch.wait.max.ms": "5"}
-"""What is planned is there already; a fetch that read ahead to the log's end would hold up that of the next range."""
+"""Planned records exist already. A long fetch at the log's end would delay the fetch of the next range."""
 
 _LOOK_S = 0.1
 _RETRY_S = 0.1
 
 
 class KafkaRangeReader:
-    """One consumer, made at the first range. A range is given up `request_timeout_ms` after the last that came."""
+    """Creates its consumer with the first range. A range fails `request_timeout_ms` after its last record arrived."""
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
         self._opened_client: KafkaClient | None = None
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """The range's records in batches. Of a range from the beginning, what retention took meanwhile is not missed:
-        a beginning is wherever the log begins.
+        """The range's records in batches. In a range from the beginning, records that retention removed since are not a
+        loss: the beginning is wherever the log begins.
         """
         if self._opened_client is None:
             self._opened_client = KafkaClient(
@@ -61,7 +61,7 @@ class KafkaRangeReader:
 
 
 class _Reading:
-    """Of one range."""
+    """The reading of one range."""
 
     def __init__(self, config: KafkaConfig, client: KafkaClient, span: Range) -> None:
         self._config = config
@@ -71,7 +71,7 @@ class _Reading:
         position = next_offset(span.start)
         self._position = BEGINNING if position is None else position
         self._ended = -1
-        """Where the broker said that the log ended."""
+        """Offset of the highest end-of-partition event."""
         self._deadline_s = 0.0
         self._failure: KafkaException | None = None
 
@@ -83,11 +83,11 @@ class _Reading:
             if kept and (self._is_done or len(kept) >= BATCH_RECORDS or sum(map(len, kept)) >= BATCH_BYTES):
                 yield self._rows(kept)
                 kept = []
-                self._reset_deadline()  # the time that Spark took for the batch is not the broker's
+                self._reset_deadline()  # Spark's time for the batch does not count against the broker
 
     @property
     def _is_done(self) -> bool:
-        """Nothing of the range can come any more: the log was read to behind its last record."""
+        """Whether the log was read to behind the range's last record."""
         return self._position > self._last or self._ended > self._last
 
     def _start(self) -> None:
@@ -98,7 +98,7 @@ class _Reading:
         self._deadline_s = time.monotonic() + self._config.request_timeout_ms / 1000
 
     def _poll(self) -> list[Message]:
-        """Records of the range that came next."""
+        """The range's next records."""
         records, events = group_messages(self._client.messages(BATCH_RECORDS, wait_s=_LOOK_S))
         came = records.get(self._partition, [])
         if came:
@@ -126,7 +126,7 @@ class _Reading:
             self._client.assign({self._partition: self._position})
 
     def _handle_out_of_range(self) -> None:
-        """The broker refused the position."""
+        """The broker refused the position. Raises DataLostError, or continues at what is left."""
         partitions, timeout_ms = [self._partition], self._config.request_timeout_ms
         low = self._client.offsets(partitions, EARLIEST, timeout_ms=timeout_ms)[self._partition]
         end = self._client.offsets(partitions, LATEST, timeout_ms=timeout_ms)[self._partition]
@@ -138,7 +138,7 @@ class _Reading:
             self._client.assign({self._partition: self._position})
 
     def _give_up(self) -> None:
-        """Nothing came for too long. A log that ends early would have had time to grow again after a restart."""
+        """No record came for `request_timeout_ms`: long enough for a log to grow again after a restart of its broker."""
         if self._ended >= 0 and self._failure is None:
             self._report_loss(f"the log ends at offset {self._ended}, before the planned record {self._last}")
             self._position = self._last + 1

@@ -1,4 +1,4 @@
-"""Parquet files: a row is a record, with the columns `value`, `key` if there are keys, and `timestamp`."""
+"""Reads Parquet files: a row is a record. Columns: `value`, optionally `key`, and `timestamp` unless it is a field."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from understudy_shared.errors import SettingsError
 
 MAX_ROWS = 10_000
 MAX_BYTES = 8 << 20
-"""Decoded at once, by the mean size of the file's rows."""
+"""Most rows and bytes that are decoded at once. Bytes are estimated by the mean row size of the row group."""
 
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
 
 
 class ParquetRows:
-    """A file that is open. Raises OSError, and SettingsError for one that is not as it should be."""
+    """An open Parquet file. Raises OSError, and SettingsError for a file that is damaged or has the wrong columns."""
 
     def __init__(self, path: Path, rule: TimestampRule) -> None:
         self._rule = rule
@@ -59,7 +59,7 @@ class ParquetRows:
                     return None
         taken, self._rest = rest.slice(0, count), rest.slice(count)
         first, self.next_index = self.next_index, self.next_index + taken.num_rows
-        with _parsing(self._path):  # a value that does not fit its column
+        with _parsing(self._path):  # a cast fails for a value that does not fit its column
             return self._to_rows(taken, first)
 
     def last(self) -> int | None:
@@ -71,7 +71,7 @@ class ParquetRows:
         self._file.close()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        """From `next_index` on; the same iterator until rows are skipped."""
+        """The batches from `next_index` on. Returns the same iterator until `skip` resets it."""
         if self._batches is None:
             self._batches = self._read_on(self.next_index)
         return self._batches
@@ -102,7 +102,7 @@ class ParquetRows:
 
 
 def checked_columns(schema: pa.Schema, rule: TimestampRule, *, where: str) -> list[str]:
-    """The columns that are read. Raises SettingsError when one is missing, or of a wrong type."""
+    """The columns to read. Raises SettingsError if one is missing or has a wrong type."""
     types = {field.name: field.type for field in schema}
     for name in ("value", "key"):
         if name in types and not any(is_one(types[name]) for is_one in _BYTES):
@@ -120,12 +120,12 @@ def checked_columns(schema: pa.Schema, rule: TimestampRule, *, where: str) -> li
 
 
 def check_schema(path: Path, rule: TimestampRule) -> None:
-    """Raises SettingsError and OSError."""
+    """Check the columns of a file. Raises SettingsError and OSError."""
     ParquetRows(path, rule).close()
 
 
 def times_of(column: pa.Array) -> pa.Int64Array:
-    """Milliseconds since the epoch, of timestamps (UTC where they name no zone) or of milliseconds."""
+    """Milliseconds since the epoch, from timestamps (UTC if they name no zone) or from integers in milliseconds."""
     if pa.types.is_timestamp(column.type):
         column = pc.cast(column, pa.timestamp("ms", tz=column.type.tz), safe=False)
     return within_years(column.cast(pa.int64()))
@@ -139,9 +139,9 @@ def _parsing(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:  # of the file system, not of the file's content
             raise
         raise SettingsError(
-            f"not a Parquet file that can be read: {error}",
+            f"this Parquet file cannot be read: {error}",
             where=str(path),
-            fix="Replace it, or hide it by a name that begins with '_'; a file must be complete when it appears",
+            fix="Replace it, or rename it so that it begins with '_'; a file must be complete when it appears",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Planned ranges of Redis Streams, read again by XRANGE: just the entries that were planned, or an error."""
+"""Reads planned ranges of Redis Streams on executors, by XRANGE: exactly the planned entries, or an error."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ log = logging.getLogger(__name__)
 MAX_ENTRIES = 5_000
 FIRST_ENTRIES = 500
 MAX_BYTES = 8 << 20
-"""Of one page, and of one stream in one turn of reading ahead: the server builds an answer as a whole, and serves
-nobody else meanwhile. How many entries are so many bytes is known by those that came before.
+"""Most entries and bytes of one page, and of one stream in one fetch: the server builds each answer as a whole and
+serves no other client meanwhile. The size of earlier entries says how many fit.
 """
 
 
 class RedisRangeReader:
-    """Ordinals of a range have no gaps, so its ends tell how many entries it had.
+    """Reads ranges. Ordinals have no gaps, so a range's ends say how many entries it must have.
 
-    Of a range that begins with the stream only its end tells; there, entries that were trimmed from the beginning are
-    not missed: nothing of the stream was ever committed.
+    In a range from the beginning of the stream only the end is checked. Entries that were trimmed from its beginning
+    are not a loss: the query has not committed any batch of this stream yet.
     """
 
     def __init__(self, server: StreamServer, fields: EntryFields, *, fail_on_data_loss: bool) -> None:
@@ -55,7 +55,7 @@ class RedisRangeReader:
 
     def _pages(self, span: Range) -> Iterator[Sequence[Entry]]:
         key, behind, end = stream_key(span.partition), span.start.offset, span.end.offset
-        if behind and entry_id(behind) > entry_id(end):  # planned across a loss: the stream was made anew in between
+        if behind and entry_id(behind) > entry_id(end):  # planned across a loss: the stream was created again between
             behind = ""
         count = FIRST_ENTRIES
         while page := self._server.entries(key, f"({behind}" if behind else "-", end, count):

@@ -1,7 +1,7 @@
 """Redis Streams as an input: one stream for each partition, with the key `<topic>:<partition>`.
 
-A record's offset is its entry's ID. Its ordinal counts entries since the stream was made, also those that were removed
-before the query began, so that what is missing can be counted later (redis_rows.py).
+A record's offset is its entry's ID. Its ordinal counts entries since the stream was created, including those that were
+removed before the query began. So later losses can be found by counting (redis_rows.py).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from understudy_shared.errors import SettingsError
 log = logging.getLogger(__name__)
 
 _KEYS_PER_LOOKUP = 64
-"""Keys that are looked for at once."""
+"""Keys whose type is looked up in one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisConfig:
-    """`partitions` is the number of streams of each topic; None: as many as there are, without a gap from 0 on.
+    """Topics of one Redis. `partitions` is the number of streams of each topic; None counts existing ones from 0 on.
 
-    `url` may name sentinels (`redis+sentinel://`); a Redis Cluster is refused. Raises SettingsError.
+    `url` may name sentinels (`redis+sentinel://`). A Redis Cluster is refused. Raises SettingsError.
     """
 
     url: str = field(repr=False)
@@ -56,7 +56,7 @@ class RedisConfig:
 
     def __post_init__(self) -> None:
         if self.partitions is not None and self.partitions < 1:
-            raise SettingsError(f"{self.partitions} is no number of partitions", where="option partitions")
+            raise SettingsError(f"{self.partitions} is not a number of partitions", where="option partitions")
         StreamServer(self.url, request_timeout_ms=self.request_timeout_ms).close()
 
     @property
@@ -69,12 +69,12 @@ class RedisConfig:
 
     @property
     def fields(self) -> EntryFields:
-        """How an entry becomes a record."""
+        """How entries become records."""
         return EntryFields(self.key_field.encode(), self.value_field.encode(), self.timestamp)
 
 
 class RedisInput:
-    """Reads ahead. An answer that does not come within `request_timeout_ms` is an InputError, whatever is asked."""
+    """Reads ahead. Every method raises InputError if an answer takes longer than `request_timeout_ms`."""
 
     def __init__(self, config: RedisConfig) -> None:
         self._config = config
@@ -117,14 +117,14 @@ class RedisInput:
         return self._server.wait(places, timeout_ms=timeout_ms)
 
     def _read_once(self, wanted: Mapping[TopicPartition, int]) -> Fetched:
-        """One round trip. Nobody's place moves when it fails."""
+        """Read every wanted stream in one round trip. If it fails, no position changes."""
         counts = {tp: min(count, self._max_entries(tp)) for tp, count in wanted.items()}
         looks = self._server.read_streams([(stream_key(tp), self._places[tp].offset, n) for tp, n in counts.items()])
         chunks, lags, places = [], {}, {}
         for (tp, count), (info, entries) in zip(counts.items(), looks, strict=True):
             place, is_whole = self._check_loss(tp, self._places[tp], info)
             places[tp] = advance(place, entries, info) if is_whole else place
-            if is_whole:  # otherwise the next turn asks from the new place
+            if is_whole:  # otherwise the next read starts at the new position
                 lags[tp] = int(info is not None and len(entries) == count and entry_id(places[tp].offset) < info.last)
             if is_whole and entries:
                 chunks.append(chunk_of(tp, entry_rows(entries, self._fields, ordinal=place.ordinal)))
@@ -135,7 +135,7 @@ class RedisInput:
     def _check_loss(
         self, tp: TopicPartition, place: StreamPosition, info: StreamInfo | None
     ) -> tuple[StreamPosition, bool]:
-        """The place as it is known now, or after a loss a new one, and whether there was none. Raises DataLostError."""
+        """The position to read from, and whether nothing was lost. Raises DataLostError."""
         lost = find_loss(place, info)
         if lost is None:
             return with_known_counts(place, info), True
@@ -146,12 +146,12 @@ class RedisInput:
         return with_known_counts(position_after_loss(place, info), info), False
 
     def _max_entries(self, tp: TopicPartition) -> int:
-        """Entries of one turn."""
+        """Most entries of one read."""
         entry_bytes = self._entry_bytes.get(tp)
         return FIRST_ENTRIES if entry_bytes is None else max(1, min(MAX_ENTRIES, int(MAX_BYTES / entry_bytes)))
 
     def _count(self, topic: str) -> int:
-        """Partitions of a topic. Raises UnknownTopicError for one that has none, or keys that hold something else."""
+        """Count a topic's partitions. Raises UnknownTopicError if it has none, or if a key holds another type."""
         given = self._config.partitions
         found = 0
         while given is None or found < given:
@@ -168,11 +168,11 @@ class RedisInput:
         return found
 
     def _unknown_topic(self, topic: str) -> int:
-        there = ": there is a stream of the topic's bare name" if self._server.key_types([topic]) == ["stream"] else ""
+        there = f", but a stream '{topic}'" if self._server.key_types([topic]) == ["stream"] else ""
         raise UnknownTopicError(
             f"there is no stream '{topic}:0'{there}",
             where=self._server.where,
-            fix="Partition p of a topic is the stream <topic>:<p>; set the option partitions to wait for its streams",
+            fix="Partition p of a topic is the stream <topic>:<p>. Set the option partitions to wait for its streams",
         )
 
 

@@ -1,4 +1,4 @@
-"""Where a record's time comes from, told once by the option `timestamp` and alike on planner and executors."""
+"""The option `timestamp`: where a record's timestamp comes from. Planner and executors apply the same rule."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ _FIELD = "json:"
 
 LEAST_TIME_MS = -62_135_596_800_000
 END_TIME_MS = 253_402_300_800_000
-"""The years 1 to 9999, which Spark's timestamps hold: another time is none."""
+"""The years 1 to 9999, the range of Spark's timestamps. A record outside it is a poison record."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimestampRule:
-    """`field` is None for the time that the input gives (a Kafka record's, the first half of a stream ID).
+    """With `field` None the input gives the timestamp (a Kafka record's own, the first half of a stream entry's ID).
 
-    Otherwise it names a field of the record's value, a JSON object: milliseconds since the epoch, or ISO 8601 (UTC
-    where it names no zone).
+    Otherwise `field` names a field of the record's value, a JSON object. The field holds milliseconds since the epoch,
+    or ISO 8601 (UTC if it names no zone).
     """
 
     field: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> TimestampRule:
-        """Of `record` or `json:<field>`. Raises SettingsError."""
+        """Parse `record` or `json:<field>`. Raises SettingsError."""
         if text == RECORD:
             return cls()
         if text.startswith(_FIELD) and len(text) > len(_FIELD):
             return cls(text.removeprefix(_FIELD))
         raise SettingsError(
-            f"'{text}' does not say where a record's time comes from",
+            f"'{text}' is neither 'record' nor 'json:<field>'",
             where="option timestamp",
             fix="Use 'record' for the time that the input gives, or 'json:<field>' for a field of the value",
         )
 
     def time_ms(self, recorded_ms: int | None, value: bytes | None) -> int | None:
-        """Milliseconds since the epoch; None when it cannot be told: a poison record."""
+        """A record's timestamp in milliseconds since the epoch. None if it has no usable one (a poison record)."""
         if self.field is None:
             return recorded_ms
         try:
