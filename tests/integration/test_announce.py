@@ -192,8 +192,10 @@ def test_what_is_announced_fits_the_checkpoint_and_gives_what_the_query_outputs(
             }
             assert found == output_of(expected[store.name or f"op{store.operator_id}"], store)
             assert len(found) >= 1
-    told = {store.operator_id: [(each.name, each.function) for each in store.result] for store in announcement.stores}
-    assert told == {
+    results = {
+        store.operator_id: [(each.name, each.function) for each in store.result] for store in announcement.stores
+    }
+    assert results == {
         0: [
             ("n", "count"),
             ("i_sum", "sum"),
@@ -244,7 +246,7 @@ def test_commits_of_another_query_of_the_session_are_not_hinted(
     assert ear.hints() == [before, before + 1]
 
 
-def test_without_listening_names_are_told_and_commits_are_not(
+def test_without_listening_names_are_sent_and_commits_are_not(
     feeder: StreamFeeder, server: RedisServer, ear: Ear
 ) -> None:
     server.flush()

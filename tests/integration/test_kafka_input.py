@@ -116,7 +116,7 @@ def test_statement_43_and_45_lag_is_the_end_less_what_was_handed_out(servers: st
         wait_until(lambda: reads.turn({}).get(where) == 45, what="the lag after 5 of 50 more")
 
 
-def test_lags_are_told_of_partitions_that_are_not_wanted_too_and_follow_their_logs(servers: str) -> None:
+def test_lags_are_known_of_partitions_that_are_not_wanted_too_and_follow_their_logs(servers: str) -> None:
     """Kafka's `currentLag` is frozen while a partition is paused (statement 44)."""
     where = TopicPartition(new_topic(), 0)
     produce(servers, where, numbered(5))

@@ -118,7 +118,7 @@ def test_a_broker_that_was_killed_is_an_error_until_it_is_back_and_nothing_is_lo
         reader.close()
 
 
-def test_a_topic_that_was_made_anew_is_told_on_both_sides_and_never_read_from_its_beginning(
+def test_a_topic_that_was_made_anew_is_reported_on_both_sides_and_never_read_from_its_beginning(
     broker: KafkaBroker,
 ) -> None:
     name = broker.make_topic()

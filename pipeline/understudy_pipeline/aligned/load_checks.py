@@ -25,9 +25,9 @@ def check_inputs(options: AlignedOptions) -> Mapping[str, int]:
         finally:
             opened.close()
     if options.merge == "task" and len(set(counts.values())) > 1:
-        told = ", ".join(f"{topic} has {counts[topic]}" for topic in options.topics)
+        counted = ", ".join(f"{topic} has {counts[topic]}" for topic in options.topics)
         raise SettingsError(
-            f"topics that are merged partition by partition need as many partitions each: {told}",
+            f"topics that are merged partition by partition need as many partitions each: {counted}",
             where="option merge",
             fix="Set merge to 'global' to merge all partitions together, or give the topics the same number",
         )

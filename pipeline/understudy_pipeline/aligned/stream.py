@@ -77,7 +77,7 @@ class AlignedStream:
         return self._last.end
 
     def tasks(self, start: Json, end: Json) -> list[ReadTask]:
-        """What Spark tasks read between two offsets: the batch just planned, or one that was logged before a restart."""
+        """What Spark tasks read between two offsets: the batch just planned, or one logged before a restart."""
         self._lock_checkpoint()
         if self._last is not None and (self._last.start, self._last.end) == (start, end):
             ranges = self._last.batch.ranges

@@ -33,7 +33,7 @@ def read_until(checkpoint: Path) -> Mapping[int, Cursor]:
 
 
 def planned_until(checkpoint: Path) -> Mapping[int, Cursor]:
-    """The cursor of each partition after the newest logged batch. Empty if the log is unreadable: Spark reports that."""
+    """The cursor of each partition after the newest logged batch. Empty if unreadable: Spark reports that."""
     batch = _newest(checkpoint / "offsets")
     try:
         return {} if batch is None else _ends(checkpoint, batch)

@@ -1,8 +1,8 @@
 """The demo's pipeline: real flights, replayed into one Spark query, announced to the nodes.
 
-A signal only sets a flag. The query is then stopped between two batches if it gets there in time; Spark does not promise
-that, and runs an interrupted batch again at the next start. The job ends by itself when all flights are replayed, and
-with an error when the query fails.
+A signal only sets a flag. The query is then stopped between two batches if it gets there in time. Otherwise Spark runs
+the interrupted batch again at the next start. The job ends by itself when all flights are replayed, and with an error
+when the query fails.
 """
 
 from __future__ import annotations

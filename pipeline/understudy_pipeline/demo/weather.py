@@ -20,11 +20,11 @@ WEATHER_SCHEMA = """
     event_time timestamp, origin string, temp double, dewp double, humid double, wind_dir int, wind_speed double,
     wind_gust double, precip double, pressure double, visib double
 """
-"""Schema of a JSON line in Spark. Units: Fahrenheit, percent, degrees, miles per hour, inches, millibars, miles."""
+"""Schema of a JSON line in Spark, in Fahrenheit, percent, degrees, miles per hour, inches, millibars, miles."""
 
 
 class Weather(NamedTuple):
-    """What an airport recorded at the beginning of an hour. `event_time` is in seconds since the epoch; None is null."""
+    """What an airport recorded at the beginning of an hour. `event_time` is seconds since the epoch; None is null."""
 
     event_time: int
     origin: str

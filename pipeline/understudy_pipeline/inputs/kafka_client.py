@@ -69,7 +69,7 @@ class KafkaClient:
         self._consumer.unassign()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading partitions and drop what the client read ahead. `resume` continues behind the last record given."""
+        """Stop reading partitions, and drop what is read ahead. `resume` continues behind the last returned record."""
         if paused := [KafkaPartition(*partition) for partition in partitions]:
             self._consumer.pause(paused)
 

@@ -138,7 +138,7 @@ class _Reading:
             self._client.assign({self._partition: self._position})
 
     def _give_up(self) -> None:
-        """No record came for `request_timeout_ms`: long enough for a log to grow again after a restart of its broker."""
+        """No record came for `request_timeout_ms`: long enough for a log to grow again after its broker restarted."""
         if self._ended >= 0 and self._failure is None:
             self._report_loss(f"the log ends at offset {self._ended}, before the planned record {self._last}")
             self._position = self._last + 1

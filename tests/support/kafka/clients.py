@@ -36,8 +36,8 @@ def produce(
     """Records a millisecond apart, and wait until the broker has them."""
     producer = Producer({"bootstrap.servers": servers})
     for index, value in enumerate(values):
-        told: dict[str, Any] = {} if headers is None else {"headers": list(headers)}
-        producer.produce(where.topic, value, key, partition=where.partition, timestamp=first_time_ms + index, **told)
+        more: dict[str, Any] = {} if headers is None else {"headers": list(headers)}
+        producer.produce(where.topic, value, key, partition=where.partition, timestamp=first_time_ms + index, **more)
     assert producer.flush(_FLUSH_S) == 0
 
 

@@ -94,8 +94,8 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 def files_options(logs: InputLogs, topics: str, **more: str) -> dict[str, str]:
     """Of a source over files whose records carry their time in `at`; never waits for an empty topic."""
-    told = {"files": str(logs.root), "topics": topics, "timestamp": "json:at", "max_task_idle_ms": "-1"}
-    return {**told, "spool": str(logs.root.with_name("spool")), **more}
+    options = {"files": str(logs.root), "topics": topics, "timestamp": "json:at", "max_task_idle_ms": "-1"}
+    return {**options, "spool": str(logs.root.with_name("spool")), **more}
 
 
 def run_to_end(frame: DataFrame, checkpoint: Path, kept: Kept | None = None) -> Kept:

@@ -1,4 +1,4 @@
-"""The order of records told the slow way, one record at a time, as Kafka Streams does it."""
+"""A reference merge that takes one record at a time, as Kafka Streams does it."""
 
 from __future__ import annotations
 

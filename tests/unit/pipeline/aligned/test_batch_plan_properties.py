@@ -232,7 +232,7 @@ def test_a_batch_is_what_kafkas_loop_takes_and_counts(logs: Logs, steps: Steps, 
 
 @FEWER
 @given(LOGS, STEPS, RECORDS, st.sampled_from([0, 20]))
-def test_between_two_plans_nothing_is_missed_by_sleeping_until_told(
+def test_between_two_plans_nothing_is_missed_by_sleeping_until_the_wake_time(
     logs: Logs, steps: Steps, records: int, idle_ms: int
 ) -> None:
     """Without news a plan before `wake_ms` gives nothing, and one at that moment something."""

@@ -132,9 +132,7 @@ def test_an_input_that_finished_holds_nobody_up_whatever_its_lag() -> None:
     ],
     ids=["caught up", "behind", "unknown", "idle time first", "never waiting", "finished"],
 )
-def test_of_an_input_that_has_records_it_is_told_whether_it_may_run_out(
-    seen: InputState, idle_ms: int, passes: bool
-) -> None:
+def test_an_input_that_has_records_may_or_may_not_run_empty(seen: InputState, idle_ms: int, passes: bool) -> None:
     assert (A in decision({A: seen}, idle_ms=idle_ms).may_pass) == passes
 
 

@@ -205,11 +205,11 @@ def test_statement_40_asking_for_the_lag_of_what_is_not_read_is_an_error_and_bef
 ) -> None:
     query = start(topics("a"))
     assert query.lag("a") is None
-    with pytest.raises(UnderstudyError, match="c-0 is not read"):
+    with pytest.raises(UnderstudyError, match="c-0 is not a partition of this source"):
         query.lag("c")
     query.begin()
     query.wait_for_lag(0, "a")
-    with pytest.raises(UnderstudyError, match="a-1 is not read"):
+    with pytest.raises(UnderstudyError, match="a-1 is not a partition of this source"):
         query.lag("a", 1)
 
 
@@ -232,7 +232,7 @@ def test_statement_42_a_lag_is_of_what_the_input_would_give(start: Start) -> Non
     assert query.lag("b") == 0
 
 
-def test_a_lag_that_no_server_told_for_too_long_is_unknown(start: Start) -> None:
+def test_a_lag_that_no_server_reported_for_too_long_is_unknown(start: Start) -> None:
     server = topics("a", "b")
     query = start(server, options=options(lag_max_age_ms=5_000))
     query.begin()
@@ -268,7 +268,7 @@ def test_poison_ends_the_query_once_everything_before_it_is_in_a_batch(
     assert seen == batches, "the record of b at 4 comes after the poison, which has time 4 too"
     with pytest.raises(UndecodableError, match="topic a, partition 0, offset 2"):
         query.next()
-    with pytest.raises(UndecodableError, match="undecodable=skip"):
+    with pytest.raises(UndecodableError, match="undecodable to 'skip'"):
         query.next()
     assert query.offset.undecodable == 0
 

@@ -51,7 +51,7 @@ def test_one_that_begins_with_the_latest_has_what_comes_after_it_was_asked(start
     assert ordinals(query.next()) == {A: [2]}
 
 
-def test_where_the_latest_is_cannot_be_told_by_a_server_that_is_away(start: Start) -> None:
+def test_where_the_latest_is_cannot_be_known_from_a_server_that_is_away(start: Start) -> None:
     server = topics("a")
     server.go_away()
     with pytest.raises(InputError):
@@ -59,7 +59,7 @@ def test_where_the_latest_is_cannot_be_told_by_a_server_that_is_away(start: Star
     assert server.open_inputs == 0
 
 
-def test_a_server_that_is_away_at_the_start_is_waited_for_and_told_of(
+def test_a_server_that_is_away_at_the_start_is_waited_for_and_reported(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     well, ill = topics("a"), topics("b")
@@ -138,7 +138,7 @@ def test_a_query_that_ends_by_itself_waits_for_a_server_that_is_away_and_not_for
         wait_until(lambda: "ill" in query.planner.snapshot().outages, what="the failure")
         assert not asked.done()
         query.clock.advance(ENDS_TIMEOUT_MS + 1)
-        with pytest.raises(InputError, match=r"nothing arrived for 60 s.*\(ill\)"):
+        with pytest.raises(InputError, match=r"no record arrived for 60 s.*\(ill\)"):
             asked.result(PATIENCE_MS / 1000)
 
 

@@ -48,7 +48,7 @@ class Bench:
         return [self.prefetch.run_once() for _ in range(count)]
 
     def ready(self) -> Bench:
-        """Partitions are known, and the input was told where to go on."""
+        """Partitions are known, and the input has sought its position."""
         assert self.turns(2) == [0, 0]
         return self
 
@@ -74,7 +74,7 @@ def started() -> Iterator[list[Prefetch]]:
         assert each.join(PATIENCE_S)
 
 
-def test_partitions_are_asked_for_then_the_place_is_told_then_records_come() -> None:
+def test_partitions_are_asked_for_then_the_position_is_sought_then_records_come() -> None:
     bench = Bench("a", "b")
     bench.server.put("a", 0, 1, 2, 3)
     bench.turns(1)
@@ -232,7 +232,7 @@ def test_statement_51_what_was_asked_before_a_seek_is_not_taken_in_after_it(star
         assert ordinal_of_first(bench) == 7
 
 
-def test_a_place_that_was_told_before_it_changed_is_told_again(started: list[Prefetch]) -> None:
+def test_a_position_that_changed_is_sought_again(started: list[Prefetch]) -> None:
     bench = Bench("a")
     bench.turns(1)
     bench.server.put("a", 0, *range(10))

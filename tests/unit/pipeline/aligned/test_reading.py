@@ -1,4 +1,4 @@
-"""Executors' side: rows are those of the plan, from the spool or from the input, and poison is dealt with as told."""
+"""Reading on executors: rows are those of the plan, from spool or input, and poison is handled as the option says."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_row_has_the_record_and_its_place_in_the_merge_order() -> None:
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
-def test_every_batch_has_exactly_the_schema_that_spark_was_told(include_headers: bool) -> None:
+def test_every_batch_has_exactly_the_schema_that_spark_was_given(include_headers: bool) -> None:
     task = ReadTask((planned(LogConfig((1, 2))),), RowOptions(include_headers=include_headers))
     for batch in read_task(task):
         assert batch.schema.equals(arrow_schema(include_headers=include_headers), check_metadata=True)
@@ -240,12 +240,12 @@ def test_poison_is_set_aside_once_however_often_its_range_is_read(tmp_path: Path
     for _ in range(2):
         assert [row["offset"] for row in rows(planned(config), options)] == ["1"]
     (letters,) = (tmp_path / "aside").iterdir()
-    told = [orjson.loads(line) for line in letters.read_bytes().splitlines()]
-    assert [(each["topic"], each["partition"], each["offset"]) for each in told] == [
+    letters_read = [orjson.loads(line) for line in letters.read_bytes().splitlines()]
+    assert [(each["topic"], each["partition"], each["offset"]) for each in letters_read] == [
         ("weather", 3, "0"),
         ("weather", 3, "2"),
     ]
-    assert base64.b64decode(told[0]["value"]) == b"v0"
+    assert base64.b64decode(letters_read[0]["value"]) == b"v0"
 
 
 def test_ranges_of_one_partition_are_set_aside_in_files_of_their_own(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_while_there_is_nothing_new_the_start_comes_back_unchanged(stream: Align
     assert stream.tasks(end, end) == []
 
 
-def test_where_a_new_checkpoint_begins_is_told_once_for_all(server: ScriptedServer, options: AlignedOptions) -> None:
+def test_where_a_new_checkpoint_begins_is_decided_once(server: ScriptedServer, options: AlignedOptions) -> None:
     stream = AlignedStream(replace(options, starting="latest"))
     first = stream.initial_offset()
     server.put("weather", 0, 60)
@@ -143,11 +143,11 @@ def test_metrics_come_with_the_progress_and_at_a_port(options: AlignedOptions) -
     stream = AlignedStream(replace(options, metrics_port=0))
     assert stream.metrics() is None
     advance(stream, logged(stream.initial_offset()), records=5)
-    told = stream.metrics()
-    assert told is not None
-    assert json.dumps(told)
-    assert told["batches-total"] in range(1, 6)
-    with urlopen(f"http://127.0.0.1:{told['metrics-port']}/metrics", timeout=60) as answer:
+    metrics = stream.metrics()
+    assert metrics is not None
+    assert json.dumps(metrics)
+    assert metrics["batches-total"] in range(1, 6)
+    with urlopen(f"http://127.0.0.1:{metrics['metrics-port']}/metrics", timeout=60) as answer:
         assert b"understudy_source_batches_total" in answer.read()
     stream.stop()
 
@@ -156,10 +156,10 @@ def test_a_port_that_is_taken_is_named(options: AlignedOptions, monkeypatch: pyt
     monkeypatch.setattr("understudy_pipeline.aligned.metrics_server._BIND_S", 0.0)
     first = AlignedStream(replace(options, metrics_port=0))
     first.initial_offset()
-    told = first.metrics()
-    assert told is not None
-    second = AlignedStream(replace(options, metrics_port=int(str(told["metrics-port"]))))
-    with pytest.raises(SettingsError, match=str(told["metrics-port"])):
+    metrics = first.metrics()
+    assert metrics is not None
+    second = AlignedStream(replace(options, metrics_port=int(str(metrics["metrics-port"]))))
+    with pytest.raises(SettingsError, match=str(metrics["metrics-port"])):
         second.initial_offset()
     first.stop()
 

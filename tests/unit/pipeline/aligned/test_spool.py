@@ -105,7 +105,7 @@ def test_a_folder_that_is_tidied_away_is_made_again(spool: Spool, tmp_path: Path
     assert read_spool(second.path, second.parts[0]) == [SECOND]
 
 
-def test_a_failing_disk_is_told_once_and_the_batch_goes_on_without(
+def test_a_failing_disk_is_reported_once_and_the_batch_goes_on_without(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     in_the_way = tmp_path / "spool"

@@ -107,7 +107,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
     wait_until(condition, what=what, limit_s=LIMIT_S)
 
 
-def test_commits_are_hinted_names_are_told_once_and_close_ends_both() -> None:
+def test_commits_are_hinted_names_are_sent_once_and_close_ends_both() -> None:
     query, publisher = FakeQuery(), FakePublisher()
     with announcing(query, publisher) as announced:
         query.commit(1)
@@ -188,7 +188,7 @@ def test_a_plan_that_cannot_be_read_costs_the_names_and_not_the_hints() -> None:
         assert not announced.is_announced
 
 
-def test_names_that_redis_refused_are_told_later_and_again_every_minute() -> None:
+def test_names_that_redis_refused_are_sent_later_and_again_every_minute() -> None:
     query, publisher, clock = FakeQuery(), FakePublisher(refuses=1), ManualClock()
     with announcing(query, publisher, clock=clock) as announced:
         query.commit(1)
@@ -205,7 +205,7 @@ def test_names_that_redis_refused_are_told_later_and_again_every_minute() -> Non
         until(lambda: len(publisher.announced) == 2, "the names again")
 
 
-def test_without_listening_names_are_told_and_commits_are_not() -> None:
+def test_without_listening_names_are_sent_and_commits_are_not() -> None:
     query, publisher = FakeQuery(last=7), FakePublisher()
     with announcing(query, publisher, listen=False) as announced:
         assert not query.listening

@@ -1,4 +1,4 @@
-"""From the description of a plan to what is announced: nothing is guessed, everything that is certain is told."""
+"""From the description of a plan to what is announced: nothing is guessed, everything that is certain is announced."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_an_operator_that_the_plan_does_not_describe_can_be_named() -> None:
     assert stores[1] == AnnouncedStore(operator_id=3, name="sessions")
 
 
-def test_an_alias_of_two_stores_names_neither_and_their_columns_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_alias_of_two_stores_names_neither_and_their_columns_are_announced(caplog: pytest.LogCaptureFixture) -> None:
     other = replace(EXECUTED, operator_id=1)
     stores = announced_stores(QueryPlan((EXECUTED, other), (WRITTEN,)), {})
     assert [(store.operator_id, store.name) for store in stores] == [(0, None), (1, None)]
@@ -150,7 +150,7 @@ def test_equal_names_are_made_different() -> None:
     assert [column.name for column in store.result] == ["flights", "total", "mean", "last_seen", "flights_2"]
 
 
-def test_names_longer_than_a_message_takes_are_left_out_and_the_rest_is_told() -> None:
+def test_names_longer_than_a_message_takes_are_left_out_and_the_rest_is_announced() -> None:
     long = "sum(CASE WHEN " + "x" * 300
     outputs = tuple(replace(output, name=long) if output.id == 61 else output for output in WRITTEN.outputs)
     store = announced(written=replace(WRITTEN, outputs=outputs, alias=long))

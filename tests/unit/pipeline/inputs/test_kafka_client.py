@@ -63,7 +63,7 @@ def test_leaders_of_a_topic_are_asked_for_once_and_before_it_is_read(consumer: R
     ]
 
 
-def test_leaders_that_are_not_told_hold_up_nothing_and_are_asked_for_again(consumer: RecordingConsumer) -> None:
+def test_leaders_that_are_not_found_hold_up_nothing_and_are_asked_for_again(consumer: RecordingConsumer) -> None:
     client = KafkaClient("server", {})
     consumer.is_away = True
     client.assign({A: 0})

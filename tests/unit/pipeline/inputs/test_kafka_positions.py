@@ -86,7 +86,7 @@ def test_a_position_is_lost_exactly_outside_of_the_log(low: int, length: int, po
     assert lost is None or str(position) in lost
 
 
-def test_an_unknown_topic_is_told_with_names_like_it_or_all_there_are() -> None:
+def test_an_unknown_topic_is_reported_with_names_like_it_or_all_there_are() -> None:
     assert "Did you mean weather?" in str(unknown_topic("wether", ["flights", "weather"], "k:9092"))
     assert "There are: flights, weather" in str(unknown_topic("trades", ["flights", "weather"], "k:9092"))
     assert "There are: none" in str(unknown_topic("trades", [], "k:9092"))

@@ -62,19 +62,19 @@ def test_sizes_are_those_of_kip_770(
     messages = [message(0, value, key=key, headers=headers) for key, value, headers in records]
     sizes = to_chunk(WHERE, messages, TimestampRule(), include_headers=False).sizes
     expected = [
-        record_size(WHERE.topic, key, value, sum(len(name.encode()) + len(told or b"") for name, told in headers))
+        record_size(WHERE.topic, key, value, sum(len(name.encode()) + len(value or b"") for name, value in headers))
         for key, value, headers in records
     ]
     assert sizes.tolist() == expected
 
 
 @pytest.mark.parametrize(
-    "told",
+    "timestamp",
     [(TIMESTAMP_NOT_AVAILABLE, -1), (TIMESTAMP_CREATE_TIME, -1), (TIMESTAMP_CREATE_TIME, 2**62)],
     ids=["none", "below 1970", "beyond Spark's years"],
 )
-def test_a_record_without_a_usable_time_is_a_poison_record(told: tuple[int, int]) -> None:
-    rows = to_chunk(WHERE, [message(0, timestamp=told), message(1)], TimestampRule(), include_headers=False).rows
+def test_a_record_without_a_usable_time_is_a_poison_record(timestamp: tuple[int, int]) -> None:
+    rows = to_chunk(WHERE, [message(0, timestamp=timestamp), message(1)], TimestampRule(), include_headers=False).rows
     assert rows["timestamp_ms"].to_pylist() == [None, TIME_MS]
 
 

@@ -121,7 +121,7 @@ def test_a_server_that_does_not_count_is_believed_when_the_end_was_read_and_not_
     place = StreamPosition("5-0", 5, 5)
     assert find_loss(place, StreamInfo((9, 0), (5, 0), 5, None)) is None
     assert find_loss(place, StreamInfo((5, 0), None, 0, None)) is None
-    assert "older than 7.0" in str(find_loss(place, StreamInfo((9, 0), (6, 0), 4, None)))
+    assert "a server before 7.0" in str(find_loss(place, StreamInfo((9, 0), (6, 0), 4, None)))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_server_that_does_not_count_is_believed_when_the_end_was_read_and_not_
 def test_after_a_loss_reading_goes_on_at_what_is_left(info: StreamInfo | None, expected: StreamPosition) -> None:
     place = position_after_loss(StreamPosition("5-0", 5, 5), info)
     assert place == expected
-    assert find_loss(place, info) is None, "and it is told once"
+    assert find_loss(place, info) is None, "and it is reported once"
 
 
 def test_the_reply_of_a_server_is_read_by_its_names() -> None:
