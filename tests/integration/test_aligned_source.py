@@ -130,11 +130,11 @@ def test_a_running_query_takes_what_comes_tells_its_metrics_and_leaves_nothing_w
         assert len(list(spool.iterdir())) == 1
         planner = planner_of(checkpoint)
         assert not has_ended(planner)
-    message = source["latestOffset"]
-    assert message["batches-total"] == source["endOffset"]["batches"] > 0
-    assert message["input-buffer-bytes-total"] == 0
-    assert message["enforced-processing-total"] == 0
-    assert message["undecodable-total"] == 0
+    metrics = source["latestOffset"]
+    assert metrics["batches-total"] == source["endOffset"]["batches"] > 0
+    assert metrics["input-buffer-bytes-total"] == 0
+    assert metrics["enforced-processing-total"] == 0
+    assert metrics["undecodable-total"] == 0
     # Stopped and started at once: the planner before may still be on its way out.
     logs.add("flights", 1, [300])
     assert [row.effective_ms for row in run_to_end(frame, checkpoint).rows] == [300]
@@ -145,8 +145,8 @@ def test_a_running_query_takes_what_comes_tells_its_metrics_and_leaves_nothing_w
 
 def _progress(query: StreamingQuery) -> dict[str, Any]:
     """Of the last batch that had rows."""
-    message = [json.loads(progress.json) for progress in query.recentProgress]
-    return next((progress for progress in reversed(message) if progress["numInputRows"]), {})
+    every = [json.loads(progress.json) for progress in query.recentProgress]
+    return next((progress for progress in reversed(every) if progress["numInputRows"]), {})
 
 
 _AWAY = {"topics": "files:weather,kafka:flights", "kafka": "127.0.0.1:1", "request_timeout_ms": "500"}

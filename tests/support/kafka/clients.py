@@ -79,7 +79,7 @@ class Reading:
         wait_until(lambda: self.turn({partition: most}).get(partition) == lag, what=f"lag {lag} of {partition}")
 
     def column(self, partition: TopicPartition, name: str) -> list[Any]:
-        """Of all that came, in the order in which it came."""
+        """A column of all records, in the order of their arrival."""
         return [value for rows in self.rows.get(partition, []) for value in rows[name].to_pylist()]
 
     def values(self, partition: TopicPartition) -> list[Any]:

@@ -20,12 +20,12 @@ QUICK = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.streaming.noDataProgressEventInterval": "100",
 }
-"""Of a session: batches of a few rows are done before their classes would be compiled."""
+"""Settings of a session with small batches: interpreting them is faster than compiling their classes."""
 
 
 _STARTS = 3
 _TOO_SLOW = "Python worker failed to connect back"
-"""Of a planner that took 10 s to start, which Spark gives it whatever its settings, on a machine with too much to do.
+"""Spark's error for a planner that took more than 10 s to start, on an overloaded machine. No setting changes that limit.
 Nothing of the source or of the checkpoint has been touched by then."""
 
 
@@ -75,7 +75,7 @@ class Kept:
 
     @property
     def rows(self) -> list[Row]:
-        """Of all batches, one after the other."""
+        """The rows of all batches, in order."""
         return [row for batch_id in sorted(self.batches) for row in self.batches[batch_id]]
 
 
@@ -93,7 +93,7 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def files_options(logs: InputLogs, topics: str, **more: str) -> dict[str, str]:
-    """Of a source over files whose records carry their time in `at`; never waits for an empty topic."""
+    """Options of a source over files whose records have their time in `at`. It never waits for an empty topic."""
     options = {"files": str(logs.root), "topics": topics, "timestamp": "json:at", "max_task_idle_ms": "-1"}
     return {**options, "spool": str(logs.root.with_name("spool")), **more}
 

@@ -223,7 +223,7 @@ class AsofRun:
         return writer.start()
 
     def rows(self) -> int:
-        """Of the output, now."""
+        """Rows of the output, now."""
         return sum(pq.read_metadata(path).num_rows for path in self._output_files())
 
     def joined(self) -> Joined:

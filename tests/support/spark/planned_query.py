@@ -93,14 +93,14 @@ def started_queries() -> Iterator[Start]:
 
 
 def ordinals(batch: PlannedBatch) -> Mapping[TopicPartition, Sequence[int]]:
-    """Of the records of each partition."""
+    """The ordinals of each partition's records."""
     return {
         span.partition: pa.Table.from_batches(list(rows)).column("ordinal").to_pylist() for span, rows in batch.ranges
     }
 
 
 def times(batch: PlannedBatch) -> Sequence[int]:
-    """Of all records, ascending; poison is left out."""
+    """The times of all records, ascending, without poison records."""
     return sorted(
         time_ms
         for _, rows in batch.ranges

@@ -38,7 +38,7 @@ def plan(
     ring: int = 0,
     now_ms: float = 1000,
 ) -> Batch:
-    """Everybody is caught up, and nobody waited for."""
+    """Every input is caught up, and none is waited for."""
     return plan_batch(
         tasks,
         lags,
@@ -153,7 +153,7 @@ def test_statement_36_a_plan_that_nobody_uses_leaves_no_trace() -> None:
 
 
 def test_statement_37_a_plan_that_waits_says_until_when_and_does_not_wait_itself() -> None:
-    """Idling does not stop polling: here it blocks nobody, and other tasks go on."""
+    """Idling does not stop polling: here it blocks no other task."""
     tasks = {0: [queue(A, [1]), queue(B)], 1: [queue(A1, [2]), queue(B1, [1])]}
     batch = plan(tasks, idle_ms=50)
     assert (batch.taken, batch.wake_ms) == ({B1: 1}, 1050)

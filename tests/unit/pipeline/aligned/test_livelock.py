@@ -95,7 +95,7 @@ def test_statement_55_a_bound_below_one_inputs_backlog_never_stops_a_task_that_w
         f"{outcome.batches} batches, at most {outcome.retained:,} bytes retained of {bound:,} + {one_fetch:,} allowed"
     )
     assert len(outcome.times) >= records
-    assert outcome.times == sorted(outcome.times), "and in order: nobody was given up on"
+    assert outcome.times == sorted(outcome.times), "and in order: no wait ran out"
     assert outcome.retained <= bound + one_fetch
     assert outcome.batches >= len(SLOW) - 1
 

@@ -106,7 +106,7 @@ def test_a_query_that_ends_by_itself_reads_what_there_was_and_nothing_that_came_
     while (batch := query.at_once()) is not None:
         seen.extend(times(batch))
     assert seen == sorted([*range(50), *range(30)])
-    assert query.offset.enforced == 0, "nobody was given up on"
+    assert query.offset.enforced == 0, "no wait ran out"
 
 
 def test_a_query_that_ends_by_itself_has_nothing_to_read_of_empty_topics(start: Start) -> None:
@@ -143,7 +143,7 @@ def test_a_query_that_ends_by_itself_waits_for_a_server_that_is_away_and_not_for
 
 
 def chunk(*offsets: int) -> Chunk:
-    """Of these ordinals, which are offsets too."""
+    """Records with these ordinals, which are their offsets too."""
     parts = [chunk_of(A, [ScriptedRecord(0)], first=offset) for offset in offsets]
     rows = parts[0].rows.from_pylist([part.rows.to_pylist()[0] for part in parts], schema=parts[0].rows.schema)
     return Chunk(A, rows, parts[0].sizes.repeat(len(parts)))

@@ -46,7 +46,7 @@ class LogConfig:
     times_ms: tuple[int | None, ...] = ()
     is_away: bool = False
     failures: int = 0
-    """Of its readers, before one works."""
+    """How many readers fail before one works."""
     breaks_behind: int | None = None
     """Records that a reader hands out before it fails."""
     topics: tuple[str, ...] = (TP.topic,)
