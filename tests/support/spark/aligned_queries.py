@@ -25,7 +25,7 @@ QUICK = {
 
 _STARTS = 3
 _TOO_SLOW = "Python worker failed to connect back"
-"""Spark's error for a planner that took more than 10 s to start, on an overloaded machine. No setting changes that limit.
+"""Spark's error for a planner that took over 10 s to start, on an overloaded machine. No setting changes that limit.
 Nothing of the source or of the checkpoint has been touched by then."""
 
 

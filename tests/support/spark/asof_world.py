@@ -223,7 +223,7 @@ class AsofRun:
         return writer.start()
 
     def rows(self) -> int:
-        """Rows of the output, now."""
+        """How many rows the output has now."""
         return sum(pq.read_metadata(path).num_rows for path in self._output_files())
 
     def joined(self) -> Joined:
