@@ -18,11 +18,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.reading import pack, planned_ranges, read_task
-from understudy_pipeline.aligned.records import Cursor, TopicPartition
+from understudy_pipeline.aligned.reading import pack_tasks, planned_ranges, read_task
 from understudy_pipeline.aligned.rows import spark_schema
-from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.protocol import Range
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
 
 _ASK_S = 10
 
@@ -65,7 +65,7 @@ class RangesOnlyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         cursors = (_behind(start["next"]), _behind(end["next"]))
         spans = [Range(partition, *cursors) for partition in self._partitions] if cursors[0] != cursors[1] else []
-        return [InputPartition(task) for task in pack(planned_ranges(self._options, spans), self._options)]
+        return [InputPartition(task) for task in pack_tasks(planned_ranges(self._options, spans), self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(partition.value)

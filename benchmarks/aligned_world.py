@@ -19,7 +19,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.support.kafka_broker import KafkaBroker, jars
+from tests.support.kafka.broker import KafkaBroker, jars
 from tests.support.spark_session import REPOSITORY, spark_session
 
 POM = Path(__file__).parent / "spark_kafka_jars" / "pom.xml"

@@ -1,7 +1,7 @@
-"""Makes `format("understudy")` known: Spark looks for `DefaultSource` in every module that is called `pyspark_*`.
+"""Registers `format("understudy")`: Spark looks for `DefaultSource` in every module that is called `pyspark_*`.
 
-It does so at the first use of any Python data source. Without the packages that the source needs, the others must be
-found nevertheless, and who asks for this one must hear what to install.
+Spark does so at the first use of any Python data source. So importing this module must succeed even if packages are
+missing that this source needs. Then a query that uses this source gets an error that says what to install.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ __all__ = ["DefaultSource"]
 
 
 class MissingSource(DataSource):
-    """In the place of the source where its packages are not installed."""
+    """Takes the place of the source if its packages are not installed."""
 
     missing = ""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         raise SettingsError(
-            f"the source 'understudy' is not installed with all that it needs: {self.missing}",
+            f"the source 'understudy' lacks packages that it needs: {self.missing}",
             where="format understudy",
             fix="pip install 'understudy[pipeline]'",
         )
 
     @classmethod
     def name(cls) -> str:
-        """As in `format(...)`."""
+        """The name for `format(...)`."""
         return "understudy"
 
 

@@ -1,7 +1,7 @@
-"""What a Spark job needs of Understudy: `announce`, a call after the query was started, and a source in order of time.
+"""Understudy in a Spark job: `announce`, called once a query has started, and a source that reads in timestamp order.
 
-The source is known to Spark as `format("understudy")`. Names are imported when they are used: workers that read for the
-source have no use for the rest.
+Spark finds the source as `format("understudy")`. Names are imported when they are first used, because the source's
+workers do not need the rest.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from understudy_pipeline.aligned.source import AlignedSource
-    from understudy_pipeline.announcing import Announced, announce
+    from understudy_pipeline.announcing.announcer import Announced, announce
 
 __all__ = ["AlignedSource", "Announced", "announce"]
 
-_HOMES = {"AlignedSource": "aligned.source", "Announced": "announcing", "announce": "announcing"}
+_HOMES = {"AlignedSource": "aligned.source", "Announced": "announcing.announcer", "announce": "announcing.announcer"}
 
 
 def __getattr__(name: str) -> object:

@@ -1,12 +1,12 @@
-"""A processor for `transformWithState` that gets the rows of a key in merge order.
+"""`OrderedProcessor`: a processor for `transformWithState` that gets the rows of a key in merge order.
 
-Each micro-batch of the aligned source is a stretch of the merge sequence, and the stretches follow each other. Inside a
-batch a shuffle may mix rows, and Spark refuses to sort a streaming frame: they are sorted here, per key, by the
-source's column `merge_order`. What one key has in one batch is held in memory for that; `max_poll_records` and
-`input_buffer_max_bytes` bound it.
+The micro-batches of the aligned source are consecutive parts of the merge sequence. Within a batch a shuffle may
+reorder rows, and Spark refuses to sort a streaming DataFrame. So rows are sorted here, per key, by the source's column
+`merge_order`. This holds one key's rows of one batch in memory, bounded by `max_poll_records` and
+`input_buffer_max_bytes`.
 
-Rule: order holds over batches too, but for what the source counts as enforced processing (or with `max_task_idle_ms`
--1, which counts nothing): records that came after their turn come after it here.
+Rule: order also holds across batches, except for records that the source counts as enforced processing (with
+`max_task_idle_ms` -1 it does not count them). Records that arrived too late for their place come late here, too.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerVal
 from understudy_shared.errors import UnderstudyError
 
 MERGE_ORDER = "merge_order"
-"""The source's column: a struct of these, in the order in which they count."""
+"""The source's column: a struct of the fields below, compared in this order."""
 
 _FIELDS = ("effective_ms", "topic_rank", "partition", "ordinal")
 
 
 class NoMergeOrderError(UnderstudyError):
-    """A row that does not say its place in the merge."""
+    """A row has no `merge_order`."""
 
 
 class OrderedProcessor(StatefulProcessor):
-    """Implement `init` and `handle_ordered`. For `transformWithState`, whose rows are rows and not Pandas frames."""
+    """Subclass it and implement `init` and `handle_ordered`. For `transformWithState` with rows, not with Pandas."""
 
     @abstractmethod
     def handle_ordered(self, key: tuple[Any, ...], rows: Iterator[Row], timer_values: TimerValues) -> Iterator[Row]:
-        """Rows to put out for those of `key` in this batch, at least one, which come in merge order.
+        """Process the rows of `key` in this batch (at least one), in merge order, and return the output rows.
 
-        Called once per key and batch. Each call of a state is a round trip: read it once, loop, write it once.
+        Called once per key and batch. Every state access is a round trip: read state once, loop, write it once.
         """
 
     def handleInputRows(  # noqa: N802  # Spark's name
@@ -51,13 +51,13 @@ class OrderedProcessor(StatefulProcessor):
 
 
 def merge_place(row: Row) -> tuple[int, ...]:
-    """Where a row is in the merge: rows sort by it. Raises NoMergeOrderError."""
+    """The sort key that puts rows in merge order. Raises NoMergeOrderError."""
     if MERGE_ORDER not in row.__fields__ or row[MERGE_ORDER] is None:
         raise NoMergeOrderError(
-            f"a row does not say its place in the merge: it has no '{MERGE_ORDER}'",
+            f"a row has no column '{MERGE_ORDER}', so its place in the order is unknown",
             where=f"columns {', '.join(row.__fields__)}",
             fix=f"Read with format('understudy') and keep the column '{MERGE_ORDER}' up to transformWithState",
         )
-    # Spark's worker gives a struct as a dict, its tester as a row.
+    # Spark's worker passes a struct as a dict, its test harness as a row.
     place = row[MERGE_ORDER]
     return tuple(place[field] for field in _FIELDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.support.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.kafka.broker import KafkaBroker, kafka_broker
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.support.aligned_spark import (
+from tests.support.spark.aligned_queries import (
     QUICK,
     InputLogs,
     Kept,
@@ -130,11 +130,11 @@ def test_a_running_query_takes_what_comes_tells_its_metrics_and_leaves_nothing_w
         assert len(list(spool.iterdir())) == 1
         planner = planner_of(checkpoint)
         assert not has_ended(planner)
-    told = source["latestOffset"]
-    assert told["batches-total"] == source["endOffset"]["batches"] > 0
-    assert told["input-buffer-bytes-total"] == 0
-    assert told["enforced-processing-total"] == 0
-    assert told["undecodable-total"] == 0
+    metrics = source["latestOffset"]
+    assert metrics["batches-total"] == source["endOffset"]["batches"] > 0
+    assert metrics["input-buffer-bytes-total"] == 0
+    assert metrics["enforced-processing-total"] == 0
+    assert metrics["undecodable-total"] == 0
     # Stopped and started at once: the planner before may still be on its way out.
     logs.add("flights", 1, [300])
     assert [row.effective_ms for row in run_to_end(frame, checkpoint).rows] == [300]
@@ -145,15 +145,15 @@ def test_a_running_query_takes_what_comes_tells_its_metrics_and_leaves_nothing_w
 
 def _progress(query: StreamingQuery) -> dict[str, Any]:
     """Of the last batch that had rows."""
-    told = [json.loads(progress.json) for progress in query.recentProgress]
-    return next((progress for progress in reversed(told) if progress["numInputRows"]), {})
+    every = [json.loads(progress.json) for progress in query.recentProgress]
+    return next((progress for progress in reversed(every) if progress["numInputRows"]), {})
 
 
 _AWAY = {"topics": "files:weather,kafka:flights", "kafka": "127.0.0.1:1", "request_timeout_ms": "500"}
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"topics": "weather,flihgts"}, "flihgts"),
         (_AWAY, r"127\.0\.0\.1:1"),
@@ -165,12 +165,12 @@ _AWAY = {"topics": "files:weather,kafka:flights", "kafka": "127.0.0.1:1", "reque
     ],
     ids=["no such topic", "no Kafka", "no Redis", "unlike topics", "misspelt", "out of range", "contradictory"],
 )
-def test_what_is_wrong_with_options_or_servers_is_told_at_load_and_soon(
-    spark: SparkSession, logs: InputLogs, change: dict[str, str], told: str
+def test_what_is_wrong_with_options_or_servers_is_reported_at_load_and_soon(
+    spark: SparkSession, logs: InputLogs, change: dict[str, str], message: str
 ) -> None:
     logs.make("alerts", 1)
     began_s = time.monotonic()
-    with pytest.raises(AnalysisException, match=told):
+    with pytest.raises(AnalysisException, match=message):
         load(spark, {**files_options(logs, TOPICS), **change})
     assert time.monotonic() - began_s < FAR_TOO_LONG_S
 
@@ -199,7 +199,7 @@ def test_a_checkpoint_goes_on_only_with_the_order_it_was_begun_with(
 
 
 @pytest.mark.full
-def test_the_checkpoint_of_another_source_is_told_from_ours(
+def test_the_checkpoint_of_another_source_is_distinguished_from_ours(
     spark: SparkSession, logs: InputLogs, checkpoint: Path
 ) -> None:
     frame = load(spark, files_options(logs, TOPICS))

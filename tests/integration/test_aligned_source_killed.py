@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.aligned_spark import QUICK, InputLogs, Row, files_options, has_ended, load, planner_of, run_to_end
+from tests.support.spark.aligned_queries import (
+    QUICK,
+    InputLogs,
+    Row,
+    files_options,
+    has_ended,
+    load,
+    planner_of,
+    run_to_end,
+)
 from tests.support.spark_process import spark_job
 from tests.support.spark_queries import committed_batches, settings, wait_until
 

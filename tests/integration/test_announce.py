@@ -173,7 +173,7 @@ def test_what_is_announced_fits_the_checkpoint_and_gives_what_the_query_outputs(
     for batch in (1, 2):
         feeder.add(rows(batch))
     with announce(feeder.query, application_id=APPLICATION, redis=server.url) as announced:
-        until(lambda: announced.is_told, "the announcement")
+        until(lambda: announced.is_announced, "the announcement")
     announcement = read_announcement(server.url)
     assert announcement is not None
     assert [store.name for store in announcement.stores] == ["kinds", "hours", None, "everything"]
@@ -192,8 +192,10 @@ def test_what_is_announced_fits_the_checkpoint_and_gives_what_the_query_outputs(
             }
             assert found == output_of(expected[store.name or f"op{store.operator_id}"], store)
             assert len(found) >= 1
-    told = {store.operator_id: [(each.name, each.function) for each in store.result] for store in announcement.stores}
-    assert told == {
+    results = {
+        store.operator_id: [(each.name, each.function) for each in store.result] for store in announcement.stores
+    }
+    assert results == {
         0: [
             ("n", "count"),
             ("i_sum", "sum"),
@@ -244,13 +246,13 @@ def test_commits_of_another_query_of_the_session_are_not_hinted(
     assert ear.hints() == [before, before + 1]
 
 
-def test_without_listening_names_are_told_and_commits_are_not(
+def test_without_listening_names_are_sent_and_commits_are_not(
     feeder: StreamFeeder, server: RedisServer, ear: Ear
 ) -> None:
     server.flush()
     names = {2: "labels"}
     with announce(feeder.query, application_id=APPLICATION, redis=server.url, names=names, listen=False) as announced:
-        until(lambda: announced.is_told, "the announcement")
+        until(lambda: announced.is_announced, "the announcement")
         batch = feeder.add(rows(7))
         until(lambda: _progress_of(feeder) == batch, "Spark's own report of the batch")
     assert ear.hints() == []
@@ -268,9 +270,9 @@ def test_the_query_goes_on_without_redis_and_is_announced_when_it_is_back(feeder
             for batch in range(3):
                 feeder.add(rows(batch))
             assert feeder.query.isActive
-            assert not announced.is_told
+            assert not announced.is_announced
             server.resume() if fault == "hung" else server.start()
-            until(lambda: announced.is_told, "the announcement")
+            until(lambda: announced.is_announced, "the announcement")
             with closing(Ear(server.url)) as ear:
                 feeder.add(rows(8))
                 until(lambda: ear.hints()[-1:] == [last_version(feeder)], "a hint")

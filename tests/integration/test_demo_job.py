@@ -35,12 +35,12 @@ State = dict[tuple[object, ...], tuple[object, ...]]
 @contextmanager
 def demo_process(folder: Path, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
     """`python -m understudy_pipeline.demo`; its log is `folder/log.txt`. What still runs at the end is killed."""
-    told = {"checkpoint": folder / "checkpoint", "driver_memory": "512m", "max_flights": FLIGHTS, **settings}
+    given = {"checkpoint": folder / "checkpoint", "driver_memory": "512m", "max_flights": FLIGHTS, **settings}
     environment = {
         **os.environ,
         **java_environment(),
         "TMPDIR": str(folder),
-        **{f"UNDERSTUDY_{name.upper()}": str(value) for name, value in told.items()},
+        **{f"UNDERSTUDY_{name.upper()}": str(value) for name, value in given.items()},
     }
     with (folder / "log.txt").open("ab") as log:
         process = subprocess.Popen(

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import orjson
 import pytest
-from tests.support.offset_logs import write_batch
 from tests.support.redis_server import RedisServer, redis_server
+from tests.support.spark.offset_logs import write_batch
 from tests.support.spark_queries import wait_until
 
-from understudy_pipeline.aligned.records import Cursor, TopicPartition
 from understudy_pipeline.demo.committed import read_until
 from understudy_pipeline.demo.flights import Flight
 from understudy_pipeline.demo.replay import MAX_UNREAD, Replay
 from understudy_pipeline.demo.schedule import Pace
 from understudy_pipeline.demo.streams import TOPIC, FlightStreams, entry_id, partition_of
-from understudy_pipeline.inputs.redis_streams import RedisConfig
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
+from understudy_pipeline.inputs.redis_streams import RedisConfig, RedisInput
 from understudy_shared.clock import ManualClock
 from understudy_shared.errors import SettingsError
 
@@ -229,7 +229,7 @@ def test_after_streams_were_lost_a_query_that_is_started_again_misses_nothing_an
     replay = Replay(flights, streams, tmp_path, pace=PACE, clock=HurriedClock())
     assert replay.prepare()
     assert replay.landed == 55, "the planned batch is read before the replay runs"
-    reader = RedisConfig(server.url, (TOPIC,), PARTITIONS).open()
+    reader = RedisInput(RedisConfig(server.url, (TOPIC,), PARTITIONS))
     with closing(reader), running(replay):
         reader.seek({TopicPartition(TOPIC, at): cursor for at, cursor in read.items()}, timeout_ms=5000)
         wait_until(lambda: replay.landed == len(flights), what="all flights", limit_s=LIMIT_S)

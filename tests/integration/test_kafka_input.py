@@ -10,12 +10,14 @@ from uuid import uuid4
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.kafka_talk import Reading, mock_cluster, produce
+from tests.support.kafka.clients import Reading, mock_cluster, produce
 from tests.support.spark_queries import wait_until
 
-from understudy_pipeline.aligned.records import Cursor, TopicPartition
-from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
+from understudy_pipeline.inputs.kafka_input import KafkaInput
+from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputError, Range
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def servers() -> Iterator[str]:
 
 @contextmanager
 def reading(config: KafkaConfig) -> Iterator[Reading]:
-    reads = Reading(config.open())
+    reads = Reading(KafkaInput(config))
     try:
         yield reads
     finally:
@@ -114,7 +116,7 @@ def test_statement_43_and_45_lag_is_the_end_less_what_was_handed_out(servers: st
         wait_until(lambda: reads.turn({}).get(where) == 45, what="the lag after 5 of 50 more")
 
 
-def test_lags_are_told_of_partitions_that_are_not_wanted_too_and_follow_their_logs(servers: str) -> None:
+def test_lags_are_known_of_partitions_that_are_not_wanted_too_and_follow_their_logs(servers: str) -> None:
     """Kafka's `currentLag` is frozen while a partition is paused (statement 44)."""
     where = TopicPartition(new_topic(), 0)
     produce(servers, where, numbered(5))
@@ -183,7 +185,7 @@ def test_ranges_are_read_again_exactly_and_by_one_reader(servers: str) -> None:
     a, b = TopicPartition(topic, 0), TopicPartition(topic, 1)
     produce(servers, a, numbered(25_000))
     produce(servers, b, numbered(10))
-    reader = KafkaConfig(servers, (topic,)).open_reader()
+    reader = open_reader(KafkaConfig(servers, (topic,)))
     try:
         for partition, start, end in [(a, -1, 24_998), (b, 3, 8), (a, 9_999, 10_000), (b, -1, 0), (a, 24_998, 24_999)]:
             begin = Cursor() if start < 0 else Cursor(str(start), start + 1)
@@ -199,7 +201,7 @@ def test_ranges_are_read_again_exactly_and_by_one_reader(servers: str) -> None:
 def test_a_range_given_up_half_way_leaves_nothing_to_the_next(servers: str) -> None:
     where = TopicPartition(new_topic(), 0)
     produce(servers, where, numbered(25_000))
-    reader = KafkaConfig(servers, (where.topic,)).open_reader()
+    reader = open_reader(KafkaConfig(servers, (where.topic,)))
     try:
         batches = reader.read(Range(where, Cursor(), Cursor("24999", 25_000)))
         next(batches)
@@ -223,7 +225,7 @@ def test_a_broker_that_is_not_there_is_an_input_error_that_names_it_and_nothing_
             reads.input.seek({where: Cursor()}, timeout_ms=300)
         with pytest.raises(InputError, match="Connection refused"):
             reads.input.fetch({}, timeout_ms=3_000)
-    reader = KafkaConfig("127.0.0.1:1", ("weather",), request_timeout_ms=300).open_reader()
+    reader = open_reader(KafkaConfig("127.0.0.1:1", ("weather",), request_timeout_ms=300))
     with pytest.raises(InputError, match=r"127\.0\.0\.1:1"):
         list(reader.read(Range(where, Cursor(), Cursor("0", 1))))
     reader.close()

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.support.kafka_broker import KafkaBroker
-from tests.support.kafka_talk import Reading, produce
+from tests.support.kafka.broker import KafkaBroker
+from tests.support.kafka.clients import Reading, produce
 from tests.support.spark_queries import wait_until
 
-from understudy_pipeline.aligned.records import Cursor, TopicPartition
-from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
+from understudy_pipeline.inputs.kafka_input import KafkaInput
+from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import DataLostError, InputError, Range, UnknownTopicError
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
 
 TIMEOUT_MS = 1_500
 FAR_TOO_LONG_S = 20
@@ -22,7 +24,7 @@ FAR_TOO_LONG_S = 20
 
 @contextmanager
 def reading(broker: KafkaBroker, where: TopicPartition) -> Iterator[Reading]:
-    reads = Reading(KafkaConfig(broker.servers, (where.topic,), request_timeout_ms=TIMEOUT_MS).open())
+    reads = Reading(KafkaInput(KafkaConfig(broker.servers, (where.topic,), request_timeout_ms=TIMEOUT_MS)))
     try:
         yield reads
     finally:
@@ -64,7 +66,7 @@ def test_a_broker_that_hangs_costs_each_call_its_time_and_no_more_and_its_lags_a
             ):
                 with pytest.raises(InputError, match=broker.servers):
                     call()
-            hung = KafkaConfig(broker.servers, (where.topic,), request_timeout_ms=300).open_reader()
+            hung = open_reader(KafkaConfig(broker.servers, (where.topic,), request_timeout_ms=300))
             with pytest.raises(InputError, match=broker.servers):
                 list(hung.read(Range(where, Cursor(), Cursor("0", 1))))
             hung.close()
@@ -98,7 +100,7 @@ def test_a_broker_that_was_killed_is_an_error_until_it_is_back_and_nothing_is_lo
 ) -> None:
     where = TopicPartition(broker.make_topic(), 0)
     produce(broker.servers, where, [b"%d" % number for number in range(500)])
-    reader = KafkaConfig(broker.servers, (where.topic,), request_timeout_ms=TIMEOUT_MS).open_reader()
+    reader = open_reader(KafkaConfig(broker.servers, (where.topic,), request_timeout_ms=TIMEOUT_MS))
     with reading(broker, where) as reads:
         reads.seek(where)
         read_on(reads, where, 100)
@@ -116,7 +118,7 @@ def test_a_broker_that_was_killed_is_an_error_until_it_is_back_and_nothing_is_lo
         reader.close()
 
 
-def test_a_topic_that_was_made_anew_is_told_on_both_sides_and_never_read_from_its_beginning(
+def test_a_topic_that_was_made_anew_is_reported_on_both_sides_and_never_read_from_its_beginning(
     broker: KafkaBroker,
 ) -> None:
     name = broker.make_topic()
@@ -131,7 +133,7 @@ def test_a_topic_that_was_made_anew_is_told_on_both_sides_and_never_read_from_it
         with pytest.raises(DataLostError, match="the log ends at offset 5, before offset 50"):
             wait_until(lambda: turn(reads, where) and False, what="the loss", limit_s=60)
         assert set(reads.values(where)) == {b"old"}
-    reader = KafkaConfig(broker.servers, (name,), request_timeout_ms=TIMEOUT_MS).open_reader()
+    reader = open_reader(KafkaConfig(broker.servers, (name,), request_timeout_ms=TIMEOUT_MS))
     with pytest.raises(DataLostError, match="the log ends at offset 5"):
         list(reader.read(Range(where, Cursor("9", 10), Cursor("49", 50))))
     with pytest.raises(DataLostError, match="ends at offset 5, before the planned record 49"):

@@ -9,20 +9,22 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from tests.support.kafka_broker import KafkaBroker
-from tests.support.kafka_talk import Reading, begin_transaction, produce
+from tests.support.kafka.broker import KafkaBroker
+from tests.support.kafka.clients import Reading, begin_transaction, produce
 from tests.support.spark_queries import wait_until
 
-from understudy_pipeline.aligned.records import Cursor, TopicPartition
-from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
+from understudy_pipeline.inputs.kafka_input import KafkaInput
+from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import DataLostError, Range, UnknownTopicError
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
 
 END_S = 30
 
 
 @contextmanager
 def reading(config: KafkaConfig) -> Iterator[Reading]:
-    reads = Reading(config.open())
+    reads = Reading(KafkaInput(config))
     try:
         yield reads
     finally:
@@ -42,7 +44,7 @@ def span(where: TopicPartition, start: int, end: int) -> Range:
 
 def read_range(config: KafkaConfig, wanted: Range) -> list[int]:
     """Offsets that a fresh reader finds in it."""
-    reader = config.open_reader()
+    reader = open_reader(config)
     try:
         return [offset for rows in reader.read(wanted) for offset in rows["ordinal"].to_pylist()]
     finally:
@@ -143,21 +145,21 @@ def delete_records(broker: KafkaBroker, where: TopicPartition, before: int) -> N
             done.result(END_S)
 
 
-def test_what_was_deleted_behind_a_position_is_told_with_numbers_on_both_sides(broker: KafkaBroker) -> None:
+def test_what_was_deleted_behind_a_position_is_reported_with_numbers_on_both_sides(broker: KafkaBroker) -> None:
     where = TopicPartition(broker.make_topic(), 0)
     produce(broker.servers, where, [b"%d" % number for number in range(100)])
-    told = r"records from offset 10 on are gone: the log begins at offset 60"
+    message = r"records from offset 10 on are gone: the log now begins at offset 60"
     with reading(config(broker, where)) as fetches, reading(config(broker, where)) as seeks:
         fetches.seek(where)
         while len(fetches.values(where)) < 10:
             fetches.turn({where: 10 - len(fetches.values(where))})
         fetches.seek(where, cursor=Cursor("9", 10))
         delete_records(broker, where, 60)
-        with pytest.raises(DataLostError, match=told):
+        with pytest.raises(DataLostError, match=message):
             wait_until(lambda: bool(fetches.turn({where: 9}) and False), what="the loss")
-        with pytest.raises(DataLostError, match=told):
+        with pytest.raises(DataLostError, match=message):
             seeks.seek(where, cursor=Cursor("9", 10))
-    with pytest.raises(DataLostError, match=told):
+    with pytest.raises(DataLostError, match=message):
         read_range(config(broker, where), span(where, 9, 80))
     assert read_range(config(broker, where), span(where, -1, 61)) == [60, 61]
 
@@ -181,7 +183,7 @@ def test_what_was_lost_is_a_warning_where_that_is_wanted(broker: KafkaBroker, ca
     assert "begins at offset 60" in caplog.text
 
 
-def test_retention_by_time_is_told_like_any_other_loss(broker: KafkaBroker) -> None:
+def test_retention_by_time_is_reported_like_any_other_loss(broker: KafkaBroker) -> None:
     short = {"retention.ms": "1000", "segment.bytes": str(1 << 20)}
     where = TopicPartition(broker.make_topic(config=short), 0)
     produce(broker.servers, where, [bytes(100_000)] * 30)  # of 2023
@@ -217,15 +219,15 @@ def test_new_partitions_are_seen_and_read_from_their_beginning(broker: KafkaBrok
         assert (reads.values(old), reads.values(new)) == ([b"old", b"again"], [b"new"])
 
 
-def test_a_topic_that_is_not_there_is_told_with_names_like_it_and_is_not_made(broker: KafkaBroker) -> None:
+def test_a_topic_that_is_not_there_is_reported_with_names_like_it_and_is_not_made(broker: KafkaBroker) -> None:
     broker.make_topic(name="departures")
     for name in ("departure", "zzz"):
         with (
             reading(KafkaConfig(broker.servers, ("departures", name))) as reads,
-            pytest.raises(UnknownTopicError, match="departures") as told,
+            pytest.raises(UnknownTopicError, match="departures") as message,
         ):
             reads.input.partitions(timeout_ms=10_000)
-        assert f"there is no topic '{name}'" in str(told.value)
+        assert f"there is no topic '{name}'" in str(message.value)
     with broker.admin() as admin:
         assert not {"departure", "zzz"} & set(admin.list_topics(timeout=END_S).topics)
 

@@ -15,10 +15,11 @@ from tests.support.redis_server import RedisServer, redis_server
 from tests.support.sentinel_trio import sentinel_url, sentinels_of
 from tests.support.spark_queries import wait_until
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA, Cursor, TopicPartition
-from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import DataLostError, Fetched, InputError, Range, UnknownTopicError
+from understudy_pipeline.inputs.records import ROW_SCHEMA, Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig, RedisInput
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 
 TP = TopicPartition("weather", 0)
@@ -42,7 +43,7 @@ def server(running: RedisServer) -> RedisServer:
 
 @pytest.fixture
 def reads(server: RedisServer) -> Iterator[RedisInput]:
-    reads = config(server).open()
+    reads = RedisInput(config(server))
     yield reads
     reads.close()
 
@@ -86,7 +87,7 @@ def behind(row: dict[str, Any] | None) -> Cursor:
 
 
 def read_range(of: RedisConfig, start: Cursor, end: Cursor) -> list[dict[str, Any]]:
-    reader = of.open_reader()
+    reader = open_reader(of)
     try:
         return [row for batch in reader.read(Range(TP, start, end)) for row in batch.to_pylist()]
     finally:
@@ -106,14 +107,14 @@ def test_pieces_and_ranges_give_the_rows_that_one_reading_gives(
     add(running, *[sum(gaps[: at + 1]) for at in range(len(gaps))])
     running.command("XTRIM", KEY, "MAXLEN", "=", max(len(gaps) - trimmed, 0))
     of = config(running)
-    every = fetched(started(of.open()))
+    every = fetched(started(RedisInput(of)))
     assert [row["ordinal"] for row in every] == list(range(min(trimmed, len(gaps)), len(gaps)))
     assert [row["timestamp_ms"] for row in every] == [int(row["offset"][:-2]) for row in every]
-    assert fetched(started(of.open()), data.draw(st.lists(st.integers(1, 4), min_size=1))) == every
+    assert fetched(started(RedisInput(of)), data.draw(st.lists(st.integers(1, 4), min_size=1))) == every
     if every:
         first, last = sorted(data.draw(st.tuples(*[st.integers(-1, len(every) - 1)] * 2)))
         start, end = (behind(every[at] if at >= 0 else None) for at in (first, last))
-        assert fetched(started(of.open(), start)) == every[first + 1 :]
+        assert fetched(started(RedisInput(of), start)) == every[first + 1 :]
         assert read_range(of, start, end) == every[first + 1 : last + 1]
 
 
@@ -130,21 +131,21 @@ def test_partitions_are_counted_from_0_to_the_first_that_is_missing(server: Redi
     for partition in (0, 1, 3):
         add(server, 1, key=f"weather:{partition}")
     of = config(server, partitions=None)
-    assert of.open().partitions(timeout_ms=1000) == {"weather": 2}
+    assert RedisInput(of).partitions(timeout_ms=1000) == {"weather": 2}
     add(server, 1, key="weather:2")
-    assert of.open().partitions(timeout_ms=1000) == {"weather": 4}
-    assert config(server, partitions=7).open().partitions(timeout_ms=1000) == {"weather": 7}
+    assert RedisInput(of).partitions(timeout_ms=1000) == {"weather": 4}
+    assert RedisInput(config(server, partitions=7)).partitions(timeout_ms=1000) == {"weather": 7}
 
 
 def test_a_topic_without_streams_is_unknown_unless_their_number_is_given(server: RedisServer) -> None:
     add(server, 1, key="weather")
-    with pytest.raises(UnknownTopicError, match=r"no stream 'weather:0'.*bare name"):
-        config(server, partitions=None).open().partitions(timeout_ms=1000)
+    with pytest.raises(UnknownTopicError, match=r"no stream 'weather:0', but a stream 'weather'"):
+        RedisInput(config(server, partitions=None)).partitions(timeout_ms=1000)
     server.command("SET", "weather:1", "x")
     with pytest.raises(UnknownTopicError, match="'weather:1' holds a string"):
-        config(server, partitions=2).open().partitions(timeout_ms=1000)
+        RedisInput(config(server, partitions=2)).partitions(timeout_ms=1000)
     with pytest.raises(UnknownTopicError, match="'weather:1' holds"):
-        config(server).open().seek({TopicPartition("weather", 1): START}, timeout_ms=1000)
+        RedisInput(config(server)).seek({TopicPartition("weather", 1): START}, timeout_ms=1000)
 
 
 def test_a_stream_that_does_not_exist_yet_is_empty_with_lag_0_and_then_read(
@@ -240,11 +241,11 @@ HARMS = {
 
 @pytest.mark.parametrize("kind", HARMS)
 @pytest.mark.parametrize("when", ["reading", "restarted"])
-def test_entries_that_go_unread_are_a_loss_that_is_told(
+def test_entries_that_go_unread_are_a_loss_that_is_reported(
     server: RedisServer, caplog: pytest.LogCaptureFixture, kind: str, when: str
 ) -> None:
     add(server, *range(1, 7))
-    strict, lenient = (config(server, fail=fail).open() for fail in (True, False))
+    strict, lenient = (RedisInput(config(server, fail=fail)) for fail in (True, False))
     for reads in (strict, lenient):
         rows = rows_of(started(reads).fetch({TP: 3}, timeout_ms=0))
     harm(server, kind)
@@ -284,7 +285,7 @@ def test_a_range_is_read_as_it_was_planned_or_not_at_all(
     server: RedisServer, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     add(server, *range(1, 7))
-    with_reads = config(server).open()
+    with_reads = RedisInput(config(server))
     rows = fetched(started(with_reads))
     with_reads.close()
     match kind:
@@ -308,10 +309,10 @@ def test_long_ranges_come_in_pages(server: RedisServer, monkeypatch: pytest.Monk
     monkeypatch.setattr("understudy_pipeline.inputs.redis_ranges.FIRST_ENTRIES", 3)
     monkeypatch.setattr("understudy_pipeline.inputs.redis_ranges.MAX_BYTES", 50)
     add(server, *range(1, 31))
-    reads = config(server).open()
+    reads = RedisInput(config(server))
     rows = fetched(started(reads))
     reads.close()
-    reader = config(server).open_reader()
+    reader = open_reader(config(server))
     pages = list(reader.read(Range(TP, START, behind(rows[-2]))))
     reader.close()
     assert [row for page in pages for row in page.to_pylist()] == rows[:-1]
@@ -330,7 +331,7 @@ def test_a_server_that_hangs_or_is_away_is_an_input_error_and_then_reading_goes_
 ) -> None:
     add(fragile, 1)
     of = config(fragile, request_timeout_ms=SHORT_MS, partitions=None)
-    reads = of.open()
+    reads = RedisInput(of)
     cursor = behind(fetched(started(reads))[0])
     if fault == "frozen":
         fragile.pause()
@@ -357,10 +358,10 @@ def test_a_server_that_hangs_or_is_away_is_an_input_error_and_then_reading_goes_
     reads.close()
 
 
-def test_a_refused_login_is_told_without_the_password(server: RedisServer) -> None:
+def test_a_refused_login_is_reported_without_the_password(server: RedisServer) -> None:
     url = server.url.replace("unix://", "unix://somebody:secret@")
     with pytest.raises(InputError, match="refused the login") as caught:
-        RedisConfig(url, ("weather",)).open().partitions(timeout_ms=1000)
+        RedisInput(RedisConfig(url, ("weather",))).partitions(timeout_ms=1000)
     assert "secret" not in str(caught.value)
 
 
@@ -387,7 +388,7 @@ def test_streams_are_read_from_the_primary_that_sentinels_name() -> None:
     with redis_server(port=0) as server, sentinels_of(server, count=1) as sentinels:
         add(server, 1)
         of = RedisConfig(sentinel_url(sentinels), ("weather",), request_timeout_ms=PATIENT_MS)
-        reads = of.open()
+        reads = RedisInput(of)
         assert reads.partitions(timeout_ms=1000) == {"weather": 1}
         rows = fetched(started(reads))
         assert offsets(rows) == ["1-0"]

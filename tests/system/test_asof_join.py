@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.support.asof_world import (
+from tests.support.measured import measured
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.spark.asof_world import (
     FEBRUARY_S,
     FIRST_S,
     NOTHING_SENT,
@@ -33,8 +35,6 @@ from tests.support.asof_world import (
     fetched,
     streams,
 )
-from tests.support.measured import measured
-from tests.support.redis_server import RedisServer, redis_server
 from tests.support.spark_process import SparkJob, spark_job
 from tests.support.spark_queries import committed_batches, wait_until
 

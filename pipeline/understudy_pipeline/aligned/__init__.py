@@ -1,1 +1,1 @@
-"""The aligned source: several inputs in timestamp order, bounded and fair, and the same again when read again."""
+"""The aligned source: several inputs in timestamp order, bounded, fair, and deterministic on replay."""

@@ -1,7 +1,7 @@
-"""How much of each queue comes first in merge order: by `(effective time, topic rank, partition, ordinal)`.
+"""Cuts a batch out of a task's queues in merge order: by `(effective time, topic rank, partition, ordinal)`.
 
-Effective times never go back within a queue, so nothing is sorted and no record is looked at: a place in merge order is
-looked up in each of k queues, O(k log n). docs/decisions/0010-order.md says why this is Kafka Streams' own order.
+Effective times ascend within a queue. So nothing is sorted and no record is visited: a position in merge order is found
+in each of k queues by binary search, O(k log n). docs/decisions/0010-order.md says why this is Kafka Streams' order.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.inputs.records import TopicPartition
 
 
 class Queue(NamedTuple):
-    """What is fetched of one partition and not planned. `rank` is its topic's place in the option `topics`."""
+    """Buffered records of one partition. `rank` is the position of its topic in the option `topics`."""
 
     partition: TopicPartition
     rank: int
@@ -24,73 +24,89 @@ class Queue(NamedTuple):
     """Effective times, ascending; may be empty."""
 
     @property
-    def tie(self) -> tuple[int, int]:
-        """Of two records of one time, that with the lesser one comes first. No two queues of a task share it."""
+    def tie_breaker(self) -> tuple[int, int]:
+        """Orders records with equal times, the least first. Unique among the queues of a task."""
         return self.rank, self.partition.partition
 
 
-class _Place(NamedTuple):
-    """In merge order: behind the last record of this time and tie."""
+class _MergePosition(NamedTuple):
+    """The position in merge order just behind the last record with this time and this tie-breaker."""
 
     time_ms: int
-    tie: tuple[int, int]
+    tie_breaker: tuple[int, int]
 
 
 def ready_counts(queues: Sequence[Queue], may_pass: Set[TopicPartition]) -> Mapping[TopicPartition, int]:
-    """Of each queue of a task: the records that come before a queue has run out that may not be passed over."""
-    holding = [queue for queue in queues if queue.partition not in may_pass]
-    if any(not len(queue.times_ms) for queue in holding):
+    """How many records of each queue can be emitted before a blocking queue runs empty.
+
+    A queue blocks unless its partition is in `may_pass`: the next record of its input might come first.
+    """
+    blocking = [queue for queue in queues if queue.partition not in may_pass]
+    if any(not len(queue.times_ms) for queue in blocking):
         return {queue.partition: 0 for queue in queues}
-    if not holding:
+    if not blocking:
         return {queue.partition: len(queue.times_ms) for queue in queues}
-    end = min(_last_place(queue) for queue in holding)
+    # The first blocking queue to run empty does so behind its last record. Nothing behind that position is known to be
+    # in order: the queue's next record may still come before it.
+    end = min(_last_position(queue) for queue in blocking)
     return {queue.partition: _count_up_to(end, queue) for queue in queues}
 
 
-def first_counts(
+def limit_counts(
     queues: Sequence[Queue], counts: Mapping[TopicPartition, int], limit: int
 ) -> Mapping[TopicPartition, int]:
-    """Of the first `counts` records of each queue of a task: those that are among the first `limit` in merge order."""
+    """Reduce `counts`, a prefix of the merge order, to its first `limit` records."""
     if sum(counts.values()) <= limit:
         return counts
     if limit == 0:
         return dict.fromkeys(counts, 0)
+    # No queue gives more than `limit` records, so the search needs to see no more of each.
     heads = [queue._replace(times_ms=queue.times_ms[: min(counts[queue.partition], limit)]) for queue in queues]
-    last_ms = _time_of(limit, [head.times_ms for head in heads if len(head.times_ms)])
+    last_ms = _time_of_nth(limit, [head.times_ms for head in heads if len(head.times_ms)])
+    # Every record before the time of the last one is in, wherever it is.
     taken = {head.partition: int(head.times_ms.searchsorted(last_ms, "left")) for head in heads}
+    # The records at exactly that time fill the rest, in the order of the tie-breaker.
     left = limit - sum(taken.values())
-    for head in sorted(heads, key=lambda head: head.tie):
+    for head in sorted(heads, key=lambda head: head.tie_breaker):
         more = min(left, int(head.times_ms.searchsorted(last_ms, "right")) - taken[head.partition])
         taken[head.partition] += more
         left -= more
     return taken
 
 
-def counts_behind(queues: Sequence[Queue], counts: Mapping[TopicPartition, int], passed: Set[TopicPartition]) -> int:
-    """Of a prefix, the first `counts` records of each queue of a task: those after one of `passed` has run out.
+def count_enforced(queues: Sequence[Queue], counts: Mapping[TopicPartition, int], passed: Set[TopicPartition]) -> int:
+    """How many records of a batch come after one of the `passed` queues has run empty: Kafka's enforced processing.
 
-    Kafka's enforced processing: one for each record, however many inputs had nothing by then.
+    `counts` are the batch's records of each queue. A record counts once, however many queues were empty by then.
     """
     ending = [queue for queue in queues if queue.partition in passed]
     if not ending:
         return 0
     if any(not len(queue.times_ms) for queue in ending):
         return sum(counts.values())
-    first = min(_last_place(queue) for queue in ending)
+    # Records up to the first of these ends were taken while every passed queue still had one.
+    first = min(_last_position(queue) for queue in ending)
     return sum(max(0, counts[queue.partition] - _count_up_to(first, queue)) for queue in queues)
 
 
-def _last_place(queue: Queue) -> _Place:
-    return _Place(int(queue.times_ms[-1]), queue.tie)
+def _last_position(queue: Queue) -> _MergePosition:
+    return _MergePosition(int(queue.times_ms[-1]), queue.tie_breaker)
 
 
-def _count_up_to(place: _Place, queue: Queue) -> int:
-    side: Literal["left", "right"] = "right" if queue.tie <= place.tie else "left"
-    return int(queue.times_ms.searchsorted(place.time_ms, side))
+def _count_up_to(position: _MergePosition, queue: Queue) -> int:
+    """How many records of the queue come before `position`.
+
+    Records with exactly its time come before it if the queue's tie-breaker is not greater.
+    """
+    side: Literal["left", "right"] = "right" if queue.tie_breaker <= position.tie_breaker else "left"
+    return int(queue.times_ms.searchsorted(position.time_ms, side))
 
 
-def _time_of(number: int, heads: Sequence[NDArray[np.int64]]) -> int:
-    """The time of the record of that number, from 1, over heads that are not empty and have that many."""
+def _time_of_nth(number: int, heads: Sequence[NDArray[np.int64]]) -> int:
+    """The time of record `number` (from 1) in merge order. No head is empty, and together they have that many.
+
+    A binary search over times, not over records: the result is the least time up to which there are enough records.
+    """
     low, high = min(int(times[0]) for times in heads), max(int(times[-1]) for times in heads)
     while low < high:
         middle = (low + high) // 2

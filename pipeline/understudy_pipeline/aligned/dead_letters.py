@@ -1,6 +1,6 @@
-"""Poison records set aside: a file of JSON lines for each range that had some, the same again when read again.
+"""Writes poison records aside: one JSON lines file for each range that has any. Deterministic on replay.
 
-Keys and values are base64, as whatever made the record poison may be in them.
+Keys and values are base64, because they may hold any bytes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from understudy_pipeline.inputs.protocol import Range
 from understudy_shared.errors import UnderstudyError
 
 _NAME_CHARS = 100
-"""Of a topic in a file name; a longer one is cut and told apart by a digest."""
+"""Longest topic in a file name. A longer one is cut, and a digest keeps it unique."""
 
 
 class DeadLetterError(UnderstudyError):
-    """Poison records cannot be set aside, so that the batch must not go on without them."""
+    """Poison records cannot be written. The batch fails: it must not go on without them."""
 
 
 def write_dead_letters(folder: Path, span: Range, poison: pa.RecordBatch) -> Path:
     """Write the poison records (`ROW_SCHEMA`) of a range, whole or not at all. Raises DeadLetterError.
 
-    A range that is read again replaces its file. Ranges of one partition do not overlap, so nothing is there twice.
+    A replayed range replaces its own file. Ranges of a partition do not overlap, so no record is written twice.
     """
     path = folder / f"{_safe(span.partition.topic)}-{span.partition.partition}-{span.start.ordinal:020d}.jsonl"
     lines = b"".join(orjson.dumps(_letter(span, row)) + b"\n" for row in poison.to_pylist())
@@ -47,9 +47,9 @@ def write_dead_letters(folder: Path, span: Range, poison: pa.RecordBatch) -> Pat
             raise
     except OSError as refusal:
         raise DeadLetterError(
-            f"{poison.num_rows} records without a time cannot be set aside: {refusal.strerror}",
+            f"{poison.num_rows} records without a time cannot be written aside: {refusal.strerror}",
             where=str(folder),
-            fix="Make undecodable_path a folder that every executor can write to; the batch is then read again",
+            fix="Make undecodable_path a folder that every executor can write to; Spark then retries the batch",
         ) from refusal
     return path
 

@@ -1,4 +1,4 @@
-"""Where logs end at one moment: a query's beginning with `starting=latest`, its end with the trigger Available-Now."""
+"""Current ends of logs. A query begins there with `starting=latest`, and stops there with the trigger AvailableNow."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import InputConfig
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
 
 def current_ends(inputs: Sequence[InputConfig], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
-    """Asks each server, on connections of its own. Raises InputError when one does not answer within the time."""
+    """Ask every server over a new connection. Raises InputError when one does not answer within `timeout_ms`."""
     ends: dict[TopicPartition, Cursor] = {}
     for config in inputs:
-        asked = config.open()
+        asked = open_input(config)
         try:
             counts = asked.partitions(timeout_ms=timeout_ms)
             partitions = [TopicPartition(topic, p) for topic, count in counts.items() for p in range(count)]
@@ -25,14 +26,14 @@ def current_ends(inputs: Sequence[InputConfig], *, timeout_ms: int) -> Mapping[T
 
 
 def is_at(cursor: Cursor, end: Cursor) -> bool:
-    """Whether nothing lies between the two."""
+    """Whether a reader at `cursor` has reached `end`."""
     return end.offset in ("", cursor.offset) or cursor.ordinal >= end.ordinal > 0
 
 
 def up_to(chunk: Chunk, end: Cursor) -> tuple[Chunk | None, bool]:
-    """The records of a chunk up to an end, None for none, and whether it is reached.
+    """The part of a chunk up to `end` (None if empty), and whether the chunk reaches it.
 
-    An end is found by its offset, or by its ordinal where its record is gone.
+    The end is found by its offset, or by its ordinal if that record no longer exists.
     """
     if not end.offset:
         return None, True

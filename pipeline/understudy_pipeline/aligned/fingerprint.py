@@ -1,4 +1,4 @@
-"""Which options decide what records are and their order: a checkpoint begun with others cannot be continued (pure)."""
+"""The options that decide what records are and how they are ordered. They are fixed for a checkpoint's life (pure)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 from understudy_pipeline.aligned.offset import OffsetError
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.timestamps import RECORD
+from understudy_pipeline.inputs.timestamps import RECORD
 
 _TOPICS = "topics"
 _ENTRY_FIELDS = ("key_field", "value_field")
-"""Of Redis alone."""
+"""Options that only Redis has."""
 
 
 def fingerprint(options: AlignedOptions) -> dict[str, object]:
-    """By the option's name, as JSON.
+    """Values by option name, for the offset's JSON.
 
-    Bounds, patience and servers may change, since they decide where batches end and not what comes before what; and so
-    may `undecodable`, or a query that failed on a poison record could never be continued.
+    Bounds, timeouts and servers may change: they decide where batches end, not the order of records. `undecodable` may
+    change too: otherwise a query that failed on a poison record could never continue.
     """
     kinds = options.kinds or ("",) * len(options.topics)
     field = options.timestamp.field
@@ -31,12 +31,12 @@ def fingerprint(options: AlignedOptions) -> dict[str, object]:
 
 
 def _of_inputs(options: AlignedOptions, name: str) -> str | None:
-    """Of the one input that has such an option; None when it is not there."""
+    """The option's value in the one input that has it. None if that input is not configured."""
     return next((getattr(config, name) for config in options.inputs if hasattr(config, name)), None)
 
 
 def check_fingerprint(saved: Mapping[str, object], now: Mapping[str, object]) -> None:
-    """Raises OffsetError naming the option, its old and its new value. Topics may be appended."""
+    """Raise OffsetError if an option changed, naming it with its old and new value. Topics may be appended."""
     for name in now:
         old, new = saved.get(name), now[name]
         if old == new or (name == _TOPICS and _only_appended(old, new)) or (name in _ENTRY_FIELDS and old is None):
@@ -45,7 +45,7 @@ def check_fingerprint(saved: Mapping[str, object], now: Mapping[str, object]) ->
             f"the option {name} was {_text(old)} when this checkpoint began and is {_text(new)} now, which would "
             "change records that were processed already, or their order",
             where=f"option {name}",
-            fix=f"Set {name} to {_text(old)} again"
+            fix=(f"Remove the option {name}" if old is None else f"Set {name} to {_text(old)} again")
             + (", with new topics behind the old ones" if name == _TOPICS else "")
             + ", or begin a new checkpoint",
         )

@@ -1,7 +1,7 @@
-"""When an input that has nothing is given up on: `max.task.idle.ms` (KIP-353, KIP-695), as `PartitionGroup` does it.
+"""How long a task waits for an empty input: `max.task.idle.ms` (KIP-353, KIP-695), as in `PartitionGroup`.
 
-Pure: the time is passed in, and so is what was known before. All inputs are judged in one pass, so that inputs that run
-dry together are waited for together.
+Pure: the time and the previous deadlines are passed in. All inputs are decided in one pass, so that waits for several
+empty inputs overlap.
 """
 
 from __future__ import annotations
@@ -9,65 +9,66 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.inputs.records import TopicPartition
 
 NEVER_WAIT = -1
-"""As `max_task_idle_ms`: inputs are given up on at once, whatever is known of them."""
+"""Value of `max_task_idle_ms`: never wait for an empty input, whatever its lag."""
 
 
-class Seen(NamedTuple):
-    """An input at one moment."""
+class InputState(NamedTuple):
+    """What is known of one input (a partition) when a batch is planned."""
 
     empty: bool
-    """Nothing is fetched that is not planned."""
+    """Every fetched record is in a batch."""
 
     lag: int | None
-    """Records behind what was fetched; None: unknown, or known too long ago."""
+    """Records on the server that are not fetched. None: unknown, or the answer is too old."""
 
     finished: bool = False
-    """It gives no more to this query, whatever its lag: the end that was set when the query started is reached."""
+    """The query's end of this input is reached (AvailableNow): nothing more will be read, whatever the lag."""
 
 
-class Judgement(NamedTuple):
-    """`deadlines` go into the next call: from when on each empty input is no longer waited for, on the caller's clock.
+class IdleDecision(NamedTuple):
+    """Pass `deadlines` to the next call: the time on the caller's clock when the wait for each empty input ends.
 
-    `may_pass` are inputs that hold nobody up once they have nothing left, also those that still have something.
+    `may_pass` are the inputs that do not block their task once their queue runs empty. They may still have records.
     """
 
     deadlines: Mapping[TopicPartition, float]
     may_pass: frozenset[TopicPartition]
 
 
-def judge(
+def decide_idle(
     deadlines: Mapping[TopicPartition, float],
-    observed: Mapping[TopicPartition, Seen],
+    observed: Mapping[TopicPartition, InputState],
     *,
     max_task_idle_ms: int,
     now_ms: float,
-) -> Judgement:
-    """What is known of every input by now.
+) -> IdleDecision:
+    """Decide which inputs may run empty without blocking their task.
 
-    An input has a deadline for as long as it is seen empty and caught up (lag 0), counted from the first such moment.
-    Data, a lag above 0 and an unknown lag end it: then it is waited for without limit. What is not observed is
-    forgotten.
+    An input has a deadline while it is empty and caught up (lag 0), counted from the first such call. Data, a lag above
+    0 or an unknown lag remove the deadline, and the task then waits without limit. Inputs that are not in `observed`
+    lose their deadline.
     """
     assert max_task_idle_ms >= NEVER_WAIT, "other negative values are refused with the options"
     if max_task_idle_ms == NEVER_WAIT:
-        return Judgement({}, frozenset(observed))
+        return IdleDecision({}, frozenset(observed))
     kept: dict[TopicPartition, float] = {}
     may_pass = {partition for partition, seen in observed.items() if seen.finished}
     for partition, seen in observed.items():
         if seen.finished or not _is_caught_up(seen):
             continue
-        # What will be empty only then gets its deadline only then; no time at all has passed at once.
+        # An input that still has records starts its wait when it runs empty: until then its deadline moves with the
+        # clock. With an idle time of 0 that deadline has passed already.
         deadline_ms = deadlines.get(partition, now_ms + max_task_idle_ms) if seen.empty else now_ms + max_task_idle_ms
         if deadline_ms <= now_ms:
             may_pass.add(partition)
         if seen.empty:
             kept[partition] = deadline_ms
-    return Judgement(kept, frozenset(may_pass))
+    return IdleDecision(kept, frozenset(may_pass))
 
 
-def _is_caught_up(seen: Seen) -> bool:
-    """No number means "unknown", so one below 0, which Kafka's consumer can tell for a moment, is 0."""
+def _is_caught_up(seen: InputState) -> bool:
+    """Unknown is None, never a number. Kafka's consumer can report a lag below 0 for a moment: that counts as 0."""
     return seen.lag is not None and seen.lag <= 0

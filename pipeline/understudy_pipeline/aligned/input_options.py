@@ -1,7 +1,7 @@
-"""Which topic comes from where: the options that name servers and topics, one configuration per server (pure).
+"""Parses the options that name servers and topics into one configuration per server (pure).
 
-An input is imported where it is configured: the clients of Kafka and Redis take half as long to load as the rest of
-the source, which Spark loads in several processes of each query.
+An input is imported only if it is configured: loading a client of Kafka or Redis takes half as long as loading the rest
+of the source, and Spark loads the source in several processes of each query.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import NamedTuple
 
 from understudy_pipeline.aligned.option_values import GivenOptions
 from understudy_pipeline.aligned.paths import local_path
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.protocol import InputConfig
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 
 KAFKA_PROPERTIES = "kafka."
-"""What follows is handed to librdkafka."""
+"""Prefix of options that go to librdkafka."""
 
 KINDS = ("kafka", "redis", "files")
-OF_REDIS = ("partitions", "key_field", "value_field")
-INPUT_OPTIONS = frozenset({"topics", *KINDS, *OF_REDIS})
+REDIS_OPTIONS = ("partitions", "key_field", "value_field")
+INPUT_OPTIONS = frozenset({"topics", *KINDS, *REDIS_OPTIONS})
 
 
 class ParsedInputs(NamedTuple):
-    """`kinds` are of `topics`, one by one."""
+    """`kinds` has the input kind of each topic in `topics`."""
 
     inputs: tuple[InputConfig, ...]
     topics: tuple[str, ...]
@@ -34,7 +34,7 @@ class ParsedInputs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedOptions:
-    """What every input is told."""
+    """Options that apply to every input."""
 
     timestamp: TimestampRule
     include_headers: bool
@@ -43,9 +43,9 @@ class SharedOptions:
 
 
 def parse_inputs(options: GivenOptions, shared: SharedOptions) -> ParsedInputs:
-    """One input per server that was given. Raises SettingsError."""
+    """One configuration per server that the options name. Raises SettingsError."""
     servers = {kind: server for kind in KINDS if (server := options.text(kind)) is not None}
-    _refuse_options_without_server(options, servers)
+    _check_options_have_server(options, servers)
     kinds = _topic_kinds(options.text("topics"), servers)
     idle = [kind for kind in servers if kind not in kinds.values()]
     if idle:
@@ -55,31 +55,33 @@ def parse_inputs(options: GivenOptions, shared: SharedOptions) -> ParsedInputs:
             fix=f"Leave the option out, or name a topic of it, like {idle[0]}:<topic>",
         )
     inputs = tuple(
-        _made(kind, options, servers[kind], tuple(topic for topic, of in kinds.items() if of == kind), shared)
+        _make_config(kind, options, servers[kind], tuple(topic for topic, of in kinds.items() if of == kind), shared)
         for kind in dict.fromkeys(kinds.values())
     )
     return ParsedInputs(inputs, tuple(kinds), tuple(kinds.values()))
 
 
-def _made(kind: str, options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
+def _make_config(
+    kind: str, options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions
+) -> InputConfig:
     try:
         return _MAKERS[kind](options, server, topics, shared)
     except ImportError as error:
         raise SettingsError(
-            f"the input '{kind}' needs what is not installed: {error}",
+            f"the input '{kind}' needs a package that is not installed: {error}",
             where=f"option {kind}",
             fix="pip install 'understudy[pipeline]'",
         ) from error
 
 
-def _refuse_options_without_server(options: GivenOptions, servers: Mapping[str, str]) -> None:
+def _check_options_have_server(options: GivenOptions, servers: Mapping[str, str]) -> None:
     if not servers:
         raise SettingsError(
             "no input is given",
             where="format understudy",
             fix="Set at least one of kafka (bootstrap servers), redis (a URL) and files (a folder)",
         )
-    of = {"kafka": [KAFKA_PROPERTIES + name for name in options.below(KAFKA_PROPERTIES)], "redis": OF_REDIS}
+    of = {"kafka": [KAFKA_PROPERTIES + name for name in options.below(KAFKA_PROPERTIES)], "redis": REDIS_OPTIONS}
     for kind, names in of.items():
         for name in names:
             if name in options and kind not in servers:
@@ -89,7 +91,7 @@ def _refuse_options_without_server(options: GivenOptions, servers: Mapping[str, 
 
 
 def _topic_kinds(text: str | None, servers: Mapping[str, str]) -> dict[str, str]:
-    """Each topic's kind, in the order of the option."""
+    """The input kind of each topic, in the order of the option `topics`."""
     where = "option topics"
     if text is None:
         raise SettingsError("no topics are given", where=where, fix="List them, like 'weather,flights'")
@@ -110,7 +112,7 @@ def _split(entry: str, servers: Mapping[str, str], where: str) -> tuple[str, str
         if len(servers) == 1:
             return next(iter(servers)), entry
         raise SettingsError(
-            f"where '{entry}' comes from is not said, and there are several inputs",
+            f"the topic '{entry}' does not name its input, and there are several inputs",
             where=where,
             fix=f"Write {' or '.join(f'{kind}:{entry}' for kind in servers)}",
         )
@@ -123,7 +125,7 @@ Make = Callable[[GivenOptions, str, tuple[str, ...], SharedOptions], InputConfig
 
 
 def _kafka(options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
-    from understudy_pipeline.inputs.kafka import KafkaConfig  # noqa: PLC0415  # see above
+    from understudy_pipeline.inputs.kafka_config import KafkaConfig  # noqa: PLC0415  # see above
 
     return KafkaConfig(
         servers=server,

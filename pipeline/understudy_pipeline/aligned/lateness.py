@@ -1,7 +1,7 @@
-"""`record-lateness-avg` and `record-lateness-max`: how far a record's own time is behind its task's stream time.
+"""`record-lateness-avg` and `record-lateness-max`: how far a record's timestamp is behind its task's stream time.
 
-Stream time is the greatest time that the task has taken (`PartitionGroup`). Within a batch records come in ascending
-effective time, so at a record it is the greater of its effective time and the stream time before the batch.
+Stream time is the greatest timestamp that the task has processed (`PartitionGroup`). Within a batch effective times
+ascend, so stream time at a record is the greater of its effective time and the stream time before the batch.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy_pipeline.aligned.records import NO_TIME_MS
+from understudy_pipeline.inputs.records import NO_TIME_MS
 
 
 class Taken(NamedTuple):
-    """A queue of which a batch takes the first `records`."""
+    """A queue whose first `records` are in a batch."""
 
     times_ms: NDArray[np.int64]
     """Effective times."""
 
     timestamps_ms: NDArray[np.int64]
-    """Their own; NO_TIME_MS for a poison record, which is neither late nor in time."""
+    """Timestamps of the records. NO_TIME_MS marks a poison record, which does not count."""
 
     records: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Of some records; those of several tasks or batches are added."""
+    """Lateness of a set of records. Add the values of several tasks or batches with `+`."""
 
     records: int = 0
     total_ms: float = 0.0
@@ -46,7 +46,7 @@ class Lateness:
 
 
 def record_lateness(queues: Iterable[Taken], *, stream_time_ms: int) -> Lateness:
-    """Of what a batch takes of one task. `stream_time_ms` is before the batch: the greatest of its partition times."""
+    """Lateness of one task's records in a batch. `stream_time_ms` is the task's stream time before the batch."""
     return sum((_of_queue(queue, stream_time_ms) for queue in queues), start=Lateness())
 
 
@@ -56,6 +56,6 @@ def _of_queue(queue: Taken, stream_time_ms: int) -> Lateness:
     if not known.any():
         return Lateness()
     reached_ms = np.maximum(queue.times_ms[: queue.records][known], stream_time_ms)
-    # A record whose jump was capped is ahead of its effective time: in time.
+    # `max_timestamp_jump_ms` can put a record's timestamp ahead of its effective time. Such a record is not late.
     late_ms = np.maximum(reached_ms - timestamps_ms[known], 0)
     return Lateness(len(late_ms), float(late_ms.sum(dtype=np.float64)), int(late_ms.max()))

@@ -1,4 +1,4 @@
-"""What servers have to say about the options, asked once, at `load()`: before a query exists that could fail."""
+"""Checks of options that need a server or a folder. They run at `load()`, before there is a query that could fail."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.inputs.opening import open_input
 from understudy_shared.errors import SettingsError
 
 
 def check_inputs(options: AlignedOptions) -> Mapping[str, int]:
-    """Partitions of every topic. Each server has `request_timeout_ms` to answer.
+    """Ask every server for its topics, and return the partition count of each topic.
 
-    Raises InputError when one does not, UnknownTopicError, and SettingsError when the topics cannot be merged as told.
+    Raises InputError when a server does not answer within `request_timeout_ms`, UnknownTopicError, and SettingsError
+    when the option `merge` does not fit the topics.
     """
     counts: dict[str, int] = {}
     for config in options.inputs:
-        opened = config.open()
+        opened = open_input(config)
         try:
             counts |= opened.partitions(timeout_ms=options.request_timeout_ms)
         finally:
             opened.close()
     if options.merge == "task" and len(set(counts.values())) > 1:
-        told = ", ".join(f"{topic} has {counts[topic]}" for topic in options.topics)
+        counted = ", ".join(f"{topic} has {counts[topic]}" for topic in options.topics)
         raise SettingsError(
-            f"topics that are merged partition by partition need as many partitions each: {told}",
+            f"topics that are merged partition by partition need as many partitions each: {counted}",
             where="option merge",
             fix="Set merge to 'global' to merge all partitions together, or give the topics the same number",
         )
@@ -33,18 +35,18 @@ def check_inputs(options: AlignedOptions) -> Mapping[str, int]:
 
 
 def check_folders(options: AlignedOptions) -> None:
-    """Raises SettingsError for a folder that this machine cannot write to."""
+    """Raise SettingsError if this process cannot write to a folder that an option names."""
     for name, folder in (("undecodable_path", options.undecodable_path), ("checkpoint", options.checkpoint)):
         if folder is not None and not _is_writable(folder):
             raise SettingsError(
-                f"'{folder}' is no folder that can be made or written to",
+                f"the folder '{folder}' cannot be created or written to",
                 where=f"option {name}",
-                fix="Give another, or the rights to this one",
+                fix="Name another folder, or give this user write access to it",
             )
 
 
 def _is_writable(folder: Path) -> bool:
-    """Whether it is there, or can be made, and takes files."""
+    """Whether the folder, or its nearest parent that exists, is a folder that this process can write to."""
     for place in (folder, *folder.parents):
         if place.exists():
             return place.is_dir() and os.access(place, os.W_OK | os.X_OK)

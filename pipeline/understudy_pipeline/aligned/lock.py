@@ -1,6 +1,6 @@
-"""One query per checkpoint: a lock file in its folder, held by the planner's process for as long as that lives.
+"""One query per checkpoint: the planner's process holds a lock file in the checkpoint folder.
 
-The kernel lets go of it when the process ends, however it ends. Spark leaves files whose name begins with a dot alone.
+The kernel releases the lock when the process ends, however it ends. Spark ignores files whose name begins with a dot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from understudy_shared.errors import UnderstudyError
 LOCK_NAME = ".understudy.lock"
 
 WAIT_S = 5.0
-"""Spark ends a stopped query's planner without waiting for it: a query that is started again at once meets it."""
+"""Spark does not wait for the planner of a stopped query to end: a query that restarts at once may still find it."""
 
 _AGAIN_S = 0.05
 
@@ -26,10 +26,10 @@ class CheckpointInUseError(UnderstudyError):
 
 
 class CheckpointLock:
-    """Held from its making to `release`, or to the end of the process."""
+    """Holds the lock from construction to `release`, or to the end of the process."""
 
     def __init__(self, checkpoint: Path, *, wait_s: float = WAIT_S) -> None:
-        """Makes the folder when it is not there. Raises CheckpointInUseError after `wait_s`."""
+        """Create the folder if needed and take the lock. Raises CheckpointInUseError after `wait_s`."""
         path = checkpoint / LOCK_NAME
         try:
             checkpoint.mkdir(parents=True, exist_ok=True)
@@ -63,5 +63,5 @@ class CheckpointLock:
             time.sleep(_AGAIN_S)
 
     def release(self) -> None:
-        """Once."""
+        """Release the lock. Call it once."""
         os.close(self._file)

@@ -1,8 +1,8 @@
-"""Memory of what is fetched and in no batch yet, in bytes (KIP-770) and in records. See docs/decisions/0011-memory.md.
+"""Bounds the buffered records, in bytes (KIP-770) and in records. See docs/decisions/0011-memory.md.
 
-Two rules keep a bound from stopping what it bounds. A partition that holds nothing is always fetched: its task may be
-waiting for it. And what is paused follows from what is held alone: it is asked anew before every fetch, so nothing has
-to be processed first, and no pause outlives its reason or touches anyone else's.
+Two rules prevent a livelock. A partition with an empty buffer is always fetched: its task may be waiting for it. And a
+pause is not a state: what is paused is computed from the buffers before every fetch, so that nothing has to be
+processed before a partition is resumed.
 """
 
 from __future__ import annotations
@@ -10,44 +10,44 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.inputs.records import TopicPartition
 
 UNKNOWN_RECORD_BYTES = 64 << 10
-"""Of a partition's records before the first came: few are as large, so that its first fetch is none too many."""
+"""Assumed size of a record before the first one arrived. Few records are larger, so a first fetch is not too large."""
 
 MAX_FETCH_RECORDS = 10_000
-"""One chunk; what executors hand to Spark has the same length."""
+"""Largest chunk. Executors hand batches of the same length to Spark."""
 
 FETCHES_PER_SHARE = 4
-"""One fetch of all partitions of a task brings about a quarter of its share: by so much the bound is soft."""
+"""One fetch of all partitions of a task brings about a quarter of its share. The bound may be exceeded by that much."""
 
 
-class Held(NamedTuple):
-    """What is fetched of a partition and in no batch yet."""
+class Buffered(NamedTuple):
+    """Size of the records of a partition that are fetched and in no batch yet."""
 
     bytes: int
     records: int
 
 
-NOTHING = Held(0, 0)
+NOTHING = Buffered(0, 0)
 
 
 def share_bytes(max_bytes: int, tasks: int) -> int:
-    """Of the bound, for each task: even, whatever they hold (KIP-770 shares evenly between threads)."""
+    """Each task's equal share of the bound, whatever it holds (KIP-770 shares equally between threads)."""
     return max_bytes // max(1, tasks)
 
 
-def pauses(
-    held: Mapping[TopicPartition, Held],
+def paused_partitions(
+    held: Mapping[TopicPartition, Buffered],
     tasks: Mapping[int, Sequence[TopicPartition]],
     *,
     max_bytes: int,
     max_records_per_partition: int | None = None,
 ) -> frozenset[TopicPartition]:
-    """Partitions that are not to be fetched now: they hold data, and their task holds more than its share.
+    """Partitions that must not be fetched now: they have records, and their task exceeds its share.
 
-    A task that holds just its share goes on. `max_records_per_partition` (the deprecated bound) pauses single
-    partitions that hold more than that.
+    A task that holds exactly its share is not paused. `max_records_per_partition` (the deprecated bound) also pauses
+    each partition that has more records than that.
     """
     share = share_bytes(max_bytes, len(tasks))
     paused = set()
@@ -61,11 +61,11 @@ def pauses(
 
 
 def fetch_records(*, share: int, partitions: int, record_bytes: float | None, held: int, max_poll_records: int) -> int:
-    """Most records that the next fetch of a partition brings; 0 if it holds enough for any batch (KIP-41: what is
-    retained is followed by a fetch of full size once it is less than `max_poll_records`).
+    """Most records that the next fetch of a partition brings. 0 if `held`, its buffered records, fill any batch.
 
-    `share` is that of its task in bytes, with `partitions` partitions; `record_bytes` what a record of it takes,
-    None if unknown; `held` the records that it holds. A partition that holds nothing is given one at least.
+    As in KIP-41, a partition that holds fewer than `max_poll_records` gets a full fetch. `share` is its task's share in
+    bytes, `partitions` the task's number of partitions, and `record_bytes` the partition's mean record size (None if
+    unknown). The result is at least 1 for an empty buffer, however large the records.
     """
     if 0 < max_poll_records <= held:
         return 0

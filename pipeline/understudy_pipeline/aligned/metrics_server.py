@@ -1,4 +1,4 @@
-"""The planner's metrics at a port, for Prometheus."""
+"""Serves the planner's metrics to Prometheus over HTTP."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from understudy_pipeline.aligned.planner_metrics import PlannerMetrics
 from understudy_shared.errors import SettingsError
 
 _BIND_S = 5.0
-"""The planner of a query that was just stopped may still have the port."""
+"""How long to retry: the planner of a query that was just stopped may still use the port."""
 
 _AGAIN_S = 0.05
 
 
 def serve_metrics(snapshot: Callable[[], PlannerMetrics], port: int) -> tuple[int, Callable[[], None]]:
-    """The port, and what ends it. Raises SettingsError when the port stays taken."""
+    """Start the server. Returns its port and a function that stops it. Raises SettingsError if the port is in use."""
     registry = CollectorRegistry()
     registry.register(PlannerCollector(snapshot))
     server, thread = _bound(port, registry, time.monotonic() + _BIND_S)
@@ -49,43 +49,45 @@ def _bound(port: int, registry: CollectorRegistry, end_s: float) -> tuple[WSGISe
 
 
 class PlannerCollector(Collector):
-    """Reads a snapshot when it is scraped."""
+    """Takes a snapshot of the planner for each scrape."""
 
     def __init__(self, snapshot: Callable[[], PlannerMetrics]) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """Kafka's names; those that Kafka ends in `-total` and does not count up are gauges here too."""
-        told = self._snapshot()
-        yield _gauge("input_buffer_bytes_total", "Bytes of records that are in no batch yet", told.input_buffer_bytes)
-        yield _gauge("input_buffer_records", "Records that are in no batch yet", told.input_buffer_records)
-        yield _counter(
-            "enforced_processing", "Records taken while an input was given up on", told.enforced_processing_total
+        """Names are Kafka's. Kafka's `-total` metrics that can go down are gauges here too."""
+        metrics = self._snapshot()
+        yield _gauge(
+            "input_buffer_bytes_total", "Bytes of records that are in no batch yet", metrics.input_buffer_bytes
         )
-        yield _gauge("enforced_processing_rate", "The same per second", told.enforced_processing_rate)
-        yield _counter("undecodable", "Records whose time could not be told", told.undecodable_total)
-        yield _counter("batches", "Micro-batches", told.batches_total)
-        yield _gauge("partitions", "Partitions that are read", told.partitions)
-        yield _gauge("paused_partitions", "Partitions that memory has no room for", len(told.paused))
+        yield _gauge("input_buffer_records", "Records that are in no batch yet", metrics.input_buffer_records)
+        yield _counter(
+            "enforced_processing", "Records taken while an input was given up on", metrics.enforced_processing_total
+        )
+        yield _gauge("enforced_processing_rate", "The same per second", metrics.enforced_processing_rate)
+        yield _counter("undecodable", "Records without a usable timestamp", metrics.undecodable_total)
+        yield _counter("batches", "Micro-batches", metrics.batches_total)
+        yield _gauge("partitions", "Partitions that are read", metrics.partitions)
+        yield _gauge("paused_partitions", "Partitions that memory has no room for", len(metrics.paused))
         for name, value, text in (
-            ("poll_records_avg", told.poll_records_avg, "Records of a micro-batch"),
-            ("poll_records_max", told.poll_records_max, "Records of the largest micro-batch"),
-            ("record_lateness_avg_ms", told.record_lateness_avg_ms, "Time of records behind stream time"),
-            ("record_lateness_max_ms", told.record_lateness_max_ms, "Time of the latest record behind stream time"),
+            ("poll_records_avg", metrics.poll_records_avg, "Records of a micro-batch"),
+            ("poll_records_max", metrics.poll_records_max, "Records of the largest micro-batch"),
+            ("record_lateness_avg_ms", metrics.record_lateness_avg_ms, "Time of records behind stream time"),
+            ("record_lateness_max_ms", metrics.record_lateness_max_ms, "Time of the latest record behind stream time"),
         ):
             if value is not None:
                 yield _gauge(name, text, value)
-        yield from self._labelled(told)
+        yield from self._labelled(metrics)
 
-    def _labelled(self, told: PlannerMetrics) -> Iterator[Metric]:
+    def _labelled(self, metrics: PlannerMetrics) -> Iterator[Metric]:
         lags = GaugeMetricFamily(
             f"{_PREFIX}current_lag", "Records that are not fetched yet, if known", labels=("topic", "partition")
         )
-        for tp, lag in sorted(told.lags.items()):
+        for tp, lag in sorted(metrics.lags.items()):
             lags.add_metric((tp.topic, str(tp.partition)), lag.records)
         yield lags
         away = GaugeMetricFamily(f"{_PREFIX}input_away_ms", "How long a server did not answer", labels=("server",))
-        for server, each in sorted(told.away.items()):
+        for server, each in sorted(metrics.outages.items()):
             away.add_metric((server,), each.since_ms)
         yield away
 

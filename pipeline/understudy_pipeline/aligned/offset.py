@@ -1,44 +1,44 @@
-"""The source's offset: everything that the next plan depends on, as JSON in Spark's write-ahead log."""
+"""The source's offset: everything that the next batch depends on, as JSON in Spark's write-ahead log."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from understudy_pipeline.aligned.records import NO_TIME_MS, Cursor, TopicPartition
+from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_shared.errors import UnderstudyError
 
 FORMAT = 1
 
 _SHOWN = 120
-"""Characters of a foreign offset in a message."""
+"""Characters of another source's offset that a message shows."""
 
 _COUNTS = ("ring", "batches", "records", "bytes", "enforced", "undecodable")
 
 
 class OffsetError(UnderstudyError):
-    """A checkpoint that is not this source's, or not that of a source with these options."""
+    """The checkpoint belongs to another source, or to this source with other options."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """Between two batches. Two offsets with the same cursors are the same place."""
+    """A position between two batches. Two offsets with equal cursors are the same position."""
 
     fingerprint: Mapping[str, object]
     """The options that decide the order; a checkpoint is refused when they changed."""
 
     cursors: Mapping[TopicPartition, Cursor] = field(default_factory=dict)
-    """A partition that is not named is read from its beginning."""
+    """A partition without a cursor is read from its beginning."""
 
     ring: int = 0
     """The task that has its turn first (KIP-41)."""
 
     batches: int = 0
     records: int = 0
-    """Of the batch that ended here."""
+    """Records of the batch that ended here."""
 
     bytes: int = 0
-    """Of the batch that ended here, as KIP-770 counts them."""
+    """Bytes of the batch that ended here, as KIP-770 counts them."""
 
     enforced: int = 0
     """Records that were taken while an input of their task was empty, since the checkpoint began."""
@@ -47,9 +47,9 @@ class SourceOffset:
     """Poison records since the checkpoint began."""
 
     def to_json(self) -> dict[str, object]:
-        """For Spark's log: a cursor is `[offset, ordinal, time_ms]` by topic and partition; no time yet is null.
+        """JSON for Spark's log. A cursor is `[offset, ordinal, time_ms]`, by topic and partition. No time yet is null.
 
-        Equal offsets give equal text, in whatever order their cursors came.
+        Equal offsets give equal text, whatever the order of their cursors.
         """
         at: dict[str, dict[str, list[object]]] = {}
         for place, cursor in sorted(self.cursors.items()):
@@ -60,10 +60,10 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, found: object) -> SourceOffset:
-        """What `to_json` gave. Raises OffsetError, which says what it looks like instead."""
+        """Parse what `to_json` made. Raises OffsetError, which says what the JSON looks like instead."""
         if not isinstance(found, dict) or found.get("understudy") != FORMAT:
             raise OffsetError(
-                f"the checkpoint holds {_looks_like(found)}, and no offset of the source 'understudy'",
+                f"the checkpoint holds {_looks_like(found)}, not an offset of the source 'understudy'",
                 where=repr(found)[:_SHOWN],
                 fix="Give this query a checkpointLocation of its own",
             )

@@ -1,6 +1,6 @@
-"""What a user wrote beside `format("understudy")`, judged before anything is opened (pure, but for warnings).
+"""Parses and checks the options of `format("understudy")` before anything is opened (pure, but for log warnings).
 
-Whatever can be wrong about an option alone or beside another is a SettingsError here, with the option's name.
+An option that is wrong by itself, or together with another one, raises a SettingsError that names it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from understudy_pipeline.aligned.input_options import INPUT_OPTIONS, KAFKA_PROPE
 from understudy_pipeline.aligned.option_values import GivenOptions
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.paths import local_path
-from understudy_pipeline.aligned.timestamps import RECORD, TimestampRule
+from understudy_pipeline.inputs.timestamps import RECORD, TimestampRule
 from understudy_shared.errors import SettingsError
 from understudy_shared.renamed import resolve
 
@@ -59,9 +59,9 @@ _DAY_MS = 86_400_000
 
 
 def parse_options(given: Mapping[str, str]) -> AlignedOptions:
-    """The options, right in themselves and beside each other. Raises SettingsError; opens and asks nothing.
+    """Parse the options. Raises SettingsError for a wrong value or combination. Does no I/O.
 
-    Deprecated names warn (statement 61: a name is set when it was given, whatever its value).
+    Deprecated names log a warning (statement 61: an option is set if it was given, whatever its value).
     """
     options = GivenOptions(given)
     options.refuse_unknown(_OPTIONS, prefix=KAFKA_PROPERTIES)
@@ -99,7 +99,7 @@ def parse_options(given: Mapping[str, str]) -> AlignedOptions:
 
 
 def default_spool() -> Path:
-    """Of this user on this machine; planners and executors that share the machine share it."""
+    """This user's spool folder on this machine, shared by the planners and executors that run here."""
     return Path(tempfile.gettempdir()) / f"understudy-spool-{os.getuid()}"
 
 
@@ -108,20 +108,18 @@ def _or(value: int | None, default: int) -> int:
 
 
 def _idle_ms(options: GivenOptions) -> int | None:
-    """Kafka takes any negative number and treats those but -1 as 0: here they are refused (statement 23)."""
+    """Kafka accepts any negative number and treats all but -1 as 0. Here the others are refused (statement 23)."""
     return options.whole("max_task_idle_ms", least=0, also=-1)
 
 
 def _bounds(options: GivenOptions) -> tuple[int | None, int | None]:
-    """KIP-770's byte bound and the deprecated count of records, of which at most one is not None."""
+    """KIP-770's byte bound and the deprecated record bound. At most one of them is set."""
     max_bytes, max_records = options.size(NEW_BOUND), options.whole(OLD_BOUND, least=1)
     _, warning = resolve(NEW_BOUND, max_bytes, OLD_BOUND, max_records)
     if warning is not None:
         log.warning(warning)
     if options.size(NODES_CACHE) is not None:
-        log.warning(
-            "%s has no meaning for the source: a node's cache is bounded by its statestore_cache_max_bytes", NODES_CACHE
-        )
+        log.warning("the source ignores %s: statestore_cache_max_bytes bounds the cache of a node", NODES_CACHE)
     return max_bytes, max_records if max_bytes is None else None
 
 

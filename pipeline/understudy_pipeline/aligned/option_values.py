@@ -1,4 +1,4 @@
-"""Values of options as people write them: strings, each taken by its name, with its range (pure)."""
+"""Typed access to option values, which are strings. Each accessor checks the value's form and range (pure)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLAGS = {"true": True, "false": False}
 
 
 class GivenOptions:
-    """Names do not mind case, as Spark's do not; values are stripped. Every method raises SettingsError."""
+    """Option names ignore case, as Spark's do. Values are stripped. Every method may raise SettingsError."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value.strip() for name, value in given.items()}
@@ -24,7 +24,7 @@ class GivenOptions:
         return name in self._given
 
     def refuse_unknown(self, known: Collection[str], *, prefix: str) -> None:
-        """Every name is in `known` or begins with `prefix`."""
+        """Raise SettingsError for a name that is not in `known` and does not begin with `prefix`."""
         for name in self._given:
             if name in known or (name.startswith(prefix) and name != prefix):
                 continue
@@ -32,11 +32,11 @@ class GivenOptions:
             raise SettingsError(
                 f"there is no option '{name}'",
                 where="format understudy",
-                fix=f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(sorted(known))}, {prefix}*",
+                fix=f"Did you mean '{near[0]}'?" if near else f"The options are: {', '.join(sorted(known))}, {prefix}*",
             )
 
     def below(self, prefix: str) -> dict[str, str]:
-        """Values of the names that begin with `prefix`, by what follows it."""
+        """Options whose name begins with `prefix`, by the rest of the name."""
         return {name.removeprefix(prefix): value for name, value in self._given.items() if name.startswith(prefix)}
 
     def text(self, name: str) -> str | None:
@@ -46,7 +46,7 @@ class GivenOptions:
         return value
 
     def whole(self, name: str, *, least: int, most: int | None = None, also: int | None = None) -> int | None:
-        """A whole number from `least` to `most`, or `also`."""
+        """A whole number from `least` to `most`, or `also`. None if the option is not set."""
         value = self.text(name)
         if value is None:
             return None
@@ -55,11 +55,11 @@ class GivenOptions:
         except ValueError:
             number = None
         if number is None or not (number == also or (number >= least and (most is None or number <= most))):
-            raise SettingsError(f"'{value}' is no {_range_text(least, most, also)}", where=f"option {name}")
+            raise SettingsError(f"'{value}' is not a {_range_text(least, most, also)}", where=f"option {name}")
         return number
 
     def size(self, name: str) -> int | None:
-        """Bytes, at least one: `512m`, `64MiB`, `1000000`."""
+        """A number of bytes, at least one: `512m`, `64MiB`, `1000000`. None if the option is not set."""
         value = self.text(name)
         if value is None:
             return None
@@ -68,16 +68,16 @@ class GivenOptions:
         except BadSizeError as bad:
             raise SettingsError(bad.what, where=f"option {name}", fix=bad.fix) from bad
         if size < 1:
-            raise SettingsError(f"'{value}' is no size that holds anything", where=f"option {name}")
+            raise SettingsError(f"'{value}' is not a size of at least one byte", where=f"option {name}")
         return size
 
     def choice(self, name: str, words: tuple[T, ...], default: T) -> T:
-        """One of the words; case does not matter."""
+        """One of `words`; case does not matter."""
         value = (self.text(name) or default).lower()
         for word in words:
             if value == word:
                 return word
-        raise SettingsError(f"'{value}' is none of {', '.join(words)}", where=f"option {name}")
+        raise SettingsError(f"'{value}' is not one of {', '.join(words)}", where=f"option {name}")
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.text(name)
@@ -90,4 +90,4 @@ class GivenOptions:
 
 def _range_text(least: int, most: int | None, also: int | None) -> str:
     span = f"whole number of at least {least}" if most is None else f"whole number from {least} to {most}"
-    return span if also is None else f"{span}, nor {also}"
+    return span if also is None else f"{span}, or {also}"

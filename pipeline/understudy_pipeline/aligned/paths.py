@@ -1,4 +1,4 @@
-"""Folders of this machine, as options name them (pure)."""
+"""Parses options that name a folder on this machine (pure)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from understudy_shared.errors import SettingsError
 
 
 def local_path(name: str, text: str) -> Path:
-    """Of a path or a `file:` URI. Raises SettingsError for what is neither."""
+    """The absolute path for a path or a `file:` URI. Raises SettingsError for any other URI."""
     parts = urlsplit(text)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
         return Path(unquote(parts.path)).absolute()
     if parts.scheme and "://" in text:
         raise SettingsError(
-            f"'{text}' is no folder of this machine", where=f"option {name}", fix="Give a path or a file: URI"
+            f"'{text}' is not a folder of this machine", where=f"option {name}", fix="Give a path or a file: URI"
         )
     return Path(text).absolute()

@@ -1,7 +1,7 @@
-"""The planner: reads ahead on all inputs and says what the next micro-batch is, without asking anybody.
+"""The planner: reads ahead on all inputs and plans the next micro-batch without I/O.
 
-Everything that a batch depends on is in the offset that it starts from and in the logs. A batch that was planned is
-behind the planner; asked for the one after any other offset than its end, it forgets what it fetched and goes there.
+A batch depends only on its start offset and on the logs. After planning a batch the planner stands at its end. If Spark
+asks for the batch after another offset, the planner drops what it fetched and seeks there.
 """
 
 from __future__ import annotations
@@ -14,51 +14,52 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from understudy_pipeline.aligned.desk import Desk
+from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.ends import current_ends
 from understudy_pipeline.aligned.fingerprint import fingerprint
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.plan import Batch, plan_batch
 from understudy_pipeline.aligned.planner_metrics import PlannerMetrics, Sample, Window, measure
 from understudy_pipeline.aligned.poison import before_poison
 from understudy_pipeline.aligned.prefetch import Prefetch
-from understudy_pipeline.aligned.records import NO_TIME_MS, TopicPartition
 from understudy_pipeline.aligned.retained import Segment
+from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
+from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import InputError, Range
+from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
 
 log = logging.getLogger(__name__)
 
 WAIT_MS = 30
-"""How long `plan` waits for records. Spark asks again at once when its trigger has no interval."""
+"""How long `plan` waits for records. Without a trigger interval Spark asks again at once."""
 
-FINISH_PATIENCE_MS = 60_000
-"""With ends set: how long nothing at all may arrive before they are reached."""
+ENDS_TIMEOUT_MS = 60_000
+"""With AvailableNow: how long no record may arrive before the ends are reached. Then the query fails."""
 
 _STOP_S = 3.0
-"""For all threads together to end."""
+"""How long `stop` waits for all threads together."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """Records after the offset that it was planned for, up to `end`; at least one."""
+    """A batch of at least one record: everything from its start offset up to `end`."""
 
     end: SourceOffset
     ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
-    """Of each partition that it has records of."""
+    """The range and the records of each partition that is in the batch."""
 
 
 class Planner:
-    """One for each run of a query. Its threads begin with the first `plan`; `stop` ends them."""
+    """Plans the batches of one run of a query. The first `plan` starts its threads, `stop` ends them."""
 
     def __init__(self, options: AlignedOptions, clock: Clock) -> None:
         self._options = options
         self._clock = clock
-        self._desk = Desk(options, clock)
+        self._shared = SharedReadAhead(options, clock)
         self._ranks = {topic: rank for rank, topic in enumerate(options.topics)}
         self._fingerprint = fingerprint(options)
         self._prefetches: list[Prefetch] = []
@@ -68,86 +69,92 @@ class Planner:
         self._has_ends = False
 
     def initial(self, *, timeout_ms: int) -> SourceOffset:
-        """Where a new checkpoint begins. With `starting=latest` it asks each server, and raises InputError when one
-        does not answer within the time; with `earliest` it asks nobody."""
+        """The offset at which a new checkpoint begins.
+
+        With `starting=latest` this asks every server, and raises InputError when one does not answer in time. With
+        `earliest` it does no I/O.
+        """
         cursors = (
             {} if self._options.starting == "earliest" else current_ends(self._options.inputs, timeout_ms=timeout_ms)
         )
         return SourceOffset(self._fingerprint, cursors=cursors)
 
     def finish_at_current_ends(self, *, timeout_ms: int) -> None:
-        """For a query that ends by itself: what comes from now on is not for it. Asks each server, and raises as
-        `initial` does. From then on `plan` returns None only when everything up to here is in a batch."""
+        """Read up to the current ends only (the trigger AvailableNow).
+
+        This asks every server, and raises like `initial`. From then on `plan` returns None only when everything up to
+        these ends is in a batch.
+        """
         ends = current_ends(self._options.inputs, timeout_ms=timeout_ms)
-        with self._desk.changed:
-            self._desk.ahead.end_at(ends)
+        with self._shared.changed:
+            self._shared.ahead.set_ends(ends)
             self._has_ends = True
 
     def plan(self, start: SourceOffset, *, wait_ms: float = WAIT_MS) -> PlannedBatch | None:
-        """The batch after `start`; None if there is none within the time. Does no I/O.
+        """The batch after `start`, or None if there is none within `wait_ms`. Does no I/O.
 
-        Raises what ended reading ahead (DataLostError, UnknownTopicError, ...) and, with `undecodable=fail`, an
-        UnderstudyError for a poison record once everything before it in its task is in a batch.
+        Raises the error that stopped an input (DataLostError, UnknownTopicError, ...). With `undecodable=fail` raises
+        UndecodableError for a poison record once everything before it in its task is in a batch.
         """
-        with self._desk.changed:
-            self._stand_at(start)
+        with self._shared.changed:
+            self._seek_if_moved(start)
             if self._has_ends:
-                return self._plan_to_the_end(start)
-            return self._desk.changed.wait_for(lambda: self._plan(start), wait_ms / 1000)
+                return self._plan_until_ends(start)
+            return self._shared.changed.wait_for(lambda: self._plan(start), wait_ms / 1000)
 
-    def alone(self) -> AbstractContextManager[object]:
-        """Reading ahead rests until the end of the block: threads that share an interpreter hinder one another."""
-        return self._desk.changed
+    def hold_prefetch(self) -> AbstractContextManager[object]:
+        """A block in which the prefetch threads rest: they would compete with the caller for the interpreter."""
+        return self._shared.changed
 
     def current_lag(self, topic: str, partition: int) -> Lag | None:
-        """KIP-695: records that are known to lie behind what was fetched. None while unknown; asks nobody.
+        """KIP-695: how many records of the partition are not fetched yet. None if unknown. Does no I/O.
 
-        Raises UnderstudyError for a partition that is not read.
+        Raises UnderstudyError for a partition that this source does not read.
         """
         wanted = TopicPartition(topic, partition)
-        with self._desk.changed:
-            ahead = self._desk.ahead
+        with self._shared.changed:
+            ahead = self._shared.ahead
             if topic not in self._ranks or (ahead.tasks and wanted not in ahead.retained):
                 raise UnderstudyError(
-                    f"{wanted} is not read",
+                    f"{wanted} is not a partition of this source",
                     where="current_lag",
                     fix=f"The topics are {', '.join(self._options.topics)}; each has partitions from 0",
                 )
             return ahead.lags.current(wanted, self._clock.monotonic_ms())
 
     def snapshot(self) -> PlannerMetrics:
-        """What there is to tell, now."""
-        with self._desk.changed:
+        """The metrics at this moment."""
+        with self._shared.changed:
             return measure(
-                self._desk.ahead,
+                self._shared.ahead,
                 self._window,
                 self._offset,
-                away=self._desk.away(),
+                outages=self._shared.outages(),
                 now_ms=self._clock.monotonic_ms(),
             )
 
     def stop(self) -> None:
-        """End the threads, and let go of the inputs. Waits a moment for them; may be called again."""
+        """End the threads and close the inputs. Waits a few seconds at most. May be called again."""
         for prefetch in self._prefetches:
             prefetch.stop()
-        with self._desk.changed:
-            self._desk.changed.notify_all()
+        with self._shared.changed:
+            self._shared.changed.notify_all()
         deadline_s = time.monotonic() + _STOP_S
         left = [each for each in self._prefetches if not each.join(max(0.0, deadline_s - time.monotonic()))]
         if left:
-            log.warning("%d inputs hang and were left behind", len(left), extra={"action": "stop"})
+            log.warning("%d inputs hang and were not closed", len(left), extra={"action": "stop"})
 
-    def _stand_at(self, start: SourceOffset) -> None:
-        if not self._desk.ahead.stands_at(start.cursors):
-            self._desk.ahead.move_to(start.cursors)
-            self._desk.changed.notify_all()
+    def _seek_if_moved(self, start: SourceOffset) -> None:
+        if not self._shared.ahead.is_positioned_at(start.cursors):
+            self._shared.ahead.seek_to(start.cursors)
+            self._shared.changed.notify_all()
         self._offset = start
         if not self._prefetches:
             self._prefetches = [
                 Prefetch(
-                    self._desk,
+                    self._shared,
                     index,
-                    config.open(),
+                    open_input(config),
                     self._clock,
                     request_timeout_ms=self._options.request_timeout_ms,
                 )
@@ -156,29 +163,29 @@ class Planner:
             for prefetch in self._prefetches:
                 prefetch.start()
 
-    def _plan_to_the_end(self, start: SourceOffset) -> PlannedBatch | None:
+    def _plan_until_ends(self, start: SourceOffset) -> PlannedBatch | None:
         began_ms = self._clock.monotonic_ms()
         while True:
-            batch = self._desk.changed.wait_for(lambda: self._plan(start), WAIT_MS / 1000)
-            if batch is not None or self._desk.ahead.is_complete():
+            batch = self._shared.changed.wait_for(lambda: self._plan(start), WAIT_MS / 1000)
+            if batch is not None or self._shared.ahead.is_complete():
                 return batch
-            waited_ms = self._clock.monotonic_ms() - max(began_ms, self._desk.arrived_ms)
-            if waited_ms > FINISH_PATIENCE_MS:
-                raise self._stuck(waited_ms)
+            waited_ms = self._clock.monotonic_ms() - max(began_ms, self._shared.last_arrival_ms)
+            if waited_ms > ENDS_TIMEOUT_MS:
+                raise self._ends_not_reached(waited_ms)
 
-    def _stuck(self, waited_ms: float) -> InputError:
-        ahead, away = self._desk.ahead, self._desk.away()
+    def _ends_not_reached(self, waited_ms: float) -> InputError:
+        ahead, away = self._shared.ahead, self._shared.outages()
         left = sorted(ahead.retained.keys() - ahead.finished)
         return InputError(
-            f"nothing arrived for {waited_ms / 1000:.0f} s, and not everything that was there is read",
+            f"no record arrived for {waited_ms / 1000:.0f} s, and the ends of the inputs are not reached",
             where=", ".join(away) or ", ".join(map(str, left)),
             fix="; ".join(each.error for each in away.values()) or "Start the query again",
         )
 
     def _plan(self, start: SourceOffset) -> PlannedBatch | None:
-        if self._desk.failure is not None:
-            raise self._desk.failure
-        ahead, now_ms = self._desk.ahead, self._clock.monotonic_ms()
+        if self._shared.failure is not None:
+            raise self._shared.failure
+        ahead, now_ms = self._shared.ahead, self._clock.monotonic_ms()
         queues = {
             task: [ahead.retained[tp].queue(self._ranks[tp.topic]) for tp in partitions]
             for task, partitions in ahead.tasks.items()
@@ -197,10 +204,10 @@ class Planner:
         self._deadlines = batch.deadlines
         if self._options.undecodable == "fail":
             batch = before_poison(batch, queues, ahead.retained)
-        return self._taken(start, batch, now_ms) if batch.taken else None
+        return self._take_batch(start, batch, now_ms) if batch.taken else None
 
-    def _taken(self, start: SourceOffset, batch: Batch, now_ms: float) -> PlannedBatch:
-        ahead = self._desk.ahead
+    def _take_batch(self, start: SourceOffset, batch: Batch, now_ms: float) -> PlannedBatch:
+        ahead = self._shared.ahead
         before = {
             task: max(ahead.retained[tp].cursor.time_ms for tp in partitions)
             for task, partitions in ahead.tasks.items()
@@ -223,7 +230,7 @@ class Planner:
         )
         self._offset = end
         self._window.add(Sample(now_ms, end.records, enforced, lateness))
-        self._desk.changed.notify_all()
+        self._shared.changed.notify_all()
         return PlannedBatch(end, [(segment.span, segment.rows) for segment in segments.values()])
 
 

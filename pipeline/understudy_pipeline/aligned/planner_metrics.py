@@ -1,7 +1,6 @@
-"""What the planner tells of itself, for Spark's progress and for Prometheus (`metrics_server`); the names are Kafka's.
+"""The planner's metrics, for Spark's progress and for Prometheus (`metrics_server`). Names are Kafka's.
 
-What Kafka measures in windows of 30 s (averages, maxima, rates) is of the last 30 s here too. An unknown lag is left
-out: it is not 0.
+Averages, maxima and rates cover the last 30 s, as in Kafka. An unknown lag is left out, because it is not 0.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.ahead import ReadAhead
-from understudy_pipeline.aligned.desk import Away
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.lateness import Lateness
 from understudy_pipeline.aligned.offset import SourceOffset
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.aligned.read_ahead import ReadAhead
+from understudy_pipeline.aligned.shared_read_ahead import Outage
+from understudy_pipeline.inputs.records import TopicPartition
 
 WINDOW_MS = 30_000
 MAX_SAMPLES = 10_000
-"""A planner that makes more batches than that in 30 s forgets the oldest."""
+"""Most batches in the window. A planner that makes more in 30 s forgets the oldest."""
 
 
 class Sample(NamedTuple):
-    """A batch that was planned at that time."""
+    """One planned batch."""
 
     at_ms: float
     records: int
@@ -39,27 +38,28 @@ class Window:
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
 
     def add(self, sample: Sample) -> None:
-        """A batch was planned."""
+        """Add a planned batch."""
         self._samples.append(sample)
 
     def samples(self, now_ms: float) -> Sequence[Sample]:
-        """Those that are not too old; others are forgotten."""
+        """Batches of the last 30 s. Older ones are removed."""
         while self._samples and now_ms - self._samples[0].at_ms > WINDOW_MS:
             self._samples.popleft()
         return tuple(self._samples)
 
     def enforced_rate(self, now_ms: float) -> float:
-        """Records per second that were taken while an input was given up on."""
+        """Enforced records per second: those taken after the wait for an empty input ran out."""
         return sum(sample.enforced for sample in self.samples(now_ms)) * 1000 / WINDOW_MS
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerMetrics:
-    """At one moment. Totals are since the checkpoint began; averages, maxima and rates of the last 30 s, None without
-    a batch in them."""
+    """Metrics at one moment. Totals count from the beginning of the checkpoint. Averages, maxima and rates cover the
+    last 30 s; they are None if no batch was planned in them.
+    """
 
     input_buffer_bytes: int
-    """KIP-770: of records that are fetched and in no batch."""
+    """KIP-770: bytes of records that are fetched and in no batch."""
 
     input_buffer_records: int
     enforced_processing_total: int
@@ -75,20 +75,20 @@ class PlannerMetrics:
     record_lateness_avg_ms: float | None
     record_lateness_max_ms: int | None
     lags: Mapping[TopicPartition, Lag]
-    """Of partitions whose lag is known."""
+    """Only partitions whose lag is known."""
 
     paused: Sequence[TopicPartition]
-    """Memory has no room for them now."""
+    """Partitions that are not fetched now because memory is full."""
 
     partitions: int
-    """0 until those of every topic are known."""
+    """0 until the partitions of every topic are known."""
 
-    away: Mapping[str, Away] = field(default_factory=dict)
+    outages: Mapping[str, Outage] = field(default_factory=dict)
     """Servers that do not answer."""
 
     def as_json(self) -> dict[str, object]:
-        """For `reportLatestOffset`: it comes out in the query's progress, `sources[].latestOffset`."""
-        told: dict[str, object] = {
+        """JSON for `reportLatestOffset`. Spark shows it in the query's progress as `sources[].latestOffset`."""
+        metrics: dict[str, object] = {
             "input-buffer-bytes-total": self.input_buffer_bytes,
             "input-buffer-records": self.input_buffer_records,
             "enforced-processing-total": self.enforced_processing_total,
@@ -98,9 +98,11 @@ class PlannerMetrics:
             "partitions": self.partitions,
             "paused-partitions": [str(tp) for tp in self.paused],
             "current-lag": {str(tp): lag.records for tp, lag in self.lags.items()},
-            "away": {server: {"since-ms": away.since_ms, "error": away.error} for server, away in self.away.items()},
+            "away": {
+                server: {"since-ms": outage.since_ms, "error": outage.error} for server, outage in self.outages.items()
+            },
         }
-        return told | {name: value for name, value in self._windowed().items() if value is not None}
+        return metrics | {name: value for name, value in self._windowed().items() if value is not None}
 
     def _windowed(self) -> Mapping[str, float | None]:
         return {
@@ -112,9 +114,9 @@ class PlannerMetrics:
 
 
 def measure(
-    ahead: ReadAhead, window: Window, offset: SourceOffset, *, away: Mapping[str, Away], now_ms: float
+    ahead: ReadAhead, window: Window, offset: SourceOffset, *, outages: Mapping[str, Outage], now_ms: float
 ) -> PlannerMetrics:
-    """Of a planner that stands at `offset`."""
+    """Collect the metrics of a planner that stands at `offset`."""
     samples = window.samples(now_ms)
     lateness = sum((sample.lateness for sample in samples), start=Lateness())
     lags = {tp: ahead.lags.current(tp, now_ms) for tp in ahead.retained}
@@ -132,5 +134,5 @@ def measure(
         lags={tp: lag for tp, lag in lags.items() if lag is not None},
         paused=sorted(ahead.paused()),
         partitions=len(ahead.retained),
-        away=away,
+        outages=outages,
     )

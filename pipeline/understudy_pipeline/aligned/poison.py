@@ -1,23 +1,23 @@
-"""`undecodable=fail`: a record whose time cannot be told ends the query, but nothing before it is held back for it."""
+"""`undecodable=fail`: a record without a usable timestamp ends the query, but only after every record before it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.cut import Queue, first_counts
-from understudy_pipeline.aligned.plan import Batch
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.aligned.batch_plan import Batch
+from understudy_pipeline.aligned.cut import Queue, limit_counts
 from understudy_pipeline.aligned.retained import Retained
+from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.errors import UnderstudyError
 
 
 class UndecodableError(UnderstudyError):
-    """A record whose time cannot be told, with `undecodable=fail`."""
+    """A record has no usable timestamp, and `undecodable` is `fail`."""
 
 
 class _Poison(NamedTuple):
-    """`before` records of the batch come before it, in the merge order of its task; it is at `place` of its queue."""
+    """A poison record at index `place` of its queue. `before` records of the batch precede it in its task's order."""
 
     before: int
     partition: TopicPartition
@@ -27,9 +27,9 @@ class _Poison(NamedTuple):
 def before_poison(
     batch: Batch, tasks: Mapping[int, Sequence[Queue]], retained: Mapping[TopicPartition, Retained]
 ) -> Batch:
-    """The batch without the first poison record of each task and what follows it in the task's merge order.
+    """Cut each task's part of the batch before its first poison record, in merge order.
 
-    Raises UndecodableError for a task of which nothing is left then: all that came before is in batches already.
+    Raises UndecodableError if that leaves a task nothing: every record before the poison record is in a batch already.
     """
     taken, enforced = dict(batch.taken), dict(batch.enforced)
     for task, queues in tasks.items():
@@ -38,8 +38,8 @@ def before_poison(
         if found is None:
             continue
         if found.before == 0:
-            raise _refused(retained[found.partition], found.place)
-        taken.update(first_counts(queues, counts, found.before))
+            raise _undecodable_error(retained[found.partition], found.place)
+        taken.update(limit_counts(queues, counts, found.before))
         enforced[task] = min(enforced[task], found.before)
     return batch._replace(taken={tp: count for tp, count in taken.items() if count}, enforced=enforced)
 
@@ -51,26 +51,26 @@ def _first_poison(
     for queue in queues:
         place = retained[queue.partition].first_undecodable(counts[queue.partition])
         if place is not None:
-            found.append(_Poison(_before(queues, counts, queue, place), queue.partition, place))
+            found.append(_Poison(_records_before(queues, counts, queue, place), queue.partition, place))
     return min(found, default=None)
 
 
-def _before(queues: Sequence[Queue], counts: Mapping[TopicPartition, int], poisoned: Queue, place: int) -> int:
+def _records_before(queues: Sequence[Queue], counts: Mapping[TopicPartition, int], poisoned: Queue, place: int) -> int:
     time_ms = poisoned.times_ms[place]
     return place + sum(
         min(
             counts[queue.partition],
-            int(queue.times_ms.searchsorted(time_ms, "right" if queue.tie < poisoned.tie else "left")),
+            int(queue.times_ms.searchsorted(time_ms, "right" if queue.tie_breaker < poisoned.tie_breaker else "left")),
         )
         for queue in queues
         if queue.partition != poisoned.partition
     )
 
 
-def _refused(held: Retained, place: int) -> UndecodableError:
+def _undecodable_error(held: Retained, place: int) -> UndecodableError:
     return UndecodableError(
-        "the time of a record cannot be told",
+        "a record has no usable timestamp",
         where=f"topic {held.partition.topic}, partition {held.partition.partition}, offset {held.offset(place)}",
-        fix="See the option timestamp for where times come from. undecodable=skip leaves such records out, "
-        "undecodable=aside writes them to undecodable_path, and both count them",
+        fix="Check the option timestamp, or set undecodable to 'skip' (leave such records out) or 'aside' (write them "
+        "to undecodable_path); both count them",
     )

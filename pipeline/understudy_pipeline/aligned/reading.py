@@ -1,6 +1,6 @@
-"""The executors' side: planned ranges become rows for Spark, from the spool or, without it, from the input again.
+"""Reads planned ranges on executors and turns them into rows for Spark: from the spool, or else from the input.
 
-What comes out depends on the ranges and the options alone, so that a batch that is read again is the same batch.
+The rows depend only on the ranges and the options, so that a replayed batch is the same batch.
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ import pyarrow as pa
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
-from understudy_pipeline.aligned.rows import output_rows, timed
-from understudy_pipeline.aligned.spool import SpoolFile, spooled
+from understudy_pipeline.aligned.rows import output_rows, with_effective_times
+from understudy_pipeline.aligned.spool import SpoolFile, read_spool
+from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputConfig, InputError, Range, RangeReader
 
 ROWS = 10_000
-"""Of a batch of rows on its way to Spark: fewer cost more calls, many more no longer gain."""
+"""Most rows of one Arrow batch for Spark. Fewer rows cost more calls; many more gain nothing."""
 
 TASK_BYTES = 1 << 20
-"""A second Spark task costs some 10 to 20 ms, in which one task reads this much and more."""
+"""Bytes that justify another Spark task: a task costs 10 to 20 ms, in which one task reads at least this much."""
 
-JOINED_BYTES = 1 << 20
-"""Of small batches of rows that are copied into one."""
+COALESCE_BYTES = 1 << 20
+"""Most bytes of small Arrow batches that are copied into one. Larger ones are passed on as they are."""
 
-_GUESSED_BYTES = 256
-"""Of a record whose size nobody knows: of a batch that is read again after a restart."""
+_ASSUMED_RECORD_BYTES = 256
+"""Assumed record size of a batch that is replayed after a restart: its sizes are no longer known."""
 
-_PAUSES_S = (0.1, 0.4, 1.6)
-"""Before an input that cannot be read is asked again: a failed task ends a query that runs in one process."""
+_RETRY_PAUSES_S = (0.1, 0.4, 1.6)
+"""Pauses before an input is read again after an InputError: in local mode one failed task ends the query."""
 
 _MAX_READERS = 16
-"""Of a worker process, which may serve several queries."""
+"""Most readers that a worker process keeps open; it may serve several queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowOptions:
-    """What of the options shapes rows, on every executor alike."""
+    """The options that executors need to make rows."""
 
     max_timestamp_jump_ms: int | None = None
     undecodable: Literal["fail", "skip", "aside"] = "fail"
@@ -60,7 +61,7 @@ class RowOptions:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """A range, whose input it is, its topic's rank, and where it lies in the spool."""
+    """A range with its input, its topic's rank, and its place in the spool file, if there is one."""
 
     span: Range
     config: InputConfig
@@ -71,12 +72,12 @@ class PlannedRange:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """What one Spark task reads."""
+    """The ranges that one Spark task reads."""
 
     ranges: tuple[PlannedRange, ...]
     options: RowOptions = field(default_factory=RowOptions)
     request_timeout_ms: int = 0
-    """For how long a range is tried again whose input cannot be read."""
+    """How long a range is retried if its input cannot be read."""
 
 
 def planned_ranges(
@@ -86,22 +87,22 @@ def planned_ranges(
     sizes: Sequence[int] | None = None,
     spool: SpoolFile | None = None,
 ) -> list[PlannedRange]:
-    """Everything about the ranges of a batch that an executor has to know; `sizes` and `spool` are in their order."""
+    """Describe the ranges of a batch for executors. `sizes` and the parts of `spool` are in the order of `spans`."""
     ranks = {topic: rank for rank, topic in enumerate(options.topics)}
     configs = {topic: config for config in options.inputs for topic in config.topics}
     planned = []
     for index, span in enumerate(spans):
         topic = span.partition.topic
-        size = (span.end.ordinal - span.start.ordinal) * _GUESSED_BYTES if sizes is None else sizes[index]
+        size = (span.end.ordinal - span.start.ordinal) * _ASSUMED_RECORD_BYTES if sizes is None else sizes[index]
         place = None if spool is None else (spool.path, spool.parts[index])
         planned.append(PlannedRange(span, configs[topic], ranks[topic], place, size))
     return planned
 
 
-def pack(planned: Sequence[PlannedRange], options: AlignedOptions) -> list[ReadTask]:
-    """At most `reader_tasks` tasks of about the same size, fewer when there is little to read.
+def pack_tasks(planned: Sequence[PlannedRange], options: AlignedOptions) -> list[ReadTask]:
+    """Distribute ranges over at most `reader_tasks` Spark tasks of similar size; fewer if there is little to read.
 
-    What is merged together is read together, unless that leaves tasks without work.
+    The partitions of one merge task stay in one Spark task, unless that would leave Spark tasks empty.
     """
     if not planned:
         return []
@@ -124,30 +125,31 @@ def _bytes(ranges: Sequence[PlannedRange]) -> int:
 
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """Rows of all the task's ranges, each in log order. Raises InputError, DataLostError, UndecodableError."""
-    return _joined(
+    """The rows of the task's ranges, each range in log order. Raises InputError, DataLostError, UndecodableError."""
+    return _coalesce(
         rows for planned in task.ranges for rows in _read_range(planned, task.options, task.request_timeout_ms)
     )
 
 
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: each costs Spark some 0.5 ms, whatever is in it."""
+def _coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches: each batch costs Spark some 0.5 ms, whatever its size."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if held and (rows + len(batch) > ROWS or size + batch.nbytes > JOINED_BYTES):
-            yield _one(held)
+        if held and (rows + len(batch) > ROWS or size + batch.nbytes > COALESCE_BYTES):
+            yield _concat(held)
             held, rows, size = [], 0, 0
         held.append(batch)
         rows, size = rows + len(batch), size + batch.nbytes
     if held:
-        yield _one(held)
+        yield _concat(held)
 
 
-def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
-    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()  # more than one of 2 GiB and more
+    # `combine_chunks` makes more than one batch only if a column reaches 2 GiB.
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return joined
 
 
@@ -156,33 +158,35 @@ def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> 
     time_ms = span.start.time_ms
     aside = []
     for records in _records(planned, timeout_ms):
-        rows, times_ms, poison, time_ms = timed(records, time_ms=time_ms, max_jump_ms=options.max_timestamp_jump_ms)
+        rows, times_ms, poison, time_ms = with_effective_times(
+            records, time_ms=time_ms, max_jump_ms=options.max_timestamp_jump_ms
+        )
         if poison.num_rows:
             if options.undecodable == "fail":
-                raise _undecodable(span, poison)
+                raise _undecodable_error(span, poison)
             aside.append(poison)
         if rows.num_rows:
             yield output_rows(
                 rows, span.partition, rank=planned.rank, effective_ms=times_ms, include_headers=options.include_headers
             )
     if aside and options.undecodable_path is not None:
-        write_dead_letters(options.undecodable_path, span, _one(aside))
+        write_dead_letters(options.undecodable_path, span, _concat(aside))
 
 
 def _records(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:
     found = None
     if planned.spooled is not None:
-        # What is mapped stays, even when its file is removed: nothing can be missing after this.
+        # A mapped file stays readable when it is removed, so this cannot fail later.
         with suppress(OSError, pa.ArrowException):
-            found = spooled(*planned.spooled)
-    for records in _read_patiently(planned, timeout_ms) if found is None else found:
+            found = read_spool(*planned.spooled)
+    for records in _read_with_retries(planned, timeout_ms) if found is None else found:
         yield from _split(records)
 
 
-def _read_patiently(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:
-    """Again after an InputError, while nothing of the range has come and the time is not over."""
+def _read_with_retries(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:
+    """Read a range, and retry after an InputError until a record has come or `timeout_ms` is over."""
     end_s = time.monotonic() + timeout_ms / 1000
-    pauses = iter(_PAUSES_S)
+    pauses = iter(_RETRY_PAUSES_S)
     while True:
         has_begun = False
         try:
@@ -203,25 +207,25 @@ def _split(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield records.slice(start, ROWS)
 
 
-def _undecodable(span: Range, poison: pa.RecordBatch) -> UndecodableError:
+def _undecodable_error(span: Range, poison: pa.RecordBatch) -> UndecodableError:
     topic, partition = span.partition
     return UndecodableError(
-        "the time of a record cannot be told",
+        "a record has no usable timestamp",
         where=f"topic {topic}, partition {partition}, offset {poison.column('offset')[0].as_py()}",
         fix="Set undecodable to 'skip' or 'aside' and start the query again, or correct the option timestamp",
     )
 
 
 class _Readers:
-    """What this worker process has open, the longest unused first."""
+    """Open readers of this worker process, least recently used first."""
 
     def __init__(self, most: int = _MAX_READERS) -> None:
         self._most = most
         self._open: OrderedDict[InputConfig, RangeReader] = OrderedDict()
 
     def read(self, config: InputConfig, span: Range) -> Iterator[pa.RecordBatch]:
-        """The range's records. A reader that failed is not used again."""
-        reader = self._open.pop(config, None) or config.open_reader()
+        """The records of a range. A reader that fails is closed."""
+        reader = self._open.pop(config, None) or open_reader(config)
         try:
             yield from reader.read(span)
         except BaseException:
@@ -233,4 +237,4 @@ class _Readers:
 
 
 _READERS = _Readers()
-"""Worker processes outlive batches, and so do their connections."""
+"""Readers are kept for later batches, as worker processes outlive a batch."""

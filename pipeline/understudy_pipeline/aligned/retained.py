@@ -1,7 +1,7 @@
-"""What was fetched of one partition and is in no batch yet.
+"""The buffer of one partition: records that are fetched and in no batch yet.
 
-Times and sizes lie in arrays that grow at one end and are taken from at the other, so that a chunk costs its own length
-and a look at the queue nothing; the records stay in the Arrow batches in which they came.
+Times and sizes are in arrays that grow at the end and shrink at the front: adding a chunk costs its length, and a view
+of the queue costs nothing. Records stay in the Arrow batches in which they arrived.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from understudy_pipeline.aligned.cut import Queue
-from understudy_pipeline.aligned.records import NO_TIME_MS, Chunk, Cursor, TopicPartition, effective_times_ms
 from understudy_pipeline.inputs.protocol import Range
+from understudy_pipeline.inputs.records import NO_TIME_MS, Chunk, Cursor, TopicPartition, effective_times_ms
 
 _LEAST_ROOM = 64
 
 
 class Segment(NamedTuple):
-    """The first records of a partition, on their way into a batch. `timestamps_ms` is NO_TIME_MS for poison."""
+    """The part of a partition that a batch takes. `timestamps_ms` is NO_TIME_MS for poison records."""
 
     span: Range
     rows: list[pa.RecordBatch]
@@ -31,9 +31,9 @@ class Segment(NamedTuple):
 
 
 class Retained:
-    """Records behind `cursor`, in log order. `bytes` are theirs by KIP-770.
+    """Records behind `cursor`, in log order. `bytes` is their size as KIP-770 counts it.
 
-    A chunk of which a part was taken stays in memory until its last record is: so much more than `bytes` is held.
+    A chunk stays in memory until its last record is taken, so actual memory can exceed `bytes` by one chunk.
     """
 
     def __init__(self, partition: TopicPartition, cursor: Cursor, *, max_jump_ms: int | None = None) -> None:
@@ -41,7 +41,7 @@ class Retained:
         self.cursor = cursor
         self.bytes = 0
         self.record_bytes: float | None = None
-        """Mean size of the records that came last; None before the first."""
+        """Mean record size of the last chunk. None before the first chunk."""
         self._max_jump_ms = max_jump_ms
         self._newest_ms = cursor.time_ms
         self._rows: deque[pa.RecordBatch] = deque()
@@ -53,7 +53,7 @@ class Retained:
         return len(self._sizes.values)
 
     def add(self, chunk: Chunk) -> None:
-        """Records that follow those that came before."""
+        """Append the records that follow those in the buffer."""
         stamps = chunk.rows.column("timestamp_ms")
         times_ms = effective_times_ms(stamps, time_ms=self._newest_ms, max_jump_ms=self._max_jump_ms)
         size = int(chunk.sizes.sum())
@@ -66,16 +66,16 @@ class Retained:
         self.record_bytes = size / len(chunk.sizes)
 
     def queue(self, rank: int) -> Queue:
-        """For the plan: effective times of all that is here, of the topic of that rank."""
+        """The queue for planning: effective times of all buffered records. `rank` is the rank of the topic."""
         return Queue(self.partition, rank, self._times_ms.values)
 
     def first_undecodable(self, count: int) -> int | None:
-        """Where the first poison record is among the first `count`."""
+        """The index of the first poison record among the first `count` records, if there is one."""
         found = np.flatnonzero(self._timestamps_ms.values[:count] == NO_TIME_MS)
         return int(found[0]) if len(found) else None
 
     def offset(self, index: int) -> str:
-        """Of the record at `index`, as its input writes it."""
+        """The offset of the record at `index`, in the form of its input."""
         for rows in self._rows:
             if index < rows.num_rows:
                 return str(rows.column("offset")[index].as_py())
@@ -83,7 +83,7 @@ class Retained:
         raise IndexError(index)
 
     def take(self, count: int) -> Segment:
-        """The first `count` records (at least one, at most all) leave, and the cursor is behind them."""
+        """Remove the first `count` records (at least one, at most all) and move the cursor behind them."""
         rows = self._pop(count)
         times_ms = self._times_ms.take(count)
         last = rows[-1].slice(rows[-1].num_rows - 1)
@@ -111,9 +111,9 @@ class Retained:
 
 
 class _Column:
-    """Whole numbers that are appended at the end and taken from the front, both without moving the others.
+    """A queue of integers: appended at the end, taken from the front, without moving the others.
 
-    What was handed out stays as it is: room is made in a new array.
+    Views that were handed out stay valid: when the array is full, its values are copied into a new one.
     """
 
     def __init__(self) -> None:

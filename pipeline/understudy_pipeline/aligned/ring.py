@@ -1,7 +1,7 @@
-"""How the records of a batch are shared out over tasks: KIP-41's `max.poll.records`, made fair.
+"""Shares the record budget of a batch among tasks: KIP-41's `max.poll.records`, made fair (round robin).
 
-Kafka's consumer drains what it fetched partition by partition and promises nothing. Here the tasks that have records
-ready stand in a ring; each gets the same share, and where the budget runs out the next batch begins.
+Kafka's consumer drains one partition after another and promises no fairness. Here tasks with records form a ring. Each
+gets an equal share, and the next batch begins with the task at which the budget ran out.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ UNBOUNDED = -1
 
 
 class Shares(NamedTuple):
-    """`allowed` records of each task, and the task that has its turn first in the next batch."""
+    """How many records each task may take, and the task that is served first in the next batch."""
 
     allowed: Mapping[int, int]
     next_first: int
 
 
 def share(available: Mapping[int, int], *, budget: int, first: int) -> Shares:
-    """Of the records `available` of each task, at most `budget` together; all that there are, or all of the budget.
+    """Share `budget` records among tasks that have `available` records each. A budget of -1 is unbounded.
 
-    No task that wants more gets less than another by over 1, and which one gets more rotates: no task waits for more
-    batches than there are tasks. `first` need not be a task any more. A budget of -1 has no end.
+    The result uses the whole budget, or all available records. Tasks that want more get equal shares, give or take one
+    record, and the extra record rotates. So no task waits for more batches than there are tasks. `first` may be a task
+    that no longer exists.
     """
     if budget == UNBOUNDED or sum(available.values()) <= budget:
         return Shares(dict(available), first)

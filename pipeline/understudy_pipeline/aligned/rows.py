@@ -1,4 +1,4 @@
-"""Rows as Spark gets them: exactly this Arrow schema, of records as an input fetched them (pure)."""
+"""Converts fetched records to rows in exactly the Arrow schema that Spark expects (pure)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from understudy_pipeline.aligned.records import TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import TopicPartition, effective_times_ms
 
 _DDL = """
     topic string, partition int, offset string, timestamp timestamp, key binary, value binary,
@@ -26,12 +26,12 @@ _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value
 
 
 def spark_schema(*, include_headers: bool) -> str:
-    """DDL. Sorting by `merge_order` gives the merge sequence."""
+    """The source's schema as DDL. Sorting rows by `merge_order` gives the merge sequence."""
     return f"{_DDL}, headers array<struct<key: string, value: binary>>" if include_headers else _DDL
 
 
 def arrow_schema(*, include_headers: bool) -> pa.Schema:
-    """What Spark makes of `spark_schema`, to the last detail: it refuses anything else."""
+    """The Arrow schema that Spark derives from `spark_schema`. Spark refuses rows with any other."""
     fields = [
         ("topic", pa.string()),
         ("partition", pa.int32()),
@@ -47,7 +47,7 @@ def arrow_schema(*, include_headers: bool) -> pa.Schema:
 def output_rows(
     rows: pa.RecordBatch, place: TopicPartition, *, rank: int, effective_ms: pa.Array, include_headers: bool
 ) -> pa.RecordBatch:
-    """Rows for Spark of records (`ROW_SCHEMA`) of one partition with their effective times. None may be poison."""
+    """Convert one partition's records (`ROW_SCHEMA`) with their effective times. They must not include poison."""
     count = rows.num_rows
     partition = _repeated(place.partition, count, pa.int32())
     order = [effective_ms, _repeated(rank, count, pa.int32()), partition, rows.column("ordinal")]
@@ -65,10 +65,13 @@ def output_rows(
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers=include_headers))
 
 
-def timed(
+def with_effective_times(
     rows: pa.RecordBatch, *, time_ms: int, max_jump_ms: int | None
 ) -> tuple[pa.RecordBatch, pa.Array, pa.RecordBatch, int]:
-    """Records that have a time, their effective times, those that have none, and the partition's time behind all."""
+    """Split records by whether they have a timestamp, and compute effective times.
+
+    Returns the records with a timestamp, their effective times, the poison records, and the partition time after all.
+    """
     times_ms = effective_times_ms(rows.column("timestamp_ms"), time_ms=time_ms, max_jump_ms=max_jump_ms)
     after_ms = int(times_ms[-1]) if len(times_ms) else time_ms
     poison = np.asarray(pc.is_null(rows.column("timestamp_ms")))

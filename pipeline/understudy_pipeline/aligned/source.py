@@ -1,7 +1,7 @@
-"""`spark.readStream.format("understudy")`: Spark's side of the aligned source (`DataSource`, PySpark 4.2 and later).
+"""`spark.readStream.format("understudy")`: the aligned source behind Spark's API (`DataSource`, PySpark 4.2 and later).
 
-Spark makes the source once, at `load()`, and hands it around pickled: to one planner process per run of a query, to a
-short one that pickles `read` for executors, and with it to their workers. So the constructors open nothing that stays.
+Spark creates the source once, at `load()`, and pickles it: for the planner process of each run of a query, for a short
+process that pickles `read`, and for the workers of executors. So constructors must not keep anything open.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from understudy_pipeline.aligned.stream import AlignedStream, Json
 
 
 class AlignedSource(DataSource):
-    """Kafka topics, Redis streams and files as one stream in timestamp order; options are in `option_parsing`."""
+    """Kafka topics, Redis streams and files as one stream in timestamp order. `option_parsing` lists the options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """At `load()`: whatever is wrong with options, folders or servers is an error here."""
+        """Called at `load()`. Raises an error for wrong options, unusable folders, and unreachable servers."""
         super().__init__(dict(options))
         self._parsed = parse_options(options)
         check_folders(self._parsed)
@@ -42,75 +42,76 @@ class AlignedSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As in `format(...)`."""
+        """The name for `format(...)`."""
         return "understudy"
 
     def schema(self) -> str:
-        """The same for every input."""
+        """The schema of the rows, the same for every input."""
         return spark_schema(include_headers=self._parsed.include_headers)
 
     def streamReader(self, schema: StructType) -> AlignedStreamReader:  # noqa: N802  # Spark's signature
-        """Opens nothing."""
+        """Create a reader. It opens nothing before it is used."""
         return AlignedStreamReader(self._parsed)
 
 
 class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in the planner process, where it has an `AlignedStream`, and reads in workers, where it has none."""
+    """Plans batches in the planner process, where it opens an `AlignedStream`, and reads ranges in workers."""
 
     def __init__(self, options: AlignedOptions) -> None:
         self._options = options
         self._stream: AlignedStream | None = None
 
     def initialOffset(self) -> Json:  # noqa: N802
-        """Only asked for a new checkpoint."""
-        return self._opened().initial()
+        """Where a new checkpoint begins. Spark does not ask for an existing one."""
+        return self._get_stream().initial_offset()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The query is to end with what there is now."""
-        self._opened().finish_at_current_ends()
+        """The query ends at the current ends of the inputs."""
+        self._get_stream().finish_at_current_ends()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """`max_poll_records`, for Spark's plans to show."""
+        """`max_poll_records`. Spark only shows it in plans."""
         most = self._options.max_poll_records
         return ReadMaxRows(most) if most > 0 else ReadAllAvailable()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        """The options bound a batch, whatever `limit` says: without bounds it would be all that memory holds."""
-        return self._opened().latest(start)
+        """Plan the next batch and return its end. The options bound it; `limit` is ignored."""
+        return self._get_stream().latest_offset(start)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        """Metrics: they come out in `sources[].latestOffset` of the query's progress."""
-        return self._opened().metrics()
+        """The metrics. Spark shows them in the query's progress as `sources[].latestOffset`."""
+        return self._get_stream().metrics()
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """At most `reader_tasks`; none for an empty range."""
-        return [InputPartition(task) for task in self._opened().tasks(start, end)]
+        """What Spark tasks read: at most `reader_tasks` partitions, none for an empty batch."""
+        return [InputPartition(task) for task in self._get_stream().tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor."""
+        """Read one Spark task's ranges. Runs on an executor."""
         return read_task(partition.value)
 
     def stop(self) -> None:
-        """When the driver is gone, and after an error. A stopped query's planner gets SIGTERM instead."""
+        """Called after an error, and when the driver is gone. The planner of a stopped query gets SIGTERM instead."""
         if self._stream is not None:
             self._stream.stop()
 
-    def _opened(self) -> AlignedStream:
+    def _get_stream(self) -> AlignedStream:
         if self._stream is None:
             self._stream = AlignedStream(self._options)
-            _at_sigterm(self._stream.leave)
+            _on_sigterm(self._stream.remove_spool)
         return self._stream
 
 
-def _at_sigterm(leave: Callable[[], None]) -> None:
-    """As Spark ends planners (`PythonWorkerFactory.stopWorker`). Nobody listens then: Spark's own way out is not taken.
+def _on_sigterm(remove_spool: Callable[[], None]) -> None:
+    """Call `remove_spool` on SIGTERM, by which Spark ends planners (`PythonWorkerFactory.stopWorker`), and then exit.
 
-    A process that Spark did not start for this source has its own way to go, or does not run it in its main thread.
+    Exit with `os._exit`: nothing waits for this process, so Python's orderly exit is skipped. The handler is installed
+    only in a main thread without one: other processes that use this source keep their own handling.
     """
 
     def end(number: int, _: object) -> None:
         try:
-            leave()
+            remove_spool()
         finally:
             os._exit(128 + number)
 
@@ -119,5 +120,5 @@ def _at_sigterm(leave: Callable[[], None]) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format known to a session whose Python path Spark cannot search, like that of a zipped job."""
+    """Register the format in a session whose Python path Spark cannot search, such as that of a zipped job."""
     spark.dataSource.register(AlignedSource)

@@ -1,8 +1,8 @@
-"""A planned batch's records in one Arrow file that executors on this machine map instead of reading them once more.
+"""The spool: a planned batch in one Arrow file, which executors on this machine map instead of reading the inputs.
 
-A cache and no more: the truth is in the inputs, and whoever cannot read the file reads there. A file lives until the
-next batch is written, whose start proves that this one was committed. Files of planners that died are removed by the
-next planner: each holds a lock in its folder, which the kernel lets go of with the process.
+It is only a cache: an executor that cannot read the file reads the input. A file lives until the next batch is written,
+which happens only after this one was committed. Each planner holds a lock in its folder, which the kernel releases when
+the process ends. So the next planner can find and remove the folders of planners that died.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA
+from understudy_pipeline.inputs.records import ROW_SCHEMA
 
 log = logging.getLogger(__name__)
 
@@ -30,17 +30,17 @@ _PREFIX = "planner-"
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """A written batch: where, and for each of its parts in their order which record batches of the file."""
+    """A batch on disk: its path, and for each part the indices of its record batches in the file."""
 
     path: str
     parts: tuple[range, ...]
 
 
 class Spool:
-    """Of one planner: a folder that only its user may look into, below `root`."""
+    """The spool of one planner: a private folder below `root`."""
 
     def __init__(self, root: Path) -> None:
-        """Opens nothing: the first `write` does."""
+        """Does no I/O. The first `write` creates the folder."""
         self._root = root
         self._folder: Path | None = None
         self._lock = -1
@@ -48,10 +48,10 @@ class Spool:
         self._failing = False
 
     def write(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile | None:
-        """Instead of the batch before. None when the disk refuses, which is told once until it works again."""
+        """Replace the previous batch. Returns None if writing fails, and logs that once until writing works again."""
         self.clear()
         try:
-            written = self._written(parts)
+            written = self._write(parts)
         except OSError as refusal:
             if not self._failing:
                 log.warning("batches are read twice: the spool in %s cannot be written: %s", self._root, refusal)
@@ -62,22 +62,22 @@ class Spool:
         return written
 
     def clear(self) -> None:
-        """Remove the batch that is there."""
+        """Remove the current batch."""
         if self._folder is not None:
             for path in self._folder.glob("*.arrow"):
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove everything of this planner."""
+        """Remove the planner's folder."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             os.close(self._lock)
             self._folder = None
 
-    def _written(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile:
-        folder = self._opened()
+    def _write(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile:
+        folder = self._open_folder()
         self._batches += 1
-        # Never the same name twice: an executor must not take another batch's records for its own.
+        # File names are never reused: an executor must not read another batch's records.
         path = folder / f"{self._batches}.arrow"
         places, count = [], 0
         with path.open("xb") as file, pa.ipc.new_file(file, ROW_SCHEMA) as writer:
@@ -88,17 +88,18 @@ class Spool:
                 count += len(batches)
         return SpoolFile(str(path), tuple(places))
 
-    def _opened(self) -> Path:
-        """The folder, made anew when somebody tidied it away."""
+    def _open_folder(self) -> Path:
+        """The planner's folder. It is created again if it was deleted, for example by a cleaner of temporary files."""
         if self._folder is not None and self._folder.is_dir():
             return self._folder
         self.close()
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._root.stat().st_uid not in {0, os.getuid()}:
-            # Its owner could put other records in the place of ours.
+            # Its owner could replace our files.
             raise PermissionError(errno.EPERM, "the folder belongs to another user")
-        _remove_leftovers(self._root)
-        # Leftovers are told by their lock: it is taken before the folder has the name by which they are found.
+        _remove_abandoned(self._root)
+        # A folder without a held lock counts as abandoned. So take the lock before the folder gets the name by which
+        # other planners find it.
         draft = Path(tempfile.mkdtemp(prefix="new-", dir=self._root))
         self._lock = os.open(draft / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,13 +107,13 @@ class Spool:
         return self._folder
 
 
-def spooled(path: str, places: range) -> list[pa.RecordBatch]:
-    """Record batches of a part, mapped. Raises OSError or ArrowException when the file is gone or not whole."""
+def read_spool(path: str, places: range) -> list[pa.RecordBatch]:
+    """Map the record batches of a part. Raises OSError or ArrowException if the file is gone or incomplete."""
     with pa.memory_map(path) as file, pa.ipc.open_file(file) as reader:
         return [reader.get_batch(place) for place in places]
 
 
-def _remove_leftovers(root: Path) -> None:
+def _remove_abandoned(root: Path) -> None:
     for folder in root.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)

@@ -1,6 +1,6 @@
-"""One run of a query, in its planner's process: from an offset to the next, and from two offsets to what is read.
+"""One run of a query, in its planner process: plans the batch after an offset, and maps two offsets to reader tasks.
 
-Spark's classes around it are in `source`; offsets are JSON here, as Spark has them.
+`source` adapts it to Spark's API. Offsets are JSON here, as Spark passes them.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from understudy_pipeline.aligned.lock import CheckpointLock
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import WAIT_MS, PlannedBatch, Planner
-from understudy_pipeline.aligned.reading import ReadTask, pack, planned_ranges
-from understudy_pipeline.aligned.records import Cursor
+from understudy_pipeline.aligned.reading import ReadTask, pack_tasks, planned_ranges
 from understudy_pipeline.aligned.spool import Spool, SpoolFile
 from understudy_pipeline.inputs.protocol import Range
+from understudy_pipeline.inputs.records import Cursor
 from understudy_shared.clock import SystemClock
 
 Json = dict[str, object]
 
 FIRST_WAIT_MS = 1_000
-"""For the first records of a run: Spark makes a new checkpoint's first batch even of nothing."""
+"""How long to wait for the first records. Spark runs the first batch of a new checkpoint even if it is empty."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Spooled:
-    """The batch that was planned last."""
+class _LastBatch:
+    """The batch that was planned last, and its spool file."""
 
     start: Json
     end: Json
@@ -36,7 +36,7 @@ class _Spooled:
 
 
 class AlignedStream:
-    """Opens nothing before it is asked; from then on it holds the checkpoint's lock until `stop`."""
+    """Opens nothing before its first use. From then on it holds the checkpoint's lock until `stop`."""
 
     def __init__(self, options: AlignedOptions) -> None:
         self._options = options
@@ -47,54 +47,56 @@ class AlignedStream:
         self._stop_serving: Callable[[], None] | None = None
         self._metrics_port: int | None = None
         self._initial: Json | None = None
-        self._last: _Spooled | None = None
-        self._has_asked = False
+        self._last: _LastBatch | None = None
+        self._has_planned = False
 
-    def initial(self) -> Json:
-        """Where a new checkpoint begins; the same however often Spark asks."""
+    def initial_offset(self) -> Json:
+        """Where a new checkpoint begins. Repeated calls give the same offset."""
         if self._initial is None:
-            self._initial = self._opened().initial(timeout_ms=self._options.request_timeout_ms).to_json()
+            self._initial = self._get_planner().initial(timeout_ms=self._options.request_timeout_ms).to_json()
         return self._initial
 
     def finish_at_current_ends(self) -> None:
-        """For a query that ends when it has read what there is now."""
-        self._opened().finish_at_current_ends(timeout_ms=self._options.request_timeout_ms)
+        """Read up to the current ends only (the trigger AvailableNow)."""
+        self._get_planner().finish_at_current_ends(timeout_ms=self._options.request_timeout_ms)
 
-    def latest(self, start: Json) -> Json:
-        """Behind the next batch, whose records are in the spool then; `start` itself while there is none.
+    def latest_offset(self, start: Json) -> Json:
+        """Plan the batch after `start`, write it to the spool, and return its end. Returns `start` if there is none.
 
-        Raises OffsetError for a checkpoint of another source or of other options, and whatever ended reading ahead.
+        Raises OffsetError for a checkpoint of another source or with other options, and errors that stopped an input.
         """
-        wait_ms = WAIT_MS if self._has_asked else FIRST_WAIT_MS
-        self._has_asked = True
-        parsed, planner = self._parsed(start), self._opened()
-        with planner.alone():
+        wait_ms = WAIT_MS if self._has_planned else FIRST_WAIT_MS
+        self._has_planned = True
+        parsed, planner = self._parse_offset(start), self._get_planner()
+        with planner.hold_prefetch():
             batch = planner.plan(parsed, wait_ms=wait_ms)
             if batch is None:
                 return start
             file = None if self._spool is None else self._spool.write([records for _, records in batch.ranges])
-        self._last = _Spooled(start, batch.end.to_json(), batch, file)
+        self._last = _LastBatch(start, batch.end.to_json(), batch, file)
         return self._last.end
 
     def tasks(self, start: Json, end: Json) -> list[ReadTask]:
-        """What Spark tasks read between two offsets, be it planned just now or logged before a restart."""
-        self._hold()
+        """What Spark tasks read between two offsets: the batch just planned, or one logged before a restart."""
+        self._lock_checkpoint()
         if self._last is not None and (self._last.start, self._last.end) == (start, end):
             ranges = self._last.batch.ranges
             spans = [span for span, _ in ranges]
             sizes = [sum(records.nbytes for records in batches) for _, batches in ranges]
-            return pack(planned_ranges(self._options, spans, sizes=sizes, spool=self._last.file), self._options)
-        return pack(planned_ranges(self._options, _between(self._parsed(start), self._parsed(end))), self._options)
+            return pack_tasks(planned_ranges(self._options, spans, sizes=sizes, spool=self._last.file), self._options)
+        return pack_tasks(
+            planned_ranges(self._options, _between(self._parse_offset(start), self._parse_offset(end))), self._options
+        )
 
     def metrics(self) -> Json | None:
-        """The planner's, for Spark's progress."""
+        """The planner's metrics for Spark's progress. None before the planner has started."""
         if self._planner is None:
             return None
-        told = self._planner.snapshot().as_json()
-        return told if self._metrics_port is None else {**told, "metrics-port": self._metrics_port}
+        metrics = self._planner.snapshot().as_json()
+        return metrics if self._metrics_port is None else {**metrics, "metrics-port": self._metrics_port}
 
     def stop(self) -> None:
-        """Let go of everything; may be called again."""
+        """Close everything. May be called again."""
         if self._planner is not None:
             self._planner.stop()
             self._planner = None
@@ -107,27 +109,27 @@ class AlignedStream:
             self._lock.release()
             self._lock = None
 
-    def leave(self) -> None:
-        """What has to be done before this process ends at once: nothing but the spool outlives it. Takes no lock."""
+    def remove_spool(self) -> None:
+        """Clean up before the process exits at once: only the spool would outlive it. Takes no lock."""
         if self._spool is not None:
             self._spool.close()
 
-    def _parsed(self, offset: Json) -> SourceOffset:
+    def _parse_offset(self, offset: Json) -> SourceOffset:
         parsed = SourceOffset.from_json(offset)
         check_fingerprint(parsed.fingerprint, self._fingerprint)
         return parsed
 
-    def _hold(self) -> None:
+    def _lock_checkpoint(self) -> None:
         if self._options.checkpoint is not None and self._lock is None:
             self._lock = CheckpointLock(self._options.checkpoint)
 
-    def _opened(self) -> Planner:
+    def _get_planner(self) -> Planner:
         if self._planner is not None:
             return self._planner
-        self._hold()
+        self._lock_checkpoint()
         planner = Planner(self._options, SystemClock())
         if self._options.metrics_port is not None:
-            # Every worker loads this module, and few planners serve metrics.
+            # Imported here because every worker loads this module, and few planners serve metrics.
             from understudy_pipeline.aligned.metrics_server import serve_metrics  # noqa: PLC0415
 
             self._metrics_port, self._stop_serving = serve_metrics(planner.snapshot, self._options.metrics_port)

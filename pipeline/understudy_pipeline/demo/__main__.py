@@ -1,4 +1,4 @@
-"""`python -m understudy_pipeline.demo`: the demo's pipeline with settings from `UNDERSTUDY_*` variables."""
+"""`python -m understudy_pipeline.demo` runs the demo's pipeline with settings from `UNDERSTUDY_*` variables."""
 
 from __future__ import annotations
 

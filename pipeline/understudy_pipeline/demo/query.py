@@ -4,8 +4,8 @@
 - `routes`: per carrier, origin and destination, how many flights and their arrival delays;
 - `airport_hours`: per origin and hour of the schedule, with a watermark, so that hours that are over leave the state.
 
-A query has one output schema: the branches are cast to one, and go to a sink that keeps nothing. What is asked for is
-the state. Each branch carries the alias by which `announce` names its store.
+A query has one output schema: the branches are cast to one, and go to a sink that discards it. Readers look up the
+state. Each branch has the alias by which `announce` names its store.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _STATE = "org.apache.spark.sql.execution.streaming.state"
 
 
 def state_conf(provider: Provider) -> Mapping[str, str]:
-    """Settings of the state stores. RocksDB: small changelogs, and ids that tell a dead attempt's files apart."""
+    """Spark settings of the state stores. With RocksDB: changelogs, and unique ids for the files of each attempt."""
     conf = {
-        # Spark refuses several aggregations in one query unless its output is in append mode. These are branches
-        # beside each other, none feeds another: the reason for the refusal does not exist here.
+        # Spark refuses several aggregations in one query unless its output mode is append. Its reason is that one might
+        # feed another. These are separate branches, so the reason does not apply.
         f"{_STREAMING}.statefulOperator.checkCorrectness.enabled": "false",
     }
     if provider == "hdfs":
@@ -42,8 +42,8 @@ def state_conf(provider: Provider) -> Mapping[str, str]:
         f"{_STREAMING}.stateStore.providerClass": f"{_STATE}.RocksDBStateStoreProvider",
         f"{_STREAMING}.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         f"{_STREAMING}.stateStore.checkpointFormatVersion": "2",
-        # Hadoop's own manager forks a process a dozen times a batch on a local disk. This one is quicker and guards
-        # less against two queries in one checkpoint, which format 2 tells apart.
+        # Hadoop's own manager forks a process a dozen times per batch on a local disk. This one is faster, but protects
+        # less against two queries in one checkpoint. Format 2 keeps their files apart.
         f"{_STREAMING}.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
@@ -51,24 +51,24 @@ def state_conf(provider: Provider) -> Mapping[str, str]:
 
 
 def read_flights(spark: SparkSession, settings: DemoSettings) -> DataFrame:
-    """The stream of landed flights, in order of event time over all airports, so that no watermark outruns one."""
+    """The stream of flights, merged by event time over all airports, so that the watermark drops none of them."""
     source = spark.readStream.format("understudy").option("topics", TOPIC).option("redis", settings.input_url)
     source = source.option("partitions", settings.input_partitions).option("merge", "global")
     source = source.option("max_poll_records", SLICES_PER_BATCH * pace_of(settings.speed_up).busy_slice)
-    # Each branch reads the batch, on few cores: one task each.
+    # Each branch reads the whole batch, on few cores: one task each.
     source = source.option("reader_tasks", 1).option("checkpoint", str(settings.checkpoint.absolute()))
     flight = F.from_json(F.col("value").cast("string"), FLIGHTS_SCHEMA).alias("flight")
     return source.load().select(flight).select("flight.*")
 
 
 def build_query(flights: DataFrame) -> DataFrame:
-    """The three branches, side by side."""
+    """The union of the three branches."""
     branches = [aircraft(flights), routes(flights), airport_hours(flights)]
     return reduce(DataFrame.unionAll, [_as_output(frame, keys) for frame, keys in branches])
 
 
 def aircraft(flights: DataFrame) -> tuple[DataFrame, list[str]]:
-    """By tail number; flights that have none are a group too."""
+    """By tail number. Flights without one form a group, too."""
     frame = flights.groupBy("tailnum").agg(
         F.count("*").alias("flights"),
         F.max("event_time").alias("last_seen"),
@@ -97,6 +97,6 @@ def airport_hours(flights: DataFrame) -> tuple[DataFrame, list[str]]:
 
 
 def _as_output(frame: DataFrame, keys: list[str]) -> DataFrame:
-    """Key and value as JSON texts: the one schema of all branches."""
+    """Key and value as JSON text: the common schema of all branches."""
     values = [name for name in frame.columns if name not in keys]
     return frame.select(F.to_json(F.struct(*keys)).alias("key"), F.to_json(F.struct(*values)).alias("value"))

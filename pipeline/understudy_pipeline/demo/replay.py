@@ -1,8 +1,8 @@
-"""Lands flights in Redis Streams, at a chosen speed, and never many more than Spark has read.
+"""Writes flights to Redis Streams at a chosen speed, and never far ahead of Spark.
 
-What a committed batch of the query has read is trimmed, so that what lies in the streams is what is unread. A replay
-that is started again goes on behind the last flight that was landed, at whatever speed; with a new checkpoint it begins
-with the first flight. While Redis is away it waits, and tries again.
+Entries that a committed batch has read are trimmed, so that the streams hold only unread entries. A restarted replay
+continues behind the last flight it wrote, at any speed. With a new checkpoint it begins with the first flight. While
+Redis cannot be reached, the replay waits and retries.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from understudy_shared.clock import Clock
 log = logging.getLogger(__name__)
 
 MAX_UNREAD = 12
-"""Slices, when they are busy ones; more than two batches."""
+"""Most unread slices, counted as busy ones: more than two batches."""
 
-_LOOK_EVERY_S = 0.05
+_POLL_S = 0.05
 _RETRY_MIN_S = 0.1
 _RETRY_MAX_S = 5.0
-"""After Redis was not there: from the first, doubled, up to the second."""
+"""Pause before the next try after Redis failed. It doubles from the first to the second."""
 
 
 class Replay:
-    """Replays `flights` for the query of a checkpoint. One thread runs it; `stop` may come from any."""
+    """Replays `flights` for the query of a checkpoint. One thread runs it; any thread may call `stop`."""
 
     def __init__(
         self, flights: Sequence[Flight], streams: FlightStreams, checkpoint: Path, *, pace: Pace, clock: Clock
@@ -46,10 +46,10 @@ class Replay:
         self._stopping = threading.Event()
         self._retry_s = _RETRY_MIN_S
         self.landed = 0
-        """Flights that were landed, in this and earlier runs."""
+        """Flights that were written, in this and earlier runs."""
 
     def prepare(self) -> bool:
-        """Find out where to go on, before the query starts. Waits a little and gives False when Redis is away."""
+        """Find where to continue, before the query starts. Returns False after a pause if Redis cannot be reached."""
         try:
             if not has_begun(self._checkpoint):
                 self._streams.clear()
@@ -60,7 +60,7 @@ class Replay:
         return True
 
     def run(self) -> bool:
-        """Until everything was landed and read (True), or `stop` (False). Raises OffsetError."""
+        """Run until everything is written and read (True), or until `stop` (False). Raises OffsetError."""
         while not self._stopping.is_set():
             try:
                 if self._replay():
@@ -74,7 +74,10 @@ class Replay:
         self._stopping.set()
 
     def _restored(self) -> int:
-        """Where to go on; in a Redis that was emptied, behind what the next batch reads if it was planned already."""
+        """Restore the streams, and return how many flights are written.
+
+        If Redis was emptied, this writes again what a batch that is logged and not committed will read.
+        """
         read, planned = read_until(self._checkpoint), planned_until(self._checkpoint)
         if not self._streams.restore(read) and self._streams.landed():
             return self._streams.landed()
@@ -90,7 +93,7 @@ class Replay:
         self._retry_s = min(2 * self._retry_s, _RETRY_MAX_S)
 
     def _replay(self) -> bool:
-        # What was being written when Redis went may be there or not: it is written again.
+        # A write that was under way when Redis failed may or may not have succeeded: repeat it.
         left = slices(self._times_s, self._pace.slice_s, first=self.landed)
         following = next(left, None)
         next_ms = self._clock.monotonic_ms()
@@ -112,5 +115,5 @@ class Replay:
                     self._streams.land(self._flights, *following)
                     _, self.landed = following
                     following = next(left, None)
-            if self._stopping.wait(_LOOK_EVERY_S):
+            if self._stopping.wait(_POLL_S):
                 return False

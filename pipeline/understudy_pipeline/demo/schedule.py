@@ -1,7 +1,7 @@
-"""When which flights are replayed (pure): the year is cut into slices of simulated time, and slices are due in turn.
+"""The schedule of the replay (pure): the year is cut into slices of simulated time, which become due one by one.
 
-Hours without a departure are passed over, so that something moves all the time. A replay that was held up does not make
-up for it by a burst: its clock stood still.
+Hours without a departure are skipped, so that there is always something to see. A replay that was delayed does not
+catch up in a burst: its schedule shifts.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from math import ceil
 from typing import NamedTuple
 
 LAND_EVERY_S = 0.5
-"""Real time between two slices, if `speed_up` allows: a micro-batch of the demo's query takes about as long."""
+"""Real time between two slices, if `speed_up` allows it. A micro-batch of the demo's query takes about as long."""
 
 SHORTEST_SLICE_S = 60
-"""Of simulated time: flights are scheduled by the minute."""
+"""Shortest slice in simulated time: flights are scheduled by the minute."""
 
 SLICES_PER_BATCH = 4
-"""What the query takes at once when it is behind, and when they are busy ones."""
+"""Busy slices in one micro-batch when the query is behind."""
 
 _BUSIEST_HALF_HOUR = 53
-"""Flights in it."""
+"""Flights in the busiest half hour."""
 
 _BUSY_MIN = 25
-"""Of the shortest slices: the busiest minute has fewer."""
+"""Flights in a busy slice of the shortest length: the busiest minute has fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +36,25 @@ class Pace:
 
     @property
     def busy_slice(self) -> int:
-        """Flights of a slice when there are most: more than nearly every slice has."""
+        """Flights in a busy slice: nearly every slice has fewer."""
         return max(_BUSY_MIN, ceil(_BUSIEST_HALF_HOUR * self.slice_s / 1800))
 
 
 class Due(NamedTuple):
-    """How many slices to land now, and when the next one is due."""
+    """How many slices to write now, and when the next one is due."""
 
     slices: int
     next_ms: float
 
 
 def pace_of(speed_up: float) -> Pace:
-    """`speed_up` is simulated seconds per real second."""
+    """The pace for `speed_up` simulated seconds per real second."""
     slice_s = max(SHORTEST_SLICE_S, ceil(speed_up * LAND_EVERY_S))
     return Pace(slice_s, 1000 * slice_s / speed_up)
 
 
 def slices(times_s: Sequence[int], slice_s: int, *, first: int = 0) -> Iterator[tuple[int, int]]:
-    """Ranges (start, end) of positions in ascending `times_s`, from `first` on: each within one slice, none empty."""
+    """Cut ascending `times_s` into slices from index `first` on. Returns index ranges (start, end), none empty."""
     start = first
     while start < len(times_s):
         limit_s = (times_s[start] // slice_s + 1) * slice_s
@@ -66,9 +66,9 @@ def slices(times_s: Sequence[int], slice_s: int, *, first: int = 0) -> Iterator[
 
 
 def slices_due(*, now_ms: float, next_ms: float, interval_ms: float, unread: int, max_unread: int) -> Due:
-    """The slices to land now: those whose time has come, as far as there is room among the unread.
+    """The slices to write now: those that are due, as far as `max_unread` allows.
 
-    When there is no room the schedule slips: what is held up is due as soon as there is, and the rest after that.
+    Without room the schedule shifts: a delayed slice is due as soon as there is room, and the rest follow it.
     """
     if now_ms < next_ms:
         return Due(0, next_ms)

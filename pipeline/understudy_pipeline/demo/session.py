@@ -1,4 +1,4 @@
-"""A small, quiet Spark on this machine: no user interface, UTC, unix sockets, its files in a folder that is removed."""
+"""A small, quiet local Spark: no user interface, UTC, Unix sockets, and a temporary folder that is removed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from understudy_shared.java_home import java_home
 from understudy_shared.sockets import private_socket_dir
 
 _SOCKET_NAME = f".{'0' * 36}.sock"
-"""As long as Spark's names: a dot, a uuid, and the ending."""
+"""A name as long as Spark's socket names: a dot, a UUID, and the suffix."""
 
 _END_S = 15
 
 _LOG4J = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
-# Spark takes the level of everything from this one when Python starts it.
+# When Python starts Spark, this logger sets the level of all others.
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 appender.console.type = Console
@@ -39,7 +39,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 def session_conf(settings: DemoSettings, *, folder: Path, sockets: Path) -> Mapping[str, str]:
-    """Settings of the session, whose own files are below `folder`."""
+    """Settings of the session. Its files are below `folder`."""
     java_options = (
         f"-Duser.timezone=UTC -Djava.io.tmpdir={folder} -Dlog4j.configurationFile={folder / 'log4j2.properties'} "
         # Small batches on few cores: the quick compiler alone, with room for the classes that Spark generates, and
@@ -54,7 +54,7 @@ def session_conf(settings: DemoSettings, *, folder: Path, sockets: Path) -> Mapp
         "spark.local.dir": str(folder / "local"),
         "spark.python.unix.domain.socket.dir": str(sockets),
         "spark.python.unix.domain.socket.enabled": "true",
-        # A batch has tens of rows: interpreted, it is done before its classes would be compiled.
+        # A batch has tens of rows: interpreting it is faster than compiling its classes.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.session.timeZone": "UTC",
@@ -68,16 +68,16 @@ def session_conf(settings: DemoSettings, *, folder: Path, sockets: Path) -> Mapp
 
 @contextmanager
 def demo_session(settings: DemoSettings) -> Iterator[SparkSession]:
-    """A session until the end of the block; its Java has ended then. Raises NoJavaError."""
+    """A session within the block. Its JVM has ended when the block has. Raises NoJavaError."""
     os.environ.update(
         {
             "JAVA_HOME": str(java_home().path),
-            "PYSPARK_PYTHON": sys.executable,  # of the source's planner and readers; Spark's own default is on PATH
+            "PYSPARK_PYTHON": sys.executable,  # for the source's planner and readers; Spark's default is on PATH
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TZ": "UTC",
         }
     )
-    _hush()
+    _quiet_pyspark()
     folder = Path(tempfile.mkdtemp(prefix="understudy-spark-"))
     try:
         (folder / "log4j2.properties").write_text(_LOG4J)
@@ -94,14 +94,14 @@ def demo_session(settings: DemoSettings) -> Iterator[SparkSession]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _hush() -> None:
-    """Of what PySpark says at its start and end, nothing concerns a reader of the demo's log."""
+def _quiet_pyspark() -> None:
+    """Hide PySpark's log lines and warnings at start and end, which do not concern a reader of the demo's log."""
     logging.getLogger("py4j").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
 
 
 def end_session(session: SparkSession) -> None:
-    """Stop the session and its Java, which PySpark would keep until this process ends."""
+    """Stop the session and its JVM, which PySpark would keep until this process ends."""
     context = session.sparkContext
     gateway = context._gateway  # noqa: SLF001  # PySpark has no public way
     session.stop()

@@ -1,4 +1,4 @@
-"""The demo pipeline's settings; `understudy_shared.service_settings` says where they come from."""
+"""The demo pipeline's settings. `understudy_shared.service_settings` says where values come from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Provider = Literal["rocksdb", "hdfs"]
 
 
 class DemoSettings(ServiceSettings):
-    """What the demo's pipeline is told."""
+    """Settings of the demo's pipeline."""
 
     checkpoint: Path
     """Where the query keeps its checkpoint: a local folder, which the nodes see too."""

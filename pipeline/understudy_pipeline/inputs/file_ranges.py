@@ -1,4 +1,4 @@
-"""Planned ranges of files, read again: just the rows that were planned, or an error."""
+"""Reads planned ranges of files on executors: exactly the planned rows, or an error."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from understudy_pipeline.aligned.records import TopicPartition
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.file_rows import RowFile
-from understudy_pipeline.inputs.folder_reader import GO_ON
+from understudy_pipeline.inputs.folder_reader import DATA_LOSS_FIX
 from understudy_pipeline.inputs.folders import (
     FilePlace,
     FileTooShortError,
     file_names,
     folder_of,
     open_rows,
-    place_behind,
+    place_after,
     unreadable,
 )
 from understudy_pipeline.inputs.protocol import DataLostError, Range
+from understudy_pipeline.inputs.records import TopicPartition
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.printable import printable
 
 log = logging.getLogger(__name__)
 
 MAX_ROWS = 10_000
 MAX_KEPT = 16
-"""Files that stay open where a range ended: the next range of the partition begins there."""
+"""Most files that stay open at the end of a range, because the next range of the partition begins there."""
 
 
 class FileRangeReader:
-    """Ordinals of a range have no gaps, so its ends tell how many rows it had."""
+    """Reads ranges. Ordinals have no gaps, so a range's ends say how many rows it must have."""
 
     def __init__(self, root: Path, rule: TimestampRule, *, fail_on_data_loss: bool) -> None:
         self._root = root
@@ -41,9 +41,9 @@ class FileRangeReader:
         self._kept: dict[TopicPartition, tuple[str, RowFile]] = {}
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        start, end = place_behind(span.start.offset), place_behind(span.end.offset)
+        start, end = place_after(span.start.offset), place_after(span.end.offset)
         if start is None or end is None or end < start:
-            self._lost(span, "these are no places in a folder of files, one behind the other")
+            self._report_loss(span, "these are not two offsets of files in ascending order")
             return
         names = file_names(folder_of(self._root, span.partition), self._rule)
         ordinal, is_at_end = span.start.ordinal, start == end
@@ -54,10 +54,10 @@ class FileRangeReader:
                     is_at_end = batch.column("offset")[-1].as_py() == span.end.offset
                     yield batch
         if not is_at_end:
-            self._lost(span, "the last row that was planned is gone")
+            self._report_loss(span, "the last row that was planned is gone")
         elif ordinal != span.end.ordinal:
             planned, found = span.end.ordinal - span.start.ordinal, ordinal - span.start.ordinal
-            self._lost(span, f"{planned} rows were planned, {found} are there")
+            self._report_loss(span, f"{planned} rows were planned, {found} are there")
 
     def close(self) -> None:
         for _, opened in self._kept.values():
@@ -67,20 +67,20 @@ class FileRangeReader:
     def _rows(
         self, span: Range, name: str, start: FilePlace, end: FilePlace, *, ordinal: int
     ) -> Iterator[pa.RecordBatch]:
-        """Of one file."""
+        """The rows of the range that are in one file."""
         index = start.row if name == start.name else 0
         opened = self._opened(span, name, index)
         if opened is None:
             return
         path = folder_of(self._root, span.partition) / name
         try:
-            while opened.ahead and (left := end.row - opened.next_index if name == end.name else MAX_ROWS) > 0:
+            while opened.remaining and (left := end.row - opened.next_index if name == end.name else MAX_ROWS) > 0:
                 taken = opened.take(min(left, MAX_ROWS))
                 if taken is not None:
                     batch = taken.records(name, ordinal=ordinal)
                     ordinal += batch.num_rows
                     yield batch
-            if name == end.name and opened.ahead and len(self._kept) < MAX_KEPT:
+            if name == end.name and opened.remaining and len(self._kept) < MAX_KEPT:
                 self._kept[span.partition] = (name, opened)
         except OSError as error:
             raise unreadable(path, error) from error
@@ -89,7 +89,7 @@ class FileRangeReader:
                 opened.close()
 
     def _opened(self, span: Range, name: str, index: int) -> RowFile | None:
-        """A file at a row: one that was kept, if it stands there."""
+        """The file, positioned at a row. Reuses a kept file if it is positioned there."""
         kept_name, kept = self._kept.pop(span.partition, ("", None))
         if kept is not None:
             if (kept_name, kept.next_index) == (name, index):
@@ -98,11 +98,11 @@ class FileRangeReader:
         try:
             return open_rows(folder_of(self._root, span.partition) / name, self._rule, index=index)
         except (FileNotFoundError, FileTooShortError):
-            self._lost(span, f"the file '{printable(name)}' is gone, or has lost rows")
+            self._report_loss(span, f"the file '{printable(name)}' is gone, or has lost rows")
             return None
 
-    def _lost(self, span: Range, what: str) -> None:
+    def _report_loss(self, span: Range, what: str) -> None:
         text = f"rows from '{printable(span.start.offset)}' to '{printable(span.end.offset)}' are lost: {what}"
         if self._fail_on_data_loss:
-            raise DataLostError(text, where=str(folder_of(self._root, span.partition)), fix=GO_ON)
+            raise DataLostError(text, where=str(folder_of(self._root, span.partition)), fix=DATA_LOSS_FIX)
         log.warning("%s", text, extra={"action": "data-lost", **span.partition._asdict()})

@@ -1,4 +1,4 @@
-"""What a file is to its readers: rows that are numbered from 0 on, taken one after another."""
+"""The protocol of an open file: rows that are numbered from 0 on and read in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from understudy_pipeline.inputs.columns import rows
 
 
 class FileRows(NamedTuple):
-    """Rows of one file. `indices` ascend; they have gaps where lines are blank."""
+    """Rows of one file. `indices` ascend, with gaps for blank lines."""
 
     indices: pa.Int64Array
     times: pa.Int64Array
@@ -19,32 +19,32 @@ class FileRows(NamedTuple):
     values: pa.BinaryArray
 
     def records(self, name: str, *, ordinal: int) -> pa.RecordBatch:
-        """In `ROW_SCHEMA`, numbered from `ordinal` on; offsets are `<name>:<index>`."""
+        """The rows in `ROW_SCHEMA`, numbered from `ordinal` on. Offsets are `<name>:<index>`."""
         offsets = pc.binary_join_element_wise(pa.scalar(name), self.indices.cast(pa.string()), ":")
         return rows(offsets=offsets, ordinal=ordinal, times=self.times, keys=self.keys, values=self.values)
 
 
 class RowFile(Protocol):
-    """An open file, at its first row. What reads it raises OSError, and SettingsError for what cannot be parsed."""
+    """An open file at its first row. Reading raises OSError, and SettingsError for content that cannot be parsed."""
 
     next_index: int
-    """Of the next row."""
+    """The index of the next row."""
 
     size: int
     """Bytes of the file when it was opened."""
 
     @property
-    def ahead(self) -> int:
-        """Rows that may come, at least: 0 at the end, and 1 or more before it."""
+    def remaining(self) -> int:
+        """A lower bound of the rows left: 0 at the end, at least 1 before it."""
 
     def skip(self, index: int) -> bool:
-        """Go on to the row `index`, which may be the end. False when the file ends before."""
+        """Skip to row `index`, which may be the end. Returns False if the file ends before it."""
 
     def take(self, count: int) -> FileRows | None:
-        """Rows of the next numbers, up to so many; None when there is none among them."""
+        """Read up to `count` rows. None if all of them are blank, or at the end."""
 
     def last(self) -> int | None:
-        """The number of the last row, which is then passed; None when none comes."""
+        """Skip to the end, and return the index of the last row. None if there is no row left."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file."""

@@ -1,7 +1,8 @@
 """Files as an input: a topic is a folder, its partitions are folders in it (0, 1, 2, ...) or the topic's folder itself.
 
-A record's offset is `<file name>:<number of its line or row>`, its ordinal counts records from the first file on.
-What appeared before its turn while nobody read cannot be told; while a query runs it is an error.
+A record's offset is `<file name>:<number of its line or row>`. Its ordinal counts records from the first file on.
+A file that sorts before one that was read is an error if it appears while the query runs. If it appears while the query
+is stopped, it goes unnoticed.
 """
 
 from __future__ import annotations
@@ -11,9 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
-from understudy_pipeline.aligned.timestamps import TimestampRule
-from understudy_pipeline.inputs.file_ranges import FileRangeReader
 from understudy_pipeline.inputs.folder_reader import FolderReader
 from understudy_pipeline.inputs.folders import (
     FileTooShortError,
@@ -25,16 +23,18 @@ from understudy_pipeline.inputs.folders import (
     unreadable,
 )
 from understudy_pipeline.inputs.protocol import Fetched
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import UnderstudyError
 
 POLL_S = 0.02
 REST_PER_LOOK = 4
-"""Between two looks for new files, while a call waits for them: so long, and so many times as long as a look takes."""
+"""Pause between two listings of a folder: POLL_S, or REST_PER_LOOK times as long as a listing takes if that is more."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilesConfig:
-    """`timestamp` must name a field where there are JSON lines; Parquet files may have their times in a column."""
+    """Topics below one folder. For JSON lines `timestamp` must name a field; Parquet files can have a column for it."""
 
     root: Path
     topics: tuple[str, ...]
@@ -42,18 +42,16 @@ class FilesConfig:
     fail_on_data_loss: bool = True
 
     @property
+    def kind(self) -> str:
+        return "files"
+
+    @property
     def server(self) -> str:
         return str(self.root)
 
-    def open(self) -> FilesInput:
-        return FilesInput(self)
-
-    def open_reader(self) -> FileRangeReader:
-        return FileRangeReader(self.root, self.timestamp, fail_on_data_loss=self.fail_on_data_loss)
-
 
 class FilesInput:
-    """Reads ahead. Time limits bound waiting for new files; a file system that hangs is waited for."""
+    """Reads ahead. Timeouts bound only the wait for new files: a call waits for a file system that hangs."""
 
     def __init__(self, config: FilesConfig) -> None:
         self._config = config
@@ -61,7 +59,7 @@ class FilesInput:
         self._checked: set[Path] = set()
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
-        """Looks at each folder's first and last file, once. Raises SettingsError when it is not as it should be."""
+        """Also checks the first and the last file of each folder, once each. Raises SettingsError for a bad one."""
         counts = {topic: count_partitions(self._config.root, topic) for topic in self._config.topics}
         for topic, count in counts.items():
             for partition in range(count):
@@ -71,7 +69,7 @@ class FilesInput:
     def first_cursors(
         self, partitions: Sequence[TopicPartition], *, timeout_ms: int
     ) -> Mapping[TopicPartition, Cursor]:
-        return {tp: self._end(folder_of(self._config.root, tp)) for tp in partitions}
+        return {tp: self._end_cursor(folder_of(self._config.root, tp)) for tp in partitions}
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
         readers: dict[TopicPartition, FolderReader] = {}
@@ -88,12 +86,12 @@ class FilesInput:
         self._readers.update(readers)
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
-        """When a folder cannot be read after rows of others were, its error is raised by the next call."""
+        """If a folder cannot be read after others gave rows, the next call raises its error."""
         wanted = {tp: count for tp, count in wanted.items() if count > 0}
         end_s = time.monotonic() + timeout_ms / 1000
         while True:
             begin_s = time.monotonic()
-            fetched = self._turn(wanted)
+            fetched = self._read_once(wanted)
             now_s = time.monotonic()
             if fetched.chunks or not wanted or now_s >= end_s:
                 return fetched
@@ -103,7 +101,7 @@ class FilesInput:
         _close(self._readers)
         self._readers.clear()
 
-    def _turn(self, wanted: Mapping[TopicPartition, int]) -> Fetched:
+    def _read_once(self, wanted: Mapping[TopicPartition, int]) -> Fetched:
         chunks: list[Chunk] = []
         lags: dict[TopicPartition, int] = {}
         for tp, count in wanted.items():
@@ -125,8 +123,8 @@ class FilesInput:
             check_file(path, self._config.timestamp)
             self._checked.add(path)
 
-    def _end(self, folder: Path) -> Cursor:
-        """Behind the last row that there is. Its number is not known, for that all files would have to be read."""
+    def _end_cursor(self, folder: Path) -> Cursor:
+        """The cursor behind the last row. It has no ordinal: counting rows would take reading every file."""
         for name in reversed(file_names(folder, self._config.timestamp)):
             last = _last_row(folder / name, self._config.timestamp)
             if last is not None:

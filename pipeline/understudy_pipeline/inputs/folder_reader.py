@@ -1,4 +1,4 @@
-"""Reads one partition's folder ahead: its files in the order of their names, each row once."""
+"""Reads ahead in one partition's folder: its files in the order of their names, each row once."""
 
 from __future__ import annotations
 
@@ -8,67 +8,67 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.columns import chunk_of
 from understudy_pipeline.inputs.file_rows import FileRows, RowFile
 from understudy_pipeline.inputs.folders import (
     FilePlace,
     FileTooShortError,
-    complaint,
     file_names,
+    find_violation,
     folder_of,
     open_rows,
-    place_behind,
+    place_after,
     unreadable,
 )
 from understudy_pipeline.inputs.protocol import DataLostError
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.printable import printable
 
 log = logging.getLogger(__name__)
 
-GO_ON = "Start with a new checkpoint, or set fail_on_data_loss=false to go on with what is left"
+DATA_LOSS_FIX = "Start with a new checkpoint, or set fail_on_data_loss=false to go on with what is left"
 MAX_ROWS = 10_000
 MAX_BYTES = 8 << 20
 MAX_PARTS = 500
-"""Of one turn: rows, bytes but for the last block, and blocks, of which a file has at least one."""
+"""Most rows, bytes (give or take the last block) and blocks that one `read` returns. A file has at least one block."""
 
 
 class FolderReader:
-    """Where reading stands in one folder. Files that are there when it is made were all read, up to `cursor`."""
+    """The reader of one folder. Files that exist at construction and sort before the cursor's file count as read."""
 
     def __init__(
         self, root: Path, tp: TopicPartition, cursor: Cursor, rule: TimestampRule, *, fail_on_data_loss: bool
     ) -> None:
-        """Raises DataLostError when the cursor's own file is gone, or ends before it; SettingsError and InputError."""
+        """Raises DataLostError if the cursor's file is gone or ends before the cursor, SettingsError and InputError."""
         self._root, self._tp, self._rule = root, tp, rule
         self._fail_on_data_loss = fail_on_data_loss
         self._ordinal = cursor.ordinal
         self._open: RowFile | None = None
         self._size: int | None = None
-        """Of the file at the place, once it was opened; None when it does not matter any more."""
+        """Size of the current file when it was opened. None if it is not to be checked."""
         self._is_finished = True
-        """Whether the file at the place was read to its end."""
-        self._place = place_behind(cursor.offset) or FilePlace("", 0)
-        if place_behind(cursor.offset) is None:
-            self._lost(f"'{printable(cursor.offset)}' is no place in a folder of files")
+        """Whether the current file was read to its end."""
+        self._place = place_after(cursor.offset) or FilePlace("", 0)
+        if place_after(cursor.offset) is None:
+            self._report_loss(f"'{printable(cursor.offset)}' is not an offset of a file (<name>:<row>)")
         self._known: list[str] = []
         self._known = self._names()
         if self._place.name:
-            self._find()
+            self._open_current()
 
     def read(self, most: int) -> tuple[Chunk | None, int | None]:
-        """Up to so many rows, and how many are known to lie behind them, at least; None when that is unknown.
+        """Read up to `most` rows. Also returns the lag behind them, a lower bound; None if it is unknown.
 
-        An error that comes after some rows is raised by the next call, which finds it again.
+        An error after some rows is dropped: the next call meets it again and raises it.
         """
         batches: list[pa.RecordBatch] = []
         lag: int | None = None
         try:
-            self._look()
+            self._check_files()
             self._read(min(most, MAX_ROWS), batches)
-            lag = self._ahead()
+            lag = self._lag()
         except UnderstudyError:
             if not batches:
                 raise
@@ -79,21 +79,21 @@ class FolderReader:
         return chunk_of(self._tp, together[0]), lag
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the current file."""
         if self._open is not None:
             self._open.close()
             self._open = None
 
-    def _look(self) -> None:
-        """See what there is now. Raises DataLostError once for each thing that must not be."""
+    def _check_files(self) -> None:
+        """List the folder. Raises DataLostError for each violation of its rules."""
         names = self._names()
-        wrong = complaint(names, self._known, self._place, is_finished=self._is_finished)
+        wrong = find_violation(names, self._known, self._place, is_finished=self._is_finished)
         if wrong is not None:
-            self._lost(wrong)
+            self._report_loss(wrong)
         if self._size is not None and self._place.name in names:
             size = _size(self._path(self._place.name))
             if size not in (None, self._size):
-                self._lost(f"the file '{printable(self._place.name)}' changed from {self._size} to {size} bytes")
+                self._report_loss(f"the file '{printable(self._place.name)}' changed from {self._size} to {size} bytes")
                 self._size = size
         self._known = names
 
@@ -103,7 +103,7 @@ class FolderReader:
             most > 0
             and read_bytes < MAX_BYTES
             and len(batches) < MAX_PARTS
-            and (opened := self._with_rows()) is not None
+            and (opened := self._next_file()) is not None
         ):
             taken = self._take(opened, most)
             if taken is not None:
@@ -114,7 +114,7 @@ class FolderReader:
                 read_bytes += batch.nbytes
 
     def _take(self, opened: RowFile, most: int) -> FileRows | None:
-        """Rows, and the place behind them. After an error the file is opened again at its place."""
+        """Read rows and advance the place. After an error the file is closed, and opened again at the same place."""
         try:
             taken = opened.take(most)
         except OSError as error:
@@ -126,12 +126,12 @@ class FolderReader:
         self._place = self._place._replace(row=opened.next_index)
         return taken
 
-    def _with_rows(self) -> RowFile | None:
-        """The file that comes next, open and before its end; None when every file was read."""
+    def _next_file(self) -> RowFile | None:
+        """The current file if it has rows left, else the next one that has. None if every file was read."""
         while True:
             if self._open is None and not self._is_finished:
-                self._find()
-            if self._open is not None and self._open.ahead:
+                self._open_current()
+            if self._open is not None and self._open.remaining:
                 return self._open
             self.close()
             self._is_finished = True
@@ -140,23 +140,23 @@ class FolderReader:
                 return None
             self._place, self._is_finished, self._size = FilePlace(ahead[0], 0), False, None
 
-    def _find(self) -> None:
-        """Open the file at the place."""
+    def _open_current(self) -> None:
+        """Open the current file at its place."""
         name, row = self._place
         try:
             self._open = open_rows(self._path(name), self._rule, index=row)
         except FileNotFoundError:
-            self._lost(f"the file '{printable(name)}' is gone, and it is not known whether it was read to its end")
+            self._report_loss(f"the file '{printable(name)}' is gone, perhaps before it was read to its end")
         except FileTooShortError:
-            self._lost(f"the file '{printable(name)}' ends before its row {row - 1}, which was read")
+            self._report_loss(f"the file '{printable(name)}' ends before its row {row - 1}, which was read")
         self._is_finished = self._open is None
         self._size = None if self._open is None else self._open.size
 
     def _unread(self) -> list[str]:
         return self._known[bisect_right(self._known, self._place.name) :]
 
-    def _ahead(self) -> int:
-        return (self._open.ahead if self._open is not None else 0) + len(self._unread())
+    def _lag(self) -> int:
+        return (self._open.remaining if self._open is not None else 0) + len(self._unread())
 
     def _names(self) -> list[str]:
         return file_names(folder_of(self._root, self._tp), self._rule, self._known)
@@ -164,9 +164,9 @@ class FolderReader:
     def _path(self, name: str) -> Path:
         return folder_of(self._root, self._tp) / name
 
-    def _lost(self, what: str) -> None:
+    def _report_loss(self, what: str) -> None:
         if self._fail_on_data_loss:
-            raise DataLostError(what, where=str(folder_of(self._root, self._tp)), fix=GO_ON)
+            raise DataLostError(what, where=str(folder_of(self._root, self._tp)), fix=DATA_LOSS_FIX)
         log.warning("%s", what, extra={"action": "data-lost", **self._tp._asdict()})
 
 

@@ -1,4 +1,4 @@
-"""A root folder's topics, their partitions and files: what is there, and what of it must not be.
+"""The layout of a root folder: its topics, their partitions and files, and checks of the rules they must keep.
 
 Rule: a file is complete when it appears (write it under a name that begins with "." or "_" and rename it), appears
 behind the files that were there, and never changes.
@@ -11,12 +11,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.records import TopicPartition
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.file_rows import RowFile
 from understudy_pipeline.inputs.json_lines import JsonLines, check_json_rule
 from understudy_pipeline.inputs.parquet_files import ParquetRows, check_schema
 from understudy_pipeline.inputs.protocol import InputError, UnknownTopicError
+from understudy_pipeline.inputs.records import TopicPartition
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 from understudy_shared.printable import printable
 
@@ -25,18 +25,18 @@ PARQUET = ".parquet"
 
 
 class FileTooShortError(Exception):
-    """A file ends before a row that it is known to have had."""
+    """A file ends before a row that was read from it earlier."""
 
 
 class FilePlace(NamedTuple):
-    """Before a row of a file. The name is "" before every file."""
+    """A position just before a row of a file. The name "" is the position before every file."""
 
     name: str
     row: int
 
 
-def place_behind(offset: str) -> FilePlace | None:
-    """Behind the row that an offset names; None for an offset that files do not have."""
+def place_after(offset: str) -> FilePlace | None:
+    """The place behind the row that an offset names. None if it is not an offset of a file."""
     if not offset:
         return FilePlace("", 0)
     name, colon, index = offset.rpartition(":")
@@ -44,11 +44,11 @@ def place_behind(offset: str) -> FilePlace | None:
 
 
 def count_partitions(root: Path, topic: str) -> int:
-    """Of one topic. Raises UnknownTopicError, SettingsError and InputError."""
+    """How many partitions a topic has. Raises UnknownTopicError, SettingsError and InputError."""
     folder = root / topic
     if not folder.is_dir():
         there = sorted(each.name for each in _entries(root) if each.is_dir()) if root.is_dir() else []
-        fix = f"There are: {printable(', '.join(there[:20]))}" if there else "Make a folder of that name there"
+        fix = f"There are: {printable(', '.join(there[:20]))}" if there else "Create a folder of that name there"
         raise UnknownTopicError(f"there is no folder '{topic}'", where=str(root), fix=fix)
     entries = _entries(folder)
     folders = {entry.name for entry in entries if entry.is_dir()}
@@ -64,15 +64,15 @@ def count_partitions(root: Path, topic: str) -> int:
 
 
 def folder_of(root: Path, tp: TopicPartition) -> Path:
-    """Where a partition's files are. Partition 0 of a topic that has no folders is the topic's own."""
+    """The folder of a partition's files. Partition 0 of a topic without partition folders is in the topic's folder."""
     folder = root / tp.topic / str(tp.partition)
     return folder if tp.partition or folder.is_dir() else folder.parent
 
 
 def file_names(folder: Path, rule: TimestampRule, known: Collection[str] = ()) -> list[str]:
-    """In the order in which they are read. Raises SettingsError for what is no file of records, and InputError.
+    """A folder's files in reading order. Raises SettingsError for a file that cannot hold records, and InputError.
 
-    Those that are `known` are not looked at again.
+    Files that are `known` are not checked again.
     """
     names = sorted(entry.name for entry in _entries(folder) if not entry.is_dir())
     if names == known:
@@ -80,7 +80,7 @@ def file_names(folder: Path, rule: TimestampRule, known: Collection[str] = ()) -
     for name in set(names).difference(known):
         if not name.endswith((*JSON_LINES, PARQUET)) or not _is_text(name):
             raise SettingsError(
-                f"'{printable(name)}' is no file of records",
+                f"'{printable(name)}' is not a file of records",
                 where=str(folder),
                 fix="Records are in .jsonl, .json or .parquet files; hide others by a name that begins with '.' or '_'",
             )
@@ -90,7 +90,7 @@ def file_names(folder: Path, rule: TimestampRule, known: Collection[str] = ()) -
 
 
 def check_file(path: Path, rule: TimestampRule) -> None:
-    """Raises SettingsError for a file that is not as it should be, as far as its schema tells, and InputError."""
+    """Check the schema of a Parquet file. Raises SettingsError if it does not fit, and InputError."""
     if path.name.endswith(PARQUET):
         try:
             check_schema(path, rule)
@@ -101,10 +101,10 @@ def check_file(path: Path, rule: TimestampRule) -> None:
 
 
 def open_rows(path: Path, rule: TimestampRule, *, index: int = 0) -> RowFile:
-    """A file from its row `index` on, which may be its end.
+    """Open a file at row `index`, which may be its end.
 
-    Raises FileNotFoundError, FileTooShortError, SettingsError for a file that cannot be read as what it is, and
-    InputError when the file system refuses.
+    Raises FileNotFoundError, FileTooShortError, SettingsError for a file that does not have the format of its name, and
+    InputError if the file system fails.
     """
     try:
         opened: RowFile = ParquetRows(path, rule) if path.name.endswith(PARQUET) else JsonLines(path, rule)
@@ -124,15 +124,15 @@ def open_rows(path: Path, rule: TimestampRule, *, index: int = 0) -> RowFile:
 
 
 def unreadable(path: Path, error: OSError) -> InputError:
-    """What an error of the file system means."""
+    """The InputError for an error of the file system."""
     why = error.strerror or str(error)
     return InputError(f"cannot be read: {why}", where=str(path), fix="Check that it is there and may be read from here")
 
 
-def complaint(names: Sequence[str], known: Sequence[str], at: FilePlace, *, is_finished: bool) -> str | None:
-    """What is wrong with a folder that has these names now and had `known` before; None when nothing is.
+def find_violation(names: Sequence[str], known: Sequence[str], at: FilePlace, *, is_finished: bool) -> str | None:
+    """Which rule a folder breaks that has `names` now and had `known` before. None if it breaks none.
 
-    Files up to the one at `at` were read, and that one to its end if `is_finished`.
+    Files before the one at `at` were read, and that one was read to its end if `is_finished`.
     """
     if names == known:
         return None

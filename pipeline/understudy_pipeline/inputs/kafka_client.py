@@ -1,8 +1,8 @@
-"""A librdkafka consumer for records and one for questions: deadlines, errors told as ours, log lines kept off stderr.
+"""Two librdkafka consumers, one for records and one for queries, with deadlines, our errors, and logs kept off stderr.
 
-A broker answers what comes over one connection in turn, so a question would wait for the fetch under way, which itself
-waits for records. Neither consumer joins a group. Rule: a question is one request to each broker, however many
-partitions it is about.
+A broker answers the requests of one connection in order. On the same connection a query would wait for the fetch under
+way, which itself waits for records. Neither consumer joins a group. Rule: a query is one request to each broker, for
+any number of partitions.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin._metadata import ClusterMetadata
 
-from understudy_pipeline.aligned.records import TopicPartition
-from understudy_pipeline.inputs.kafka_codes import NO_BROKER, NO_TOPIC, NOT_LET_IN
+from understudy_pipeline.inputs.kafka_codes import ACCESS_REFUSED, NO_BROKER, NO_TOPIC
 from understudy_pipeline.inputs.protocol import InputError
+from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.errors import SettingsError
 from understudy_shared.masking import HIDDEN, masked, masked_text
 
 log = logging.getLogger(__name__)
 
 EARLIEST, LATEST = -2, -1
-"""Asked of the broker in place of a time (ListOffsets). LATEST is the last stable offset when `read_committed`."""
+"""Special timestamps of ListOffsets. LATEST is the last stable offset with `read_committed`."""
 
 BEGINNING = -2
-"""To be assigned at: wherever the log begins by then."""
+"""The offset to assign for the beginning of a log, wherever that is by then."""
 
-_AT_ONCE = 1_000
-"""Messages made in one call, for which no other thread runs Python: the planner's answers to Spark wait so long."""
+_MAX_CONSUME = 1_000
+"""Most messages per `consume` call. It holds the interpreter lock, and the planner's answers to Spark wait for that."""
 
-_LEADERS_S = 1.0
+_FIND_LEADERS_TIMEOUT_S = 1.0
 
 _SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|pem|jaas|oauthbearer|credential|sasl\.username")
 
 
 class KafkaClient:
-    """Starts to connect when it is made. One thread uses it at a time."""
+    """Starts connecting at construction. Not thread-safe."""
 
     def __init__(self, server: str, properties: Mapping[str, str]) -> None:
         self.server = server
-        self._complaint: str | None = None
+        self._connection_error: str | None = None
         self._reason = ""
         self._properties = {**properties, "error_cb": self._on_error}
         self._consumer = _consumer(self._properties)
-        self._made_asker: Consumer | None = None
-        self._led: set[str] = set()
-        """Topics whose leaders the consumer for records knows."""
+        self._opened_query_consumer: Consumer | None = None
+        self._topics_with_leaders: set[str] = set()
+        """Topics whose partition leaders the record consumer knows."""
 
     def messages(self, count: int, *, wait_s: float) -> list[Message]:
-        """Up to `count` records and events. Waits for the first only: `consume` alone would wait for the last."""
+        """Up to `count` records and events. Waits for the first one only; a plain `consume` would wait for the last."""
         first = self._consumer.poll(max(wait_s, 0))
         messages = [] if first is None else [first]
-        while messages and (room := min(count - len(messages), _AT_ONCE)) > 0:
+        while messages and (room := min(count - len(messages), _MAX_CONSUME)) > 0:
             found = self._consumer.consume(room, 0)
             messages += found
             if len(found) < room:
@@ -64,144 +64,146 @@ class KafkaClient:
         return messages
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets, and no others."""
+        """Read exactly these partitions, from these offsets."""
         self._find_leaders({partition.topic for partition in offsets})
         self._consumer.assign([KafkaPartition(*partition, offset) for partition, offset in offsets.items()])
 
     def unassign(self) -> None:
-        """Read nothing any more; what was read ahead is dropped."""
+        """Stop reading, and drop what the client read ahead."""
         self._consumer.unassign()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """What was read ahead of them is dropped; resuming goes on behind the last record that was handed out."""
+        """Stop reading partitions, and drop what is read ahead. `resume` continues behind the last returned record."""
         if paused := [KafkaPartition(*partition) for partition in partitions]:
             self._consumer.pause(paused)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read them again."""
+        """Continue reading partitions."""
         if resumed := [KafkaPartition(*partition) for partition in partitions]:
             self._consumer.resume(resumed)
 
     def offsets(
         self, partitions: Collection[TopicPartition], which: int, *, timeout_ms: int
     ) -> dict[TopicPartition, int]:
-        """Where logs begin (`EARLIEST`) or end (`LATEST`). Raises InputError, also when one of them is not told."""
-        answers = self._ask(partitions, which, timeout_ms)
+        """Where logs begin (`EARLIEST`) or end (`LATEST`). Raises InputError, also if the answer for one is missing."""
+        answers = self._list_offsets(partitions, which, timeout_ms)
         for answer in answers:
             if answer.error is not None:
                 name = TopicPartition(answer.topic, answer.partition)
-                raise self.away(f"where {name} begins and ends is not told", KafkaException(answer.error))
+                raise self.unreachable_error(f"no answer where {name} begins and ends", KafkaException(answer.error))
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
     def known_ends(self, partitions: Collection[TopicPartition], *, timeout_ms: int) -> dict[TopicPartition, int]:
-        """Of the logs whose leaders answer. Raises InputError when none does."""
-        answers = self._ask(partitions, LATEST, timeout_ms)
-        return {TopicPartition(told.topic, told.partition): told.offset for told in answers if told.error is None}
+        """Ends of the logs whose leaders answer. Raises InputError if no broker answers."""
+        answers = self._list_offsets(partitions, LATEST, timeout_ms)
+        return {TopicPartition(end.topic, end.partition): end.offset for end in answers if end.error is None}
 
     def _find_leaders(self, topics: Set[str]) -> None:
-        """librdkafka itself looks for the leaders of topics that it does not know once a second: for that long
-        nothing would come at first. A broker that does not answer is told by what is assigned.
+        """Find the leaders of new topics at once: librdkafka itself looks only once a second, which would delay the
+        first records. If no broker answers, reading the assigned partitions reports it.
         """
         with suppress(KafkaException):
-            for topic in topics - self._led:
-                self._consumer.list_topics(topic, timeout=_LEADERS_S)
-                self._led.add(topic)
+            for topic in topics - self._topics_with_leaders:
+                self._consumer.list_topics(topic, timeout=_FIND_LEADERS_TIMEOUT_S)
+                self._topics_with_leaders.add(topic)
 
-    def _ask(self, partitions: Collection[TopicPartition], which: int, timeout_ms: int) -> list[KafkaPartition]:
+    def _list_offsets(
+        self, partitions: Collection[TopicPartition], which: int, timeout_ms: int
+    ) -> list[KafkaPartition]:
         asked = [KafkaPartition(*partition, which) for partition in partitions]
         try:
-            answers = self._asker.offsets_for_times(asked, timeout=timeout_ms / 1000) if asked else []
+            answers = self._query_consumer.offsets_for_times(asked, timeout=timeout_ms / 1000) if asked else []
         except KafkaException as error:
-            self._hear()
-            raise self.away("where its logs begin and end is not told", error) from error
-        self._complaint = None
+            self._poll_errors()
+            raise self.unreachable_error("no answer where its logs begin and end", error) from error
+        self._connection_error = None
         return answers
 
     def partition_count(self, topic: str, *, timeout_ms: int) -> int:
-        """0 when there is no such topic. Raises InputError."""
+        """How many partitions a topic has, 0 if it does not exist. Raises InputError."""
         found = self._metadata(topic, timeout_ms).topics[topic]
         if found.error is not None and found.error.code() not in NO_TOPIC:
-            raise self.away(f"topic '{topic}' cannot be read", KafkaException(found.error))
+            raise self.unreachable_error(f"topic '{topic}' cannot be read", KafkaException(found.error))
         return len(found.partitions)
 
     def topics(self, *, timeout_ms: int) -> list[str]:
-        """Names of all that may be seen, sorted; none of Kafka's own. Raises InputError."""
+        """All topics that this client may see, sorted, without Kafka's internal ones. Raises InputError."""
         return sorted(name for name in self._metadata(None, timeout_ms).topics if not name.startswith("__"))
 
-    def away(self, what: str, error: KafkaException | None = None) -> InputError:
-        """To be raised for a server that does not answer, with what librdkafka last said about it."""
+    def unreachable_error(self, what: str, error: KafkaException | None = None) -> InputError:
+        """The error for a cluster that does not answer, with librdkafka's last reason. The caller raises it."""
         reasons = [_text(error)] if error is not None else []
         if self._reason and self._reason not in reasons:
             reasons.append(self._reason)
         return InputError(
             f"{what}: {'; '.join(reasons)}" if reasons else what,
             where=f"Kafka at {masked(self.server)}",
-            fix="Check that the broker runs and can be reached from here; a query that runs tries again by itself",
+            fix="Check that the broker runs and can be reached from here; a running query retries by itself",
         )
 
-    def take_complaint(self) -> InputError | None:
-        """Once for each time that librdkafka said that no server can be reached."""
-        complaint, self._complaint = self._complaint, None
-        return None if complaint is None else self.away(complaint)
+    def take_connection_error(self) -> InputError | None:
+        """The error if librdkafka reported since the last call that no broker can be reached."""
+        connection_error, self._connection_error = self._connection_error, None
+        return None if connection_error is None else self.unreachable_error(connection_error)
 
     def close(self) -> None:
-        """Needs no answer of the server."""
+        """Close both consumers. Does not wait for the brokers."""
         self._consumer.close()
-        if self._made_asker is not None:
-            self._made_asker.close()
+        if self._opened_query_consumer is not None:
+            self._opened_query_consumer.close()
 
     @property
-    def _asker(self) -> Consumer:
-        if self._made_asker is None:
-            self._made_asker = _consumer(self._properties)
-        return self._made_asker
+    def _query_consumer(self) -> Consumer:
+        if self._opened_query_consumer is None:
+            self._opened_query_consumer = _consumer(self._properties)
+        return self._opened_query_consumer
 
-    def _hear(self) -> None:
-        """Why nothing was answered: calls `_on_error`. It is assigned nothing, so that no record can come."""
-        self._asker.poll(0)
+    def _poll_errors(self) -> None:
+        """Let librdkafka call `_on_error` with the reason. This consumer has no partitions, so no record is lost."""
+        self._query_consumer.poll(0)
 
     def _metadata(self, topic: str | None, timeout_ms: int) -> ClusterMetadata:
         timeout_s = timeout_ms / 1000
         try:
-            # A consumer asks about a topic without making it.
+            # A consumer's metadata request does not create the topic.
             found: ClusterMetadata = (
-                self._asker.list_topics(timeout=timeout_s)
+                self._query_consumer.list_topics(timeout=timeout_s)
                 if topic is None
-                else self._asker.list_topics(topic, timeout=timeout_s)
+                else self._query_consumer.list_topics(topic, timeout=timeout_s)
             )
         except KafkaException as error:
-            self._hear()
-            raise self.away("its topics are not told", error) from error
+            self._poll_errors()
+            raise self.unreachable_error("no answer about its topics", error) from error
         return found
 
     def _on_error(self, error: KafkaError) -> None:
-        """Called within `poll`."""
+        """librdkafka's error callback. It runs inside `poll`."""
         if error.code() == NO_BROKER:
-            self._complaint = "no broker can be reached"
+            self._connection_error = "no broker can be reached"
             return
         self._reason = error.str()
-        if error.code() in NOT_LET_IN:
-            self._complaint = "no broker lets us in"
+        if error.code() in ACCESS_REFUSED:
+            self._connection_error = "the brokers refuse access"
 
 
 def check_properties(properties: Mapping[str, str]) -> None:
-    """Names, values, and files that they name; without servers, so that nothing is connected. Raises SettingsError."""
+    """Check property names and values, and the files they name. Connects to nothing. Raises SettingsError."""
     _consumer(properties).close()
 
 
 def _consumer(properties: Mapping[str, Any]) -> Consumer:
     try:
-        return Consumer({**properties, "logger": _Lines()})
+        return Consumer({**properties, "logger": _DebugLog()})
     except KafkaException as error:
         raise SettingsError(
-            f"Kafka's client refuses its properties: {_safe_text(error, properties)}",
+            f"the Kafka client refuses its properties: {_safe_text(error, properties)}",
             where="options kafka and kafka.*",
-            fix="They are librdkafka's (its CONFIGURATION.md), not the Java client's",
+            fix="Use librdkafka's properties (its CONFIGURATION.md), not the Java client's",
         ) from None
 
 
-class _Lines:
-    """librdkafka's own log. It says each reconnect as an error; what matters of it is in our errors."""
+class _DebugLog:
+    """Sends librdkafka's log to our debug log. It logs every reconnect as an error; our errors have what matters."""
 
     def log(self, level: int, text: str, *arguments: object) -> None:
         log.debug(text, *arguments, extra={"librdkafka_level": level})

@@ -1,4 +1,4 @@
-"""Which of librdkafka's many errors mean the same to a reader. Its own codes begin with an underscore in Python."""
+"""Groups librdkafka's error codes by what they mean to a reader. Its own codes begin with an underscore in Python."""
 # ruff: noqa: SLF001
 
 from __future__ import annotations
@@ -6,17 +6,18 @@ from __future__ import annotations
 from confluent_kafka import KafkaError
 
 END_OF_LOG = KafkaError._PARTITION_EOF
-"""No error: a fetch met the end of its partition."""
+"""Not an error: a fetch reached the end of its partition (an end-of-partition event)."""
 
 NO_BROKER = KafkaError._ALL_BROKERS_DOWN
 
-NOT_LET_IN = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE})
-"""Whatever one tries: wrong secrets, wrong names."""
+ACCESS_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE})
+"""Errors that trying another broker does not mend: wrong credentials, wrong host names."""
 
 NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})
 
 OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE})
-"""A position that the log does not have."""
+"""The position is not in the log."""
 
 IGNORED = frozenset({END_OF_LOG, KafkaError.GROUP_AUTHORIZATION_FAILED})
-"""No failure to read. The client asks for its group's coordinator, which not every account may, and joins no group."""
+"""Errors that do not affect reading. The client looks up a group coordinator although it joins no group; some accounts
+may not do that."""

@@ -1,65 +1,62 @@
-"""Reads ahead on one Kafka cluster: a consumer that is assigned by hand, paused and resumed as the planner wants.
+"""Reads ahead on one Kafka cluster with a manually assigned consumer, paused and resumed as the planner needs.
 
-Rule: a position is this module's own and nobody else's. What is gone there is an error with its numbers, and what
-failed there is read again from the same one; the client's and the broker's ways to choose another are switched off.
+Rule: only this module decides positions. A lost position is an error that names its offsets, and a failed read is
+retried from the same position. The ways of client and broker to pick another position are switched off.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException, Message
 
-from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
 from understudy_pipeline.inputs.kafka_client import EARLIEST, LATEST, KafkaClient
 from understudy_pipeline.inputs.kafka_codes import END_OF_LOG, IGNORED, OUT_OF_RANGE
-from understudy_pipeline.inputs.kafka_losses import tell_loss, unknown_topic, what_is_lost
-from understudy_pipeline.inputs.kafka_places import Place, end_cursor, next_offset
-from understudy_pipeline.inputs.kafka_rows import partition_of, sort_out, to_chunk
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
+from understudy_pipeline.inputs.kafka_losses import describe_loss, report_loss, unknown_topic
+from understudy_pipeline.inputs.kafka_positions import FetchPosition, end_cursor, next_offset
+from understudy_pipeline.inputs.kafka_rows import group_messages, partition_of, to_chunk
 from understudy_pipeline.inputs.protocol import Fetched, InputError
-
-if TYPE_CHECKING:
-    from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
 FETCH_RECORDS = 10_000
-"""Most that is taken from librdkafka in one turn."""
+"""Most records that one fetch takes from librdkafka."""
 
-HUNGRY_ASK_MS = 200
-"""Ends of logs are asked for again after this long while a wanted partition brings nothing: someone waits for it."""
+STARVED_QUERY_MS = 200
+"""Interval of end queries while a wanted partition brings no records: the planner may wait for its lag."""
 
-ASK_MS = 1_000
-"""The same while every wanted partition has records: for the metrics."""
+ENDS_QUERY_MS = 1_000
+"""Interval of end queries while every wanted partition brings records: only metrics need the lag then."""
 
-QUEUED_MS = 20
-"""An end that a fetch met may be known for this long before its turn began, and is still an answer of that turn."""
+FRESH_EVENT_MS = 20
+"""Longest time that an end-of-partition event may have been queued before this fetch began and still count as fresh."""
 
-LONGEST_ASK_MS = 1_000
-"""For an answer about ends. Records wait meanwhile, so after a slow one nobody asks for four times as long."""
+ENDS_QUERY_TIMEOUT_MS = 1_000
+"""Timeout of an end query. Records wait meanwhile, so a slow query is followed by a pause of four times its length."""
 
 
 class KafkaInput:
-    """One consumer, made at the first call."""
+    """Reads ahead with one client, which is created by the first call."""
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
-        self._made: KafkaClient | None = None
-        self._places: dict[TopicPartition, Place] = {}
+        self._opened_client: KafkaClient | None = None
+        self._positions: dict[TopicPartition, FetchPosition] = {}
         self._assigned = True
-        """Whether the consumer reads from `_places`; after errors and seeks it has to be told."""
-        self._flowing: set[TopicPartition] = set()
-        self._hungry = False
-        """Whether a partition was wanted in the last turn that brought nothing."""
-        self._asked_s = 0.0
-        self._ask_rest_s = 0.0
+        """Whether the consumer is assigned at `_positions`. Errors and seeks reset this."""
+        self._fetching: set[TopicPartition] = set()
+        self._is_starved = False
+        """Whether a partition that the last fetch wanted brought no records."""
+        self._queried_s = 0.0
+        self._query_pause_s = 0.0
         self._silent_since_s: float | None = None
-        """Since when questions have had no answer."""
-        self._emptied_s = 0.0
+        """Since when end queries have had no answer."""
+        self._queue_empty_s = 0.0
         """When librdkafka's queue was last seen empty."""
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
-        """Partitions of each topic, now; no topic is made by asking. Raises UnknownTopicError."""
+        """Partitions of each topic, now. Does not create topics. Raises UnknownTopicError."""
         counts = {name: self._client.partition_count(name, timeout_ms=timeout_ms) for name in self._config.topics}
         missing = [name for name, count in counts.items() if count == 0]
         if missing:
@@ -69,143 +66,153 @@ class KafkaInput:
     def first_cursors(
         self, partitions: Sequence[TopicPartition], *, timeout_ms: int
     ) -> Mapping[TopicPartition, Cursor]:
-        """At the ends of the logs, as they are now."""
+        """Cursors at the current ends of the logs."""
         ends = self._client.offsets(partitions, LATEST, timeout_ms=timeout_ms)
         return {partition: end_cursor(end) for partition, end in ends.items()}
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
-        """Go on behind these. Raises DataLostError when a log begins behind a cursor (that it ends before one: when
-        the broker says so, from `fetch`).
+        """Continue behind these cursors. Raises DataLostError if a log begins behind its cursor. If a log ends before
+        its cursor, `fetch` raises it once the broker refuses the position.
         """
         lows = self._client.offsets(cursors.keys(), EARLIEST, timeout_ms=timeout_ms)
-        places: dict[TopicPartition, Place] = {}
+        places: dict[TopicPartition, FetchPosition] = {}
         for partition, cursor in cursors.items():
             low = lows[partition]
             position = next_offset(cursor)
             if position is not None and position < low:
-                self._tell_loss(partition, f"{what_is_lost(position, low=low, end=position)}")
-            places[partition] = Place(low if position is None else max(position, low))
-        self._places.update(places)
+                self._report_loss(partition, f"{describe_loss(position, low=low, end=position)}")
+            places[partition] = FetchPosition(low if position is None else max(position, low))
+        self._positions.update(places)
         self._assigned = False
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
-        """Up to so many records of each. Comes back early, with lags alone, when ends of logs were told."""
+        """Up to so many records of each partition. Returns early, with lags only, if ends of logs became known."""
         began_s = time.monotonic()
         self._assign()
-        self._flow({partition for partition, count in wanted.items() if self._places[partition].holds < count})
-        ends = self._ask_ends()
-        is_ready = bool(ends) or any(self._places[partition].holds for partition, count in wanted.items() if count)
-        # No more than one partition may take: what is held of each then stays below what was wanted of one.
-        count = max([1, *(min(wanted[partition], FETCH_RECORDS) for partition in self._flowing)])
+        self._fetch_only(
+            {partition for partition, count in wanted.items() if self._positions[partition].buffered_records < count}
+        )
+        ends = self._query_ends()
+        is_ready = bool(ends) or any(
+            self._positions[partition].buffered_records for partition, count in wanted.items() if count
+        )
+        # Take no more than the least wanted count of one partition, so that no partition buffers more than was wanted.
+        count = max([1, *(min(wanted[partition], FETCH_RECORDS) for partition in self._fetching)])
         wait_s = 0 if is_ready else began_s + timeout_ms / 1000 - time.monotonic()
         messages = self._client.messages(count, wait_s=wait_s)
-        records, events = sort_out(messages)
+        records, events = group_messages(messages)
         for partition, found in records.items():
-            self._places[partition].hold(self._chunk(partition, found))
-        ends.update(self._ends_met(events, began_s=began_s, is_emptied=len(messages) < count))
-        chunks = [chunk for partition, limit in wanted.items() for chunk in self._places[partition].take(limit)]
-        self._judge(events, is_silent=not messages and not ends, is_empty=not chunks)
-        self._hungry = len({chunk.partition for chunk in chunks}) < len(wanted)
-        return Fetched(chunks, {partition: self._places[partition].lag(end) for partition, end in ends.items()})
+            self._positions[partition].buffer(self._chunk(partition, found))
+        ends.update(self._fresh_ends(events, began_s=began_s, is_emptied=len(messages) < count))
+        chunks = [chunk for partition, limit in wanted.items() for chunk in self._positions[partition].take(limit)]
+        self._raise_failures(events, is_silent=not messages and not ends, is_empty=not chunks)
+        self._is_starved = len({chunk.partition for chunk in chunks}) < len(wanted)
+        return Fetched(chunks, {partition: self._positions[partition].lag(end) for partition, end in ends.items()})
 
     def close(self) -> None:
         """Does not wait for the broker."""
-        if self._made is not None:
-            self._made.close()
-            self._made = None
+        if self._opened_client is not None:
+            self._opened_client.close()
+            self._opened_client = None
 
     @property
     def _client(self) -> KafkaClient:
-        if self._made is None:
-            self._made = KafkaClient(self._config.server, self._config.client_properties)
-        return self._made
+        if self._opened_client is None:
+            self._opened_client = KafkaClient(self._config.server, self._config.client_properties)
+        return self._opened_client
 
     def _chunk(self, partition: TopicPartition, messages: Sequence[Message]) -> Chunk:
         return to_chunk(partition, messages, self._config.timestamp, include_headers=self._config.include_headers)
 
     def _assign(self) -> None:
         if not self._assigned:
-            self._client.assign({partition: place.ahead for partition, place in self._places.items()})
-            self._client.resume(self._places)  # pauses outlive an assignment
-            self._flowing = set(self._places)
-            self._emptied_s = time.monotonic()
+            self._client.assign({partition: place.ahead for partition, place in self._positions.items()})
+            self._client.resume(self._positions)  # pauses survive an assignment
+            self._fetching = set(self._positions)
+            self._queue_empty_s = time.monotonic()
             self._assigned = True
 
-    def _flow(self, partitions: set[TopicPartition]) -> None:
-        """Fetch these and no others: those that are wanted and of which too little is held."""
-        self._client.pause(self._flowing - partitions)
-        self._client.resume(partitions - self._flowing)
-        self._flowing = partitions
+    def _fetch_only(self, partitions: set[TopicPartition]) -> None:
+        """Resume these partitions and pause all others."""
+        self._client.pause(self._fetching - partitions)
+        self._client.resume(partitions - self._fetching)
+        self._fetching = partitions
 
-    def _ask_ends(self) -> dict[TopicPartition, int]:
-        """Ends of all logs when it is time to ask; empty when it is not, and when nothing is answered."""
+    def _query_ends(self) -> dict[TopicPartition, int]:
+        """Ends of all logs if a query is due and answered, else empty."""
         now_s = time.monotonic()
-        every_s = (HUNGRY_ASK_MS if self._hungry else ASK_MS) / 1000
-        if not self._places or now_s - self._asked_s < max(every_s, self._ask_rest_s):
+        every_s = (STARVED_QUERY_MS if self._is_starved else ENDS_QUERY_MS) / 1000
+        if not self._positions or now_s - self._queried_s < max(every_s, self._query_pause_s):
             return {}
         ends: dict[TopicPartition, int] = {}
-        timeout_ms = min(LONGEST_ASK_MS, self._config.request_timeout_ms)
+        timeout_ms = min(ENDS_QUERY_TIMEOUT_MS, self._config.request_timeout_ms)
         try:
-            ends = self._client.known_ends(self._places.keys(), timeout_ms=timeout_ms)
+            ends = self._client.known_ends(self._positions.keys(), timeout_ms=timeout_ms)
             self._silent_since_s = None
         except InputError:
             self._silent_since_s = now_s if self._silent_since_s is None else self._silent_since_s
-        self._asked_s = time.monotonic()
-        self._ask_rest_s = 4 * (self._asked_s - now_s)
+        self._queried_s = time.monotonic()
+        self._query_pause_s = 4 * (self._queried_s - now_s)
         return ends
 
-    def _ends_met(self, events: Iterable[Message], *, began_s: float, is_emptied: bool) -> dict[TopicPartition, int]:
-        """Ends that fetches met in this turn. One that was queued for longer, or before records, is none by now."""
-        is_fresh = is_emptied and began_s - self._emptied_s < QUEUED_MS / 1000
+    def _fresh_ends(self, events: Iterable[Message], *, began_s: float, is_emptied: bool) -> dict[TopicPartition, int]:
+        """Ends of logs by the end-of-partition events of this fetch.
+
+        An end-of-partition event that is stale, or was followed by records, is ignored. An event is fresh if the queue
+        is empty now and was empty just before this fetch: then it cannot have waited in between.
+        """
+        is_fresh = is_emptied and began_s - self._queue_empty_s < FRESH_EVENT_MS / 1000
         if is_emptied:
-            self._emptied_s = time.monotonic()
+            self._queue_empty_s = time.monotonic()
         met: dict[TopicPartition, int] = {}
         for event in events:
             if _code(event) == END_OF_LOG and (offset := event.offset()) is not None:
-                place = self._places[partition_of(event)]
-                place.end(offset)
+                place = self._positions[partition_of(event)]
+                place.mark_end(offset)
                 if is_fresh and offset >= place.ahead:
                     met[partition_of(event)] = offset
         return met
 
-    def _judge(self, events: Iterable[Message], *, is_silent: bool, is_empty: bool) -> None:
-        """Raise what went wrong, unless there are records to hand out: it will go wrong again from the same place."""
+    def _raise_failures(self, events: Iterable[Message], *, is_silent: bool, is_empty: bool) -> None:
+        """Raise the error of a failed read, unless there are records to return: the next fetch meets it again."""
         failed = [event for event in events if _code(event) not in IGNORED]
         self._assigned = self._assigned and not failed
-        complaint = self._client.take_complaint()
+        connection_error = self._client.take_connection_error()
         if not is_silent:
             self._silent_since_s = None
         if not is_empty:
             return
         if gone := {partition_of(event) for event in failed if _code(event) in OUT_OF_RANGE}:
-            self._lost(gone)
+            self._handle_out_of_range(gone)
         elif failed:
-            raise self._client.away(f"{partition_of(failed[0])} cannot be read", KafkaException(failed[0].error()))
+            raise self._client.unreachable_error(
+                f"{partition_of(failed[0])} cannot be read", KafkaException(failed[0].error())
+            )
         elif is_silent:
-            self._judge_silence(complaint)
+            self._check_silence(connection_error)
 
-    def _judge_silence(self, complaint: InputError | None) -> None:
-        """No broker can be reached, or they hang."""
-        if complaint is not None:
-            raise complaint
+    def _check_silence(self, connection_error: InputError | None) -> None:
+        """Raise InputError if no broker can be reached, or if they have hung for `request_timeout_ms`."""
+        if connection_error is not None:
+            raise connection_error
         if self._silent_since_s is not None:
             silent_ms = (time.monotonic() - self._silent_since_s) * 1000
             if silent_ms >= self._config.request_timeout_ms:
-                raise self._client.away(f"there was no answer for {silent_ms / 1000:.1f} s")
+                raise self._client.unreachable_error(f"no answer for {silent_ms / 1000:.1f} s")
 
-    def _lost(self, gone: set[TopicPartition]) -> None:
-        """The broker refused these positions. Raises DataLostError, or goes on at what is left."""
+    def _handle_out_of_range(self, gone: set[TopicPartition]) -> None:
+        """The broker refused these positions. Raises DataLostError, or continues at what is left."""
         timeout_ms = self._config.request_timeout_ms
         lows = self._client.offsets(gone, EARLIEST, timeout_ms=timeout_ms)
         ends = self._client.offsets(gone, LATEST, timeout_ms=timeout_ms)
         for partition in gone:
-            lost = what_is_lost(self._places[partition].ahead, low=lows[partition], end=ends[partition])
+            lost = describe_loss(self._positions[partition].ahead, low=lows[partition], end=ends[partition])
             if lost is not None:
-                self._tell_loss(partition, lost)
-                self._places[partition] = Place(lows[partition])
+                self._report_loss(partition, lost)
+                self._positions[partition] = FetchPosition(lows[partition])
 
-    def _tell_loss(self, partition: TopicPartition, lost: str) -> None:
-        tell_loss(partition, lost, self._config.server, is_error=self._config.fail_on_data_loss)
+    def _report_loss(self, partition: TopicPartition, lost: str) -> None:
+        report_loss(partition, lost, self._config.server, is_error=self._config.fail_on_data_loss)
 
 
 def _code(event: Message) -> int | None:

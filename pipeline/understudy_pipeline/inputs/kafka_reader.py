@@ -1,68 +1,67 @@
 """Reads planned ranges of partitions on an executor, with one consumer for the ranges of many batches.
 
-A range ends at an offset, not after a count: records between may have been removed by compaction, or never be seen
-(commit markers, aborted records).
+A range ends at an offset, not after a count of records: compaction may have removed some since, and commit markers and
+aborted records are never visible.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from confluent_kafka import KafkaException, Message
 
-from understudy_pipeline.aligned.records import TopicPartition
 from understudy_pipeline.inputs.kafka_client import BEGINNING, EARLIEST, LATEST, KafkaClient
 from understudy_pipeline.inputs.kafka_codes import END_OF_LOG, IGNORED, OUT_OF_RANGE
-from understudy_pipeline.inputs.kafka_losses import tell_loss, what_is_lost
-from understudy_pipeline.inputs.kafka_places import next_offset
-from understudy_pipeline.inputs.kafka_rows import sort_out, to_chunk
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
+from understudy_pipeline.inputs.kafka_losses import describe_loss, report_loss
+from understudy_pipeline.inputs.kafka_positions import next_offset
+from understudy_pipeline.inputs.kafka_rows import group_messages, to_chunk
 from understudy_pipeline.inputs.protocol import Range
-
-if TYPE_CHECKING:
-    from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.records import TopicPartition
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 16 << 20
-"""A batch of rows is handed out from either on."""
+"""A batch of rows is returned once it has either many records or bytes."""
 
-_NEVER_WAITS = {"fetch.wait.max.ms": "5"}
-"""What is planned is there already; a fetch that read ahead to the log's end would hold up that of the next range."""
+_SHORT_FETCH_WAIT = {"fetch.wait.max.ms": "5"}
+"""Planned records exist already. A long fetch at the log's end would delay the fetch of the next range."""
 
 _LOOK_S = 0.1
 _RETRY_S = 0.1
 
 
 class KafkaRangeReader:
-    """One consumer, made at the first range. A range is given up `request_timeout_ms` after the last that came."""
+    """Creates its consumer with the first range. A range fails `request_timeout_ms` after its last record arrived."""
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
-        self._made: KafkaClient | None = None
+        self._opened_client: KafkaClient | None = None
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """The range's records in batches. Of a range from the beginning, what retention took meanwhile is not missed:
-        a beginning is wherever the log begins.
+        """The range's records in batches. In a range from the beginning, records that retention removed since are not a
+        loss: the beginning is wherever the log begins.
         """
-        if self._made is None:
-            self._made = KafkaClient(self._config.server, {**self._config.client_properties, **_NEVER_WAITS})
+        if self._opened_client is None:
+            self._opened_client = KafkaClient(
+                self._config.server, {**self._config.client_properties, **_SHORT_FETCH_WAIT}
+            )
         try:
-            yield from _Reading(self._config, self._made, span).batches()
+            yield from _Reading(self._config, self._opened_client, span).batches()
         finally:
-            if self._made is not None:
-                self._made.unassign()
+            if self._opened_client is not None:
+                self._opened_client.unassign()
 
     def close(self) -> None:
         """Does not wait for the broker."""
-        if self._made is not None:
-            self._made.close()
-            self._made = None
+        if self._opened_client is not None:
+            self._opened_client.close()
+            self._opened_client = None
 
 
 class _Reading:
-    """Of one range."""
+    """The reading of one range."""
 
     def __init__(self, config: KafkaConfig, client: KafkaClient, span: Range) -> None:
         self._config = config
@@ -72,7 +71,7 @@ class _Reading:
         position = next_offset(span.start)
         self._position = BEGINNING if position is None else position
         self._ended = -1
-        """Where the broker said that the log ended."""
+        """Offset of the highest end-of-partition event."""
         self._deadline_s = 0.0
         self._failure: KafkaException | None = None
 
@@ -80,75 +79,77 @@ class _Reading:
         self._start()
         kept: list[Message] = []
         while not self._is_done:
-            kept += self._turn()
+            kept += self._poll()
             if kept and (self._is_done or len(kept) >= BATCH_RECORDS or sum(map(len, kept)) >= BATCH_BYTES):
                 yield self._rows(kept)
                 kept = []
-                self._progress()  # the time that Spark took for the batch is not the broker's
+                self._reset_deadline()  # Spark's time for the batch does not count against the broker
 
     @property
     def _is_done(self) -> bool:
-        """Nothing of the range can come any more: the log was read to behind its last record."""
+        """Whether the log was read to behind the range's last record."""
         return self._position > self._last or self._ended > self._last
 
     def _start(self) -> None:
         self._client.assign({self._partition: self._position})
-        self._progress()
+        self._reset_deadline()
 
-    def _progress(self) -> None:
+    def _reset_deadline(self) -> None:
         self._deadline_s = time.monotonic() + self._config.request_timeout_ms / 1000
 
-    def _turn(self) -> list[Message]:
-        """Records of the range that came next."""
-        records, events = sort_out(self._client.messages(BATCH_RECORDS, wait_s=_LOOK_S))
+    def _poll(self) -> list[Message]:
+        """The range's next records."""
+        records, events = group_messages(self._client.messages(BATCH_RECORDS, wait_s=_LOOK_S))
         came = records.get(self._partition, [])
         if came:
             self._position = (came[-1].offset() or 0) + 1
-            self._progress()
+            self._reset_deadline()
         for event in events:
-            self._judge(event)
+            self._handle_event(event)
         if not came and time.monotonic() > self._deadline_s:
             self._give_up()
         if self._position <= self._last + 1:
             return came
         return [message for message in came if (message.offset() or 0) <= self._last]
 
-    def _judge(self, event: Message) -> None:
+    def _handle_event(self, event: Message) -> None:
         error = event.error()
         if error is None:
             return
         if error.code() == END_OF_LOG:
             self._ended = max(self._ended, event.offset() or 0)
         elif error.code() in OUT_OF_RANGE:
-            self._lost()
+            self._handle_out_of_range()
         elif error.code() not in IGNORED:
             self._failure = KafkaException(error)
             time.sleep(_RETRY_S)
             self._client.assign({self._partition: self._position})
 
-    def _lost(self) -> None:
-        """The broker refused the position."""
+    def _handle_out_of_range(self) -> None:
+        """The broker refused the position. Raises DataLostError, or continues at what is left."""
         partitions, timeout_ms = [self._partition], self._config.request_timeout_ms
         low = self._client.offsets(partitions, EARLIEST, timeout_ms=timeout_ms)[self._partition]
         end = self._client.offsets(partitions, LATEST, timeout_ms=timeout_ms)[self._partition]
-        lost = what_is_lost(self._position, low=low, end=end)
+        lost = describe_loss(self._position, low=low, end=end)
         if lost is not None:
-            self._tell_loss(lost)
+            self._report_loss(lost)
             self._position = low if low > self._position else self._last + 1
         if not self._is_done:
             self._client.assign({self._partition: self._position})
 
     def _give_up(self) -> None:
-        """Nothing came for too long. A log that ends early would have had time to grow again after a restart."""
+        """No record came for `request_timeout_ms`: long enough for a log to grow again after its broker restarted."""
         if self._ended >= 0 and self._failure is None:
-            self._tell_loss(f"the log ends at offset {self._ended}, before the planned record {self._last}")
+            self._report_loss(f"the log ends at offset {self._ended}, before the planned record {self._last}")
             self._position = self._last + 1
             return
-        self._client.take_complaint()
-        raise self._client.away(f"{self._partition} gave no record up to offset {self._last}", self._failure)
+        self._client.take_connection_error()
+        raise self._client.unreachable_error(
+            f"{self._partition} gave no record up to offset {self._last}", self._failure
+        )
 
-    def _tell_loss(self, lost: str) -> None:
-        tell_loss(self._partition, lost, self._config.server, is_error=self._config.fail_on_data_loss)
+    def _report_loss(self, lost: str) -> None:
+        report_loss(self._partition, lost, self._config.server, is_error=self._config.fail_on_data_loss)
 
     def _rows(self, messages: list[Message]) -> pa.RecordBatch:
         rule, headers = self._config.timestamp, self._config.include_headers

@@ -1,4 +1,4 @@
-"""librdkafka's messages as Arrow columns. The hot path: what is done for each record is done by C, column by column."""
+"""Converts librdkafka's messages to Arrow columns. The hot path: per-record work runs in C, column by column."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 from numpy.typing import NDArray
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
-from understudy_pipeline.aligned.timestamps import END_TIME_MS, TimestampRule
+from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
+from understudy_pipeline.inputs.timestamps import END_TIME_MS, TimestampRule
 
 _HEADERS = ROW_SCHEMA.field("headers").type
 
 
-class Sorted(NamedTuple):
-    """What one look into librdkafka's queue brought."""
+class GroupedMessages(NamedTuple):
+    """Messages of one poll, grouped."""
 
     records: dict[TopicPartition, list[Message]]
-    """In log order."""
+    """Records of each partition, in log order."""
 
     events: list[Message]
-    """Ends of partitions, and errors."""
+    """End-of-partition events, and errors."""
 
 
-def sort_out(messages: list[Message]) -> Sorted:
-    """Records by their partition, apart from events. Records of one fetch follow each other, so runs are cut out."""
+def group_messages(messages: list[Message]) -> GroupedMessages:
+    """Group records by partition and separate events. Records of one fetch are adjacent, so whole runs are copied."""
     errors = list(map(Message.error, messages))
     events: list[Message] = []
-    if any(errors):  # comparing a KafkaError with None, as list.count does, ends in a SystemError
+    if any(errors):  # `list.count(None)` compares a KafkaError with None, which ends in a SystemError
         events = [message for message, error in zip(messages, errors, strict=True) if error is not None]
         messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
     records: dict[TopicPartition, list[Message]] = {}
@@ -40,18 +40,18 @@ def sort_out(messages: list[Message]) -> Sorted:
         starts = _run_starts(messages)
         for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
             records.setdefault(partition_of(messages[start]), []).extend(messages[start:end])
-    return Sorted(records, events)
+    return GroupedMessages(records, events)
 
 
 def partition_of(message: Message) -> TopicPartition:
-    """Of a record, or of an event about a partition."""
+    """The partition of a record or of an event."""
     return TopicPartition(message.topic() or "", message.partition() or 0)
 
 
 def to_chunk(
     partition: TopicPartition, messages: Sequence[Message], rule: TimestampRule, *, include_headers: bool
 ) -> Chunk:
-    """Of at least one record of one partition."""
+    """Convert at least one record of one partition."""
     keys = pa.array(list(map(Message.key, messages)), pa.binary())
     values = list(map(Message.value, messages))
     value_column = pa.array(values, pa.binary())
@@ -75,7 +75,7 @@ def to_chunk(
 
 
 def _run_starts(messages: list[Message]) -> list[int]:
-    """Indices where the partition or the topic is not that of the message before; 0 is one."""
+    """Indices at which a new partition or topic begins, 0 included."""
     numbers = np.fromiter(map(Message.partition, messages), np.int64, len(messages))
     topics = list(map(Message.topic, messages))
     changes = numbers[1:] != numbers[:-1]
@@ -89,7 +89,7 @@ def _times_ms(messages: Sequence[Message], values: list[bytes | None], rule: Tim
     if rule.field is not None:
         return pa.array([rule.time_ms(None, value) for value in values], pa.int64())
     times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
-    # A record has no time at -1 (before message format 1).
+    # The time is -1 before message format 1: such a record has none.
     return pa.array(times, mask=(times < 0) | (times >= END_TIME_MS))
 
 
@@ -99,5 +99,5 @@ def _lengths(column: pa.BinaryArray) -> NDArray[np.int64]:
 
 
 def _headers_bytes(headers: Any) -> int:
-    """Of a message's list of pairs, or None."""
+    """Bytes of a message's headers: a list of pairs, or None."""
     return sum(len(key.encode()) + len(value or b"") for key, value in headers or ())

@@ -1,4 +1,4 @@
-"""Parquet files: a row is a record, with the columns `value`, `key` if there are keys, and `timestamp`."""
+"""Reads Parquet files: a row is a record. Columns: `value`, optionally `key`, and `timestamp` unless it is a field."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.columns import times_in_values, within_years
 from understudy_pipeline.inputs.file_rows import FileRows
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 
 MAX_ROWS = 10_000
 MAX_BYTES = 8 << 20
-"""Decoded at once, by the mean size of the file's rows."""
+"""Most rows and bytes that are decoded at once. Bytes are estimated by the mean row size of the row group."""
 
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
 
 
 class ParquetRows:
-    """A file that is open. Raises OSError, and SettingsError for one that is not as it should be."""
+    """An open Parquet file. Raises OSError, and SettingsError for a file that is damaged or has the wrong columns."""
 
     def __init__(self, path: Path, rule: TimestampRule) -> None:
         self._rule = rule
@@ -42,7 +42,7 @@ class ParquetRows:
         self._rest: pa.RecordBatch | None = None
 
     @property
-    def ahead(self) -> int:
+    def remaining(self) -> int:
         return int(self._file.metadata.num_rows) - self.next_index
 
     def skip(self, index: int) -> bool:
@@ -59,8 +59,8 @@ class ParquetRows:
                     return None
         taken, self._rest = rest.slice(0, count), rest.slice(count)
         first, self.next_index = self.next_index, self.next_index + taken.num_rows
-        with _parsing(self._path):  # a value that does not fit its column
-            return self._taken(taken, first)
+        with _parsing(self._path):  # a cast fails for a value that does not fit its column
+            return self._to_rows(taken, first)
 
     def last(self) -> int | None:
         rows = int(self._file.metadata.num_rows)
@@ -71,7 +71,7 @@ class ParquetRows:
         self._file.close()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        """From `next_index` on; the same iterator until rows are skipped."""
+        """The batches from `next_index` on. Returns the same iterator until `skip` resets it."""
         if self._batches is None:
             self._batches = self._read_on(self.next_index)
         return self._batches
@@ -90,7 +90,7 @@ class ParquetRows:
                 yield batch.slice(skipped)
                 index -= skipped
 
-    def _taken(self, batch: pa.RecordBatch, first: int) -> FileRows:
+    def _to_rows(self, batch: pa.RecordBatch, first: int) -> FileRows:
         values = batch.column("value").cast(pa.binary())
         keys = batch.column("key").cast(pa.binary()) if "key" in self._columns else None
         if self._rule.field is None:
@@ -102,30 +102,30 @@ class ParquetRows:
 
 
 def checked_columns(schema: pa.Schema, rule: TimestampRule, *, where: str) -> list[str]:
-    """The columns that are read. Raises SettingsError when one is missing, or of a wrong type."""
+    """The columns to read. Raises SettingsError if one is missing or has a wrong type."""
     types = {field.name: field.type for field in schema}
     for name in ("value", "key"):
         if name in types and not any(is_one(types[name]) for is_one in _BYTES):
-            raise _wrong(f"the column '{name}' is {types[name]}, neither binary nor string", where)
+            raise _schema_error(f"the column '{name}' is {types[name]}, neither binary nor string", where)
     if "value" not in types:
-        raise _wrong("there is no column 'value'", where)
+        raise _schema_error("there is no column 'value'", where)
     columns = [name for name in ("key", "value") if name in types]
     if rule.field is not None:
         return columns
     if "timestamp" not in types:
-        raise _wrong("there is no column 'timestamp'", where)
+        raise _schema_error("there is no column 'timestamp'", where)
     if not (pa.types.is_timestamp(types["timestamp"]) or pa.types.is_int64(types["timestamp"])):
-        raise _wrong(f"the column 'timestamp' is {types['timestamp']}, neither timestamp nor int64", where)
+        raise _schema_error(f"the column 'timestamp' is {types['timestamp']}, neither timestamp nor int64", where)
     return [*columns, "timestamp"]
 
 
 def check_schema(path: Path, rule: TimestampRule) -> None:
-    """Raises SettingsError and OSError."""
+    """Check the columns of a file. Raises SettingsError and OSError."""
     ParquetRows(path, rule).close()
 
 
 def times_of(column: pa.Array) -> pa.Int64Array:
-    """Milliseconds since the epoch, of timestamps (UTC where they name no zone) or of milliseconds."""
+    """Milliseconds since the epoch, from timestamps (UTC if they name no zone) or from integers in milliseconds."""
     if pa.types.is_timestamp(column.type):
         column = pc.cast(column, pa.timestamp("ms", tz=column.type.tz), safe=False)
     return within_years(column.cast(pa.int64()))
@@ -139,12 +139,12 @@ def _parsing(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:  # of the file system, not of the file's content
             raise
         raise SettingsError(
-            f"not a Parquet file that can be read: {error}",
+            f"this Parquet file cannot be read: {error}",
             where=str(path),
-            fix="Replace it, or hide it by a name that begins with '_'; a file must be complete when it appears",
+            fix="Replace it, or rename it so that it begins with '_'; a file must be complete when it appears",
         ) from error
 
 
-def _wrong(what: str, where: str) -> SettingsError:
+def _schema_error(what: str, where: str) -> SettingsError:
     fix = "Give it value (binary or string), key if there are keys, and timestamp unless the time is json:<field>"
     return SettingsError(what, where=where, fix=fix)

@@ -1,6 +1,6 @@
-"""What the aligned source asks of an input, on both sides: reading ahead in the planner, and ranges on executors.
+"""The protocols of an input: `Input` reads ahead in the planner, `RangeReader` reads ranges on executors.
 
-An input is made from its frozen configuration, which is pickled to executors; what it opens stays where it was opened.
+Both are opened from a frozen configuration (`opening`). The configuration is pickled to executors, connections are not.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_shared.errors import UnderstudyError
 
 
 class InputError(UnderstudyError):
-    """An input cannot be read now: its server is away, or hangs. Trying again later may help."""
+    """An input cannot be read now: its server is unreachable or hangs. A later retry may succeed."""
 
 
 class UnknownTopicError(UnderstudyError):
-    """No such topic, stream or folder, or one without partitions; `fix` says what there is, or how to make it."""
+    """A topic, stream or folder does not exist or has no partitions. `fix` says which exist, or how to create it."""
 
 
 class DataLostError(UnderstudyError):
-    """Records between a position and what is left of a log are gone: removed by retention, trimmed, deleted."""
+    """Records behind a position were removed unread: by retention, trimming or deletion."""
 
 
 class Fetched(NamedTuple):
-    """What one turn brought.
+    """The result of one fetch.
 
-    `lags` are records that are known to lie behind what was fetched, by an answer of the server in this turn: 0 is
-    "nothing there now". Never below 0; a partition without an entry is unknown. Where a server cannot count (Redis),
-    any number above 0 says that there are some.
+    `lags` count the records that the server has behind the fetched ones, by an answer during this fetch. 0 means that
+    there are none now. A lag is never negative; a partition without an entry has an unknown lag. If a server cannot
+    count (Redis), any number above 0 means that there are some.
     """
 
     chunks: Sequence[Chunk]
@@ -39,7 +39,7 @@ class Fetched(NamedTuple):
 
 
 class Range(NamedTuple):
-    """The records of a partition after `start` up to the one at `end`, which was there when it was planned."""
+    """The records of a partition after `start` up to and including the one at `end`, which existed when planned."""
 
     partition: TopicPartition
     start: Cursor
@@ -47,53 +47,57 @@ class Range(NamedTuple):
 
 
 class Input(Protocol):
-    """Reads ahead on one server. One thread uses it at a time; no call takes much longer than its `timeout_ms`.
+    """Reads ahead on one server. Not thread-safe. No call takes much longer than its `timeout_ms`.
 
-    Every method but `close` raises InputError when the server does not answer, and is then called again later.
+    Every method but `close` raises InputError if the server does not answer. The caller retries later.
     """
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
-        """Partitions of each topic of this input, now. Raises UnknownTopicError."""
+        """The partition count of each topic of this input, now. Raises UnknownTopicError."""
 
     def first_cursors(
         self, partitions: Sequence[TopicPartition], *, timeout_ms: int
     ) -> Mapping[TopicPartition, Cursor]:
-        """Where a reader starts that wants only what comes from now on."""
+        """Cursors at the current ends: where a reader starts that wants new records only."""
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
-        """Go on behind these; partitions that are not named keep their place, or are not fetched at all.
+        """Continue behind these cursors. Other partitions keep their positions, if they have any.
 
-        Raises DataLostError where records behind a cursor are gone already; with `fail_on_data_loss` off in its
-        configuration it logs a warning and goes on at what is left.
+        Raises DataLostError if records behind a cursor are lost already. With `fail_on_data_loss` off it logs a warning
+        instead and continues at what is left.
         """
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
-        """Up to so many records of each wanted partition; of others nothing is lost or fetched again.
+        """Fetch up to so many records of each wanted partition. Other partitions keep their positions.
 
-        Waits up to `timeout_ms` for the first record, some 20 to 100 ms: another partition may be wanted by then. How
-        long an answer may take is the configuration's to say. Raises DataLostError, as `seek`.
+        Waits up to `timeout_ms` for the first record. That is some 20 to 100 ms, as another partition may be wanted by
+        then. How long the server may take to answer is set in the configuration. Raises DataLostError, like `seek`.
         """
 
     def close(self) -> None:
-        """Let go of the server; does not wait for it."""
+        """Close connections. Does not wait for the server."""
 
 
 class RangeReader(Protocol):
-    """Reads planned ranges on an executor; kept by the worker process for the ranges of later batches."""
+    """Reads planned ranges on an executor. The worker process keeps it for the ranges of later batches."""
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """The range's records (`ROW_SCHEMA`) in log order, in batches of some 10,000, poison records included.
 
-        Raises InputError, and DataLostError when a record of the range is gone (with `fail_on_data_loss` off: a
-        warning). A record that compaction removed since the range was planned is no loss.
+        Raises InputError, and DataLostError if a record of the range is lost (a warning with `fail_on_data_loss` off).
+        A record that compaction removed since the range was planned is not a loss.
         """
 
     def close(self) -> None:
-        """Let go of the server."""
+        """Close connections."""
 
 
 class InputConfig(Protocol):
-    """What is needed to open an input anywhere; frozen, picklable, and free of secrets in its `repr`."""
+    """Everything that `opening` needs to open an input in any process. Frozen, picklable, without secrets in `repr`."""
+
+    @property
+    def kind(self) -> str:
+        """`kafka`, `redis` or `files`: the key in `opening.OPENERS`."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -101,10 +105,4 @@ class InputConfig(Protocol):
 
     @property
     def server(self) -> str:
-        """Names it in messages and metrics, without secrets."""
-
-    def open(self) -> Input:
-        """For the planner. Does no I/O."""
-
-    def open_reader(self) -> RangeReader:
-        """For an executor. Does no I/O."""
+        """The server's name in messages and metrics, without secrets."""

@@ -1,4 +1,4 @@
-"""Planned ranges of Redis Streams, read again by XRANGE: just the entries that were planned, or an error."""
+"""Reads planned ranges of Redis Streams on executors, by XRANGE: exactly the planned entries, or an error."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import pyarrow as pa
 
 from understudy_pipeline.inputs.protocol import DataLostError, Range
 from understudy_pipeline.inputs.redis_rows import Entry, EntryFields, entry_id, entry_rows
-from understudy_pipeline.inputs.redis_server import GO_ON, StreamServer, stream_key
+from understudy_pipeline.inputs.redis_server import DATA_LOSS_FIX, StreamServer, stream_key
 
 log = logging.getLogger(__name__)
 
 MAX_ENTRIES = 5_000
 FIRST_ENTRIES = 500
 MAX_BYTES = 8 << 20
-"""Of one page, and of one stream in one turn of reading ahead: the server builds an answer as a whole, and serves
-nobody else meanwhile. How many entries are so many bytes is known by those that came before.
+"""Most entries and bytes of one page, and of one stream in one fetch: the server builds each answer as a whole and
+serves no other client meanwhile. The size of earlier entries says how many fit.
 """
 
 
 class RedisRangeReader:
-    """Ordinals of a range have no gaps, so its ends tell how many entries it had.
+    """Reads ranges. Ordinals have no gaps, so a range's ends say how many entries it must have.
 
-    Of a range that begins with the stream only its end tells; there, entries that were trimmed from the beginning are
-    not missed: nothing of the stream was ever committed.
+    In a range from the beginning of the stream only the end is checked. Entries that were trimmed from its beginning
+    are not a loss: the query has not committed any batch of this stream yet.
     """
 
     def __init__(self, server: StreamServer, fields: EntryFields, *, fail_on_data_loss: bool) -> None:
@@ -44,9 +44,9 @@ class RedisRangeReader:
             yield entry_rows(page, self._fields, ordinal=ordinal)
             ordinal, last = ordinal + len(page), page[-1][0]
         if last != span.end.offset.encode():
-            self._lost(span, f"the last entry that was planned, {span.end.offset}, is gone")
+            self._report_loss(span, f"the last entry that was planned, {span.end.offset}, is gone")
         elif ordinal != span.end.ordinal:
-            self._lost(
+            self._report_loss(
                 span, f"{span.end.ordinal - ordinal} of {span.end.ordinal - span.start.ordinal} entries are gone"
             )
 
@@ -55,7 +55,7 @@ class RedisRangeReader:
 
     def _pages(self, span: Range) -> Iterator[Sequence[Entry]]:
         key, behind, end = stream_key(span.partition), span.start.offset, span.end.offset
-        if behind and entry_id(behind) > entry_id(end):  # planned across a loss: the stream was made anew in between
+        if behind and entry_id(behind) > entry_id(end):  # planned across a loss: the stream was created again between
             behind = ""
         count = FIRST_ENTRIES
         while page := self._server.entries(key, f"({behind}" if behind else "-", end, count):
@@ -66,8 +66,8 @@ class RedisRangeReader:
             page_bytes = sum(len(field) for _, fields in page for field in fields)
             count = max(1, min(MAX_ENTRIES, MAX_BYTES * len(page) // max(page_bytes, 1)))
 
-    def _lost(self, span: Range, what: str) -> None:
+    def _report_loss(self, span: Range, what: str) -> None:
         text = f"entries of the stream '{stream_key(span.partition)}' up to {span.end.offset} are lost: {what}"
         if self._fail_on_data_loss:
-            raise DataLostError(text, where=self._server.where, fix=GO_ON)
+            raise DataLostError(text, where=self._server.where, fix=DATA_LOSS_FIX)
         log.warning("%s", text, extra={"action": "data-lost", **span.partition._asdict()})

@@ -1,9 +1,8 @@
-"""What a stream's entries are as records, and what its `XINFO` tells of entries that are gone (pure: no I/O).
+"""Converts stream entries to records, and finds lost entries by the stream's `XINFO` (pure: no I/O).
 
-Rule: an entry that is still there is never passed over, and entries that were removed unread are never passed over in
-silence. Redis removes entries from the beginning (XTRIM, MAXLEN, MINID), all at once (DEL, FLUSHALL), or one by one
-(XDEL). The last is a word about one entry, as compaction is in Kafka; only when it takes everything up to the position
-away does it look like the first.
+Rule: every entry that still exists is read, and entries that were removed unread are always reported. Redis removes
+entries from the beginning (XTRIM, MAXLEN, MINID), all at once (DEL, FLUSHALL), or one by one (XDEL). An XDEL is not a
+loss, like compaction in Kafka. It looks like a trim only if it removes everything up to the reader's position.
 """
 
 from __future__ import annotations
@@ -14,80 +13,80 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.columns import rows, times_in_values, within_years
+from understudy_pipeline.inputs.timestamps import TimestampRule
 
 Entry = tuple[bytes, list[bytes]]
-"""An ID, and names and values of its fields in turn: a pair, as the server sends it."""
+"""An entry as the server sends it: its ID, and a list in which field names and values alternate."""
 
 EntryId = tuple[int, int]
 
-NOTHING_EVER: EntryId = (0, 0)
+NO_ENTRY_EVER: EntryId = (0, 0)
 
 
 class StreamInfo(NamedTuple):
-    """A stream at one moment."""
+    """The state of a stream at one moment."""
 
     last: EntryId
-    """The greatest ID that it ever had."""
+    """The greatest ID that the stream ever had."""
 
     first: EntryId | None
-    """Of the first entry that is still there."""
+    """The ID of the first entry that still exists."""
 
     length: int
     added: int | None
-    """Entries that were ever added. Servers tell since Redis 7.0."""
+    """Entries that were ever added. None before Redis 7.0, which does not report it."""
 
     @property
     def removed(self) -> int | None:
-        """Entries that were removed since the stream was made."""
+        """Entries that were removed since the stream was created."""
         return None if self.added is None else self.added - self.length
 
 
-class StreamPlace(NamedTuple):
-    """Where a reader of one stream stands."""
+class StreamPosition(NamedTuple):
+    """The position of a reader in one stream."""
 
     offset: str
-    """The ID of the last entry that was taken; "" is the beginning."""
+    """The ID of the last entry that was read. "" is the beginning."""
 
     ordinal: int
-    """Of the next record."""
+    """The ordinal of the next record."""
 
     counted: int | None
-    """Entries that were ever added up to here, and those behind that were removed before this reader looked: once
-    everything up to here is removed, just so many are. None: not known, and nothing is told by counting.
+    """Entries that were ever added up to here, plus those behind that were removed before this reader first looked.
+    When everything up to here is removed, exactly this many were. None: unknown, so counting finds no loss.
     """
 
 
 def entry_id(text: str | bytes) -> EntryId:
-    """`<milliseconds>-<sequence>` as something to compare."""
+    """Parse an ID, `<milliseconds>-<sequence>`, into a pair that sorts correctly."""
     ms, _, sequence = (text if isinstance(text, str) else text.decode()).partition("-")
     return int(ms), int(sequence or 0)
 
 
 def id_text(of: EntryId) -> str:
-    """As the server writes it."""
+    """The ID as the server writes it."""
     return f"{of[0]}-{of[1]}"
 
 
 def stream_info(reply: Sequence[object]) -> StreamInfo:
-    """Of the reply to XINFO STREAM: names and values in turn, which differ by version."""
-    told = dict(zip(reply[::2], reply[1::2], strict=True))
-    first, last, added = told[b"first-entry"], told[b"last-generated-id"], told.get(b"entries-added")
+    """Parse the reply to XINFO STREAM, in which names and values alternate. Its fields differ by server version."""
+    fields = dict(zip(reply[::2], reply[1::2], strict=True))
+    first, last, added = fields[b"first-entry"], fields[b"last-generated-id"], fields.get(b"entries-added")
     assert isinstance(last, bytes)
     return StreamInfo(
         last=entry_id(last),
         first=entry_id(first[0]) if isinstance(first, list | tuple) else None,
-        length=int(str(told[b"length"])),
+        length=int(str(fields[b"length"])),
         added=None if added is None else int(str(added)),
     )
 
 
-def lost_behind(place: StreamPlace, info: StreamInfo | None) -> str | None:
-    """How it shows that entries behind the place were removed unread; None when they were not.
+def find_loss(place: StreamPosition, info: StreamInfo | None) -> str | None:
+    """The evidence that entries behind `place` were removed unread. None if there is none.
 
-    `info` is None for a stream that does not exist. While an entry up to the place is there, nothing behind it was
-    trimmed; and when all are gone, as many must be gone as were counted.
+    `info` is None for a stream that does not exist. While an entry up to `place` exists, nothing behind it was trimmed.
+    When all of them are gone, the number of removed entries must be the number that was counted.
     """
     if not place.offset:
         return None
@@ -95,52 +94,54 @@ def lost_behind(place: StreamPlace, info: StreamInfo | None) -> str | None:
     if info is None:
         return "the stream is gone"
     if info.last < here:
-        return f"the stream ends at {id_text(info.last)}: it was made anew, or a replica without its end took over"
+        return f"the stream ends at {id_text(info.last)}: it was created again, or a replica without its end took over"
     if place.counted is None:
         return None
     if info.added is not None and info.added < place.counted:
-        return f"the stream was made anew: it had {info.added} entries in all, fewer than were counted"
+        return f"the stream was created again: it had {info.added} entries in all, fewer than were counted"
     if info.last == here or (info.first is not None and info.first <= here):
         return None
     if info.removed is None:
-        return "everything up to there was removed, and perhaps more: this server, older than 7.0, does not tell"
+        return "everything up to there was removed, and perhaps more: a server before 7.0 does not report it"
     if info.removed < place.counted:
-        return f"the stream was made anew: {info.removed} of its entries were removed, fewer than were counted"
+        return f"the stream was created again: {info.removed} of its entries were removed, fewer than were counted"
     behind = info.removed - place.counted
     return f"{behind} entries behind it were removed unread" if behind else None
 
 
-def left_behind(place: StreamPlace, info: StreamInfo | None) -> StreamPlace:
-    """Where to go on after a loss: at what is left behind the place, or of a stream that was made anew, all."""
+def position_after_loss(place: StreamPosition, info: StreamInfo | None) -> StreamPosition:
+    """Where to continue after a loss: at what is left behind `place`, or at the beginning of a recreated stream."""
     if info is None or info.last < entry_id(place.offset):
-        return StreamPlace("", place.ordinal, None)
+        return StreamPosition("", place.ordinal, None)
     is_past = info.first is None or info.first > entry_id(place.offset)
     return place._replace(counted=info.removed if is_past else None)
 
 
-def settled(place: StreamPlace, info: StreamInfo | None) -> StreamPlace:
-    """The same place, when the stream is known: the beginning has a number, the end an exact one."""
-    if info is None or info.last == NOTHING_EVER:
+def with_known_counts(place: StreamPosition, info: StreamInfo | None) -> StreamPosition:
+    """The same position with counts from `info`: the ordinal of the beginning, or the exact count at the end."""
+    if info is None or info.last == NO_ENTRY_EVER:
         return place
     if not place.offset:
         base = info.removed or 0
-        return StreamPlace("", place.ordinal or base, base)
+        return StreamPosition("", place.ordinal or base, base)
     return place._replace(counted=info.added) if info.last == entry_id(place.offset) and info.added else place
 
 
-def moved(place: StreamPlace, entries: Sequence[Entry], info: StreamInfo | None) -> StreamPlace:
-    """Behind these entries, which an answer of the same moment as `info` brought; `place` is settled."""
-    if info is None or info.last == NOTHING_EVER:
+def advance(place: StreamPosition, entries: Sequence[Entry], info: StreamInfo | None) -> StreamPosition:
+    """The position behind `entries`, which were read at the same moment as `info`. `place` must have known counts."""
+    if info is None or info.last == NO_ENTRY_EVER:
         return place
     if not entries:
-        return place if place.offset else StreamPlace(id_text(info.last), place.ordinal, info.added or place.ordinal)
+        return place if place.offset else StreamPosition(id_text(info.last), place.ordinal, info.added or place.ordinal)
     ordinal = place.ordinal + len(entries)
     counted = None if place.counted is None else place.counted + len(entries)
-    return settled(StreamPlace(entries[-1][0].decode(), ordinal, ordinal if info.added is None else counted), info)
+    return with_known_counts(
+        StreamPosition(entries[-1][0].decode(), ordinal, ordinal if info.added is None else counted), info
+    )
 
 
 class EntryFields(NamedTuple):
-    """How an entry becomes a record."""
+    """The names of an entry's key and value fields, and where its timestamp comes from."""
 
     key: bytes
     value: bytes
@@ -148,7 +149,7 @@ class EntryFields(NamedTuple):
 
 
 def entry_rows(entries: Sequence[Entry], fields: EntryFields, *, ordinal: int) -> pa.RecordBatch:
-    """Records of entries that follow each other, numbered from `ordinal` on. An absent field is null."""
+    """Convert adjacent entries to records numbered from `ordinal` on. A missing field is null."""
     ids = pa.array([entry[0] for entry in entries], pa.binary()).cast(pa.string())
     keys, values = columns_of([entry[1] for entry in entries], fields.key, fields.value)
     times = id_times(ids) if fields.timestamp.field is None else times_in_values(fields.timestamp, values)
@@ -157,14 +158,14 @@ def entry_rows(entries: Sequence[Entry], fields: EntryFields, *, ordinal: int) -
 
 
 def id_times(ids: pa.StringArray) -> pa.Int64Array:
-    """First halves of IDs, which are times unless their writers chose them otherwise."""
+    """The first halves of IDs. They are times unless the writer set other IDs."""
     ms = pc.list_element(pc.split_pattern(ids, "-", max_splits=1), 0).cast(pa.uint64())
     fits = pc.less(ms, pa.scalar(2**62, pa.uint64()))
     return within_years(pc.if_else(fits, ms, pa.scalar(None, pa.uint64())).cast(pa.int64()))
 
 
 def columns_of(named: Sequence[list[bytes]], *names: bytes) -> list[list[bytes | None]]:
-    """Each name's values; of a name that an entry has twice, the first. Fast when all entries have the same names."""
+    """The values of each name; the first one if an entry repeats a name. Fast if all entries have the same fields."""
     try:
         places = list(zip(*named, strict=True))
     except ValueError:  # not the same number of fields

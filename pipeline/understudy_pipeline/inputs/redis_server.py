@@ -1,4 +1,4 @@
-"""Asking one Redis or Valkey for streams, from one thread, with a deadline for each answer."""
+"""A connection to one Redis or Valkey that reads streams. Not thread-safe; every answer has a deadline."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissi
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from understudy_pipeline.aligned.records import TopicPartition
 from understudy_pipeline.inputs.protocol import InputError, UnknownTopicError
+from understudy_pipeline.inputs.records import TopicPartition
 from understudy_pipeline.inputs.redis_rows import Entry, StreamInfo, stream_info
 from understudy_shared.bus.redis_connection import checked, connection_options, sentinel_place
 from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
 from understudy_shared.masking import masked, words_of
 
-Look = tuple[StreamInfo | None, Sequence[Entry]]
-"""A stream, or None when it does not exist, and entries of it, at the same moment."""
+StreamReply = tuple[StreamInfo | None, Sequence[Entry]]
+"""The state of a stream (None if it does not exist) and some of its entries, read at the same moment."""
 
 
-GO_ON = "Start with a new checkpoint, or set fail_on_data_loss=false to go on with what is left"
-"""What is to be done about lost entries."""
+DATA_LOSS_FIX = "Start with a new checkpoint, or set fail_on_data_loss=false to go on with what is left"
+"""How an error about lost entries says to fix it."""
 
 
 def stream_key(tp: TopicPartition) -> str:
-    """Where a partition is."""
+    """The key of a partition's stream."""
     return f"{tp.topic}:{tp.partition}"
 
 
 class StreamServer:
-    """One connection, made when it is needed and again when it broke. Nothing is tried twice."""
+    """One connection, opened on demand and reopened when it breaks. Commands are not retried."""
 
     def __init__(self, url: str, *, request_timeout_ms: int) -> None:
-        """Raises SettingsError for a URL that names no Redis. No I/O."""
+        """Does no I/O. Raises SettingsError for a URL that is not a Redis URL."""
         self.where = masked(url)
         self._url = url
         self._timeout_ms = request_timeout_ms
@@ -48,37 +48,43 @@ class StreamServer:
         for command in ("XRANGE", "XREAD"):
             self._client.set_response_callback(command, lambda reply, **_: reply)
 
-    def kinds(self, keys: Sequence[str]) -> Sequence[str]:
-        """`stream`, another type, or `none`, of each key."""
-        with self._asking("looking for streams"), self._client.pipeline(transaction=False) as pipe:
+    def key_types(self, keys: Sequence[str]) -> Sequence[str]:
+        """The type of each key: `stream`, another type, or `none`."""
+        with self._translated("looking for streams"), self._client.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.type(key)
             return [kind.decode() for kind in pipe.execute()]
 
-    def look(self, wanted: Sequence[tuple[str, str, int]]) -> Sequence[Look]:
-        """Of each stream so many entries behind an ID ("" for its beginning), and what it is: all of one moment."""
-        with self._asking("reading streams"), self._client.pipeline(transaction=True) as pipe:
+    def read_streams(self, wanted: Sequence[tuple[str, str, int]]) -> Sequence[StreamReply]:
+        """Read the state and entries of streams in one transaction.
+
+        Each item of `wanted` is a key, the ID to read behind ("" for the beginning), and a number of entries.
+        """
+        with self._translated("reading streams"), self._client.pipeline(transaction=True) as pipe:
             for key, behind, count in wanted:
                 pipe.execute_command("XINFO", "STREAM", key)  # type: ignore[no-untyped-call]
                 if count:
                     bounds = (f"({behind}" if behind else "-", "+")
                     pipe.execute_command("XRANGE", key, *bounds, "COUNT", count)  # type: ignore[no-untyped-call]
             replies = iter(pipe.execute(raise_on_error=False))
-            return [self._look(key, next(replies), next(replies) if count else []) for key, _, count in wanted]
+            return [self._parse_reply(key, next(replies), next(replies) if count else []) for key, _, count in wanted]
 
     def entries(self, key: str, first: str, last: str, count: int) -> Sequence[Entry]:
-        """Up to so many of a range, whose bounds are XRANGE's."""
-        with self._asking("reading a range"):
+        """Up to `count` entries of a range. `first` and `last` are as for XRANGE."""
+        with self._translated("reading a range"):
             reply: Sequence[Entry] = self._run("XRANGE", key, first, last, "COUNT", count)
             return reply
 
     def wait(self, places: Sequence[tuple[str, str]], *, timeout_ms: int) -> bool:
-        """Whether a stream has an entry behind its ID by then; waits no longer than half the time of an answer."""
+        """Wait until a stream has an entry behind its ID, and return whether one has.
+
+        Waits at most half of the request timeout, so that the answer itself is not late.
+        """
         block_ms = min(timeout_ms, self._timeout_ms // 2)
-        if block_ms <= 0:  # 0 is for ever
+        if block_ms <= 0:  # BLOCK 0 waits for ever
             return False
         keys, ids = [key for key, _ in places], [behind or "0-0" for _, behind in places]
-        with self._asking("waiting for entries"):
+        with self._translated("waiting for entries"):
             return bool(self._run("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", *keys, *ids))
 
     def close(self) -> None:
@@ -89,7 +95,7 @@ class StreamServer:
     def _run(self, *command: str | int) -> Any:
         return self._client.execute_command(*command)  # type: ignore[no-untyped-call]
 
-    def _look(self, key: str, info: object, entries: object) -> Look:
+    def _parse_reply(self, key: str, info: object, entries: object) -> StreamReply:
         for reply in (info, entries):
             if isinstance(reply, ResponseError):
                 if "no such key" in str(reply):
@@ -102,15 +108,15 @@ class StreamServer:
         return stream_info(info), entries
 
     def not_a_stream(self, key: str, kind: str) -> UnknownTopicError:
-        """For a key that is taken."""
+        """The error for a key that holds another type."""
         return UnknownTopicError(
             f"the key '{key}' holds {kind}, not a stream",
             where=self.where,
-            fix="Partition p of a topic is the stream <topic>:<p>: use another topic, or delete the key",
+            fix="Partition p of a topic is the stream <topic>:<p>. Use another topic, or delete the key",
         )
 
     @contextmanager
-    def _asking(self, doing: str) -> Iterator[None]:
+    def _translated(self, doing: str) -> Iterator[None]:
         try:
             yield
         except (RedisError, OSError) as error:
@@ -120,17 +126,17 @@ class StreamServer:
         if isinstance(error.__cause__, RedisError):  # redis-py wraps a refused login on a unix socket, for one
             error = error.__cause__
         why = words_of(error, self._url)
-        what, fix = f"Redis cannot be reached while {doing}: {why}", "Check that it runs there and may be reached"
+        what, fix = f"Redis cannot be reached while {doing}: {why}", "Check that it runs and accepts connections"
         if isinstance(error, (AuthenticationError, AuthorizationError)):
             what, fix = f"Redis refused the login while {doing}: {why}", "Check user and password in the URL"
         elif isinstance(error, NoPermissionError):
             fix = "Let the user run TYPE, XINFO, XRANGE, XREAD, MULTI and EXEC on the streams' keys"
             what = f"Redis refused {doing}: {why}"
         elif isinstance(error, ResponseError):
-            what, fix = f"Redis refused {doing}: {why}", "Check that it is Redis 6.2 or newer, and no cluster's node"
+            what, fix = f"Redis refused {doing}: {why}", "Check that it is Redis 6.2 or newer and not a cluster node"
         elif isinstance(error, (TimeoutError, RedisTimeoutError)):
             what = f"Redis did not answer within {self._timeout_ms} ms while {doing}"
-            fix = "Check that it runs, is not overloaded, and that this host may reach it"
+            fix = "Check that it runs, is not overloaded, and accepts connections from this host"
         return InputError(what, where=self.where, fix=fix)
 
 

@@ -1,7 +1,7 @@
 """Redis Streams as an input: one stream for each partition, with the key `<topic>:<partition>`.
 
-A record's offset is its entry's ID. Its ordinal counts entries since the stream was made, also those that were removed
-before the query began, so that what is missing can be counted later (redis_rows.py).
+A record's offset is its entry's ID. Its ordinal counts entries since the stream was created, including those that were
+removed before the query began. So later losses can be found by counting (redis_rows.py).
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from understudy_pipeline.aligned.records import Cursor, TopicPartition
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.columns import chunk_of
 from understudy_pipeline.inputs.protocol import DataLostError, Fetched, UnknownTopicError
-from understudy_pipeline.inputs.redis_ranges import FIRST_ENTRIES, MAX_BYTES, MAX_ENTRIES, RedisRangeReader
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
+from understudy_pipeline.inputs.redis_ranges import FIRST_ENTRIES, MAX_BYTES, MAX_ENTRIES
 from understudy_pipeline.inputs.redis_rows import (
-    NOTHING_EVER,
+    NO_ENTRY_EVER,
     EntryFields,
     StreamInfo,
-    StreamPlace,
+    StreamPosition,
+    advance,
     entry_id,
     entry_rows,
+    find_loss,
     id_text,
-    left_behind,
-    lost_behind,
-    moved,
-    settled,
+    position_after_loss,
+    with_known_counts,
 )
-from understudy_pipeline.inputs.redis_server import GO_ON, StreamServer, stream_key
+from understudy_pipeline.inputs.redis_server import DATA_LOSS_FIX, StreamServer, stream_key
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 from understudy_shared.masking import masked
 
 log = logging.getLogger(__name__)
 
-_PROBED = 64
-"""Keys that are looked for at once."""
+_KEYS_PER_LOOKUP = 64
+"""Keys whose type is looked up in one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisConfig:
-    """`partitions` is the number of streams of each topic; None: as many as there are, without a gap from 0 on.
+    """Topics of one Redis. `partitions` is the number of streams of each topic; None counts existing ones from 0 on.
 
-    `url` may name sentinels (`redis+sentinel://`); a Redis Cluster is refused. Raises SettingsError.
+    `url` may name sentinels (`redis+sentinel://`). A Redis Cluster is refused. Raises SettingsError.
     """
 
     url: str = field(repr=False)
@@ -56,8 +56,12 @@ class RedisConfig:
 
     def __post_init__(self) -> None:
         if self.partitions is not None and self.partitions < 1:
-            raise SettingsError(f"{self.partitions} is no number of partitions", where="option partitions")
+            raise SettingsError(f"{self.partitions} is not a number of partitions", where="option partitions")
         StreamServer(self.url, request_timeout_ms=self.request_timeout_ms).close()
+
+    @property
+    def kind(self) -> str:
+        return "redis"
 
     @property
     def server(self) -> str:
@@ -65,25 +69,18 @@ class RedisConfig:
 
     @property
     def fields(self) -> EntryFields:
-        """How an entry becomes a record."""
+        """How entries become records."""
         return EntryFields(self.key_field.encode(), self.value_field.encode(), self.timestamp)
-
-    def open(self) -> RedisInput:
-        return RedisInput(self)
-
-    def open_reader(self) -> RedisRangeReader:
-        server = StreamServer(self.url, request_timeout_ms=self.request_timeout_ms)
-        return RedisRangeReader(server, self.fields, fail_on_data_loss=self.fail_on_data_loss)
 
 
 class RedisInput:
-    """Reads ahead. An answer that does not come within `request_timeout_ms` is an InputError, whatever is asked."""
+    """Reads ahead. Every method raises InputError if an answer takes longer than `request_timeout_ms`."""
 
     def __init__(self, config: RedisConfig) -> None:
         self._config = config
         self._fields = config.fields
         self._server = StreamServer(config.url, request_timeout_ms=config.request_timeout_ms)
-        self._places: dict[TopicPartition, StreamPlace] = {}
+        self._places: dict[TopicPartition, StreamPosition] = {}
         self._entry_bytes: dict[TopicPartition, float] = {}
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
@@ -92,24 +89,24 @@ class RedisInput:
     def first_cursors(
         self, partitions: Sequence[TopicPartition], *, timeout_ms: int
     ) -> Mapping[TopicPartition, Cursor]:
-        looks = self._server.look([(stream_key(tp), "", 0) for tp in partitions])
+        looks = self._server.read_streams([(stream_key(tp), "", 0) for tp in partitions])
         return {tp: _end(info) for tp, (info, _) in zip(partitions, looks, strict=True)}
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
-        looks = self._server.look([(stream_key(tp), "", 0) for tp in cursors])
+        looks = self._server.read_streams([(stream_key(tp), "", 0) for tp in cursors])
         places = {}
         for (tp, cursor), (info, _) in zip(cursors.items(), looks, strict=True):
-            place = StreamPlace(cursor.offset, cursor.ordinal, cursor.ordinal)
-            places[tp], _ = self._checked(tp, place, info)
+            place = StreamPosition(cursor.offset, cursor.ordinal, cursor.ordinal)
+            places[tp], _ = self._check_loss(tp, place, info)
         self._places.update(places)
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
         wanted = {tp: count for tp, count in wanted.items() if count > 0}
         if not wanted:
             return Fetched([], {})
-        fetched = self._turn(wanted)
+        fetched = self._read_once(wanted)
         if not fetched.chunks and self._wait(wanted, timeout_ms=timeout_ms):
-            fetched = self._turn(wanted)
+            fetched = self._read_once(wanted)
         return fetched
 
     def close(self) -> None:
@@ -119,15 +116,15 @@ class RedisInput:
         places = [(stream_key(tp), self._places[tp].offset) for tp in wanted]
         return self._server.wait(places, timeout_ms=timeout_ms)
 
-    def _turn(self, wanted: Mapping[TopicPartition, int]) -> Fetched:
-        """One round trip. Nobody's place moves when it fails."""
-        counts = {tp: min(count, self._most(tp)) for tp, count in wanted.items()}
-        looks = self._server.look([(stream_key(tp), self._places[tp].offset, n) for tp, n in counts.items()])
+    def _read_once(self, wanted: Mapping[TopicPartition, int]) -> Fetched:
+        """Read every wanted stream in one round trip. If it fails, no position changes."""
+        counts = {tp: min(count, self._max_entries(tp)) for tp, count in wanted.items()}
+        looks = self._server.read_streams([(stream_key(tp), self._places[tp].offset, n) for tp, n in counts.items()])
         chunks, lags, places = [], {}, {}
         for (tp, count), (info, entries) in zip(counts.items(), looks, strict=True):
-            place, is_whole = self._checked(tp, self._places[tp], info)
-            places[tp] = moved(place, entries, info) if is_whole else place
-            if is_whole:  # otherwise the next turn asks from the new place
+            place, is_whole = self._check_loss(tp, self._places[tp], info)
+            places[tp] = advance(place, entries, info) if is_whole else place
+            if is_whole:  # otherwise the next read starts at the new position
                 lags[tp] = int(info is not None and len(entries) == count and entry_id(places[tp].offset) < info.last)
             if is_whole and entries:
                 chunks.append(chunk_of(tp, entry_rows(entries, self._fields, ordinal=place.ordinal)))
@@ -135,49 +132,51 @@ class RedisInput:
         self._entry_bytes.update((chunk.partition, float(chunk.sizes.mean())) for chunk in chunks)
         return Fetched(chunks, lags)
 
-    def _checked(self, tp: TopicPartition, place: StreamPlace, info: StreamInfo | None) -> tuple[StreamPlace, bool]:
-        """The place as it is known now, or after a loss a new one, and whether there was none. Raises DataLostError."""
-        lost = lost_behind(place, info)
+    def _check_loss(
+        self, tp: TopicPartition, place: StreamPosition, info: StreamInfo | None
+    ) -> tuple[StreamPosition, bool]:
+        """The position to read from, and whether nothing was lost. Raises DataLostError."""
+        lost = find_loss(place, info)
         if lost is None:
-            return settled(place, info), True
+            return with_known_counts(place, info), True
         what = f"entries of the stream '{stream_key(tp)}' behind {place.offset} are lost: {lost}"
         if self._config.fail_on_data_loss:
-            raise DataLostError(what, where=self._server.where, fix=GO_ON)
+            raise DataLostError(what, where=self._server.where, fix=DATA_LOSS_FIX)
         log.warning("%s", what, extra={"action": "data-lost", "topic": tp.topic, "partition": tp.partition})
-        return settled(left_behind(place, info), info), False
+        return with_known_counts(position_after_loss(place, info), info), False
 
-    def _most(self, tp: TopicPartition) -> int:
-        """Entries of one turn."""
+    def _max_entries(self, tp: TopicPartition) -> int:
+        """Most entries of one read."""
         entry_bytes = self._entry_bytes.get(tp)
         return FIRST_ENTRIES if entry_bytes is None else max(1, min(MAX_ENTRIES, int(MAX_BYTES / entry_bytes)))
 
     def _count(self, topic: str) -> int:
-        """Partitions of a topic. Raises UnknownTopicError for one that has none, or keys that hold something else."""
+        """Count a topic's partitions. Raises UnknownTopicError if it has none, or if a key holds another type."""
         given = self._config.partitions
         found = 0
         while given is None or found < given:
             keys = [
                 stream_key(TopicPartition(topic, p))
-                for p in range(found, min(found + _PROBED, given or found + _PROBED))
+                for p in range(found, min(found + _KEYS_PER_LOOKUP, given or found + _KEYS_PER_LOOKUP))
             ]
-            for key, kind in zip(keys, self._server.kinds(keys), strict=True):
+            for key, kind in zip(keys, self._server.key_types(keys), strict=True):
                 if kind == "none" and given is None:
-                    return found or self._refuse(topic)
+                    return found or self._unknown_topic(topic)
                 if kind not in ("none", "stream"):
                     raise self._server.not_a_stream(key, f"a {kind}")
                 found += 1
         return found
 
-    def _refuse(self, topic: str) -> int:
-        there = ": there is a stream of the topic's bare name" if self._server.kinds([topic]) == ["stream"] else ""
+    def _unknown_topic(self, topic: str) -> int:
+        there = f", but a stream '{topic}'" if self._server.key_types([topic]) == ["stream"] else ""
         raise UnknownTopicError(
             f"there is no stream '{topic}:0'{there}",
             where=self._server.where,
-            fix="Partition p of a topic is the stream <topic>:<p>; set the option partitions to wait for its streams",
+            fix="Partition p of a topic is the stream <topic>:<p>. Set the option partitions to wait for its streams",
         )
 
 
 def _end(info: StreamInfo | None) -> Cursor:
-    if info is None or info.last == NOTHING_EVER:
+    if info is None or info.last == NO_ENTRY_EVER:
         return Cursor()
     return Cursor(id_text(info.last), info.added or 0)

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from pyspark.sql import DataFrame
-from tests.support.aligned_spark import QUICK, load, rows_of, started
+from tests.support.spark.aligned_queries import QUICK, load, rows_of, started
 from tests.support.spark_session import spark_session
 
 

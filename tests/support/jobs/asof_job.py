@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.support.asof_world import AsofRun, asof_session, fetched
+from tests.support.spark.asof_world import AsofRun, asof_session, fetched
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
-from tests.support.asof_world import NOTHING, Joined, Records, as_of_join, flight_id
+from tests.support.spark.asof_world import NOTHING, Joined, Records, as_of_join, flight_id
 
 from understudy_pipeline.demo.flights import Flight, utc_text
 from understudy_pipeline.demo.weather import Weather
@@ -37,10 +37,10 @@ def merged(records: Records) -> list[Row]:
         for ordinal, record in enumerate(found):
             place = {"effective_ms": record.event_time * 1000, "topic_rank": rank, "partition": 0, "ordinal": ordinal}
             fields = dict.fromkeys(("carrier", "flight", "dest", "dep_delay", "temp", "wind_speed", "visib"))
-            told = {name: value for name, value in record._asdict().items() if name in fields}
+            known = {name: value for name, value in record._asdict().items() if name in fields}
             event_time = utc_text(record.event_time)
             rows.append(
-                Row(**{**fields, **told, "topic": topic, "origin": record.origin, "merge_order": place,
+                Row(**{**fields, **known, "topic": topic, "origin": record.origin, "merge_order": place,
                        "event_time": event_time})
             )  # fmt: skip
     return sorted(rows, key=lambda row: tuple(row.merge_order.values()))

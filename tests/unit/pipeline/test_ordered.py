@@ -101,5 +101,5 @@ def test_rows_may_be_left_unread_and_timers_are_sparks_own() -> None:
 
 @pytest.mark.parametrize("broken", [Row(name="a"), Row(name="a", merge_order=None)], ids=["no column", "null"])
 def test_a_row_without_its_place_is_refused_with_what_to_do(broken: Row) -> None:
-    with pytest.raises(NoMergeOrderError, match=r"it has no 'merge_order' \(columns name.*keep the column"):
+    with pytest.raises(NoMergeOrderError, match=r"no column 'merge_order', .* \(columns name.*keep the column"):
         TwsTester(Recorder()).test("k", [row("a", (1, 0, 0, 0)), broken])

@@ -18,7 +18,7 @@ from understudy.exits import say_error
 from understudy.service_settings import settings_error
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.settings import NodeSettings
-from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.redis_server import StreamServer
 from understudy_router.settings import RouterSettings
 from understudy_shared.bus.redis_bus import RedisBus

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.support.merging import TOPICS, counted, pop_all, queue, tp
+from tests.support.spark.record_at_a_time_merge import TOPICS, counted, pop_all, queue, tp
 
-from understudy_pipeline.aligned.cut import Queue, counts_behind, first_counts, ready_counts
-from understudy_pipeline.aligned.records import NO_TIME_MS, TopicPartition, effective_times_ms
+from understudy_pipeline.aligned.cut import Queue, count_enforced, limit_counts, ready_counts
+from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms
 
 A, B, C = tp("flights"), tp("weather"), tp("alerts")
 PARTITIONS = [tp(topic, number) for topic, number in product(TOPICS, range(2))]
@@ -45,7 +45,7 @@ def test_the_first_records_are_those_taken_one_at_a_time(
     logs: Mapping[TopicPartition, Sequence[int]], may_pass: frozenset[TopicPartition], limit: int
 ) -> None:
     queues = queues_of(logs)
-    counts = first_counts(queues, ready_counts(queues, may_pass), limit)
+    counts = limit_counts(queues, ready_counts(queues, may_pass), limit)
     assert counts == counted(queues, pop_all(queues, may_pass=may_pass, limit=limit).taken)
 
 
@@ -60,20 +60,20 @@ def test_statement_32_a_record_counts_as_enforced_once_if_an_input_was_given_up_
     queues = queues_of(logs)
     passed = given_up - finished
     popped = pop_all(queues, may_pass=given_up | finished, given_up=passed, limit=limit)
-    assert counts_behind(queues, counted(queues, popped.taken), passed) == popped.enforced
+    assert count_enforced(queues, counted(queues, popped.taken), passed) == popped.enforced
 
 
 def test_statement_32_two_inputs_given_up_on_count_a_record_once() -> None:
     queues = [queue(A, [1, 4, 5]), queue(B, [2]), queue(C, [])]
     taken = {A: 3, B: 1, C: 0}
-    assert counts_behind(queues, taken, {B, C}) == 4
-    assert counts_behind(queues, taken, {B}) == 2
-    assert counts_behind(queues, taken, set()) == 0
+    assert count_enforced(queues, taken, {B, C}) == 4
+    assert count_enforced(queues, taken, {B}) == 2
+    assert count_enforced(queues, taken, set()) == 0
 
 
 def test_an_input_given_up_on_that_has_not_run_out_enforces_nothing() -> None:
     queues = [queue(A, [1, 4, 5]), queue(B, [2, 6])]
-    assert counts_behind(queues, {A: 3, B: 1}, {B}) == 0
+    assert count_enforced(queues, {A: 3, B: 1}, {B}) == 0
 
 
 def test_of_records_of_one_time_those_wait_that_may_still_be_overtaken() -> None:
@@ -86,7 +86,7 @@ def test_statement_34_of_one_time_the_topic_named_first_comes_first_then_the_low
     """Kafka leaves ties open. The order in which queues are handed over says nothing."""
     parts = [queue(tp("flights", 1), [5]), queue(tp("weather", 0), [5]), queue(tp("flights", 0), [5])]
     everything = {each.partition: 1 for each in parts}
-    firsts = [first_counts(parts, everything, limit) for limit in (1, 2)]
+    firsts = [limit_counts(parts, everything, limit) for limit in (1, 2)]
     assert firsts == [
         {tp("flights", 1): 0, tp("weather", 0): 0, tp("flights", 0): 1},
         {tp("flights", 1): 1, tp("weather", 0): 0, tp("flights", 0): 1},
@@ -140,7 +140,7 @@ def test_statement_34_stream_time_never_goes_back(logs: Mapping[TopicPartition, 
 @pytest.mark.parametrize("limit", [0, 1, 9, 10, 11])
 def test_counts_are_plain_numbers_that_json_takes(limit: int) -> None:
     queues = [queue(A, range(5)), queue(B, range(5))]
-    counts = first_counts(queues, ready_counts(queues, {A, B}), limit)
+    counts = limit_counts(queues, ready_counts(queues, {A, B}), limit)
     assert all(type(count) is int for count in counts.values())
     assert sum(counts.values()) == min(limit, 10)
 
@@ -161,6 +161,6 @@ def test_long_queues_are_cut_by_a_few_looks_at_them() -> None:
         for each in (queue(A, range(records)), queue(B, range(records)))
     ]
     ready = ready_counts(queues, set())
-    first = first_counts(queues, ready, 100_001)
+    first = limit_counts(queues, ready, 100_001)
     assert (ready, first) == ({A: records, B: records - 1}, {A: 50_001, B: 50_000})
     assert looks < 60

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from understudy_pipeline.aligned.lags import Lag, Lags
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.inputs.records import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
-def answered(records: int, *, asked_ms: float = 1_000) -> Lags:
+def lags_of(records: int, *, asked_ms: float = 1_000) -> Lags:
     lags = Lags(max_age_ms=5_000)
-    lags.answered({A: records}, asked_ms=asked_ms)
+    lags.update({A: records}, asked_ms=asked_ms)
     return lags
 
 
 def test_statement_38_a_lag_is_never_below_0_and_unknown_is_no_number() -> None:
-    assert answered(-1).current(A, 1_000) == Lag(0, 0)
-    assert answered(-7).current(A, 1_000) == Lag(0, 0)
-    assert answered(0).current(B, 1_000) is None
+    assert lags_of(-1).current(A, 1_000) == Lag(0, 0)
+    assert lags_of(-7).current(A, 1_000) == Lag(0, 0)
+    assert lags_of(0).current(B, 1_000) is None
 
 
 def test_statement_40_without_an_answer_there_is_no_lag() -> None:
@@ -25,36 +25,36 @@ def test_statement_40_without_an_answer_there_is_no_lag() -> None:
 
 
 def test_statement_44_an_answer_has_an_age_and_too_old_a_one_is_unknown() -> None:
-    lags = answered(3)
+    lags = lags_of(3)
     assert lags.current(A, 1_000) == Lag(3, 0)
     assert lags.current(A, 6_000) == Lag(3, 5_000)
     assert lags.current(A, 6_001) is None
 
 
 def test_a_later_answer_replaces_an_earlier_one_and_leaves_other_partitions_alone() -> None:
-    lags = answered(3)
-    lags.answered({B: 7}, asked_ms=2_000)
-    lags.answered({A: 0}, asked_ms=3_000)
+    lags = lags_of(3)
+    lags.update({B: 7}, asked_ms=2_000)
+    lags.update({A: 0}, asked_ms=3_000)
     assert lags.current(A, 3_000) == Lag(0, 0)
     assert lags.current(B, 3_000) == Lag(7, 1_000)
 
 
 def test_what_is_forgotten_is_unknown() -> None:
-    lags = answered(0)
+    lags = lags_of(0)
     lags.forget([A, B])
     assert lags.current(A, 1_000) is None
 
 
 def test_what_was_fetched_since_is_taken_off_an_answer() -> None:
-    lags = answered(5)
-    lags.advanced(A, 3)
+    lags = lags_of(5)
+    lags.subtract_fetched(A, 3)
     assert lags.current(A, 2_000) == Lag(2, 1_000)
-    lags.advanced(A, 2)
+    lags.subtract_fetched(A, 2)
     assert lags.current(A, 2_000) == Lag(0, 1_000), "all that it knew of"
 
 
 def test_an_answer_that_knew_of_fewer_than_were_fetched_since_is_none_any_more() -> None:
-    lags = answered(0)
-    lags.advanced(A, 1)
-    lags.advanced(A, 1)
+    lags = lags_of(0)
+    lags.subtract_fetched(A, 1)
+    lags.subtract_fetched(A, 1)
     assert lags.current(A, 1_000) is None

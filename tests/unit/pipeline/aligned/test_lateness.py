@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.merging import pop_all, queue, tp
+from tests.support.spark.record_at_a_time_merge import pop_all, queue, tp
 
 from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
-from understudy_pipeline.aligned.records import NO_TIME_MS, TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms
 
 A, B = tp("flights"), tp("weather")
 LOG = st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=12)
@@ -20,9 +20,9 @@ LOG = st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=12)
 
 def taken(timestamps_ms: Sequence[int | None], records: int | None = None, max_jump_ms: int | None = None) -> Taken:
     """All of them, unless a number is given."""
-    told = pa.array(timestamps_ms, pa.int64())
-    effective = effective_times_ms(told, time_ms=NO_TIME_MS, max_jump_ms=max_jump_ms)
-    own = told.fill_null(NO_TIME_MS).to_numpy()
+    found = pa.array(timestamps_ms, pa.int64())
+    effective = effective_times_ms(found, time_ms=NO_TIME_MS, max_jump_ms=max_jump_ms)
+    own = found.fill_null(NO_TIME_MS).to_numpy()
     return Taken(effective, own, len(own) if records is None else records)
 
 
@@ -40,17 +40,17 @@ def test_statement_34_lateness_is_that_of_one_record_at_a_time(
             reached = max(reached, timestamp_ms)
             late.append(reached - timestamp_ms)
     counts = [sum(partition == each for partition, _ in order.taken) for each in logs]
-    told = record_lateness(
+    found = record_lateness(
         [queues[each]._replace(records=count) for each, count in zip(logs, counts, strict=True)],
         stream_time_ms=stream_time_ms,
     )
-    assert (told.records, told.total_ms, told.max_ms) == (len(late), sum(late), max(late, default=0))
-    assert told.avg_ms == (pytest.approx(np.mean(late)) if late else None)
+    assert (found.records, found.total_ms, found.max_ms) == (len(late), sum(late), max(late, default=0))
+    assert found.avg_ms == (pytest.approx(np.mean(late)) if late else None)
 
 
 def test_a_record_of_an_input_that_was_given_up_on_is_late_by_what_was_taken_before() -> None:
-    told = record_lateness([taken([70, 90])], stream_time_ms=100)
-    assert (told.avg_ms, told.max_ms) == (20, 30)
+    found = record_lateness([taken([70, 90])], stream_time_ms=100)
+    assert (found.avg_ms, found.max_ms) == (20, 30)
 
 
 def test_a_poison_record_is_neither_late_nor_in_time() -> None:
@@ -74,6 +74,6 @@ def test_tasks_have_stream_times_of_their_own_and_are_added() -> None:
 
 def test_times_as_far_apart_as_they_can_be_do_not_overflow() -> None:
     first, last = -62_135_596_800_000, 253_402_300_799_999
-    told = record_lateness([taken([last, *[first] * 100_000])], stream_time_ms=NO_TIME_MS)
-    assert told.max_ms == last - first
-    assert told.total_ms == pytest.approx(100_000 * (last - first))
+    found = record_lateness([taken([last, *[first] * 100_000])], stream_time_ms=NO_TIME_MS)
+    assert found.max_ms == last - first
+    assert found.total_ms == pytest.approx(100_000 * (last - first))

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.support.measured import measured
-from tests.support.planning import PlannedQuery, Start, started_queries, times
-from tests.support.scripted_input import ScriptedServer
+from tests.support.spark.planned_query import PlannedQuery, Start, started_queries, times
+from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.memory import FETCHES_PER_SHARE
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.records import record_size
+from understudy_pipeline.inputs.records import record_size
 
 VALUE = 1_000
 RECORD = record_size("a", None, bytes(VALUE))
@@ -95,7 +95,7 @@ def test_statement_55_a_bound_below_one_inputs_backlog_never_stops_a_task_that_w
         f"{outcome.batches} batches, at most {outcome.retained:,} bytes retained of {bound:,} + {one_fetch:,} allowed"
     )
     assert len(outcome.times) >= records
-    assert outcome.times == sorted(outcome.times), "and in order: nobody was given up on"
+    assert outcome.times == sorted(outcome.times), "and in order: no wait ran out"
     assert outcome.retained <= bound + one_fetch
     assert outcome.batches >= len(SLOW) - 1
 

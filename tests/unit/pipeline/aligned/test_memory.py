@@ -12,28 +12,28 @@ from understudy_pipeline.aligned.memory import (
     FETCHES_PER_SHARE,
     MAX_FETCH_RECORDS,
     UNKNOWN_RECORD_BYTES,
-    Held,
+    Buffered,
     fetch_records,
-    pauses,
+    paused_partitions,
     share_bytes,
 )
 from understudy_pipeline.aligned.options import MIB, AlignedOptions
-from understudy_pipeline.aligned.records import TopicPartition
+from understudy_pipeline.inputs.records import TopicPartition
 
 A0, A1, B0, B1 = (TopicPartition(topic, p) for topic in "ab" for p in range(2))
 TASKS = {0: (A0, B0), 1: (A1, B1)}
 
 
 def paused(
-    held: Mapping[TopicPartition, Held], *, max_bytes: int = 200, records: int | None = None
+    held: Mapping[TopicPartition, Buffered], *, max_bytes: int = 200, records: int | None = None
 ) -> frozenset[TopicPartition]:
-    return pauses(held, TASKS, max_bytes=max_bytes, max_records_per_partition=records)
+    return paused_partitions(held, TASKS, max_bytes=max_bytes, max_records_per_partition=records)
 
 
 def test_statement_39_a_partition_goes_on_at_the_bound_or_anywhere_below_it() -> None:
-    assert paused({A0: Held(1, 1_001)}, records=1_000) == {A0}
-    assert paused({A0: Held(1, 1_000)}, records=1_000) == frozenset()
-    assert paused({A0: Held(1, 990)}, records=1_000) == frozenset(), "stepped over the bound itself"
+    assert paused({A0: Buffered(1, 1_001)}, records=1_000) == {A0}
+    assert paused({A0: Buffered(1, 1_000)}, records=1_000) == frozenset()
+    assert paused({A0: Buffered(1, 990)}, records=1_000) == frozenset(), "stepped over the bound itself"
 
 
 def test_statement_56_the_bound_is_512_mib_and_shared_evenly_between_tasks() -> None:
@@ -43,35 +43,35 @@ def test_statement_56_the_bound_is_512_mib_and_shared_evenly_between_tasks() -> 
 
 
 def test_statement_56_the_share_is_another_once_there_are_other_tasks() -> None:
-    held = {A0: Held(150, 1)}
-    assert pauses(held, {0: (A0,)}, max_bytes=200) == frozenset()
-    assert pauses(held, {0: (A0,), 1: (A1,)}, max_bytes=200) == {A0}
+    held = {A0: Buffered(150, 1)}
+    assert paused_partitions(held, {0: (A0,)}, max_bytes=200) == frozenset()
+    assert paused_partitions(held, {0: (A0,), 1: (A1,)}, max_bytes=200) == {A0}
 
 
 def test_statement_58_more_than_the_share_pauses_and_just_the_share_does_not() -> None:
-    assert paused({A0: Held(60, 1), B0: Held(40, 1)}) == frozenset()
-    assert paused({A0: Held(60, 1), B0: Held(41, 1)}) == {A0, B0}
+    assert paused({A0: Buffered(60, 1), B0: Buffered(40, 1)}) == frozenset()
+    assert paused({A0: Buffered(60, 1), B0: Buffered(41, 1)}) == {A0, B0}
 
 
 def test_statement_58_only_partitions_that_hold_data_are_paused() -> None:
-    assert paused({A0: Held(900, 9), B0: Held(0, 0)}) == {A0}
+    assert paused({A0: Buffered(900, 9), B0: Buffered(0, 0)}) == {A0}
 
 
 def test_a_task_over_its_share_does_not_pause_another() -> None:
-    assert paused({A0: Held(900, 9), A1: Held(100, 1)}) == {A0}
+    assert paused({A0: Buffered(900, 9), A1: Buffered(100, 1)}) == {A0}
 
 
 def test_statement_59_a_partition_that_became_empty_or_is_no_more_is_not_paused() -> None:
-    assert paused({A0: Held(900, 9), B0: Held(5, 1)}) == {A0, B0}
-    assert paused({A0: Held(900, 9), B0: Held(0, 0)}) == {A0}
-    assert pauses({A0: Held(900, 9)}, {1: (A1, B1)}, max_bytes=200) == frozenset()
+    assert paused({A0: Buffered(900, 9), B0: Buffered(5, 1)}) == {A0, B0}
+    assert paused({A0: Buffered(900, 9), B0: Buffered(0, 0)}) == {A0}
+    assert paused_partitions({A0: Buffered(900, 9)}, {1: (A1, B1)}, max_bytes=200) == frozenset()
 
 
-HELD = st.builds(lambda size, records: Held(size * bool(records), records), st.integers(0, 500), st.integers(0, 5))
+HELD = st.builds(lambda size, records: Buffered(size * bool(records), records), st.integers(0, 500), st.integers(0, 5))
 
 
 @given(held=st.fixed_dictionaries(dict.fromkeys((A0, A1, B0, B1), HELD)), bound=st.integers(1, 1_000))
-def test_no_empty_partition_is_ever_paused(held: dict[TopicPartition, Held], bound: int) -> None:
+def test_no_empty_partition_is_ever_paused(held: dict[TopicPartition, Buffered], bound: int) -> None:
     empty = {tp for tp, each in held.items() if not each.records}
     assert not paused(held, max_bytes=bound, records=2) & empty
 
@@ -89,8 +89,8 @@ def test_a_task_holds_at_most_its_share_and_one_fetch_of_each_partition(
     most = sum(max(size, bound / (FETCHES_PER_SHARE * len(partitions))) for size in sizes)
     records = [0] * len(sizes)
     for coming, going in turns:
-        held = {tp: Held(records[tp.partition] * sizes[tp.partition], records[tp.partition]) for tp in partitions}
-        resting = pauses(held, {0: partitions}, max_bytes=bound)
+        held = {tp: Buffered(records[tp.partition] * sizes[tp.partition], records[tp.partition]) for tp in partitions}
+        resting = paused_partitions(held, {0: partitions}, max_bytes=bound)
         for tp in partitions:
             if coming >> tp.partition & 1 and tp not in resting:
                 records[tp.partition] += fetch_records(

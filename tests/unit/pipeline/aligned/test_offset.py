@@ -1,4 +1,4 @@
-"""The offset in Spark's log: read back as it was written, told from those of other sources, bound to its options."""
+"""The offset in Spark's log: it round-trips, differs from other sources' offsets, and is bound to its options."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.scripted_input import ScriptedServer
+from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.fingerprint import check_fingerprint, fingerprint
 from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.records import NO_TIME_MS, Cursor, TopicPartition
-from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig
+from understudy_pipeline.inputs.timestamps import TimestampRule
 
 OPTIONS = AlignedOptions(
     inputs=(ScriptedServer({"weather": 1, "flights": 1}).config,),
@@ -61,7 +61,7 @@ def test_an_offset_takes_few_bytes_per_partition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "message"),
     [
         ({"logOffset": 3}, "a file source"),
         ({"weather": {"0": 17, "1": 3}}, "Kafka"),
@@ -71,12 +71,12 @@ def test_an_offset_takes_few_bytes_per_partition() -> None:
         ({}, "some other source"),
     ],
 )
-def test_the_offset_of_another_source_is_refused_and_named(found: object, told: str) -> None:
-    with pytest.raises(OffsetError, match=told):
+def test_the_offset_of_another_source_is_refused_and_named(found: object, message: str) -> None:
+    with pytest.raises(OffsetError, match=message):
         SourceOffset.from_json(found)
 
 
-def test_a_damaged_offset_is_told_from_a_foreign_one() -> None:
+def test_a_damaged_offset_is_distinguished_from_a_foreign_one() -> None:
     whole = SourceOffset({}, {TopicPartition("flights", 0): Cursor("1", 2)}).to_json()
     for name in whole.keys() - {"understudy"}:
         with pytest.raises(OffsetError, match="damaged"):
@@ -107,6 +107,13 @@ def test_options_that_decide_the_order_cannot_change_under_a_checkpoint(
     assert f"option {name}" in str(refused.value)
     assert old in refused.value.what
     assert new in refused.value.what
+
+
+def test_an_option_that_was_not_set_before_is_to_be_removed_again() -> None:
+    now = fingerprint(replace(OPTIONS, max_timestamp_jump_ms=5))
+    with pytest.raises(OffsetError) as refused:
+        check_fingerprint(fingerprint(OPTIONS), now)
+    assert refused.value.fix == "Remove the option max_timestamp_jump_ms, or begin a new checkpoint"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Options as users write them: what is wrong is told by name, at once, with the way out."""
+"""Options as users write them: an error names the option and says how to fix it, at once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from understudy_pipeline.aligned.option_parsing import default_spool, parse_options
 from understudy_pipeline.aligned.options import MIB, AlignedOptions
-from understudy_pipeline.aligned.timestamps import TimestampRule
 from understudy_pipeline.inputs.files import FilesConfig
-from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.redis_streams import RedisConfig
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
 
 REDIS = {"redis": "redis://localhost:6379", "topics": "weather,flights"}
@@ -113,12 +113,12 @@ def test_with_one_server_a_topic_may_have_colons(topic: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"max_task_idle": "1"}, "Did you mean 'max_task_idle_ms'"),
         ({"path": "/tmp/x"}, "there is no option 'path'"),
         ({"kafka.": "1"}, "there is no option 'kafka.'"),
-        ({"max_task_idle_ms": "soon"}, "'soon' is no whole number of at least 0, nor -1"),
+        ({"max_task_idle_ms": "soon"}, "'soon' is not a whole number of at least 0, or -1"),
         ({"max_poll_records": "0"}, "option max_poll_records"),
         ({"max_poll_records": "-2"}, "option max_poll_records"),
         ({"input_buffer_max_bytes": "0"}, "option input_buffer_max_bytes"),
@@ -128,12 +128,12 @@ def test_with_one_server_a_topic_may_have_colons(topic: str) -> None:
         ({"reader_tasks": "0"}, "option reader_tasks"),
         ({"request_timeout_ms": "0"}, "option request_timeout_ms"),
         ({"metrics_port": "65536"}, "from 0 to 65535"),
-        ({"merge": "both"}, "'both' is none of task, global"),
+        ({"merge": "both"}, "'both' is not one of task, global"),
         ({"starting": ""}, "the value is empty"),
         ({"undecodable": "ignore"}, "fail, skip, aside"),
         ({"fail_on_data_loss": "yes"}, "neither true nor false"),
         ({"timestamp": "at"}, "option timestamp"),
-        ({"checkpoint": "s3://bucket/checkpoint"}, "no folder of this machine"),
+        ({"checkpoint": "s3://bucket/checkpoint"}, "not a folder of this machine"),
         ({"undecodable": "aside"}, "undecodable_path is not set"),
         ({"undecodable_path": "/tmp/x"}, "undecodable is 'fail' and undecodable_path is set"),
         ({"kafka.client.id": "x"}, "kafka.client.id is set and kafka is not"),
@@ -145,10 +145,10 @@ def test_with_one_server_a_topic_may_have_colons(topic: str) -> None:
         ({"kafka": "h:1", "topics": "redis:a"}, "no topic comes from 'kafka'"),
     ],
 )
-def test_what_is_wrong_is_told_by_the_name_of_the_option(more: dict[str, str], told: str) -> None:
+def test_what_is_wrong_is_reported_by_the_name_of_the_option(more: dict[str, str], message: str) -> None:
     with pytest.raises(SettingsError) as refused:
         parsed(**more)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_something_to_read_must_be_named() -> None:
@@ -195,7 +195,7 @@ def test_statement_61_the_new_bound_wins_and_set_means_given(caplog: pytest.LogC
     assert "input_buffer_max_bytes is used" in caplog.text
 
 
-def test_statement_61_the_name_of_the_cache_is_told_to_be_the_nodes(caplog: pytest.LogCaptureFixture) -> None:
+def test_statement_61_the_name_of_the_cache_is_reported_as_the_nodes(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert parsed(cache_max_bytes_buffering="10m") == parsed()
     assert "statestore_cache_max_bytes" in caplog.text

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.support.planning import PATIENCE_MS, Start, ordinals, started_queries, times
-from tests.support.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
+from tests.support.spark.planned_query import PATIENCE_MS, Start, ordinals, started_queries, times
+from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
 from tests.support.spark_queries import wait_until
 
 from understudy_pipeline.aligned.ends import is_at, up_to
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.planner import FINISH_PATIENCE_MS
-from understudy_pipeline.aligned.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.aligned.planner import ENDS_TIMEOUT_MS
 from understudy_pipeline.inputs.protocol import DataLostError, InputError
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 LATEST = AlignedOptions(inputs=(), topics=(), starting="latest")
@@ -51,7 +51,7 @@ def test_one_that_begins_with_the_latest_has_what_comes_after_it_was_asked(start
     assert ordinals(query.next()) == {A: [2]}
 
 
-def test_where_the_latest_is_cannot_be_told_by_a_server_that_is_away(start: Start) -> None:
+def test_where_the_latest_is_cannot_be_known_from_a_server_that_is_away(start: Start) -> None:
     server = topics("a")
     server.go_away()
     with pytest.raises(InputError):
@@ -59,7 +59,7 @@ def test_where_the_latest_is_cannot_be_told_by_a_server_that_is_away(start: Star
     assert server.open_inputs == 0
 
 
-def test_a_server_that_is_away_at_the_start_is_waited_for_and_told_of(
+def test_a_server_that_is_away_at_the_start_is_waited_for_and_reported(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     well, ill = topics("a"), topics("b")
@@ -68,16 +68,16 @@ def test_a_server_that_is_away_at_the_start_is_waited_for_and_told_of(
     well.put("a", 0, 1)
     query = start(well, ill)
     query.begin()
-    wait_until(lambda: "ill" in query.planner.snapshot().away, what="the failure")
+    wait_until(lambda: "ill" in query.planner.snapshot().outages, what="the failure")
     query.clock.advance(9_000)
     assert query.at_once() is None
-    away = query.planner.snapshot().away["ill"]
+    away = query.planner.snapshot().outages["ill"]
     assert away.since_ms >= 9_000
     assert "no answer" in away.error
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     ill.fail(None)
     assert ordinals(query.next()) == {A: [0]}
-    assert query.planner.snapshot().away == {}
+    assert query.planner.snapshot().outages == {}
 
 
 def test_lost_data_ends_the_query(start: Start) -> None:
@@ -106,7 +106,7 @@ def test_a_query_that_ends_by_itself_reads_what_there_was_and_nothing_that_came_
     while (batch := query.at_once()) is not None:
         seen.extend(times(batch))
     assert seen == sorted([*range(50), *range(30)])
-    assert query.offset.enforced == 0, "nobody was given up on"
+    assert query.offset.enforced == 0, "no wait ran out"
 
 
 def test_a_query_that_ends_by_itself_has_nothing_to_read_of_empty_topics(start: Start) -> None:
@@ -135,15 +135,15 @@ def test_a_query_that_ends_by_itself_waits_for_a_server_that_is_away_and_not_for
     server.go_away()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(query.at_once)
-        wait_until(lambda: "ill" in query.planner.snapshot().away, what="the failure")
+        wait_until(lambda: "ill" in query.planner.snapshot().outages, what="the failure")
         assert not asked.done()
-        query.clock.advance(FINISH_PATIENCE_MS + 1)
-        with pytest.raises(InputError, match=r"nothing arrived for 60 s.*\(ill\)"):
+        query.clock.advance(ENDS_TIMEOUT_MS + 1)
+        with pytest.raises(InputError, match=r"no record arrived for 60 s.*\(ill\)"):
             asked.result(PATIENCE_MS / 1000)
 
 
 def chunk(*offsets: int) -> Chunk:
-    """Of these ordinals, which are offsets too."""
+    """Records with these ordinals, which are their offsets too."""
     parts = [chunk_of(A, [ScriptedRecord(0)], first=offset) for offset in offsets]
     rows = parts[0].rows.from_pylist([part.rows.to_pylist()[0] for part in parts], schema=parts[0].rows.schema)
     return Chunk(A, rows, parts[0].sizes.repeat(len(parts)))

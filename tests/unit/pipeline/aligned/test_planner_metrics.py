@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.planning import PlannedQuery, Start, started_queries
-from tests.support.scripted_input import ScriptedServer
+from tests.support.spark.planned_query import PlannedQuery, Start, started_queries
+from tests.support.spark.scripted_input import ScriptedServer
 from tests.support.spark_queries import wait_until
 
 from understudy_pipeline.aligned.lateness import Lateness
 from understudy_pipeline.aligned.metrics_server import PlannerCollector
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner_metrics import WINDOW_MS, Sample, Window
-from understudy_pipeline.aligned.records import record_size
+from understudy_pipeline.inputs.records import record_size
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def start() -> Iterator[Start]:
         yield begun
 
 
-def told(query: PlannedQuery) -> Mapping[str, object]:
+def metrics_of(query: PlannedQuery) -> Mapping[str, object]:
     """As it comes out of Spark's progress."""
     found = json.loads(json.dumps(query.planner.snapshot().as_json()))
     assert isinstance(found, dict)
@@ -43,21 +43,21 @@ def scraped(query: PlannedQuery) -> Mapping[str, float]:
     }
 
 
-def test_statement_54_the_bytes_that_kafka_documents_and_does_not_tell_are_told(start: Start) -> None:
+def test_statement_54_the_bytes_that_kafka_documents_and_does_not_report_are_reported(start: Start) -> None:
     server = ScriptedServer({"a": 1, "b": 1})
     server.put("a", 0, 1, 2, 3, size=100)
     server.withhold("b", 0)
     server.put("b", 0, 1)
     query = start(server)
-    assert told(query)["input-buffer-bytes-total"] == 0
+    assert metrics_of(query)["input-buffer-bytes-total"] == 0
     query.begin()
     query.wait_for_records(3)
     expected = 3 * record_size("a", None, bytes(100))
-    assert told(query)["input-buffer-bytes-total"] == expected
+    assert metrics_of(query)["input-buffer-bytes-total"] == expected
     assert scraped(query)["understudy_source_input_buffer_bytes_total"] == expected
     server.release("b", 0, 1)
     query.next()
-    assert told(query)["input-buffer-bytes-total"] == 0, "what is in a batch is not held"
+    assert metrics_of(query)["input-buffer-bytes-total"] == 0, "what is in a batch is not held"
 
 
 def test_a_lag_that_is_unknown_is_left_out_and_is_not_0(start: Start) -> None:
@@ -65,11 +65,11 @@ def test_a_lag_that_is_unknown_is_left_out_and_is_not_0(start: Start) -> None:
     query = start(server)
     query.begin()
     query.wait_for_lag(0, "b")
-    assert told(query)["current-lag"] == {"a-0": 0, "b-0": 0}
+    assert metrics_of(query)["current-lag"] == {"a-0": 0, "b-0": 0}
     assert scraped(query)["understudy_source_current_lag partition=0 topic=b"] == 0
     server.go_away()
     query.wait_for_lag(None, "b")
-    assert told(query)["current-lag"] == {}
+    assert metrics_of(query)["current-lag"] == {}
     assert "understudy_source_current_lag partition=0 topic=b" not in scraped(query)
 
 
@@ -81,12 +81,12 @@ def test_paused_partitions_and_servers_that_are_away_are_named(start: Start) -> 
     query = start(server, options=AlignedOptions(inputs=(), topics=(), input_buffer_max_bytes=1))
     query.begin()
     query.wait_for_records(1)
-    assert told(query)["paused-partitions"] == ["a-0"]
+    assert metrics_of(query)["paused-partitions"] == ["a-0"]
     assert scraped(query)["understudy_source_paused_partitions"] == 1
     server.go_away()
-    wait_until(lambda: bool(query.planner.snapshot().away), what="the failure")
+    wait_until(lambda: bool(query.planner.snapshot().outages), what="the failure")
     query.clock.advance(500)
-    assert told(query)["away"] == {"scripted": {"since-ms": 500, "error": "no answer (scripted)"}}
+    assert metrics_of(query)["away"] == {"scripted": {"since-ms": 500, "error": "no answer (scripted)"}}
     assert scraped(query)["understudy_source_input_away_ms server=scripted"] == 500
 
 
@@ -98,7 +98,7 @@ def test_enforced_processing_and_lateness_are_counted(start: Start) -> None:
     server.put("b", 0, 70, 90)
     query.next()
     assert query.offset.enforced == 4
-    found = told(query)
+    found = metrics_of(query)
     assert found["enforced-processing-total"] == 4
     assert found["enforced-processing-rate"] == 4 / 30
     assert found["record-lateness-max"] == 40, "at 70 stream time was 110"
@@ -109,7 +109,7 @@ def test_enforced_processing_and_lateness_are_counted(start: Start) -> None:
     assert metrics["understudy_source_record_lateness_max_ms"] == 40
     assert metrics["understudy_source_batches_total"] == 2
     query.clock.advance(WINDOW_MS + 1)
-    found = told(query)
+    found = metrics_of(query)
     assert found["enforced-processing-total"] == 4
     assert found["enforced-processing-rate"] == 0
     assert "record-lateness-avg" not in found
@@ -124,8 +124,8 @@ def test_totals_go_on_from_the_checkpoint(start: Start) -> None:
     query = start(server)
     query.offset = earlier.offset
     query.begin()
-    assert told(query)["enforced-processing-total"] == 1
-    assert told(query)["batches-total"] == 1
+    assert metrics_of(query)["enforced-processing-total"] == 1
+    assert metrics_of(query)["batches-total"] == 1
 
 
 def test_a_window_forgets_what_is_older_than_it() -> None:

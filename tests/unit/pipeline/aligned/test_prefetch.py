@@ -8,15 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from tests.support.scripted_input import ScriptedServer
+from tests.support.spark.scripted_input import ScriptedServer
 from tests.support.spark_queries import wait_until
 
-from understudy_pipeline.aligned.desk import COUNT_EVERY_MS, Desk
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.prefetch import FIRST_BACKOFF_MS, MAX_BACKOFF_MS, Prefetch
-from understudy_pipeline.aligned.records import Cursor, TopicPartition, record_size
+from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS, SharedReadAhead
+from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import DataLostError
+from understudy_pipeline.inputs.records import Cursor, TopicPartition, record_size
 from understudy_shared.clock import ManualClock
 from understudy_shared.errors import SettingsError
 
@@ -32,34 +33,34 @@ class Bench:
         self.clock = ManualClock()
         given = options or AlignedOptions(inputs=(), topics=())
         self.options = replace(given, inputs=(self.server.config,), topics=topics)
-        self.desk = Desk(self.options, self.clock)
-        self.desk.ahead.move_to({})
+        self.shared = SharedReadAhead(self.options, self.clock)
+        self.shared.ahead.seek_to({})
         self.prefetch = Prefetch(
-            self.desk,
+            self.shared,
             0,
-            self.server.config.open(),
+            open_input(self.server.config),
             self.clock,
             request_timeout_ms=1_000,
         )
 
     def turns(self, count: int) -> Sequence[float]:
         """How long it would wait after each."""
-        return [self.prefetch.turn() for _ in range(count)]
+        return [self.prefetch.run_once() for _ in range(count)]
 
     def ready(self) -> Bench:
-        """Partitions are known, and the input was told where to go on."""
+        """Partitions are known, and the input has sought its position."""
         assert self.turns(2) == [0, 0]
         return self
 
-    def held(self, partition: TopicPartition) -> int:
-        return len(self.desk.ahead.retained[partition])
+    def buffered(self, partition: TopicPartition) -> int:
+        return len(self.shared.ahead.retained[partition])
 
     def lag(self, partition: TopicPartition) -> Lag | None:
-        return self.desk.ahead.lags.current(partition, self.clock.monotonic_ms())
+        return self.shared.ahead.lags.current(partition, self.clock.monotonic_ms())
 
 
 def ordinal_of_first(bench: Bench) -> int:
-    return int(bench.desk.ahead.take({A: 1})[0].rows[0].column("ordinal")[0].as_py())
+    return int(bench.shared.ahead.take({A: 1})[0].rows[0].column("ordinal")[0].as_py())
 
 
 @pytest.fixture
@@ -73,15 +74,15 @@ def started() -> Iterator[list[Prefetch]]:
         assert each.join(PATIENCE_S)
 
 
-def test_partitions_are_asked_for_then_the_place_is_told_then_records_come() -> None:
+def test_partitions_are_asked_for_then_the_position_is_sought_then_records_come() -> None:
     bench = Bench("a", "b")
     bench.server.put("a", 0, 1, 2, 3)
     bench.turns(1)
-    assert bench.desk.ahead.tasks == {0: (A, B)}
+    assert bench.shared.ahead.tasks == {0: (A, B)}
     bench.turns(1)
     assert bench.server.seeks == [{A: Cursor(), B: Cursor()}]
     bench.turns(1)
-    assert (bench.held(A), bench.held(B)) == (3, 0)
+    assert (bench.buffered(A), bench.buffered(B)) == (3, 0)
 
 
 def test_statement_35_each_turn_brings_lags_of_what_it_fetched_and_a_seek_drops_them_all() -> None:
@@ -96,7 +97,7 @@ def test_statement_35_each_turn_brings_lags_of_what_it_fetched_and_a_seek_drops_
     bench.server.release("b", 0, 2)
     bench.turns(1)
     assert (bench.lag(A), bench.lag(B)) == (Lag(1, 0), Lag(1, 0))
-    bench.desk.ahead.move_to({})
+    bench.shared.ahead.seek_to({})
     assert (bench.lag(A), bench.lag(B)) == (None, None)
 
 
@@ -104,14 +105,14 @@ def test_statement_43_and_45_what_was_handed_over_is_no_lag_and_everything_behin
     bench = Bench("a", options=AlignedOptions(inputs=(), topics=(), max_poll_records=5)).ready()
     bench.server.put("a", 0, *range(50))
     bench.server.put("a", 0, *range(50, 90))
-    bench.desk.ahead.move_to({A: Cursor("49", 50, 49)})
+    bench.shared.ahead.seek_to({A: Cursor("49", 50, 49)})
     bench.server.withhold("a", 0)
     bench.turns(2)
     assert bench.lag(A) == Lag(40, 0)
     bench.server.put("a", 0, *range(90, 100))
     bench.server.release("a", 0, 5)
     bench.turns(1)
-    assert bench.held(A) == 5, "and what is held is no lag"
+    assert bench.buffered(A) == 5, "and what is held is no lag"
     assert bench.lag(A) == Lag(45, 0)
 
 
@@ -123,7 +124,7 @@ def test_statement_44_a_partition_that_is_not_fetched_has_a_lag_that_grows_old()
     bench.server.release("a", 0, 2)
     bench.turns(1)
     bench.clock.advance(5_000)
-    assert bench.desk.next_turn(0) is None, "it holds enough"
+    assert bench.shared.next_request(0) is None, "it holds enough"
     assert bench.lag(A) == Lag(1, 5_000)
     bench.clock.advance(1)
     assert bench.lag(A) is None
@@ -150,7 +151,7 @@ def test_a_lag_of_0_is_none_any_more_once_records_came_without_a_new_answer() ->
     bench.server.tells_lags = False
     bench.server.put("a", 0, 1)
     bench.turns(1)
-    assert bench.held(A) == 1
+    assert bench.buffered(A) == 1
     assert bench.lag(A) is None
 
 
@@ -186,22 +187,22 @@ def test_statement_33_waiting_is_silent_and_going_away_and_coming_back_are_said_
     bench.server.go_away()
     bench.turns(3)
     bench.clock.advance(700)
-    assert bench.desk.away()["scripted"].since_ms == 700
+    assert bench.shared.outages()["scripted"].since_ms == 700
     bench.server.fail(None)
     bench.turns(3)
-    assert bench.desk.away() == {}
+    assert bench.shared.outages() == {}
     assert [record.__dict__["action"] for record in caplog.records] == ["away", "back"]
 
 
 def test_lost_data_ends_it_and_is_kept_for_the_planner(started: list[Prefetch]) -> None:
     bench = Bench("a").ready()
     bench.server.put("a", 0, *range(10))
-    bench.desk.ahead.move_to({A: Cursor("2", 3, 2)})
+    bench.shared.ahead.seek_to({A: Cursor("2", 3, 2)})
     bench.server.lose("a", 0, 6)
     bench.prefetch.start()
     started.append(bench.prefetch)
-    wait_until(lambda: bench.desk.failure is not None, what="the loss")
-    assert isinstance(bench.desk.failure, DataLostError)
+    wait_until(lambda: bench.shared.failure is not None, what="the loss")
+    assert isinstance(bench.shared.failure, DataLostError)
     assert bench.prefetch.join(PATIENCE_S)
 
 
@@ -211,8 +212,8 @@ def test_what_nobody_foresaw_is_kept_too_and_makes_lags_unknown(started: list[Pr
     bench.server.fail(ZeroDivisionError("a bug"))
     bench.prefetch.start()
     started.append(bench.prefetch)
-    wait_until(lambda: bench.desk.failure is not None, what="the error")
-    assert isinstance(bench.desk.failure, ZeroDivisionError)
+    wait_until(lambda: bench.shared.failure is not None, what="the error")
+    assert isinstance(bench.shared.failure, ZeroDivisionError)
     assert bench.lag(A) is None
 
 
@@ -223,15 +224,15 @@ def test_statement_51_what_was_asked_before_a_seek_is_not_taken_in_after_it(star
     bench.prefetch.start()
     started.append(bench.prefetch)
     wait_until(lambda: bench.server.has_caught, what="the turn that hangs")
-    with bench.desk.changed:
-        bench.desk.ahead.move_to({A: Cursor("6", 7, 6)})
+    with bench.shared.changed:
+        bench.shared.ahead.seek_to({A: Cursor("6", 7, 6)})
     bench.server.resume()
-    wait_until(lambda: bench.held(A) > 0, what="records")
-    with bench.desk.changed:
+    wait_until(lambda: bench.buffered(A) > 0, what="records")
+    with bench.shared.changed:
         assert ordinal_of_first(bench) == 7
 
 
-def test_a_place_that_was_told_before_it_changed_is_told_again(started: list[Prefetch]) -> None:
+def test_a_position_that_changed_is_sought_again(started: list[Prefetch]) -> None:
     bench = Bench("a")
     bench.turns(1)
     bench.server.put("a", 0, *range(10))
@@ -239,11 +240,11 @@ def test_a_place_that_was_told_before_it_changed_is_told_again(started: list[Pre
     bench.prefetch.start()
     started.append(bench.prefetch)
     wait_until(lambda: bench.server.has_caught, what="the seek that hangs")
-    with bench.desk.changed:
-        bench.desk.ahead.move_to({A: Cursor("6", 7, 6)})
+    with bench.shared.changed:
+        bench.shared.ahead.seek_to({A: Cursor("6", 7, 6)})
     bench.server.resume()
-    wait_until(lambda: bench.held(A) > 0, what="records")
-    with bench.desk.changed:
+    wait_until(lambda: bench.buffered(A) > 0, what="records")
+    with bench.shared.changed:
         assert ordinal_of_first(bench) == 7
 
 
@@ -253,10 +254,10 @@ def test_partitions_are_asked_for_again_and_new_ones_are_read_from_their_beginni
     for topic in ("a", "b"):
         bench.server.grow(topic, 2)
         bench.server.put(topic, 1, 5, 6)
-    bench.clock.advance(COUNT_EVERY_MS)
+    bench.clock.advance(COUNT_INTERVAL_MS)
     bench.turns(3)
     assert bench.server.seeks[-1] == {TopicPartition("a", 1): Cursor(), TopicPartition("b", 1): Cursor()}
-    assert bench.held(TopicPartition("a", 1)) == 2
+    assert bench.buffered(TopicPartition("a", 1)) == 2
     assert bench.lag(A) is not None, "the others were not disturbed"
 
 
@@ -264,14 +265,14 @@ def test_a_partition_that_only_one_topic_has_yet_waits_for_the_other(caplog: pyt
     bench = Bench("a", "b").ready()
     bench.server.grow("a", 2)
     for _ in range(2):
-        bench.clock.advance(COUNT_EVERY_MS)
+        bench.clock.advance(COUNT_INTERVAL_MS)
         bench.turns(2)
-    assert bench.desk.ahead.tasks == {0: (A, B)}
+    assert bench.shared.ahead.tasks == {0: (A, B)}
     assert [record.__dict__["action"] for record in caplog.records] == ["uneven-partitions"], "said once"
     bench.server.grow("b", 2)
-    bench.clock.advance(COUNT_EVERY_MS)
+    bench.clock.advance(COUNT_INTERVAL_MS)
     bench.turns(1)
-    assert list(bench.desk.ahead.tasks) == [0, 1]
+    assert list(bench.shared.ahead.tasks) == [0, 1]
 
 
 def test_topics_of_different_numbers_of_partitions_are_refused_at_first() -> None:
@@ -285,35 +286,35 @@ def test_partitions_of_all_topics_are_one_task_with_merge_global() -> None:
     bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), merge="global"))
     bench.server.grow("b", 2)
     bench.turns(1)
-    assert bench.desk.ahead.tasks == {0: (A, B, TopicPartition("b", 1))}
+    assert bench.shared.ahead.tasks == {0: (A, B, TopicPartition("b", 1))}
 
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_partition_that_vanished_is_lost_data(fails: bool, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench("a", options=AlignedOptions(inputs=(), topics=(), fail_on_data_loss=fails))
-    bench.desk.ahead.move_to({TopicPartition("a", 1): Cursor("3", 4, 9)})
+    bench.shared.ahead.seek_to({TopicPartition("a", 1): Cursor("3", 4, 9)})
     if fails:
         with pytest.raises(DataLostError, match="a-1"):
             bench.turns(1)
     else:
         bench.turns(1)
         assert [record.__dict__["action"] for record in caplog.records] == ["data-lost"]
-        assert list(bench.desk.ahead.retained) == [A]
+        assert list(bench.shared.ahead.retained) == [A]
 
 
 def test_a_partition_that_holds_the_largest_batch_is_not_fetched_until_it_holds_less() -> None:
     bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), max_poll_records=2)).ready()
     bench.server.put("a", 0, *range(5))
     bench.turns(1)
-    assert bench.held(A) == 5, "a fetch of full size"
+    assert bench.buffered(A) == 5, "a fetch of full size"
     bench.server.put("a", 0, *range(5, 9))
-    bench.desk.ahead.take({A: 3})
+    bench.shared.ahead.take({A: 3})
     bench.turns(1)
     assert bench.server.asked == {B}, "just the largest batch is enough"
-    bench.desk.ahead.take({A: 1})
+    bench.shared.ahead.take({A: 1})
     bench.turns(1)
     assert bench.server.asked == {A, B}
-    assert bench.held(A) == 5
+    assert bench.buffered(A) == 5
 
 
 def test_statement_58_a_task_over_its_share_goes_on_fetching_what_is_empty() -> None:
@@ -322,9 +323,9 @@ def test_statement_58_a_task_over_its_share_goes_on_fetching_what_is_empty() -> 
     bench = Bench("a", "b", options=options).ready()
     bench.server.put("a", 0, *range(4), size=100)
     bench.turns(5)
-    assert bench.held(A) == 4, "one fetch may overshoot"
+    assert bench.buffered(A) == 4, "one fetch may overshoot"
     assert bench.server.asked == {B}
-    bench.desk.ahead.take({A: 1})
+    bench.shared.ahead.take({A: 1})
     bench.turns(1)
     assert bench.server.asked == {A, B}, "just the bound is not over it"
 
@@ -334,7 +335,7 @@ def test_statement_59_a_partition_that_is_not_wanted_for_another_reason_is_not_r
     bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), max_poll_records=1)).ready()
     bench.server.put("a", 0, 1, 2)
     bench.turns(2)
-    assert bench.desk.ahead.paused() == frozenset()
+    assert bench.shared.ahead.paused() == frozenset()
     assert bench.server.asked == {B}
 
 
@@ -343,7 +344,7 @@ def test_it_ends_at_once_while_it_has_nothing_to_do_and_lets_go_of_its_input(sta
     bench.server.put("a", 0, 1, 2)
     bench.prefetch.start()
     started.append(bench.prefetch)
-    wait_until(lambda: bench.held(A) == 2, what="the records")
+    wait_until(lambda: bench.buffered(A) == 2, what="the records")
     bench.prefetch.stop()
     assert bench.prefetch.join(PATIENCE_S)
     assert bench.server.open_inputs == 0
@@ -370,7 +371,7 @@ def test_statement_48_a_fetch_that_takes_long_holds_up_no_plan(started: list[Pre
     looked = threading.Event()
 
     def look() -> None:
-        with bench.desk.changed:
+        with bench.shared.changed:
             looked.set()
 
     threading.Thread(target=look, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Executors' side: rows are those of the plan, from the spool or from the input, and poison is dealt with as told."""
+"""Reading on executors: rows are those of the plan, from spool or input, and poison is handled as the option says."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.scripted_input import ScriptedRecord, ScriptedServer, rows_of
+from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, rows_of
 
 from understudy_pipeline.aligned.dead_letters import DeadLetterError
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
 from understudy_pipeline.aligned.reading import (
-    JOINED_BYTES,
+    COALESCE_BYTES,
     ROWS,
     TASK_BYTES,
     PlannedRange,
     ReadTask,
     RowOptions,
     _Readers,
-    pack,
+    pack_tasks,
     planned_ranges,
     read_task,
 )
-from understudy_pipeline.aligned.records import NO_TIME_MS, Cursor, TopicPartition, effective_times_ms
 from understudy_pipeline.aligned.rows import arrow_schema
 from understudy_pipeline.aligned.spool import Spool
+from understudy_pipeline.inputs.opening import OPENERS, Opener
 from understudy_pipeline.inputs.protocol import Input, InputError, Range, RangeReader
+from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, effective_times_ms
 
 TP = TopicPartition("weather", 3)
 
@@ -45,18 +46,13 @@ class LogConfig:
     times_ms: tuple[int | None, ...] = ()
     is_away: bool = False
     failures: int = 0
-    """Of its readers, before one works."""
+    """How many readers fail before one works."""
     breaks_behind: int | None = None
     """Records that a reader hands out before it fails."""
     topics: tuple[str, ...] = (TP.topic,)
     server: str = "log"
 
-    def open(self) -> Input:
-        raise AssertionError("an executor reads ranges")
-
-    def open_reader(self) -> RangeReader:
-        opened.append(self)
-        return LogReader(self)
+    kind: str = "log"
 
 
 class LogReader:
@@ -78,6 +74,18 @@ class LogReader:
 
 
 opened: list[LogConfig] = []
+
+
+def _open_input(config: LogConfig) -> Input:
+    raise AssertionError("an executor reads ranges")
+
+
+def _open_reader(config: LogConfig) -> RangeReader:
+    opened.append(config)
+    return LogReader(config)
+
+
+OPENERS["log"] = lambda: Opener(_open_input, _open_reader)
 closed: list[LogConfig] = []
 
 
@@ -116,7 +124,7 @@ def test_a_row_has_the_record_and_its_place_in_the_merge_order() -> None:
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
-def test_every_batch_has_exactly_the_schema_that_spark_was_told(include_headers: bool) -> None:
+def test_every_batch_has_exactly_the_schema_that_spark_was_given(include_headers: bool) -> None:
     task = ReadTask((planned(LogConfig((1, 2))),), RowOptions(include_headers=include_headers))
     for batch in read_task(task):
         assert batch.schema.equals(arrow_schema(include_headers=include_headers), check_metadata=True)
@@ -148,9 +156,9 @@ def test_small_ranges_come_in_few_batches_and_in_their_order(lengths: list[int])
     ordinals = [ordinal for batch in batches for ordinal in batch.column("offset").cast(pa.int64()).to_pylist()]
     assert ordinals == [ordinal for length in lengths for ordinal in range(length)]
     assert max(batch.num_rows for batch in batches) <= ROWS
-    assert all(batch.nbytes <= JOINED_BYTES for batch in batches if batch.num_rows not in lengths)
+    assert all(batch.nbytes <= COALESCE_BYTES for batch in batches if batch.num_rows not in lengths)
     for batch, following in pairwise(batches):
-        assert batch.num_rows + following.num_rows > ROWS or batch.nbytes + following.nbytes > JOINED_BYTES
+        assert batch.num_rows + following.num_rows > ROWS or batch.nbytes + following.nbytes > COALESCE_BYTES
 
 
 def test_with_the_spool_the_input_is_not_asked_and_without_it_the_rows_are_the_same(tmp_path: Path) -> None:
@@ -180,7 +188,7 @@ def test_a_reader_is_kept_for_later_batches_and_let_go_after_it_failed() -> None
 
 @pytest.fixture
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy_pipeline.aligned.reading._PAUSES_S", (0.001, 0.001))
+    monkeypatch.setattr("understudy_pipeline.aligned.reading._RETRY_PAUSES_S", (0.001, 0.001))
 
 
 @pytest.mark.usefixtures("_quick_retries")
@@ -232,12 +240,12 @@ def test_poison_is_set_aside_once_however_often_its_range_is_read(tmp_path: Path
     for _ in range(2):
         assert [row["offset"] for row in rows(planned(config), options)] == ["1"]
     (letters,) = (tmp_path / "aside").iterdir()
-    told = [orjson.loads(line) for line in letters.read_bytes().splitlines()]
-    assert [(each["topic"], each["partition"], each["offset"]) for each in told] == [
+    letters_read = [orjson.loads(line) for line in letters.read_bytes().splitlines()]
+    assert [(each["topic"], each["partition"], each["offset"]) for each in letters_read] == [
         ("weather", 3, "0"),
         ("weather", 3, "2"),
     ]
-    assert base64.b64decode(told[0]["value"]) == b"v0"
+    assert base64.b64decode(letters_read[0]["value"]) == b"v0"
 
 
 def test_ranges_of_one_partition_are_set_aside_in_files_of_their_own(tmp_path: Path) -> None:
@@ -281,7 +289,7 @@ def spans(topics: Sequence[str], partitions: int) -> list[Range]:
 def test_every_range_is_read_once_by_no_more_tasks_than_allowed(sizes: list[int], tasks: int, merge: str) -> None:
     options = options_for(("a", "b"), reader_tasks=tasks, merge=merge)
     ranges = planned_ranges(options, spans(("a", "b"), 6)[: len(sizes)], sizes=sizes)
-    packed = pack(ranges, options)
+    packed = pack_tasks(ranges, options)
     assert len(packed) <= tasks
     assert all(task.ranges for task in packed)
     assert sorted(each.span for task in packed for each in task.ranges) == sorted(each.span for each in ranges)
@@ -296,7 +304,7 @@ def _together(one: PlannedRange, other: PlannedRange) -> bool:
 
 def test_what_is_merged_together_is_read_together() -> None:
     options = options_for(("a", "b"), reader_tasks=2)
-    packed = pack(planned_ranges(options, spans(("a", "b"), 4), sizes=[TASK_BYTES] * 8), options)
+    packed = pack_tasks(planned_ranges(options, spans(("a", "b"), 4), sizes=[TASK_BYTES] * 8), options)
     assert len(packed) == 2
     for task in packed:
         places = [each.span.partition for each in task.ranges]
@@ -305,14 +313,14 @@ def test_what_is_merged_together_is_read_together() -> None:
 
 def test_a_global_merge_is_shared_out_too() -> None:
     options = options_for(("a", "b"), reader_tasks=2, merge="global")
-    packed = pack(planned_ranges(options, spans(("a", "b"), 1), sizes=[TASK_BYTES] * 2), options)
+    packed = pack_tasks(planned_ranges(options, spans(("a", "b"), 1), sizes=[TASK_BYTES] * 2), options)
     assert [len(task.ranges) for task in packed] == [1, 1]
 
 
 def test_a_small_batch_is_one_task() -> None:
     options = options_for(("a", "b"), reader_tasks=8)
-    assert len(pack(planned_ranges(options, spans(("a", "b"), 4), sizes=[1000] * 8), options)) == 1
-    assert pack([], options) == []
+    assert len(pack_tasks(planned_ranges(options, spans(("a", "b"), 4), sizes=[1000] * 8), options)) == 1
+    assert pack_tasks([], options) == []
 
 
 def test_ranks_are_places_in_the_option() -> None:

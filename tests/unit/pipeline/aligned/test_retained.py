@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.scripted_input import ScriptedRecord, chunk_of
+from tests.support.spark.scripted_input import ScriptedRecord, chunk_of
 
-from understudy_pipeline.aligned.records import NO_TIME_MS, Cursor, TopicPartition, record_size
 from understudy_pipeline.aligned.retained import Retained
+from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, record_size
 
 TP = TopicPartition("weather", 0)
 BEGINNING = Cursor()

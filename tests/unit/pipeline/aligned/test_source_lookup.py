@@ -47,9 +47,13 @@ def test_the_clients_of_servers_are_loaded_where_they_are_configured_and_never_p
 
 @pytest.mark.parametrize(
     ("kind", "module", "server"),
-    [("kafka", "kafka", "127.0.0.1:1"), ("redis", "redis_streams", "redis://127.0.0.1:1"), ("files", "files", "/")],
+    [
+        ("kafka", "kafka_config", "127.0.0.1:1"),
+        ("redis", "redis_streams", "redis://127.0.0.1:1"),
+        ("files", "files", "/"),
+    ],
 )
-def test_a_client_that_is_not_installed_is_told_with_the_option_that_needs_it(
+def test_a_client_that_is_not_installed_is_reported_with_the_option_that_needs_it(
     monkeypatch: pytest.MonkeyPatch, kind: str, module: str, server: str
 ) -> None:
     monkeypatch.setitem(sys.modules, f"understudy_pipeline.inputs.{module}", None)

@@ -11,7 +11,7 @@ from threading import Thread
 from urllib.request import urlopen
 
 import pytest
-from tests.support.scripted_input import ScriptedServer
+from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.lock import CheckpointInUseError, CheckpointLock
 from understudy_pipeline.aligned.offset import OffsetError
@@ -54,7 +54,7 @@ def advance(stream: AlignedStream, start: Json, *, records: int) -> list[Json]:
     """Offsets of the batches until so many records are in them; the first is `start`."""
     found, count = [start], 0
     while count < records:
-        end = logged(stream.latest(found[-1]))
+        end = logged(stream.latest_offset(found[-1]))
         if end != found[-1]:
             found.append(end)
             count += int(str(end["records"]))
@@ -71,7 +71,7 @@ ALL = [("weather", "0", 10), ("flights", "0", 20), ("weather", "1", 30), ("fligh
 
 
 def test_batches_hold_every_record_in_the_order_of_time(stream: AlignedStream) -> None:
-    ends = advance(stream, logged(stream.initial()), records=5)
+    ends = advance(stream, logged(stream.initial_offset()), records=5)
     got = [row for start, end in pairwise(ends) for row in values(stream, start, end)]
     assert sorted(got) == sorted(ALL)
     assert len(ends) > 2 or got == ALL
@@ -80,7 +80,7 @@ def test_batches_hold_every_record_in_the_order_of_time(stream: AlignedStream) -
 def test_a_logged_batch_is_the_same_for_a_planner_that_never_planned_it(
     stream: AlignedStream, options: AlignedOptions
 ) -> None:
-    *_, start, end = advance(stream, logged(stream.initial()), records=5)
+    *_, start, end = advance(stream, logged(stream.initial_offset()), records=5)
     planned = values(stream, start, end)
     stream.stop()
     again = AlignedStream(options)
@@ -89,16 +89,16 @@ def test_a_logged_batch_is_the_same_for_a_planner_that_never_planned_it(
 
 
 def test_while_there_is_nothing_new_the_start_comes_back_unchanged(stream: AlignedStream) -> None:
-    *_, end = advance(stream, logged(stream.initial()), records=5)
-    assert stream.latest(end) is end
+    *_, end = advance(stream, logged(stream.initial_offset()), records=5)
+    assert stream.latest_offset(end) is end
     assert stream.tasks(end, end) == []
 
 
-def test_where_a_new_checkpoint_begins_is_told_once_for_all(server: ScriptedServer, options: AlignedOptions) -> None:
+def test_where_a_new_checkpoint_begins_is_decided_once(server: ScriptedServer, options: AlignedOptions) -> None:
     stream = AlignedStream(replace(options, starting="latest"))
-    first = stream.initial()
+    first = stream.initial_offset()
     server.put("weather", 0, 60)
-    assert stream.initial() == first
+    assert stream.initial_offset() == first
     *_, end = advance(stream, logged(first), records=1)
     assert values(stream, logged(first), end) == [("weather", "3", 60)]
     stream.stop()
@@ -108,10 +108,10 @@ def test_where_a_new_checkpoint_begins_is_told_once_for_all(server: ScriptedServ
 def test_a_checkpoint_of_other_options_is_refused_wherever_it_shows(
     stream: AlignedStream, options: AlignedOptions, place: str
 ) -> None:
-    other = logged(AlignedStream(replace(options, topics=("flights", "weather"))).initial())
-    mine = logged(stream.initial())
+    other = logged(AlignedStream(replace(options, topics=("flights", "weather"))).initial_offset())
+    mine = logged(stream.initial_offset())
     asked: dict[str, Callable[[], object]] = {
-        "latest": lambda: stream.latest(other),
+        "latest": lambda: stream.latest_offset(other),
         "start": lambda: stream.tasks(other, mine),
         "end": lambda: stream.tasks(mine, other),
     }
@@ -125,13 +125,13 @@ def test_the_second_query_on_a_checkpoint_is_refused_until_the_first_stopped(
     monkeypatch.setattr("understudy_pipeline.aligned.stream.CheckpointLock", _impatient)
     locked = replace(options, checkpoint=tmp_path / "checkpoint")
     first, second = AlignedStream(locked), AlignedStream(locked)
-    start = first.initial()
+    start = first.initial_offset()
     with pytest.raises(CheckpointInUseError):
-        second.initial()
+        second.initial_offset()
     with pytest.raises(CheckpointInUseError):
         second.tasks(start, start)
     first.stop()
-    assert second.initial() == start
+    assert second.initial_offset() == start
     second.stop()
 
 
@@ -142,12 +142,12 @@ def _impatient(checkpoint: Path) -> CheckpointLock:
 def test_metrics_come_with_the_progress_and_at_a_port(options: AlignedOptions) -> None:
     stream = AlignedStream(replace(options, metrics_port=0))
     assert stream.metrics() is None
-    advance(stream, logged(stream.initial()), records=5)
-    told = stream.metrics()
-    assert told is not None
-    assert json.dumps(told)
-    assert told["batches-total"] in range(1, 6)
-    with urlopen(f"http://127.0.0.1:{told['metrics-port']}/metrics", timeout=60) as answer:
+    advance(stream, logged(stream.initial_offset()), records=5)
+    metrics = stream.metrics()
+    assert metrics is not None
+    assert json.dumps(metrics)
+    assert metrics["batches-total"] in range(1, 6)
+    with urlopen(f"http://127.0.0.1:{metrics['metrics-port']}/metrics", timeout=60) as answer:
         assert b"understudy_source_batches_total" in answer.read()
     stream.stop()
 
@@ -155,12 +155,12 @@ def test_metrics_come_with_the_progress_and_at_a_port(options: AlignedOptions) -
 def test_a_port_that_is_taken_is_named(options: AlignedOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("understudy_pipeline.aligned.metrics_server._BIND_S", 0.0)
     first = AlignedStream(replace(options, metrics_port=0))
-    first.initial()
-    told = first.metrics()
-    assert told is not None
-    second = AlignedStream(replace(options, metrics_port=int(str(told["metrics-port"]))))
-    with pytest.raises(SettingsError, match=str(told["metrics-port"])):
-        second.initial()
+    first.initial_offset()
+    metrics = first.metrics()
+    assert metrics is not None
+    second = AlignedStream(replace(options, metrics_port=int(str(metrics["metrics-port"]))))
+    with pytest.raises(SettingsError, match=str(metrics["metrics-port"])):
+        second.initial_offset()
     first.stop()
 
 
@@ -175,7 +175,7 @@ def test_while_a_batch_is_written_nothing_is_read_ahead(stream: AlignedStream, m
 
     def write(*_: object) -> None:
         assert stream._planner is not None
-        lock = stream._planner._desk.changed
+        lock = stream._planner._shared.changed
 
         def ask() -> None:
             free.append(lock.acquire(blocking=False))
@@ -187,6 +187,6 @@ def test_while_a_batch_is_written_nothing_is_read_ahead(stream: AlignedStream, m
         asking.join()
 
     monkeypatch.setattr(Spool, "write", write)
-    advance(stream, stream.initial(), records=1)
+    advance(stream, stream.initial_offset(), records=1)
     assert free
     assert not any(free)

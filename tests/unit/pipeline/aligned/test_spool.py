@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.support.scripted_input import ScriptedRecord, rows_of
+from tests.support.spark.scripted_input import ScriptedRecord, rows_of
 
-from understudy_pipeline.aligned.spool import Spool, spooled
+from understudy_pipeline.aligned.spool import Spool, read_spool
 
 FIRST = rows_of([ScriptedRecord(1, b"a"), ScriptedRecord(None, b"b")], 0)
 SECOND = rows_of([ScriptedRecord(3, b"c")], 2)
@@ -34,13 +34,13 @@ def files(root: Path) -> list[Path]:
 def test_each_part_of_a_batch_is_read_back_as_it_was_written(spool: Spool) -> None:
     written = spool.write([[FIRST, SECOND], [], [OTHER]])
     assert written is not None
-    assert [spooled(written.path, part) for part in written.parts] == [[FIRST, SECOND], [], [OTHER]]
+    assert [read_spool(written.path, part) for part in written.parts] == [[FIRST, SECOND], [], [OTHER]]
 
 
 def test_of_a_slice_only_its_own_records_are_written(spool: Spool) -> None:
     written = spool.write([[FIRST.slice(1)]])
     assert written is not None
-    assert spooled(written.path, written.parts[0]) == [FIRST.slice(1)]
+    assert read_spool(written.path, written.parts[0]) == [FIRST.slice(1)]
 
 
 def test_there_is_one_batch_at_a_time_and_no_two_have_one_name(spool: Spool, tmp_path: Path) -> None:
@@ -56,11 +56,11 @@ def test_there_is_one_batch_at_a_time_and_no_two_have_one_name(spool: Spool, tmp
 def test_what_was_mapped_stays_when_the_file_goes(spool: Spool) -> None:
     written = spool.write([[FIRST]])
     assert written is not None
-    mapped = spooled(written.path, written.parts[0])
+    mapped = read_spool(written.path, written.parts[0])
     spool.clear()
     assert mapped == [FIRST]
     with pytest.raises(OSError, match="No such file"):
-        spooled(written.path, written.parts[0])
+        read_spool(written.path, written.parts[0])
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, -1])
@@ -70,7 +70,7 @@ def test_a_file_that_is_not_whole_is_not_taken_for_one(spool: Spool, kept: int) 
     content = Path(written.path).read_bytes()
     Path(written.path).write_bytes(content[:kept])
     with pytest.raises((OSError, pa.ArrowException)):
-        spooled(written.path, written.parts[0])
+        read_spool(written.path, written.parts[0])
 
 
 def test_nobody_else_may_look_into_it(spool: Spool) -> None:
@@ -102,10 +102,10 @@ def test_a_folder_that_is_tidied_away_is_made_again(spool: Spool, tmp_path: Path
         path.rmdir() if path.is_dir() else path.unlink()
     second = spool.write([[SECOND]])
     assert second is not None
-    assert spooled(second.path, second.parts[0]) == [SECOND]
+    assert read_spool(second.path, second.parts[0]) == [SECOND]
 
 
-def test_a_failing_disk_is_told_once_and_the_batch_goes_on_without(
+def test_a_failing_disk_is_reported_once_and_the_batch_goes_on_without(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     in_the_way = tmp_path / "spool"

@@ -1,55 +1,37 @@
-"""Files as an input: every row once, in the order of names, whatever the pieces; and what must not happen to files."""
+"""Files as an input: every row is read once, in the order of names, in pieces of any size."""
 
 from __future__ import annotations
 
-import logging
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyarrow import parquet
+from tests.support.spark.file_inputs import (
+    STARTED,
+    TP,
+    behind,
+    config,
+    fetched,
+    line,
+    offsets,
+    read_range,
+    started,
+    write,
+    write_parquet,
+)
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA, Cursor, TopicPartition
-from understudy_pipeline.aligned.timestamps import TimestampRule
-from understudy_pipeline.inputs.files import FilesConfig, FilesInput
-from understudy_pipeline.inputs.protocol import DataLostError, Range, UnknownTopicError
+from understudy_pipeline.inputs.files import FilesInput
+from understudy_pipeline.inputs.opening import open_reader
+from understudy_pipeline.inputs.protocol import Range, UnknownTopicError
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
+from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
-
-TP = TopicPartition("weather", 0)
-BY_FIELD = TimestampRule("t")
-MANY = 1_000_000
-START = Cursor()
-STARTED: list[FilesInput] = []
-
-
-def line(ms: int) -> bytes:
-    return orjson.dumps({"t": ms})
-
-
-def config(root: Path, *, rule: TimestampRule = BY_FIELD, fail_on_data_loss: bool = True) -> FilesConfig:
-    return FilesConfig(root, ("weather",), rule, fail_on_data_loss)
-
-
-def write(root: Path, name: str, *values: bytes, end: bytes = b"\n", topic: str = "weather") -> Path:
-    """A file as a careful writer writes it: complete when it appears."""
-    folder = root / topic
-    folder.mkdir(parents=True, exist_ok=True)
-    hidden = folder / f".{Path(name).name}"
-    hidden.write_bytes(b"\n".join(values) + (end if values else b""))
-    return hidden.rename(folder / name)
-
-
-def write_parquet(root: Path, name: str, columns: dict[str, Any], *, rows_of_group: int = 100) -> None:
-    folder = root / "weather"
-    folder.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(pa.table(columns), folder / name, row_group_size=rows_of_group)
 
 
 @pytest.fixture(autouse=True)
@@ -57,43 +39,6 @@ def closed() -> Iterator[None]:
     yield
     while STARTED:
         STARTED.pop().close()
-
-
-def started(of: FilesConfig, cursor: Cursor = START) -> FilesInput:
-    """Closed when the test ends."""
-    reads = of.open()
-    STARTED.append(reads)
-    reads.seek({TP: cursor}, timeout_ms=1000)
-    return reads
-
-
-def fetched(reads: FilesInput, pieces: Sequence[int] = (MANY,)) -> list[dict[str, Any]]:
-    """Everything that is there, in turns that ask for so many rows, round about."""
-    rows: list[dict[str, Any]] = []
-    for turn in range(100_000):
-        answer = reads.fetch({TP: pieces[turn % len(pieces)]}, timeout_ms=0)
-        assert sum(len(chunk.sizes) for chunk in answer.chunks) <= pieces[turn % len(pieces)]
-        for chunk in answer.chunks:
-            assert chunk.rows.schema == ROW_SCHEMA
-            rows += chunk.rows.to_pylist()
-        if answer.lags[TP] == 0:
-            return rows
-    raise AssertionError("no end of it")
-
-
-def behind(row: dict[str, Any] | None) -> Cursor:
-    return Cursor() if row is None else Cursor(row["offset"], row["ordinal"] + 1)
-
-
-def read_range(of: FilesConfig, start: Cursor, end: Cursor) -> list[dict[str, Any]]:
-    reader = of.open_reader()
-    rows = [row for batch in reader.read(Range(TP, start, end)) for row in batch.to_pylist()]
-    reader.close()
-    return rows
-
-
-def offsets(rows: list[dict[str, Any]]) -> list[str]:
-    return [row["offset"] for row in rows]
 
 
 lines = st.lists(
@@ -186,14 +131,14 @@ def test_names_that_begin_with_a_dot_or_an_underscore_are_not_there(tmp_path: Pa
     for name in (".a.jsonl", "_SUCCESS", "_a.csv"):
         (tmp_path / "weather" / name).write_bytes(line(0))
     (tmp_path / "weather" / "_temporary").mkdir()
-    assert config(tmp_path).open().partitions(timeout_ms=1000) == {"weather": 1}
+    assert FilesInput(config(tmp_path)).partitions(timeout_ms=1000) == {"weather": 1}
     assert offsets(fetched(started(config(tmp_path)))) == ["b.jsonl:0"]
 
 
 def test_folders_with_numbers_are_partitions_and_grow(tmp_path: Path) -> None:
     for partition in range(2):
         write(tmp_path, f"{partition}.jsonl", line(partition), topic=f"weather/{partition}")
-    reads = config(tmp_path).open()
+    reads = FilesInput(config(tmp_path))
     assert reads.partitions(timeout_ms=1000) == {"weather": 2}
     partitions = [TopicPartition("weather", p) for p in range(2)]
     reads.seek(dict.fromkeys(partitions, Cursor()), timeout_ms=1000)
@@ -213,8 +158,8 @@ def test_folders_with_numbers_are_partitions_and_grow(tmp_path: Path) -> None:
         (["0/a.jsonl", "2/a.jsonl"], "holds 0, 2"),
         (["0/a.jsonl", "a.jsonl"], "holds 0, a.jsonl"),
         (["x/a.jsonl"], "holds x"),
-        (["a.csv"], "'a.csv' is no file of records"),
-        (["a.jsonl.gz"], "is no file of records"),
+        (["a.csv"], "'a.csv' is not a file of records"),
+        (["a.jsonl.gz"], "is not a file of records"),
     ],
     ids=["gap", "files-beside-partitions", "no-number", "other-kind", "gzip"],
 )
@@ -223,19 +168,19 @@ def test_a_folder_that_cannot_be_meant_is_refused(tmp_path: Path, paths: list[st
         (tmp_path / "weather" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "weather" / path).write_bytes(line(1))
     with pytest.raises(SettingsError, match=said):
-        config(tmp_path).open().partitions(timeout_ms=1000)
+        FilesInput(config(tmp_path)).partitions(timeout_ms=1000)
 
 
-def test_a_topic_without_a_folder_is_unknown_and_those_that_are_there_are_told(tmp_path: Path) -> None:
+def test_a_topic_without_a_folder_is_unknown_and_those_that_are_there_are_reported(tmp_path: Path) -> None:
     (tmp_path / "wether").mkdir()
     with pytest.raises(UnknownTopicError, match="There are: wether"):
-        config(tmp_path).open().partitions(timeout_ms=1000)
+        FilesInput(config(tmp_path)).partitions(timeout_ms=1000)
 
 
 def test_json_lines_need_the_field_of_their_time(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", line(1))
     with pytest.raises(SettingsError, match="json:<field>"):
-        config(tmp_path, rule=TimestampRule()).open().partitions(timeout_ms=1000)
+        FilesInput(config(tmp_path, rule=TimestampRule())).partitions(timeout_ms=1000)
 
 
 @pytest.mark.parametrize(
@@ -249,16 +194,16 @@ def test_json_lines_need_the_field_of_their_time(tmp_path: Path) -> None:
     ],
     ids=["no-value", "value-type", "key-type", "no-time", "time-type"],
 )
-def test_a_parquet_schema_that_does_not_fit_is_told_when_partitions_are_asked(
+def test_a_parquet_schema_that_does_not_fit_is_reported_when_partitions_are_asked(
     tmp_path: Path, columns: dict[str, Any], said: str
 ) -> None:
     write_parquet(tmp_path, "a.parquet", columns)
     with pytest.raises(SettingsError, match=said) as caught:
-        config(tmp_path, rule=TimestampRule()).open().partitions(timeout_ms=1000)
+        FilesInput(config(tmp_path, rule=TimestampRule())).partitions(timeout_ms=1000)
     assert "a.parquet" in caught.value.where
 
 
-def test_statement_52_what_is_wrong_with_a_file_is_told_after_the_rows_before_it(tmp_path: Path) -> None:
+def test_statement_52_what_is_wrong_with_a_file_is_reported_after_the_rows_before_it(tmp_path: Path) -> None:
     write_parquet(tmp_path, "a.parquet", {"value": ["x"], "timestamp": [1]})
     (tmp_path / "weather" / "b.parquet").write_bytes(b"PAR1 but nothing of it")
     reads = started(config(tmp_path, rule=TimestampRule()))
@@ -282,12 +227,12 @@ def test_from_now_on_is_behind_the_last_row(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", line(1), line(2), b"", b" ")
     write(tmp_path, "b.jsonl")
     of = config(tmp_path)
-    cursor = of.open().first_cursors([TP], timeout_ms=1000)[TP]
+    cursor = FilesInput(of).first_cursors([TP], timeout_ms=1000)[TP]
     assert cursor.offset == "a.jsonl:1"
     write(tmp_path, "c.jsonl", line(3))
     assert offsets(fetched(started(of, cursor))) == ["c.jsonl:0"]
     (tmp_path / "empty" / "weather").mkdir(parents=True)
-    assert config(tmp_path / "empty").open().first_cursors([TP], timeout_ms=1000)[TP] == Cursor()
+    assert FilesInput(config(tmp_path / "empty")).first_cursors([TP], timeout_ms=1000)[TP] == Cursor()
 
 
 def test_a_fetch_waits_for_a_file_no_longer_than_it_may(tmp_path: Path) -> None:
@@ -296,111 +241,11 @@ def test_a_fetch_waits_for_a_file_no_longer_than_it_may(tmp_path: Path) -> None:
     assert (answer.chunks, answer.lags) == ([], {TP: 0})
 
 
-def loses(reads: FilesInput, *, said: str) -> None:
-    for _ in range(2):  # it is no less lost when it is asked again
-        with pytest.raises(DataLostError, match=said):
-            reads.fetch({TP: 9}, timeout_ms=0)
-
-
-def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.__dict__.get("action") == "data-lost"]
-
-
-@pytest.mark.parametrize("fail", [True, False], ids=["fail", "warn"])
-def test_a_file_that_appears_before_its_turn_was_over_is_out_of_order(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, fail: bool
-) -> None:
-    write(tmp_path, "b.jsonl", line(1), line(2))
-    reads = started(config(tmp_path, fail_on_data_loss=fail))
-    reads.fetch({TP: 1}, timeout_ms=0)
-    write(tmp_path, "a.jsonl", line(0))
-    if fail:
-        loses(reads, said=r"'a\.jsonl' appeared after 'b\.jsonl' was read")
-        return
-    with caplog.at_level(logging.WARNING):
-        assert offsets(fetched(reads)) == ["b.jsonl:1"]
-        assert fetched(reads) == []
-    assert len(warned(caplog)) == 1
-
-
-@pytest.mark.parametrize("fail", [True, False], ids=["fail", "warn"])
-def test_a_file_that_goes_unread_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture, fail: bool) -> None:
-    write(tmp_path, "a.jsonl", line(1), line(2))
-    unread = write(tmp_path, "b.jsonl", line(3))
-    write(tmp_path, "c.jsonl", line(4))
-    reads = started(config(tmp_path, fail_on_data_loss=fail))
-    reads.fetch({TP: 1}, timeout_ms=0)
-    unread.unlink()
-    if fail:
-        loses(reads, said=r"'b\.jsonl' is gone")
-        return
-    with caplog.at_level(logging.WARNING):
-        assert offsets(fetched(reads)) == ["a.jsonl:1", "c.jsonl:0"]
-    assert len(warned(caplog)) == 1
-
-
-def test_a_file_that_goes_after_it_was_read_is_not_missed(tmp_path: Path) -> None:
-    first = write(tmp_path, "a.jsonl", line(1))
-    second = write(tmp_path, "b.jsonl", line(2))
-    reads = started(config(tmp_path))
-    rows = fetched(reads)
-    first.unlink()
-    second.unlink()
-    write(tmp_path, "c.jsonl", line(3))
-    assert offsets(fetched(reads)) == ["c.jsonl:0"]
-    assert offsets(read_range(config(tmp_path), behind(rows[1]), Cursor("c.jsonl:0", 3))) == ["c.jsonl:0"]
-
-
-def test_after_a_restart_the_file_that_was_read_last_must_be_there(tmp_path: Path) -> None:
-    write(tmp_path, "b.jsonl", line(2))
-    with pytest.raises(DataLostError, match=r"'a\.jsonl' is gone"):
-        started(config(tmp_path), Cursor("a.jsonl:0", 1))
-    lenient = config(tmp_path, fail_on_data_loss=False)
-    assert offsets(fetched(started(lenient, Cursor("a.jsonl:0", 1)))) == ["b.jsonl:0"]
-    with pytest.raises(DataLostError, match="ends before its row 3"):
-        started(config(tmp_path), Cursor("b.jsonl:3", 4))
-
-
-@pytest.mark.parametrize("content", [b"", b'{"t": 1}\n{"t": 2}\n{"t": 3}\n'], ids=["truncated", "grown"])
-@pytest.mark.parametrize("taken", [1, 2])
-def test_a_file_that_changes_after_it_was_begun_is_lost(tmp_path: Path, content: bytes, taken: int) -> None:
-    path = write(tmp_path, "a.jsonl", line(1), line(2))
-    reads = started(config(tmp_path))
-    reads.fetch({TP: taken}, timeout_ms=0)
-    path.write_bytes(content)
-    loses(reads, said=r"'a\.jsonl' changed from 16 to \d+ bytes")
-
-
-@pytest.mark.parametrize("harm", ["first-gone", "end-gone", "middle-gone", "truncated", "between"])
-def test_a_range_is_read_as_it_was_planned_or_not_at_all(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: str
-) -> None:
-    paths = [write(tmp_path, f"{name}.jsonl", line(1), line(2)) for name in "bdf"]
-    rows = fetched(started(config(tmp_path)))
-    match harm:
-        case "first-gone":
-            paths[0].unlink()
-        case "middle-gone":
-            paths[1].unlink()
-        case "end-gone":
-            paths[2].unlink()
-        case "truncated":
-            paths[1].write_bytes(line(1))
-        case "between":
-            write(tmp_path, "e.jsonl", line(3))
-    with pytest.raises(DataLostError, match=r"from 'b\.jsonl:0' to 'f\.jsonl:1' are lost"):
-        read_range(config(tmp_path), behind(rows[0]), behind(rows[5]))
-    lenient = config(tmp_path, fail_on_data_loss=False)
-    left = read_range(lenient, behind(rows[0]), behind(rows[5]))
-    assert len(left) == {"first-gone": 4, "end-gone": 3, "middle-gone": 3, "truncated": 4, "between": 6}[harm]
-    assert len(warned(caplog)) == 1
-
-
 def test_ranges_that_follow_each_other_go_on_in_the_open_file(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", *[line(ms) for ms in range(6)])
     of = config(tmp_path)
     every = fetched(started(of))
-    reader = of.open_reader()
+    reader = open_reader(of)
     for first, last in ((0, 2), (2, 3), (1, 4), (4, 5)):
         span = Range(TP, behind(every[first]), behind(every[last]))
         assert [row for batch in reader.read(span) for row in batch.to_pylist()] == every[first + 1 : last + 1]

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from understudy_pipeline.aligned.records import TopicPartition
 from understudy_pipeline.inputs.kafka_client import KafkaClient
+from understudy_pipeline.inputs.records import TopicPartition
 
 MOST_AT_ONCE = 1_000
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -20,7 +20,7 @@ class RecordingConsumer:
 
     def __init__(self, *_: object) -> None:
         self.asked: list[tuple[str, object]] = []
-        self.held: list[int] = []
+        self.buffered: list[int] = []
         self.is_away = False
 
     def list_topics(self, topic: str, *, timeout: float) -> None:
@@ -33,12 +33,12 @@ class RecordingConsumer:
         self.asked.append(("assign", {each.topic for each in partitions}))
 
     def poll(self, _: float) -> int | None:
-        return self.held.pop(0) if self.held else None
+        return self.buffered.pop(0) if self.buffered else None
 
     def consume(self, count: int, timeout: float) -> list[int]:
         assert timeout == 0, "only the first is waited for"
         self.asked.append(("consume", count))
-        taken, self.held = self.held[:count], self.held[count:]
+        taken, self.buffered = self.buffered[:count], self.buffered[count:]
         return taken
 
 
@@ -63,7 +63,7 @@ def test_leaders_of_a_topic_are_asked_for_once_and_before_it_is_read(consumer: R
     ]
 
 
-def test_leaders_that_are_not_told_hold_up_nothing_and_are_asked_for_again(consumer: RecordingConsumer) -> None:
+def test_leaders_that_are_not_found_hold_up_nothing_and_are_asked_for_again(consumer: RecordingConsumer) -> None:
     client = KafkaClient("server", {})
     consumer.is_away = True
     client.assign({A: 0})
@@ -76,7 +76,7 @@ def test_leaders_that_are_not_told_hold_up_nothing_and_are_asked_for_again(consu
 def test_messages_come_in_order_and_no_more_of_them_than_wanted_and_few_in_one_call(
     consumer: RecordingConsumer, held: int, wanted: int
 ) -> None:
-    consumer.held = list(range(held))
+    consumer.buffered = list(range(held))
     messages: list[object] = list(KafkaClient("server", {}).messages(wanted, wait_s=0))
     assert messages == list(range(min(held, wanted)))
     assert all(isinstance(count, int) and 0 < count <= MOST_AT_ONCE for _, count in consumer.asked)

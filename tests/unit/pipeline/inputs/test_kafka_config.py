@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from understudy_pipeline.inputs.kafka import KafkaConfig
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
+from understudy_pipeline.inputs.opening import open_input, open_reader
 from understudy_shared.errors import SettingsError
 
 
@@ -27,7 +28,7 @@ def config(*properties: tuple[str, str]) -> KafkaConfig:
     ],
 )
 def test_properties_that_decide_positions_are_refused_by_name(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"'{name}' cannot be chosen"):
+    with pytest.raises(SettingsError, match=f"'{name}' cannot be set"):
         config((name, "latest"))
 
 
@@ -36,7 +37,7 @@ def test_properties_that_decide_positions_are_refused_by_name(name: str) -> None
     [("key.deserializer", "x"), ("isolation.level", "sometimes"), ("ssl.ca.location", "/no/such/file")],
     ids=["the Java client's", "no such value", "no such file"],
 )
-def test_a_property_that_the_client_refuses_is_told_before_anything_is_read(name: str, value: str) -> None:
+def test_a_property_that_the_client_refuses_is_reported_before_anything_is_read(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match="client refuses"):
         config((name, value), ("security.protocol", "ssl"))
 
@@ -64,5 +65,5 @@ def test_given_properties_win_over_defaults_and_never_over_what_the_source_needs
 
 
 def test_opening_needs_no_broker() -> None:
-    config().open().close()
-    config().open_reader().close()
+    open_input(config()).close()
+    open_reader(config()).close()

@@ -9,9 +9,9 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Kafk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA, TopicPartition, record_size
-from understudy_pipeline.aligned.timestamps import TimestampRule
-from understudy_pipeline.inputs.kafka_rows import sort_out, to_chunk
+from understudy_pipeline.inputs.kafka_rows import group_messages, to_chunk
+from understudy_pipeline.inputs.records import ROW_SCHEMA, TopicPartition, record_size
+from understudy_pipeline.inputs.timestamps import TimestampRule
 
 WHERE = TopicPartition("wetter-ä", 3)
 TIME_MS = 1_700_000_000_000
@@ -62,19 +62,19 @@ def test_sizes_are_those_of_kip_770(
     messages = [message(0, value, key=key, headers=headers) for key, value, headers in records]
     sizes = to_chunk(WHERE, messages, TimestampRule(), include_headers=False).sizes
     expected = [
-        record_size(WHERE.topic, key, value, sum(len(name.encode()) + len(told or b"") for name, told in headers))
+        record_size(WHERE.topic, key, value, sum(len(name.encode()) + len(value or b"") for name, value in headers))
         for key, value, headers in records
     ]
     assert sizes.tolist() == expected
 
 
 @pytest.mark.parametrize(
-    "told",
+    "timestamp",
     [(TIMESTAMP_NOT_AVAILABLE, -1), (TIMESTAMP_CREATE_TIME, -1), (TIMESTAMP_CREATE_TIME, 2**62)],
     ids=["none", "below 1970", "beyond Spark's years"],
 )
-def test_a_record_without_a_usable_time_is_a_poison_record(told: tuple[int, int]) -> None:
-    rows = to_chunk(WHERE, [message(0, timestamp=told), message(1)], TimestampRule(), include_headers=False).rows
+def test_a_record_without_a_usable_time_is_a_poison_record(timestamp: tuple[int, int]) -> None:
+    rows = to_chunk(WHERE, [message(0, timestamp=timestamp), message(1)], TimestampRule(), include_headers=False).rows
     assert rows["timestamp_ms"].to_pylist() == [None, TIME_MS]
 
 
@@ -90,7 +90,7 @@ def test_each_record_comes_under_its_partition_in_order_and_events_apart(marks: 
         message(index, where=TopicPartition(topic, partition), error=KafkaError(1) if is_event else None)
         for index, (topic, partition, is_event) in enumerate(marks)
     ]
-    records, events = sort_out(messages)
+    records, events = group_messages(messages)
     assert [event.offset() for event in events] == [index for index, mark in enumerate(marks) if mark[2]]
     found = {where: [one.offset() for one in some] for where, some in records.items()}
     assert found == {

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_pipeline.aligned.records import ROW_SCHEMA
-from understudy_pipeline.aligned.timestamps import TimestampRule
+from understudy_pipeline.inputs.records import ROW_SCHEMA
 from understudy_pipeline.inputs.redis_rows import (
     Entry,
     EntryFields,
     StreamInfo,
-    StreamPlace,
+    StreamPosition,
+    advance,
     columns_of,
     entry_id,
     entry_rows,
-    left_behind,
-    lost_behind,
-    moved,
-    settled,
+    find_loss,
+    position_after_loss,
     stream_info,
+    with_known_counts,
 )
+from understudy_pipeline.inputs.timestamps import TimestampRule
 
 FIELDS = EntryFields(b"key", b"value", TimestampRule())
 
@@ -67,7 +67,7 @@ def test_trimming_is_a_loss_just_when_it_takes_an_unread_entry(trimmed_before: i
     stream = Stream(0)
     stream.add(4)
     del stream.ids[:trimmed_before]
-    place = StreamPlace("", 0, 0)
+    place = StreamPosition("", 0, 0)
     unread = list(stream.ids)
     for op, count in ops:
         match op:
@@ -77,16 +77,16 @@ def test_trimming_is_a_loss_just_when_it_takes_an_unread_entry(trimmed_before: i
             case "trim":
                 del stream.ids[:count]
             case "restart":
-                place = StreamPlace(place.offset, place.ordinal, place.ordinal)
+                place = StreamPosition(place.offset, place.ordinal, place.ordinal)
             case "read":
                 is_lost = bool(set(unread) - set(stream.ids)) and place.offset != ""
-                assert (lost_behind(place, stream.info) is not None) == is_lost
+                assert (find_loss(place, stream.info) is not None) == is_lost
                 if is_lost:
                     return
                 if not place.offset:
                     unread = list(stream.ids)
                 entries = stream.behind(place.offset, count)
-                place = moved(settled(place, stream.info), entries, stream.info)
+                place = advance(with_known_counts(place, stream.info), entries, stream.info)
                 del unread[: len(entries)]
 
 
@@ -96,48 +96,48 @@ def test_a_stream_that_was_made_anew_never_passes_for_the_old_one(
 ) -> None:
     old, new = Stream(10), Stream(last)
     old.add(read + unread)
-    place = moved(settled(StreamPlace("", 0, 0), old.info), old.behind("", read), old.info)
+    place = advance(with_known_counts(StreamPosition("", 0, 0), old.info), old.behind("", read), old.info)
     new.add(added)
     if new.info.first is None or new.info.first > (10 + read, 0) or new.last < 10 + read:
         is_same_end = new.last == 10 + read and added >= read
-        assert (lost_behind(place, new.info) is None) == is_same_end
-    assert lost_behind(place, None) == "the stream is gone"
+        assert (find_loss(place, new.info) is None) == is_same_end
+    assert find_loss(place, None) == "the stream is gone"
 
 
 def test_an_entry_that_its_owner_deleted_is_no_loss_and_the_count_is_right_again_at_the_end() -> None:
     stream = Stream(0)
     stream.add(6)
-    place = moved(settled(StreamPlace("", 0, 0), stream.info), stream.behind("", 2), stream.info)
+    place = advance(with_known_counts(StreamPosition("", 0, 0), stream.info), stream.behind("", 2), stream.info)
     stream.ids.remove(4)
-    assert lost_behind(place, stream.info) is None
-    place = moved(place, stream.behind(place.offset, 9), stream.info)
+    assert find_loss(place, stream.info) is None
+    place = advance(place, stream.behind(place.offset, 9), stream.info)
     assert (place.ordinal, place.counted) == (5, 6)
     stream.add(1)
     del stream.ids[:-1]
-    assert lost_behind(place, stream.info) is None
+    assert find_loss(place, stream.info) is None
 
 
 def test_a_server_that_does_not_count_is_believed_when_the_end_was_read_and_not_otherwise() -> None:
-    place = StreamPlace("5-0", 5, 5)
-    assert lost_behind(place, StreamInfo((9, 0), (5, 0), 5, None)) is None
-    assert lost_behind(place, StreamInfo((5, 0), None, 0, None)) is None
-    assert "older than 7.0" in str(lost_behind(place, StreamInfo((9, 0), (6, 0), 4, None)))
+    place = StreamPosition("5-0", 5, 5)
+    assert find_loss(place, StreamInfo((9, 0), (5, 0), 5, None)) is None
+    assert find_loss(place, StreamInfo((5, 0), None, 0, None)) is None
+    assert "a server before 7.0" in str(find_loss(place, StreamInfo((9, 0), (6, 0), 4, None)))
 
 
 @pytest.mark.parametrize(
     ("info", "expected"),
     [
-        (None, StreamPlace("", 5, None)),
-        (StreamInfo((3, 0), (1, 0), 3, 3), StreamPlace("", 5, None)),
-        (StreamInfo((9, 0), (8, 0), 2, 9), StreamPlace("5-0", 5, 7)),
-        (StreamInfo((9, 0), (4, 0), 2, 2), StreamPlace("5-0", 5, None)),
+        (None, StreamPosition("", 5, None)),
+        (StreamInfo((3, 0), (1, 0), 3, 3), StreamPosition("", 5, None)),
+        (StreamInfo((9, 0), (8, 0), 2, 9), StreamPosition("5-0", 5, 7)),
+        (StreamInfo((9, 0), (4, 0), 2, 2), StreamPosition("5-0", 5, None)),
     ],
     ids=["gone", "smaller-ids", "trimmed", "counted-anew"],
 )
-def test_after_a_loss_reading_goes_on_at_what_is_left(info: StreamInfo | None, expected: StreamPlace) -> None:
-    place = left_behind(StreamPlace("5-0", 5, 5), info)
+def test_after_a_loss_reading_goes_on_at_what_is_left(info: StreamInfo | None, expected: StreamPosition) -> None:
+    place = position_after_loss(StreamPosition("5-0", 5, 5), info)
     assert place == expected
-    assert lost_behind(place, info) is None, "and it is told once"
+    assert find_loss(place, info) is None, "and it is reported once"
 
 
 def test_the_reply_of_a_server_is_read_by_its_names() -> None:

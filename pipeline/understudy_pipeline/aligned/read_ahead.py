@@ -1,0 +1,209 @@
+"""State of reading ahead on all inputs: what is fetched, and what to fetch next. No threads, no locks, no I/O."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+from understudy_pipeline.aligned.ends import is_at, up_to
+from understudy_pipeline.aligned.lags import Lags
+from understudy_pipeline.aligned.memory import Buffered, fetch_records, paused_partitions, share_bytes
+from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.retained import Retained, Segment
+from understudy_pipeline.inputs.protocol import DataLostError, Fetched
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
+from understudy_shared.errors import SettingsError
+
+log = logging.getLogger(__name__)
+
+
+class ReadAhead:
+    """Not thread-safe: hold one lock around every call. `generation` counts seeks; older answers are dropped."""
+
+    def __init__(self, options: AlignedOptions) -> None:
+        self.tasks: Mapping[int, Sequence[TopicPartition]] = {}
+        """Empty until the partitions of every topic are known."""
+        self.retained: dict[TopicPartition, Retained] = {}
+        """Fetched records that are in no batch yet. The keys are exactly the partitions of `tasks`."""
+        self.lags = Lags(options.lag_max_age_ms)
+        self.generation = 0
+        self.finished: set[TopicPartition] = set()
+        """Partitions that are fetched up to the ends that `set_ends` gave."""
+        self._options = options
+        self._counts: dict[str, int] = {}
+        self._cursors: dict[TopicPartition, Cursor] = {}
+        self._pending_seeks: set[TopicPartition] = set()
+        self._ends: Mapping[TopicPartition, Cursor] | None = None
+
+    def is_positioned_at(self, cursors: Mapping[TopicPartition, Cursor]) -> bool:
+        """Whether the next batch starts at these cursors. False before the first `seek_to`."""
+        return self.generation > 0 and _without_beginnings(cursors) == _without_beginnings(self._cursors)
+
+    def seek_to(self, cursors: Mapping[TopicPartition, Cursor]) -> None:
+        """Drop what was fetched and start over behind these cursors. Each input must then `seek` (`pending_seeks`)."""
+        self.generation += 1
+        self._cursors = dict(cursors)
+        self.retained.clear()
+        self.finished.clear()
+        self._pending_seeks.clear()
+        self._set_tasks(self.tasks)
+
+    def set_ends(self, ends: Mapping[TopicPartition, Cursor]) -> None:
+        """Fetch nothing behind these ends, and nothing of a partition that is not among them."""
+        self._ends = dict(ends)
+        if self.generation:
+            self.seek_to(self._cursors)
+
+    def is_complete(self) -> bool:
+        """Whether everything up to the ends of `set_ends` is fetched and in a batch."""
+        return bool(self.tasks) and all(tp in self.finished and not held for tp, held in self.retained.items())
+
+    def set_partition_counts(self, counts: Mapping[str, int]) -> None:
+        """Update partition counts of some topics. Raises SettingsError and DataLostError, and then changes nothing."""
+        known = {**self._counts, **counts}
+        if any(topic not in known for topic in self._options.topics):
+            self._counts = known
+            return
+        if known == self._counts and self.tasks:
+            return
+        unequal = self._options.merge == "task" and len({known[topic] for topic in self._options.topics}) > 1
+        if unequal and not self.tasks:
+            raise SettingsError(
+                f"the topics have different numbers of partitions: {_counts_text(known)}",
+                where="option merge=task",
+                fix="Give them the same number, keyed alike, or set merge=global to merge all partitions together",
+            )
+        self._check_vanished(known)
+        if unequal:
+            log.warning(
+                "topics have different numbers of partitions (%s): partitions that a topic lacks are not read yet",
+                _counts_text(known),
+                extra={"action": "uneven-partitions"},
+            )
+        self._counts = known
+        self._set_tasks(merge_tasks(self._options.topics, known, is_global=self._options.merge == "global"))
+
+    def pending_seeks(self, topics: Collection[str]) -> Mapping[TopicPartition, Cursor]:
+        """Cursors at which the input of these topics must seek before it can fetch."""
+        return {tp: self.retained[tp].cursor for tp in self._pending_seeks if tp.topic in topics}
+
+    def seek_done(self, partitions: Collection[TopicPartition], *, generation: int) -> None:
+        """The input has sought these partitions; they can be fetched."""
+        if generation == self.generation:
+            self._pending_seeks.difference_update(partitions)
+            self.lags.forget(partitions)
+
+    def records_to_fetch(self, topics: Collection[str]) -> Mapping[TopicPartition, int]:
+        """How many records of each partition the input of these topics should fetch next."""
+        resting = self.paused() | self.finished | self._pending_seeks
+        share = share_bytes(self._options.input_buffer_max_bytes, len(self.tasks))
+        wanted = {
+            tp: fetch_records(
+                share=share,
+                partitions=len(partitions),
+                record_bytes=self.retained[tp].record_bytes,
+                held=len(self.retained[tp]),
+                max_poll_records=self._options.max_poll_records,
+            )
+            for partitions in self.tasks.values()
+            for tp in partitions
+            if tp.topic in topics and tp not in resting
+        }
+        return {tp: count for tp, count in wanted.items() if count}
+
+    def add_fetched(self, fetched: Fetched, *, generation: int, asked_ms: float) -> None:
+        """Add the result of a fetch that was sent at `asked_ms`. It is dropped if there was a seek since."""
+        if generation != self.generation:
+            return
+        for chunk in fetched.chunks:
+            self._add(chunk)
+        self.lags.update(fetched.lags, asked_ms=asked_ms)
+        if self._ends is not None:
+            self.finished.update(tp for tp, lag in fetched.lags.items() if lag <= 0 and tp in self.retained)
+
+    def mark_unreachable(self, topics: Collection[str]) -> None:
+        """The input of these topics did not answer: its lags are unknown from now on."""
+        self.lags.forget([tp for tp in self.retained if tp.topic in topics])
+
+    def take(self, counts: Mapping[TopicPartition, int]) -> Sequence[Segment]:
+        """Move the first records of these partitions out of the buffer and into a batch."""
+        segments = [self.retained[tp].take(count) for tp, count in counts.items()]
+        self._cursors.update((segment.span.partition, segment.span.end) for segment in segments)
+        return segments
+
+    def buffered(self) -> Mapping[TopicPartition, Buffered]:
+        """Size of what is buffered for each partition."""
+        return {tp: Buffered(each.bytes, len(each)) for tp, each in self.retained.items()}
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Partitions that are not fetched now because memory is full."""
+        return paused_partitions(
+            self.buffered(),
+            self.tasks,
+            max_bytes=self._options.input_buffer_max_bytes,
+            max_records_per_partition=self._options.buffered_records_per_partition,
+        )
+
+    def _set_tasks(self, tasks: Mapping[int, Sequence[TopicPartition]]) -> None:
+        self.tasks = tasks
+        partitions = {tp for of_task in tasks.values() for tp in of_task}
+        gone = self.retained.keys() - partitions
+        self.lags.forget(gone)
+        self.finished -= gone
+        self._pending_seeks -= gone
+        for tp in gone:
+            del self.retained[tp]
+        for tp in sorted(partitions - self.retained.keys()):
+            cursor = self._cursors.get(tp, Cursor())
+            self.retained[tp] = Retained(tp, cursor, max_jump_ms=self._options.max_timestamp_jump_ms)
+            self.lags.forget([tp])
+            if self._ends is not None and is_at(cursor, self._ends.get(tp, Cursor())):
+                self.finished.add(tp)
+            else:
+                self._pending_seeks.add(tp)
+
+    def _add(self, chunk: Chunk) -> None:
+        kept: Chunk | None = chunk
+        if self._ends is not None:
+            kept, is_at_end = up_to(chunk, self._ends.get(chunk.partition, Cursor()))
+            if is_at_end:
+                self.finished.add(chunk.partition)
+        self.lags.subtract_fetched(chunk.partition, chunk.rows.num_rows)
+        if kept is not None and chunk.partition in self.retained:
+            self.retained[chunk.partition].add(kept)
+
+    def _check_vanished(self, counts: Mapping[str, int]) -> None:
+        gone = sorted(
+            tp
+            for tp in self.retained.keys() | _without_beginnings(self._cursors).keys()
+            if tp.topic in counts and tp.partition >= counts[tp.topic]
+        )
+        if not gone:
+            return
+        what = f"partitions that were read from do not exist any more: {', '.join(map(str, gone))}"
+        if self._options.fail_on_data_loss:
+            raise DataLostError(
+                what,
+                where="option topics",
+                fix="Bring them back, or start with a new checkpoint; fail_on_data_loss=false goes on without them",
+            )
+        log.warning("%s", what, extra={"action": "data-lost"})
+
+
+def merge_tasks(
+    topics: Sequence[str], counts: Mapping[str, int], *, is_global: bool
+) -> Mapping[int, Sequence[TopicPartition]]:
+    """The partitions of each merge task: partition p of every topic, or all partitions in one task (`is_global`)."""
+    if is_global:
+        return {0: tuple(TopicPartition(topic, p) for topic in topics for p in range(counts[topic]))}
+    least = min(counts[topic] for topic in topics)
+    return {p: tuple(TopicPartition(topic, p) for topic in topics) for p in range(least)}
+
+
+def _without_beginnings(cursors: Mapping[TopicPartition, Cursor]) -> Mapping[TopicPartition, Cursor]:
+    """The cursors that are not at the beginning. A missing cursor means the beginning."""
+    return {tp: cursor for tp, cursor in cursors.items() if cursor != Cursor()}
+
+
+def _counts_text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{topic} {count}" for topic, count in counts.items())

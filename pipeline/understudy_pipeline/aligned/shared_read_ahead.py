@@ -1,0 +1,159 @@
+"""`ReadAhead` behind one lock, shared by the prefetch threads and the planner.
+
+A prefetch thread takes its next request here and hands the answer back. The planner takes records out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.read_ahead import ReadAhead
+from understudy_pipeline.inputs.protocol import Fetched, InputError
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
+from understudy_shared.clock import Clock
+
+log = logging.getLogger(__name__)
+
+COUNT_INTERVAL_MS = 10_000
+"""How often partitions are counted. A new partition is read within this time."""
+
+FETCH_WAIT_MS = 100
+"""Longest wait for a first record. Another partition may need a fetch by then, or a lag may be due."""
+
+BUSY_FETCH_WAIT_MS = 20
+"""The same while a partition of the server is paused for memory: it may be resumed at any moment."""
+
+
+class CountPartitions(NamedTuple):
+    """Count the partitions of the server's topics."""
+
+
+class Seek(NamedTuple):
+    """Continue behind these cursors."""
+
+    cursors: Mapping[TopicPartition, Cursor]
+    generation: int
+
+
+class Fetch(NamedTuple):
+    """Fetch up to `wanted` records of each partition."""
+
+    wanted: Mapping[TopicPartition, int]
+    generation: int
+    wait_ms: int
+
+
+InputRequest = CountPartitions | Seek | Fetch
+
+
+class Outage(NamedTuple):
+    """A server that does not answer: for how long (`since_ms`), and its last error."""
+
+    since_ms: float
+    error: str
+
+
+@dataclass(slots=True)
+class _Server:
+    name: str
+    topics: Sequence[str]
+    count_due_ms: float = float("-inf")
+    away_since_ms: float | None = None
+    error: str = ""
+
+
+class SharedReadAhead:
+    """`changed` is the lock and is notified of every change. Methods take it; hold it to use `ahead` and `failure`."""
+
+    def __init__(self, options: AlignedOptions, clock: Clock) -> None:
+        self.changed = threading.Condition()
+        self.ahead = ReadAhead(options)
+        self.failure: Exception | None = None
+        """The error that stopped an input for good."""
+        self.last_arrival_ms = clock.monotonic_ms()
+        """When the last records arrived."""
+        self._clock = clock
+        self._fetch_wait_ms = max(1, min(FETCH_WAIT_MS, options.lag_max_age_ms // 4))
+        self._servers = [_Server(config.server, config.topics) for config in options.inputs]
+
+    def next_request(self, index: int) -> InputRequest | None:
+        """The next request to server number `index`. None: there is nothing to do now."""
+        with self.changed:
+            server, ahead = self._servers[index], self.ahead
+            if self._clock.monotonic_ms() >= server.count_due_ms:
+                return CountPartitions()
+            if pending_seeks := ahead.pending_seeks(server.topics):
+                return Seek(pending_seeks, ahead.generation)
+            if wanted := ahead.records_to_fetch(server.topics):
+                is_busy = any(tp.topic in server.topics and tp not in wanted for tp in ahead.retained)
+                wait_ms = min(self._fetch_wait_ms, BUSY_FETCH_WAIT_MS) if is_busy else self._fetch_wait_ms
+                return Fetch(wanted, ahead.generation, wait_ms)
+            return None
+
+    def wait(self, limit_ms: float) -> None:
+        """Wait until something changed, at most `limit_ms`."""
+        with self.changed:
+            self.changed.wait(limit_ms / 1000)
+
+    def set_partition_counts(self, index: int, counts: Mapping[str, int]) -> None:
+        """Take the answer to `CountPartitions`. Raises SettingsError and DataLostError."""
+        with self.changed:
+            self._mark_reachable(index)
+            self._servers[index].count_due_ms = self._clock.monotonic_ms() + COUNT_INTERVAL_MS
+            self.ahead.set_partition_counts(counts)
+            self.changed.notify_all()
+
+    def seek_done(self, index: int, turn: Seek) -> None:
+        """Take the answer to `Seek`."""
+        with self.changed:
+            self._mark_reachable(index)
+            self.ahead.seek_done(turn.cursors.keys(), generation=turn.generation)
+            self.changed.notify_all()
+
+    def add_fetched(self, index: int, turn: Fetch, fetched: Fetched, *, asked_ms: float) -> None:
+        """Take the answer to a `Fetch` that was sent at `asked_ms`."""
+        with self.changed:
+            self._mark_reachable(index)
+            self.ahead.add_fetched(fetched, generation=turn.generation, asked_ms=asked_ms)
+            if fetched.chunks:
+                self.last_arrival_ms = self._clock.monotonic_ms()
+            self.changed.notify_all()
+
+    def mark_unreachable(self, index: int, error: InputError) -> None:
+        """The server did not answer: log it once, and treat its lags as unknown until it does."""
+        with self.changed:
+            server = self._servers[index]
+            self.ahead.mark_unreachable(server.topics)
+            server.error = str(error)
+            if server.away_since_ms is None:
+                server.away_since_ms = self._clock.monotonic_ms()
+                log.warning("an input cannot be read now: %s", error, extra={"action": "away", "server": server.name})
+            self.changed.notify_all()
+
+    def stop_input(self, index: int, error: Exception) -> None:
+        """The server's thread has failed and reads no more. The planner raises the first such error."""
+        with self.changed:
+            self.ahead.mark_unreachable(self._servers[index].topics)
+            self.failure = self.failure or error
+            self.changed.notify_all()
+
+    def outages(self) -> Mapping[str, Outage]:
+        """Servers that do not answer now, by name."""
+        with self.changed:
+            now_ms = self._clock.monotonic_ms()
+            return {
+                server.name: Outage(now_ms - server.away_since_ms, server.error)
+                for server in self._servers
+                if server.away_since_ms is not None
+            }
+
+    def _mark_reachable(self, index: int) -> None:
+        server = self._servers[index]
+        if server.away_since_ms is not None:
+            server.away_since_ms = None
+            log.info("an input is read again", extra={"action": "back", "server": server.name})

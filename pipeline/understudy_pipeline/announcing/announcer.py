@@ -1,0 +1,235 @@
+"""`announce`: sends the names of a query's stores and hints about new commits to the serving nodes.
+
+Both are optional. Nodes rely on the checkpoint's commit log: without a hint they see a commit at their next poll, and
+without names a store is `op0` and its columns have Spark's names. Rule: no failure here stops the query. A separate
+thread calls Redis, so that a Redis that hangs delays neither a batch nor other listeners.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from pydantic import ValidationError
+
+from understudy_pipeline.announcing.query_plan import QueryPlan, announced_stores
+from understudy_pipeline.announcing.spark_query import OnCommit, OnEnd, SparkQuery
+from understudy_shared.bus.base import BusError
+from understudy_shared.bus.redis_sync import SyncPublisher
+from understudy_shared.clock import Clock, SystemClock
+from understudy_shared.errors import SettingsError
+from understudy_shared.messages import Announcement
+from understudy_shared.position import Position
+from understudy_shared.words import ApplicationId, Lineage
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+RETRY_MS = 1000
+"""Pause before the next try after Redis failed, and between looks for a plan while no commit arrives."""
+
+REPEAT_MS = 60_000
+"""How often the names are sent again, so that a Redis that was emptied gets them back."""
+
+MAX_PLANS = 20
+"""How many plans are searched for stateful aggregations before giving up: a query without one by then has none."""
+
+_STOP_S = 3.0
+"""How long `close` waits for the last messages to be sent. Each call to Redis has a shorter deadline."""
+
+
+class Publisher(Protocol):
+    """Sends hints and announcements. Implemented by `understudy_shared.bus.redis_sync.SyncPublisher`."""
+
+    def hint(self, version: int) -> None: ...
+    def announce(self, announcement: Announcement) -> None: ...
+    def close(self) -> None: ...
+
+
+class Query(Protocol):
+    """The running query. Implemented by `SparkQuery`."""
+
+    query_id: str
+
+    def last_version(self) -> int | None: ...
+    def plan(self) -> QueryPlan | None: ...
+    def is_active(self) -> bool: ...
+    def listen(self, on_commit: OnCommit, on_end: OnEnd) -> Callable[[], None]: ...
+
+
+def announce(
+    query: StreamingQuery,
+    *,
+    application_id: str,
+    redis: str,
+    names: Mapping[int, str] | None = None,
+    listen: bool = True,
+) -> Announced:
+    """Announce a started query to the nodes of `application_id`, until it ends or `close` is called.
+
+    `redis` is the URL that the nodes use: redis://host:port/db, rediss:// or unix:///path. A store takes the alias of
+    the DataFrame that aggregates (`.agg(...).alias("aircraft")`); `names` sets or overrides names by operator id. With
+    `listen=False` only names are sent, no commits. Raises SettingsError for a malformed URL or application id. It never
+    fails because Redis cannot be reached.
+    """
+    try:
+        Announcement(application_id=application_id, query_id="any", stores=[])
+    except ValidationError:
+        raise SettingsError("the application id must have 1 to 256 characters", where="application_id") from None
+    publisher = SyncPublisher(redis, application_id)
+    return Announced(
+        SparkQuery(query),
+        publisher,
+        application_id=application_id,
+        names=names or {},
+        listen=listen,
+        clock=SystemClock(),
+    )
+
+
+class Announced:
+    """An announced query. Use it as a context manager, or call `close`. `is_announced`: its names have been sent."""
+
+    def __init__(
+        self,
+        query: Query,
+        publisher: Publisher,
+        *,
+        application_id: str,
+        names: Mapping[int, str],
+        listen: bool,
+        clock: Clock,
+    ) -> None:
+        self.is_announced = False
+        self._query = query
+        self._publisher = publisher
+        self._application_id = application_id
+        self._names = dict(names)
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._last_version: int | None = None
+        self._pending_version: int | None = None
+        """The newest commit whose hint is not sent yet. Only one is kept, so that a slow Redis builds no queue."""
+        self._closing = False
+        self._announcement: Announcement | None = None
+        self._plans_left = MAX_PLANS
+        self._due_ms = clock.monotonic_ms()
+        self._is_listening = listen
+        self._stop_listening = query.listen(self._on_commit, self._on_end) if listen else lambda: None
+        self._thread = threading.Thread(target=self._run, name="understudy-announce", daemon=True)
+        self._thread.start()
+
+    @property
+    def position(self) -> str | None:
+        """The position token of the newest commit of this run. None before the first one, and with `listen=False`.
+
+        A reader that sends it as `min_position` sees that commit or a later one, on any replica.
+        """
+        with self._changed:
+            version = self._last_version
+        if version is None:
+            return None
+        return Position(ApplicationId(self._application_id), Lineage(self._query.query_id), version, None).encode()
+
+    def close(self) -> None:
+        """Send what is pending, and stop. Does not affect the query. May be called again."""
+        self._on_end()
+        self._thread.join(_STOP_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _on_commit(self, version: int) -> None:
+        with self._changed:
+            self._last_version = self._pending_version = version
+            self._changed.notify()
+
+    def _on_end(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        try:
+            if self._is_listening:
+                self._hint_last_commit()
+            while self._wait():
+                self._publish_pending()
+            self._publish_pending()
+        finally:
+            self._stop_listening()
+            self._publisher.close()
+
+    def _hint_last_commit(self) -> None:
+        """Send a hint for the last commit of an earlier run: its driver may have died before sending one."""
+        try:
+            last = self._query.last_version()
+        except Exception as error:  # py4j has many; the next commit is hinted anyway
+            log.warning("cannot read the last commit: %r", error, extra={"action": "announce"})
+        else:
+            if last is not None:
+                self._publisher.hint(last)
+
+    def _wait(self) -> bool:
+        """Wait until there is something to send. Returns False when it is time to stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._pending_version is not None, RETRY_MS / 1000)
+            closing, has_commit = self._closing, self._pending_version is not None
+        return not closing and (has_commit or self._is_query_active())
+
+    def _is_query_active(self) -> bool:
+        try:
+            return self._query.is_active()
+        except Exception:  # the JVM has ended, and the query with it
+            return False
+
+    def _publish_pending(self) -> None:
+        with self._changed:
+            version, self._pending_version = self._pending_version, None
+        if version is not None:
+            self._publisher.hint(version)
+        if self._clock.monotonic_ms() >= self._due_ms:
+            self._announce()
+
+    def _announce(self) -> None:
+        self._announcement = self._announcement or self._describe()
+        if self._announcement is None:
+            return
+        try:
+            self._publisher.announce(self._announcement)
+        except BusError as error:
+            self._due_ms = self._clock.monotonic_ms() + RETRY_MS
+            log.warning("the names of the stores are not sent yet: %s", error, extra={"action": "announce-failed"})
+        else:
+            self._due_ms = self._clock.monotonic_ms() + REPEAT_MS
+            if not self.is_announced:
+                names = ", ".join(store.name or f"op{store.operator_id}" for store in self._announcement.stores)
+                log.info("announced %s", names, extra={"action": "announced", "application_id": self._application_id})
+            self.is_announced = True
+
+    def _describe(self) -> Announcement | None:
+        """The announcement, once a batch with stateful operators has been planned."""
+        if self._plans_left == 0:
+            return None
+        try:
+            plan = self._query.plan()
+            stores = [] if plan is None else announced_stores(plan, self._names)
+            made = Announcement(application_id=self._application_id, query_id=self._query.query_id, stores=stores)
+        except Exception as error:  # a plan of a later Spark, or a JVM that ends
+            plan, stores, made = QueryPlan((), ()), [], None
+            log.warning("cannot read the plan: %r", error, extra={"action": "announce-failed"})
+        if plan is not None and not stores:
+            self._plans_left -= 1
+            if self._plans_left == 0:
+                log.warning("the query's plan has no stateful aggregation to name", extra={"action": "announce"})
+        return made if stores else None

@@ -1,0 +1,154 @@
+"""Reads a query's plan over py4j into plain values, once per query.
+
+Every attribute access is a call to the JVM. Nodes of a plan are recognised by their class names, which are the same in
+all of Spark 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from understudy_pipeline.announcing.query_plan import (
+    Column,
+    Function,
+    Output,
+    QueryPlan,
+    StatefulAggregate,
+    WrittenAggregate,
+)
+
+JavaObject = Any
+"""An object in the JVM. py4j resolves its members at run time."""
+
+_FINAL_AGGREGATES = frozenset({"HashAggregateExec", "SortAggregateExec", "ObjectHashAggregateExec"})
+_BETWEEN_EXECUTED = frozenset({"InputAdapter", "SortExec", "WholeStageCodegenExec"})
+"""Nodes that may lie between the final aggregation and the operator that saves its buffers."""
+
+_BETWEEN_WRITTEN = frozenset({"EventTimeWatermark", "Filter", "Project", "SubqueryAlias", "View"})
+"""Nodes that may lie between an alias and the aggregation that it names."""
+
+_MADE_UP_ALIAS = "__auto_generated"
+
+
+def read_plan(execution: JavaObject) -> QueryPlan:
+    """The plan of one micro-batch (a `QueryExecution`)."""
+    executed: list[StatefulAggregate] = []
+    _visit_executed(execution.executedPlan(), None, executed)
+    written: list[WrittenAggregate] = []
+    _visit_written(execution.analyzed(), _Above(), written)
+    return QueryPlan(tuple(executed), tuple(written))
+
+
+def _visit_executed(node: JavaObject, final: JavaObject | None, found: list[StatefulAggregate]) -> None:
+    kind = _class(node)
+    if kind == "StateStoreSaveExec" and final is not None:
+        found.append(_stateful_aggregate(node, final))
+    below = node if kind in _FINAL_AGGREGATES else final if kind in _BETWEEN_EXECUTED else None
+    for child in _each(node.children()):
+        _visit_executed(child, below, found)
+
+
+def _stateful_aggregate(save: JavaObject, final: JavaObject) -> StatefulAggregate:
+    return StatefulAggregate(
+        operator_id=save.stateInfo().get().operatorId(),
+        state_format=save.stateFormatVersion(),
+        keys=tuple(_column(key) for key in _each(save.keyExpressions())),
+        saved=tuple(_column(column) for column in _each(save.child().output())),
+        functions=tuple(_function(each) for each in _each(final.aggregateExpressions())),
+    )
+
+
+def _column(attribute: JavaObject) -> Column:
+    return Column(attribute.exprId().id(), attribute.name(), attribute.dataType().typeName())
+
+
+def _function(expression: JavaObject) -> Function:
+    function = expression.aggregateFunction()
+    return Function(_class(function), expression.resultId().id(), function.aggBufferAttributes().size())
+
+
+@dataclass(slots=True)
+class _Above:
+    """The alias and the projections above an aggregation."""
+
+    alias: str | None = None
+    projections: list[tuple[Output, ...]] = field(default_factory=list)
+    """Highest first."""
+
+
+def _visit_written(node: JavaObject, above: _Above, found: list[WrittenAggregate]) -> None:
+    kind = _class(node)
+    if kind == "Aggregate":
+        found.append(_written_aggregate(node, above))
+    below = _Above()
+    if kind == "SubqueryAlias":
+        alias = node.alias()
+        below = above if alias.startswith(_MADE_UP_ALIAS) else _Above(alias)
+    elif kind == "Project" and above.alias is not None:
+        projection = tuple(_projected(column) for column in _each(node.projectList()))
+        below = _Above(above.alias, [*above.projections, projection])
+    elif kind in _BETWEEN_WRITTEN:
+        below = above
+    for child in _each(node.children()):
+        _visit_written(child, below, found)
+
+
+def _projected(column: JavaObject) -> Output:
+    inner = _unaliased(column)
+    source = inner.exprId().id() if _class(inner) == "AttributeReference" else None
+    return Output(column.exprId().id(), column.name(), column.dataType().typeName(), source=source)
+
+
+def _written_aggregate(node: JavaObject, above: _Above) -> WrittenAggregate:
+    grouping = list(_each(node.groupingExpressions()))
+    columns = list(_each(node.aggregateExpressions()))
+    functions = [function for column in columns for function in _functions(column)]
+    return WrittenAggregate(
+        grouping_types=tuple(each.dataType().typeName() for each in grouping),
+        outputs=tuple(_output(column, grouping, functions) for column in columns),
+        result_ids=frozenset(each.resultId().id() for each in functions),
+        projections=tuple(reversed(above.projections)),
+        alias=above.alias,
+    )
+
+
+def _output(column: JavaObject, grouping: Sequence[JavaObject], functions: Sequence[JavaObject]) -> Output:
+    inner = _unaliased(column)
+    shown = next((index for index, each in enumerate(grouping) if each.semanticEquals(inner)), None)
+    equal: list[JavaObject] = []
+    if _class(inner) == "AggregateExpression":
+        # Spark computes equal functions once, under the id of one of them. `inner` is listed itself, because
+        # `semanticEquals` is false for a function that is not deterministic.
+        equal = [inner, *(each for each in functions if each.semanticEquals(inner))]
+    return Output(
+        id=column.exprId().id(),
+        name=column.name(),
+        type=inner.dataType().typeName(),
+        grouping=shown,
+        result_ids=frozenset(each.resultId().id() for each in equal),
+    )
+
+
+def _functions(expression: JavaObject) -> Iterator[JavaObject]:
+    """The aggregate functions in an expression."""
+    if _class(expression) == "AggregateExpression":
+        yield expression
+        return
+    for child in _each(expression.children()):
+        yield from _functions(child)
+
+
+def _unaliased(column: JavaObject) -> JavaObject:
+    return column.child() if _class(column) == "Alias" else column
+
+
+def _class(node: JavaObject) -> str:
+    name: str = node.getClass().getSimpleName()
+    return name
+
+
+def _each(sequence: JavaObject) -> Iterator[JavaObject]:
+    """The items of a Scala Seq."""
+    return (sequence.apply(index) for index in range(sequence.size()))

@@ -1,0 +1,231 @@
+"""Derives store names and result columns from a query's plan: which operator and which buffers make which output.
+
+Pure: `plan_reader` describes a plan with the classes below, and `announced_stores` makes an announcement of it. Rule:
+nothing is guessed. An aggregate is left out if it is unknown, if its buffers are not the expected ones, or if the
+optimiser changed its type. Its stored bytes can still be looked up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from understudy_shared.messages import AnnouncedStore, ResultColumn
+from understudy_shared.spark.names import unique_names
+
+log = logging.getLogger(__name__)
+
+MAX_NAME_CHARS = 256
+"""Longest name in a message. Spark makes longer names for long expressions without an alias."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a physical plan. `id` is Spark's expression id."""
+
+    id: int
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An aggregate function of a physical plan. `kind` is its class, `buffers` its number of buffer columns."""
+
+    kind: str
+    result_id: int
+    buffers: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulAggregate:
+    """An aggregation as executed. `saved` are the columns that go to the state store: the keys and all buffers.
+
+    `state_format` is the version of the row layout: from 2 on, the keys are not stored again beside the buffers.
+    """
+
+    operator_id: int
+    state_format: int
+    keys: tuple[Column, ...]
+    saved: tuple[Column, ...]
+    functions: tuple[Function, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output column of an aggregation or a projection, as the user named it.
+
+    It shows the column `source` (its own id, or that of the column it renames), or the grouping expression at index
+    `grouping`, or the result of an aggregate function: `result_ids` has its id and those of equal functions.
+    """
+
+    id: int
+    name: str
+    type: str
+    source: int | None = None
+    grouping: int | None = None
+    result_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAggregate:
+    """An aggregation as the user wrote it. `alias` is the alias of the DataFrame, `projections` are those between alias
+    and aggregation, lowest first. `result_ids` has the ids of all its functions, also inside larger expressions.
+    """
+
+    grouping_types: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    result_ids: frozenset[int]
+    projections: tuple[tuple[Output, ...], ...] = ()
+    alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """The stateful aggregations of a query, as executed and as written."""
+
+    executed: tuple[StatefulAggregate, ...]
+    written: tuple[WrittenAggregate, ...]
+
+
+def announced_stores(plan: QueryPlan, names: Mapping[int, str]) -> list[AnnouncedStore]:
+    """The stores that the plan or `names` (by operator id) describes, sorted by operator id."""
+    written = {operator.operator_id: _as_written(operator, plan.written) for operator in plan.executed}
+    chosen = _store_names(written, names)
+    stores = [
+        _aggregate_store(operator, written[operator.operator_id], chosen.get(operator.operator_id))
+        for operator in plan.executed
+    ]
+    others = chosen.keys() - written.keys()
+    stores += [AnnouncedStore(operator_id=operator_id, name=chosen[operator_id]) for operator_id in others]
+    return sorted(stores, key=lambda store: store.operator_id)
+
+
+def _as_written(operator: StatefulAggregate, written: Iterable[WrittenAggregate]) -> WrittenAggregate | None:
+    """The aggregation as the user wrote it. Spark keeps the result ids of functions through all of planning."""
+    ids = {function.result_id for function in operator.functions}
+    return next((aggregate for aggregate in written if aggregate.result_ids & ids), None)
+
+
+def _store_names(written: Mapping[int, WrittenAggregate | None], names: Mapping[int, str]) -> dict[int, str]:
+    """One name per store. Store names are unique, so an alias that two operators share names neither of them."""
+    aliases = {
+        operator_id: aggregate.alias
+        for operator_id, aggregate in written.items()
+        if aggregate is not None
+        and aggregate.alias is not None
+        and operator_id not in names
+        and _is_valid_name(aggregate.alias)
+    }
+    counts = Counter([*aliases.values(), *names.values()])
+    repeated = sorted({alias for alias in aliases.values() if counts[alias] > 1})
+    if repeated:
+        log.warning(
+            "several stores share an alias, which names none of them: %s",
+            ", ".join(repeated),
+            extra={"action": "names"},
+        )
+    return {**{key: alias for key, alias in aliases.items() if counts[alias] == 1}, **names}
+
+
+def _aggregate_store(operator: StatefulAggregate, written: WrittenAggregate | None, name: str | None) -> AnnouncedStore:
+    key_ids = {key.id for key in operator.keys}
+    buffers = [column for column in operator.saved if column.id not in key_ids]
+    stored = buffers if operator.state_format >= 2 else list(operator.saved)
+    return AnnouncedStore(
+        operator_id=operator.operator_id,
+        name=name,
+        key=_names_of(_key_names(operator, written)),
+        value=_names_of([column.name for column in stored]),
+        result=[] if written is None else _results(operator, written, buffers, stored),
+    )
+
+
+def _names_of(names: Sequence[str]) -> list[str] | None:
+    return list(unique_names(names)) if all(map(_is_valid_name, names)) else None
+
+
+def _is_valid_name(name: str) -> bool:
+    return 0 < len(name) <= MAX_NAME_CHARS
+
+
+def _key_names(operator: StatefulAggregate, written: WrittenAggregate | None) -> list[str]:
+    """The grouping columns as the user named them, or Spark's names if the two cannot be matched by position."""
+    spark = [key.name for key in operator.keys]
+    if written is None or written.grouping_types != tuple(key.type for key in operator.keys):
+        return spark
+    shown = _output_names(written)
+    named = {output.grouping: shown[output.id] for output in reversed(written.outputs) if output.grouping is not None}
+    return [named.get(position, name) for position, name in enumerate(spark)]
+
+
+def _output_names(written: WrittenAggregate) -> dict[int, str]:
+    """The name of each output in the DataFrame with the alias: projections below the alias may rename columns."""
+    names = {output.id: output.name for output in written.outputs}
+    origin = {output.id: output.id for output in written.outputs}
+    for projection in written.projections if written.alias is not None else ():
+        above: dict[int, int] = {}
+        for column in projection:
+            if column.source in origin and column.id not in above:
+                above[column.id] = origin[column.source]
+                names[origin[column.source]] = column.name
+        origin = above
+    return names
+
+
+def _results(
+    operator: StatefulAggregate, written: WrittenAggregate, buffers: Sequence[Column], stored: Sequence[Column]
+) -> list[ResultColumn]:
+    if sum(function.buffers for function in operator.functions) != len(buffers):
+        return []
+    position = {column.id: index for index, column in enumerate(stored)}
+    known: dict[int, tuple[str, list[Column]]] = {}
+    first = 0
+    for function in operator.functions:
+        known[function.result_id] = (function.kind, list(buffers[first : first + function.buffers]))
+        first += function.buffers
+    shown = _output_names(written)
+    made = []
+    for output in written.outputs:
+        kind, columns = next((known[each] for each in output.result_ids if each in known), ("", []))
+        function_name = _result_function(kind, tuple(column.type for column in columns), output.type)
+        if function_name is not None and _is_valid_name(shown[output.id]):
+            made.append((shown[output.id], function_name, [position[column.id] for column in columns], output.type))
+    names = unique_names(name for name, *_ in made)
+    return [
+        ResultColumn(name=name, function=function, buffers=indexes, type=kind)
+        for name, (_, function, indexes, kind) in zip(names, made, strict=True)
+    ]
+
+
+ResultFunction = Literal["count", "sum", "avg", "min", "max"]
+
+
+def _result_function(kind: str, buffers: tuple[str, ...], result: str) -> ResultFunction | None:
+    """How the result is computed from the buffers, if that is known exactly. Types are Spark's type names.
+
+    Spark sums short decimals as unscaled longs and averages them as unscaled doubles. The declared type shows that.
+    """
+    decimal = result.startswith("decimal(")
+    match kind, buffers:
+        case "Count", ("long",) if result == "long":
+            return "count"
+        case "Min", (only,) if result == only:
+            return "min"
+        case "Max", (only,) if result == only:
+            return "max"
+        case "Sum", ("long",) if decimal or result == "long":
+            return "sum"
+        case "Sum", ("double",) if result == "double":
+            return "sum"
+        case "Sum", (total, "boolean") if decimal and result == total:
+            return "sum"
+        case "Average", ("double", "long") if decimal or result == "double":
+            return "avg"
+        case "Average", (total, "long") if decimal and total.startswith("decimal("):
+            return "avg"
+        case _:
+            return None

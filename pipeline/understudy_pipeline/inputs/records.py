@@ -1,0 +1,97 @@
+"""Records: their schema, positions, sizes and effective times.
+
+A record's *effective time* is the greatest timestamp of its partition up to that record. Kafka Streams always takes the
+record with the least timestamp among the heads of a task's queues (`PartitionGroup`). Sorting by `(effective time,
+topic rank, partition, ordinal)` gives the same sequence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+NO_TIME_MS = -(2**62)
+"""The partition time before the first record. It is less than every timestamp, and sums with it do not overflow."""
+
+ROW_SCHEMA = pa.schema(
+    [
+        ("offset", pa.string()),
+        ("ordinal", pa.int64()),
+        ("timestamp_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+"""Records of one partition as an input fetches them, in log order. `timestamp_ms` (since the epoch) is null in a poison
+record: one without a usable timestamp. `headers` is null unless the option `include_headers` is set."""
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic: one log. In Redis it is a stream, for files a folder."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Cursor(NamedTuple):
+    """The position of a reader in one partition, behind the last record that it read.
+
+    `offset` is that record's offset in the form of its input; "" is the beginning of the log. `ordinal` is the least
+    number that the next record can have: its offset in Kafka, a count of records elsewhere. `time_ms` is the partition
+    time: the effective time of the last record.
+    """
+
+    offset: str = ""
+    ordinal: int = 0
+    time_ms: int = NO_TIME_MS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """At least one record of a partition, in log order. `sizes` are the bytes of each, as KIP-770 counts them."""
+
+    partition: TopicPartition
+    rows: pa.RecordBatch
+    sizes: NDArray[np.int64]
+
+
+def record_size(topic: str, key: bytes | None, value: bytes | None, headers_bytes: int = 0) -> int:
+    """Bytes of a record in KIP-770: key, value, timestamp (8), offset (8), topic, partition (4), headers. Null is 0."""
+    return len(key or b"") + len(value or b"") + 20 + len(topic.encode()) + headers_bytes
+
+
+def effective_times_ms(
+    timestamps_ms: pa.Int64Array, *, time_ms: int, max_jump_ms: int | None = None
+) -> NDArray[np.int64]:
+    """Effective times of the records after partition time `time_ms`. They never decrease.
+
+    One record advances the partition time by at most `max_jump_ms`; the first record of a partition sets it freely. A
+    poison record does not change it.
+    """
+    times = timestamps_ms.fill_null(NO_TIME_MS).to_numpy(zero_copy_only=False)
+    running = np.maximum.accumulate(np.concatenate(([time_ms], times)))
+    if max_jump_ms is None or not _jumps(running, max_jump_ms):
+        return running[1:]
+    return _capped(times, time_ms, max_jump_ms)
+
+
+def _jumps(running: NDArray[np.int64], max_jump_ms: int) -> bool:
+    known = running[running > NO_TIME_MS]
+    return bool((np.diff(known) > max_jump_ms).any())
+
+
+def _capped(times: NDArray[np.int64], time_ms: int, max_jump_ms: int) -> NDArray[np.int64]:
+    capped = np.empty(len(times), dtype=np.int64)
+    for index, timestamp in enumerate(times.tolist()):
+        if timestamp > time_ms:
+            time_ms = timestamp if time_ms == NO_TIME_MS else min(timestamp, time_ms + max_jump_ms)
+        capped[index] = time_ms
+    return capped

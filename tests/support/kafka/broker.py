@@ -1,0 +1,225 @@
+"""A real Kafka broker that a test stops, kills, freezes and empties: it comes back at the same address.
+
+Its jars come through Maven, once, into the checkout's `.cache`. Where there is no Maven, or it reaches nothing, tests
+that ask for a broker are skipped. It checks retention and compacts several times a second.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+from tests.support.spark_queries import wait_until
+
+from understudy_shared.local_redis import _FOLLOW_PARENT, _free_port
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+POM = Path(__file__).parent / "jars" / "pom.xml"
+JARS = REPOSITORY / ".cache" / "kafka-broker-jars"
+
+_FETCH_LIMIT_S = 180
+_START_LIMIT_S = 90
+_ADMIN_LIMIT_S = 30
+_JAVA_OPTIONS = ("-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/data
+num.partitions=1
+auto.create.topics.enable=true
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+log.initial.task.delay.ms=100
+log.retention.check.interval.ms=200
+log.cleaner.backoff.ms=100
+log.cleaner.dedupe.buffer.size=2097152
+file.delete.delay.ms=100
+"""
+
+
+@cache
+def jars() -> Path | str:
+    """Their folder, or why there is none. One process fetches at a time; the folder appears when it is complete."""
+    if JARS.exists():
+        return JARS
+    maven = shutil.which("mvn")
+    if maven is None:
+        return "no Maven"
+    JARS.parent.mkdir(exist_ok=True)
+    with (JARS.parent / "kafka-broker-jars.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not JARS.exists():
+            fetching = JARS.with_name("kafka-broker-jars.fetching")
+            shutil.rmtree(fetching, ignore_errors=True)
+            command = [
+                maven,
+                "-q",
+                "-B",
+                "-f",
+                str(POM),
+                "dependency:copy-dependencies",
+                f"-DoutputDirectory={fetching}",
+            ]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_LIMIT_S, check=False)
+            except subprocess.TimeoutExpired:
+                return f"no Maven: it took longer than {_FETCH_LIMIT_S} s"
+            if done.returncode != 0:
+                return f"no Maven: {(done.stdout + done.stderr).strip()[:200]}"
+            fetching.rename(JARS)
+    return JARS
+
+
+class KafkaBroker:
+    """One node that is broker and controller, on two ports of loopback."""
+
+    def __init__(self, folder: Path, class_path: Path) -> None:
+        self._folder = folder
+        self._java = ["java", *_JAVA_OPTIONS, "-cp", f"{class_path}/*"]
+        self._port, self._controller_port = _free_port(), _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.servers = f"127.0.0.1:{self._port}"
+        self._settings = folder / "server.properties"
+        self._settings.write_text(
+            _PROPERTIES.format(port=self._port, controller_port=self._controller_port, folder=folder)
+        )
+        self._format()
+
+    def start(self) -> None:
+        """Start it and wait until it answers. It ends with this process, at the latest."""
+        java = shutil.which(self._java[0])
+        assert java is not None, "Maven without a Java"
+        tied = [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid())]
+        with (self._folder / "output.txt").open("ab") as output:
+            self._process = subprocess.Popen(
+                [*tied, java, *self._java[1:], "kafka.Kafka", str(self._settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        with self.admin() as admin:
+            wait_until(lambda: self._answers(admin), what="the broker's answer", limit_s=_START_LIMIT_S)
+
+    def kill(self) -> None:
+        """At once, as a machine that loses its power would (what it wrote is in the page cache, and stays)."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def pause(self) -> None:
+        """Freeze it: connections stay and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def empty(self) -> None:
+        """Kill it and start another one, without topics, in its place."""
+        self.kill()
+        shutil.rmtree(self._folder / "data")
+        self._format()
+        self.start()
+
+    @contextmanager
+    def admin(self) -> Iterator[AdminClient]:
+        """To make and change topics."""
+        settings: dict[str, Any] = {"bootstrap.servers": self.servers, "logger": _Silence()}
+        yield AdminClient(settings)
+
+    def make_topic(
+        self, partitions: int = 1, *, name: str | None = None, config: Mapping[str, str] | None = None
+    ) -> str:
+        """A new topic's name. Records are kept whatever their time, unless `config` says otherwise."""
+        name = name or f"t{uuid.uuid4().hex[:12]}"
+        kept = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**62), **(config or {})}
+        with self.admin() as admin:
+            admin.create_topics([NewTopic(name, partitions, 1, config=kept)])[name].result(_ADMIN_LIMIT_S)
+            wait_until(lambda: _partitions(admin, name) == partitions, what=f"topic {name}")
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        """And wait until nobody sees it any more."""
+        with self.admin() as admin:
+            admin.delete_topics([name])[name].result(_ADMIN_LIMIT_S)
+            wait_until(lambda: _partitions(admin, name) == 0, what=f"the end of topic {name}")
+
+    def grow_topic(self, name: str, partitions: int) -> None:
+        """To so many partitions."""
+        with self.admin() as admin:
+            admin.create_partitions([NewPartitions(name, partitions)])[name].result(_ADMIN_LIMIT_S)
+            wait_until(lambda: _partitions(admin, name) == partitions, what=f"partitions of {name}")
+
+    def _answers(self, admin: AdminClient) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "output.txt").read_text()[-2000:]
+        try:
+            return bool(admin.list_topics(timeout=1).brokers)
+        except KafkaException:
+            return False
+
+    def _format(self) -> None:
+        """What `StorageTool format` writes for a controller that is named in the settings, without its second."""
+        data = self._folder / "data"
+        data.mkdir()
+        ids = {"cluster.id": _random_id(), "directory.id": _random_id(), "node.id": "1", "version": "1"}
+        (data / "meta.properties").write_text("".join(f"{name}={value}\n" for name, value in ids.items()))
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+
+
+def _random_id() -> str:
+    """As Kafka's `Uuid` writes itself."""
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _partitions(admin: AdminClient, topic: str) -> int:
+    """0 when there is no such topic. All are asked about: asking about one could make it."""
+    found = admin.list_topics(timeout=_ADMIN_LIMIT_S).topics.get(topic)
+    return len(found.partitions) if found is not None else 0
+
+
+class _Silence:
+    """For clients whose broker is not there yet."""
+
+    def log(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def kafka_broker(folder: Path) -> Iterator[KafkaBroker]:
+    """A broker until the end of the block; skips the test where there is no Maven. `folder` is its own."""
+    found = jars()
+    if isinstance(found, str):
+        pytest.skip(found)
+    broker = KafkaBroker(folder, found)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.kill()

@@ -1,0 +1,157 @@
+"""Queries over the aligned source that a test feeds with files and whose output it keeps, batch by batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.spark_queries import wait_until
+
+from understudy_pipeline.aligned.lock import LOCK_NAME
+
+QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.streaming.noDataProgressEventInterval": "100",
+}
+"""Settings of a session with small batches: interpreting them is faster than compiling their classes."""
+
+
+_STARTS = 3
+_TOO_SLOW = "Python worker failed to connect back"
+"""Spark's error for a planner that took over 10 s to start, on an overloaded machine. No setting changes that limit.
+Nothing of the source or of the checkpoint has been touched by then."""
+
+
+class Row(NamedTuple):
+    """What tells one record from another, and where it is in the order."""
+
+    effective_ms: int
+    topic: str
+    partition: int
+    offset: str
+    value: bytes
+
+
+@dataclass(slots=True)
+class InputLogs:
+    """A root folder for the input `files`: topics, partitions, files of JSON lines."""
+
+    root: Path
+    _files: int = 0
+
+    def make(self, topic: str, partitions: int) -> None:
+        """An empty topic."""
+        for partition in range(partitions):
+            (self.root / topic / str(partition)).mkdir(parents=True, exist_ok=True)
+
+    def add(self, topic: str, partition: int, times_ms: Sequence[int | None], *, note: str = "") -> None:
+        """Append records of these times, in a file of their own; None makes one without a time."""
+        folder = self.root / topic / str(partition)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._files += 1
+        records = [{"at": at, "note": note} if at is not None else {"note": note} for at in times_ms]
+        # A name that begins with a dot is no input: the file appears to the query only when it is complete.
+        draft = folder / f".{self._files:06d}.jsonl"
+        draft.write_text("".join(json.dumps(record) + "\n" for record in records))
+        draft.rename(folder / f"{self._files:06d}.jsonl")
+
+
+@dataclass(slots=True)
+class Kept:
+    """Rows of every batch that ran, in merge order. A batch that runs again replaces its rows."""
+
+    batches: dict[int, list[Row]] = field(default_factory=dict)
+
+    def keep(self, frame: DataFrame, batch_id: int) -> None:
+        """For `foreachBatch`."""
+        self.batches[batch_id] = rows_of(frame)
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of all batches, in order."""
+        return [row for batch_id in sorted(self.batches) for row in self.batches[batch_id]]
+
+
+def rows_of(frame: DataFrame) -> list[Row]:
+    """A batch in merge order. Sorted here: Spark's `orderBy` reads its input twice."""
+    columns = ("merge_order", "topic", "partition", "offset", "value")
+    rows = frame.select(*columns).toArrow().to_pylist()
+    rows.sort(key=lambda row: tuple(row["merge_order"].values()))
+    return [Row(row["merge_order"]["effective_ms"], *(row[name] for name in columns[1:])) for row in rows]
+
+
+def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """`format("understudy")`, found by Spark itself."""
+    return spark.readStream.format("understudy").options(**options).load()
+
+
+def files_options(logs: InputLogs, topics: str, **more: str) -> dict[str, str]:
+    """Options of a source over files whose records have their time in `at`. It never waits for an empty topic."""
+    options = {"files": str(logs.root), "topics": topics, "timestamp": "json:at", "max_task_idle_ms": "-1"}
+    return {**options, "spool": str(logs.root.with_name("spool")), **more}
+
+
+def run_to_end(frame: DataFrame, checkpoint: Path, kept: Kept | None = None) -> Kept:
+    """Everything that is there now, and then the query has ended. Raises what ended it before."""
+    kept = kept or Kept()
+    query = started(frame, checkpoint, kept.keep, available_now=True)
+    query.awaitTermination()
+    return kept
+
+
+@contextmanager
+def running(frame: DataFrame, checkpoint: Path, kept: Kept | None = None) -> Iterator[tuple[StreamingQuery, Kept]]:
+    """A query that goes on until the end of the block."""
+    kept = kept or Kept()
+    query = started(frame, checkpoint, kept.keep, available_now=False)
+    try:
+        yield query, kept
+    finally:
+        query.stop()
+
+
+def planner_of(checkpoint: Path) -> int:
+    """The process that holds a query's checkpoint, where the source has the option `checkpoint`."""
+    return int((checkpoint / LOCK_NAME).read_text())
+
+
+def has_ended(process: int) -> bool:
+    """Whether it is gone, or waits only for its parent to take notice."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def wait_for_rows(query: StreamingQuery, kept: Kept, count: int) -> None:
+    """Return when so many rows came out; fail with Spark's error when the query ended instead."""
+    wait_until(lambda: len(kept.rows) >= count or not query.isActive, what=f"{count} rows")
+    if len(kept.rows) < count:
+        raise AssertionError(f"the query ended after {len(kept.rows)} rows: {query.exception()}")
+
+
+def started(
+    frame: DataFrame, checkpoint: Path, keep: Callable[[DataFrame, int], None], *, available_now: bool
+) -> StreamingQuery:
+    """A query that has its planner, or has failed."""
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
+    writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
+    for _ in range(_STARTS - 1):
+        query = writer.start()
+        wait_until(lambda query=query: _has_planner(query), what="the query's planner")  # type: ignore[misc]
+        if query.isActive or _TOO_SLOW not in str(query.exception()):
+            return query
+    return writer.start()
+
+
+def _has_planner(query: StreamingQuery) -> bool:
+    """Or has failed."""
+    return not query.isActive or not query.status["message"].startswith("Initializing")

@@ -1,0 +1,280 @@
+"""An input whose server is a script: logs in memory, and faults when a test says so.
+
+`ScriptedServer` is the server; its `config` goes into AlignedOptions. Records come when the test puts them, and are
+handed out when it lets them: `withhold` makes them exist (they count in lags) without coming, until `release`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from understudy_pipeline.inputs.opening import OPENERS, Opener
+from understudy_pipeline.inputs.protocol import DataLostError, Fetched, Input, InputError, Range, RangeReader
+from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition, record_size
+
+_HANG_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedRecord:
+    """`time_ms` is None for poison."""
+
+    time_ms: int | None
+    value: bytes = b""
+
+
+def rows_of(records: Sequence[ScriptedRecord], first: int) -> pa.RecordBatch:
+    """As an input gives them, the first with that ordinal, which is also its offset."""
+    columns: Mapping[str, Sequence[object]] = {
+        "offset": [str(first + index) for index in range(len(records))],
+        "ordinal": list(range(first, first + len(records))),
+        "timestamp_ms": [record.time_ms for record in records],
+        "key": [None] * len(records),
+        "value": [record.value for record in records],
+        "headers": [None] * len(records),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=ROW_SCHEMA)
+
+
+def chunk_of(partition: TopicPartition, records: Sequence[ScriptedRecord], *, first: int = 0) -> Chunk:
+    """Records of one partition that follow each other."""
+    sizes = np.array([record_size(partition.topic, None, record.value) for record in records], dtype=np.int64)
+    return Chunk(partition, rows_of(records, first), sizes)
+
+
+@dataclass(eq=False)
+class ScriptedServer:
+    """Topics with their partitions, all empty at first."""
+
+    topics: dict[str, int]
+    name: str = "scripted"
+    fetches: int = 0
+    """Turns that were asked for."""
+    seeks: list[Mapping[TopicPartition, Cursor]] = field(default_factory=list)
+    asked: set[TopicPartition] = field(default_factory=set)
+    """Partitions that the last turn wanted."""
+    open_inputs: int = 0
+    tells_lags: bool = True
+
+    def __post_init__(self) -> None:
+        self.changed = threading.Condition()
+        self.logs: dict[TopicPartition, list[ScriptedRecord]] = {}
+        self.first: dict[TopicPartition, int] = {}
+        self.withheld: dict[TopicPartition, int] = {}
+        self.stable: dict[TopicPartition, int] = {}
+        self.error: Exception | None = None
+        self.is_hanging = False
+        self.has_caught = False
+        """A call hangs now."""
+
+    @property
+    def config(self) -> ScriptedConfig:
+        """For AlignedOptions."""
+        return ScriptedConfig(self)
+
+    def put(self, topic: str, partition: int, *times_ms: int | None, size: int = 0) -> None:
+        """Records of these times, with values of `size` bytes."""
+        with self.changed:
+            log = self.logs.setdefault(TopicPartition(topic, partition), [])
+            log.extend(ScriptedRecord(time_ms, bytes(size)) for time_ms in times_ms)
+            self.changed.notify_all()
+
+    def withhold(self, topic: str, partition: int) -> None:
+        """Nothing of the partition comes any more, though it is there."""
+        with self.changed:
+            self.withheld.setdefault(TopicPartition(topic, partition), 0)
+
+    def release(self, topic: str, partition: int, count: int) -> None:
+        """So many more records of a partition that is withheld may come."""
+        with self.changed:
+            self.withheld[TopicPartition(topic, partition)] += count
+            self.changed.notify_all()
+
+    def is_coming(self, topic: str, partition: int) -> bool:
+        """Whether some of what was released was not fetched yet."""
+        with self.changed:
+            return self.withheld[TopicPartition(topic, partition)] > 0
+
+    def wait_until_fetched(self, topic: str, partition: int, *, limit_s: float) -> None:
+        """Until everything that was released was fetched, or the time is over."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.withheld[TopicPartition(topic, partition)], limit_s)
+
+    def open_transaction(self, topic: str, partition: int) -> None:
+        """What is put from now on is neither given nor counted, as under `read_committed`, until `commit`."""
+        with self.changed:
+            self.stable[TopicPartition(topic, partition)] = self.end(TopicPartition(topic, partition))
+
+    def commit(self, topic: str, partition: int) -> None:
+        """Now it is."""
+        with self.changed:
+            del self.stable[TopicPartition(topic, partition)]
+            self.changed.notify_all()
+
+    def grow(self, topic: str, count: int) -> None:
+        """The topic has so many partitions from now on."""
+        with self.changed:
+            self.topics[topic] = count
+
+    def lose(self, topic: str, partition: int, count: int) -> None:
+        """The first records of a partition are gone."""
+        with self.changed:
+            self.first[TopicPartition(topic, partition)] = count
+            self.changed.notify_all()
+
+    def fail(self, error: Exception | None) -> None:
+        """Every call raises this, until None."""
+        with self.changed:
+            self.error = error
+            self.changed.notify_all()
+
+    def go_away(self) -> None:
+        """Every call raises InputError, until `fail(None)`."""
+        self.fail(InputError("no answer", where=self.name))
+
+    def hang(self) -> None:
+        """Calls do not return, until `resume`."""
+        with self.changed:
+            self.is_hanging = True
+
+    def resume(self) -> None:
+        """Those that hang go on."""
+        with self.changed:
+            self.is_hanging = False
+            self.changed.notify_all()
+
+    def answer(self) -> None:
+        """What each call does first; holding `changed`."""
+        self.has_caught = self.is_hanging
+        self.changed.wait_for(lambda: not self.is_hanging, _HANG_LIMIT_S)
+        self.has_caught = False
+        if self.error is not None:
+            raise self.error
+
+    def check_lost(self, partition: TopicPartition, ordinal: int) -> None:
+        """Raises DataLostError if the record of that ordinal is gone."""
+        if ordinal < self.first.get(partition, 0):
+            raise DataLostError(f"records of {partition} are gone", where=self.name)
+
+    def end(self, partition: TopicPartition) -> int:
+        """Ordinal of the record after the last that is given."""
+        return self.stable.get(partition, len(self.logs.get(partition, ())))
+
+
+@dataclass(frozen=True)
+class ScriptedConfig:
+    """Not picklable: the server is in this process."""
+
+    at: ScriptedServer
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(self.at.topics)
+
+    @property
+    def server(self) -> str:
+        return self.at.name
+
+    @property
+    def kind(self) -> str:
+        return "scripted"
+
+
+class ScriptedInput:
+    """Reads ahead on a ScriptedServer."""
+
+    def __init__(self, at: ScriptedServer) -> None:
+        self._at = at
+        self._next: dict[TopicPartition, int] = {}
+
+    def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
+        with self._at.changed:
+            self._at.answer()
+            return dict(self._at.topics)
+
+    def first_cursors(
+        self, partitions: Sequence[TopicPartition], *, timeout_ms: int
+    ) -> Mapping[TopicPartition, Cursor]:
+        with self._at.changed:
+            self._at.answer()
+            ends = {partition: self._at.end(partition) for partition in partitions}
+        return {partition: Cursor(str(end - 1), end) if end else Cursor() for partition, end in ends.items()}
+
+    def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
+        with self._at.changed:
+            self._at.answer()
+            self._at.seeks.append(dict(cursors))
+            for partition, cursor in cursors.items():
+                if cursor.offset:
+                    self._at.check_lost(partition, cursor.ordinal)
+                self._next[partition] = max(cursor.ordinal, self._at.first.get(partition, 0))
+
+    def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
+        with self._at.changed:
+            self._at.fetches += 1
+            self._at.asked = set(wanted)
+            self._at.answer()
+            self._at.changed.wait_for(
+                lambda: self._at.error is not None or any(map(self._coming, wanted)), timeout_ms / 1000
+            )
+            self._at.answer()
+            return self._fetched(wanted)
+
+    def close(self) -> None:
+        with self._at.changed:
+            self._at.open_inputs -= 1
+            self._at.changed.notify_all()
+
+    def _coming(self, partition: TopicPartition) -> int:
+        there = self._at.end(partition) - self._next[partition]
+        return min(there, self._at.withheld.get(partition, there))
+
+    def _fetched(self, wanted: Mapping[TopicPartition, int]) -> Fetched:
+        chunks = []
+        for partition, limit in wanted.items():
+            start = self._next[partition]
+            self._at.check_lost(partition, start)
+            count = min(limit, self._coming(partition))
+            if count:
+                records = self._at.logs[partition][start : start + count]
+                chunks.append(chunk_of(partition, records, first=start))
+                self._next[partition] += count
+                if partition in self._at.withheld:
+                    self._at.withheld[partition] -= count
+                    self._at.changed.notify_all()
+        lags = {partition: self._at.end(partition) - self._next[partition] for partition in wanted}
+        return Fetched(chunks, lags if self._at.tells_lags else {})
+
+
+class ScriptedReader:
+    """Reads ranges of a ScriptedServer."""
+
+    def __init__(self, at: ScriptedServer) -> None:
+        self._at = at
+
+    def read(self, span: Range) -> Iterator[pa.RecordBatch]:
+        with self._at.changed:
+            self._at.answer()
+            self._at.check_lost(span.partition, span.start.ordinal)
+            records = self._at.logs[span.partition][span.start.ordinal : span.end.ordinal]
+        yield rows_of(records, span.start.ordinal)
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def _open_input(config: ScriptedConfig) -> Input:
+    config.at.open_inputs += 1
+    return ScriptedInput(config.at)
+
+
+def _open_reader(config: ScriptedConfig) -> RangeReader:
+    return ScriptedReader(config.at)
+
+
+OPENERS["scripted"] = lambda: Opener(_open_input, _open_reader)

@@ -1,0 +1,242 @@
+"""What `Announced` says and when, against a query and a bus of the test's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.support.spark_queries import wait_until
+
+from understudy_pipeline.announcing.announcer import MAX_PLANS, REPEAT_MS, RETRY_MS, Announced, announce
+from understudy_pipeline.announcing.query_plan import (
+    Column,
+    Function,
+    Output,
+    QueryPlan,
+    StatefulAggregate,
+    WrittenAggregate,
+)
+from understudy_shared.bus.base import BusError
+from understudy_shared.clock import ManualClock
+from understudy_shared.errors import SettingsError, UnderstudyError
+from understudy_shared.messages import Announcement
+from understudy_shared.position import Position, decode_position
+from understudy_shared.words import ApplicationId, Lineage
+
+COUNT = Column(10, "count", "long")
+PLAN = QueryPlan(
+    (StatefulAggregate(0, 2, (), (COUNT,), (Function("Count", 50, 1),)),),
+    (WrittenAggregate((), (Output(61, "n", "long", result_ids=frozenset({50})),), frozenset({50}), (), "all"),),
+)
+LIMIT_S = 20
+
+
+class FakeQuery:
+    """A query that commits when the test says so."""
+
+    def __init__(self, *, last: int | None = None, plan: QueryPlan | None = PLAN) -> None:
+        self.query_id = "q"
+        self.last = last
+        self.next_plan: QueryPlan | Exception | None = plan
+        self.plans = 0
+        self.listening = False
+        self.active = True
+        self.commit: Callable[[int], None] = lambda version: None
+        self.end: Callable[[], None] = lambda: None
+
+    def last_version(self) -> int | None:
+        return self.last
+
+    def plan(self) -> QueryPlan | None:
+        self.plans += 1
+        if isinstance(self.next_plan, Exception):
+            raise self.next_plan
+        return self.next_plan
+
+    def is_active(self) -> bool:
+        return self.active
+
+    def listen(self, on_commit: Callable[[int], None], on_end: Callable[[], None]) -> Callable[[], None]:
+        self.listening, self.commit, self.end = True, on_commit, on_end
+
+        def stop() -> None:
+            self.listening = False
+
+        return stop
+
+
+class FakePublisher:
+    """Keeps what was said; `gate` holds it up, `refuses` so many announcements fail."""
+
+    def __init__(self, *, refuses: int = 0) -> None:
+        self.hints: list[int] = []
+        self.announced: list[Announcement] = []
+        self.tries = 0
+        self.refuses = refuses
+        self.closed = False
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def hint(self, version: int) -> None:
+        assert self.gate.wait(LIMIT_S)
+        self.hints.append(version)
+
+    def announce(self, announcement: Announcement) -> None:
+        self.tries += 1
+        if self.tries <= self.refuses:
+            raise BusError("no connection")
+        self.announced.append(announcement)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@contextmanager
+def announcing(
+    query: FakeQuery, publisher: FakePublisher, *, listen: bool = True, clock: ManualClock | None = None
+) -> Iterator[Announced]:
+    with Announced(
+        query, publisher, application_id="a", names={}, listen=listen, clock=clock or ManualClock()
+    ) as announced:
+        yield announced
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    wait_until(condition, what=what, limit_s=LIMIT_S)
+
+
+def test_commits_are_hinted_names_are_sent_once_and_close_ends_both() -> None:
+    query, publisher = FakeQuery(), FakePublisher()
+    with announcing(query, publisher) as announced:
+        query.commit(1)
+        until(lambda: announced.is_announced and publisher.hints == [1], "the first commit")
+        query.commit(2)
+        until(lambda: publisher.hints == [1, 2], "the second commit")
+    assert not query.listening
+    assert publisher.closed
+    (said,) = publisher.announced
+    assert (said.application_id, said.query_id) == ("a", "q")
+    assert [(store.operator_id, store.name) for store in said.stores] == [(0, "all")]
+    announced.close()
+
+
+def test_the_position_is_that_of_the_newest_commit() -> None:
+    query, publisher = FakeQuery(), FakePublisher()
+    with announcing(query, publisher) as announced:
+        assert announced.position is None
+        for version in (1, 2):
+            query.commit(version)
+            assert announced.position is not None
+            assert decode_position(announced.position) == Position(
+                ApplicationId("a"), Lineage("q"), version, committed_at_us=None
+            )
+
+
+def test_the_last_commit_of_an_earlier_run_is_hinted_at_the_start() -> None:
+    publisher = FakePublisher()
+    with announcing(FakeQuery(last=7), publisher):
+        until(lambda: publisher.hints == [7], "the hint")
+
+
+def test_what_is_committed_while_redis_hangs_makes_no_queue_and_does_not_hold_up_the_query() -> None:
+    query, publisher = FakeQuery(last=1), FakePublisher()
+    publisher.gate.clear()
+    with announcing(query, publisher):
+        for version in range(2, 1000):
+            query.commit(version)
+        publisher.gate.set()
+        until(lambda: publisher.hints[-1:] == [999], "the newest hint")
+    assert publisher.hints in ([1, 999], [1, 2, 999])
+
+
+def test_names_wait_for_a_plan_with_stateful_operators() -> None:
+    query, publisher = FakeQuery(plan=None), FakePublisher()
+    with announcing(query, publisher) as announced:
+        query.commit(1)
+        until(lambda: query.plans == 1, "the first look")
+        query.next_plan = QueryPlan((), ())
+        query.commit(2)
+        until(lambda: query.plans == 2, "the second look")
+        assert not announced.is_announced
+        query.next_plan = PLAN
+        query.commit(3)
+        until(lambda: announced.is_announced, "the names")
+        query.commit(4)
+        until(lambda: publisher.hints == [1, 2, 3, 4], "the hints")
+        assert query.plans == 3, "the plan was read again"
+
+
+def test_a_query_without_state_is_not_looked_at_for_ever() -> None:
+    query, publisher = FakeQuery(plan=QueryPlan((), ())), FakePublisher()
+    with announcing(query, publisher):
+        for version in range(1, MAX_PLANS + 5):
+            query.commit(version)
+            until(lambda version=version: publisher.hints[-1:] == [version], "the hint")  # type: ignore[misc]
+    assert query.plans <= MAX_PLANS
+    assert publisher.announced == []
+
+
+def test_a_plan_that_cannot_be_read_costs_the_names_and_not_the_hints() -> None:
+    query, publisher = FakeQuery(), FakePublisher()
+    query.next_plan = RuntimeError("a plan of Spark 5")
+    with announcing(query, publisher) as announced:
+        for version in range(1, 4):
+            query.commit(version)
+            until(lambda version=version: publisher.hints[-1:] == [version], "the hint")  # type: ignore[misc]
+        assert not announced.is_announced
+
+
+def test_names_that_redis_refused_are_sent_later_and_again_every_minute() -> None:
+    query, publisher, clock = FakeQuery(), FakePublisher(refuses=1), ManualClock()
+    with announcing(query, publisher, clock=clock) as announced:
+        query.commit(1)
+        until(lambda: publisher.tries == 1 and publisher.hints == [1], "the refusal")
+        clock.advance(RETRY_MS)
+        query.commit(2)
+        until(lambda: announced.is_announced, "the names")
+        clock.advance(REPEAT_MS - 1)
+        query.commit(3)
+        until(lambda: publisher.hints == [1, 2, 3], "the hint")
+        assert len(publisher.announced) == 1
+        clock.advance(1)
+        query.commit(4)
+        until(lambda: len(publisher.announced) == 2, "the names again")
+
+
+def test_without_listening_names_are_sent_and_commits_are_not() -> None:
+    query, publisher = FakeQuery(last=7), FakePublisher()
+    with announcing(query, publisher, listen=False) as announced:
+        assert not query.listening
+        until(lambda: announced.is_announced, "the names")
+    assert publisher.hints == []
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_the_end_of_the_query_ends_it(listen: bool) -> None:
+    query, publisher = FakeQuery(), FakePublisher()
+    with announcing(query, publisher, listen=listen):
+        query.active = False
+        if listen:
+            query.commit(5)
+            query.end()
+        until(lambda: publisher.closed, "the end")
+        assert not query.listening
+    assert publisher.hints == ([5] if listen else [])
+
+
+@pytest.mark.parametrize("application_id", ["", "x" * 257])
+def test_an_application_id_that_is_none_is_refused_at_once(application_id: str) -> None:
+    with pytest.raises(SettingsError, match="application id"):
+        announce(object(), application_id=application_id, redis="redis://127.0.0.1:1/0")  # type: ignore[arg-type]
+
+
+def test_what_is_no_query_of_a_classic_session_is_refused_with_what_to_do() -> None:
+    with pytest.raises(UnderstudyError, match="Spark Connect"):
+        announce(object(), application_id="a", redis="redis://127.0.0.1:1/0")  # type: ignore[arg-type]
+
+
+def test_a_url_that_names_no_redis_is_refused() -> None:
+    with pytest.raises(SettingsError):
+        announce(object(), application_id="a", redis="http://127.0.0.1")  # type: ignore[arg-type]

@@ -1,0 +1,220 @@
+"""From the description of a plan to what is announced: nothing is guessed, everything that is certain is announced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_pipeline.announcing.query_plan import (
+    Column,
+    Function,
+    Output,
+    QueryPlan,
+    StatefulAggregate,
+    WrittenAggregate,
+    announced_stores,
+)
+from understudy_shared.messages import AnnouncedStore, ResultColumn
+
+KEY = Column(1, "k", "string")
+COUNT = Column(10, "count", "long")
+SUM, EMPTY = Column(11, "sum", "decimal(20,2)"), Column(12, "isEmpty", "boolean")
+AVG_SUM, AVG_COUNT = Column(13, "sum", "double"), Column(14, "count", "long")
+MAX = Column(15, "max", "timestamp")
+
+EXECUTED = StatefulAggregate(
+    operator_id=0,
+    state_format=2,
+    keys=(KEY,),
+    saved=(KEY, COUNT, SUM, EMPTY, AVG_SUM, AVG_COUNT, MAX),
+    functions=(Function("Count", 50, 1), Function("Sum", 51, 2), Function("Average", 52, 2), Function("Max", 53, 1)),
+)
+WRITTEN = WrittenAggregate(
+    grouping_types=("string",),
+    outputs=(
+        Output(60, "tailnum", "string", grouping=0),
+        Output(61, "flights", "long", result_ids=frozenset({50})),
+        Output(62, "total", "decimal(20,2)", result_ids=frozenset({51})),
+        Output(63, "mean", "double", result_ids=frozenset({52})),
+        Output(64, "last_seen", "timestamp", result_ids=frozenset({53})),
+    ),
+    result_ids=frozenset({50, 51, 52, 53}),
+    alias="aircraft",
+)
+RESULTS = [
+    ResultColumn(name="flights", function="count", buffers=[0], type="long"),
+    ResultColumn(name="total", function="sum", buffers=[1, 2], type="decimal(20,2)"),
+    ResultColumn(name="mean", function="avg", buffers=[3, 4], type="double"),
+    ResultColumn(name="last_seen", function="max", buffers=[5], type="timestamp"),
+]
+
+
+def announced(
+    executed: StatefulAggregate = EXECUTED,
+    written: WrittenAggregate | None = WRITTEN,
+    names: dict[int, str] | None = None,
+) -> AnnouncedStore:
+    (store,) = announced_stores(QueryPlan((executed,), () if written is None else (written,)), names or {})
+    return store
+
+
+def test_names_buffers_and_results_come_from_the_plan() -> None:
+    assert announced() == AnnouncedStore(
+        operator_id=0,
+        name="aircraft",
+        key=["tailnum"],
+        value=["count", "sum", "isEmpty", "sum_2", "count_2", "max"],
+        result=RESULTS,
+    )
+
+
+def test_the_first_row_format_stores_the_keys_again_before_the_buffers() -> None:
+    store = announced(replace(EXECUTED, state_format=1))
+    assert store.value == ["k", "count", "sum", "isEmpty", "sum_2", "count_2", "max"]
+    assert [column.buffers for column in store.result] == [[1], [2, 3], [4, 5], [6]]
+
+
+def test_a_name_given_by_operator_wins_over_the_alias() -> None:
+    assert announced(names={0: "planes"}).name == "planes"
+
+
+def test_a_query_without_aliases_has_column_names_and_no_store_name() -> None:
+    store = announced(written=replace(WRITTEN, alias=None))
+    assert store.name is None
+    assert store.key == ["tailnum"]
+    assert store.result == RESULTS
+
+
+def test_an_operator_that_the_plan_does_not_describe_can_be_named() -> None:
+    stores = announced_stores(QueryPlan((EXECUTED,), (WRITTEN,)), {3: "sessions"})
+    assert [(store.operator_id, store.name) for store in stores] == [(0, "aircraft"), (3, "sessions")]
+    assert stores[1] == AnnouncedStore(operator_id=3, name="sessions")
+
+
+def test_an_alias_of_two_stores_names_neither_and_their_columns_are_announced(caplog: pytest.LogCaptureFixture) -> None:
+    other = replace(EXECUTED, operator_id=1)
+    stores = announced_stores(QueryPlan((EXECUTED, other), (WRITTEN,)), {})
+    assert [(store.operator_id, store.name) for store in stores] == [(0, None), (1, None)]
+    assert all(store.result == RESULTS for store in stores)
+    assert "aircraft" in caplog.text
+
+
+def test_a_given_name_takes_an_equal_alias_away() -> None:
+    other = replace(EXECUTED, operator_id=1)
+    stores = announced_stores(QueryPlan((EXECUTED, other), (WRITTEN,)), {1: "aircraft"})
+    assert [store.name for store in stores] == [None, "aircraft"]
+
+
+def test_a_plan_that_cannot_be_matched_has_sparks_names_and_no_results() -> None:
+    for written in (None, replace(WRITTEN, result_ids=frozenset({99}))):
+        store = announced(written=written)
+        assert store.name is None
+        assert store.key == ["k"]
+        assert store.value == ["count", "sum", "isEmpty", "sum_2", "count_2", "max"]
+        assert store.result == []
+
+
+def test_keys_that_do_not_line_up_keep_sparks_names() -> None:
+    assert announced(written=replace(WRITTEN, grouping_types=("string", "int"))).key == ["k"]
+    assert announced(written=replace(WRITTEN, grouping_types=("int",))).key == ["k"]
+
+
+def test_buffers_that_do_not_add_up_make_no_results() -> None:
+    assert announced(replace(EXECUTED, functions=EXECUTED.functions[:-1])).result == []
+
+
+def test_renames_below_the_alias_count_and_those_above_it_do_not() -> None:
+    count = Output(71, "departures", "long", source=61)
+    projection = (Output(60, "tailnum", "string", source=60), count)
+    renamed = announced(written=replace(WRITTEN, projections=(projection,)))
+    assert [column.name for column in renamed.result] == ["departures", "total", "mean", "last_seen"]
+    again = (Output(72, "trips", "long", source=71), Output(73, "plane", "string", source=60))
+    twice = announced(written=replace(WRITTEN, projections=(projection, again)))
+    assert twice.key == ["plane"]
+    assert twice.result[0].name == "trips"
+    assert announced(written=replace(WRITTEN, projections=(projection,), alias=None)).result == RESULTS
+
+
+def test_one_function_asked_for_twice_is_two_results_of_one_buffer() -> None:
+    twice = Output(65, "departures", "long", result_ids=frozenset({50, 59}))
+    store = announced(written=replace(WRITTEN, outputs=(*WRITTEN.outputs, twice)))
+    assert store.result[-1] == ResultColumn(name="departures", function="count", buffers=[0], type="long")
+
+
+def test_equal_names_are_made_different() -> None:
+    twice = Output(65, "flights", "long", result_ids=frozenset({50}))
+    store = announced(written=replace(WRITTEN, outputs=(*WRITTEN.outputs, twice)))
+    assert [column.name for column in store.result] == ["flights", "total", "mean", "last_seen", "flights_2"]
+
+
+def test_names_longer_than_a_message_takes_are_left_out_and_the_rest_is_announced() -> None:
+    long = "sum(CASE WHEN " + "x" * 300
+    outputs = tuple(replace(output, name=long) if output.id == 61 else output for output in WRITTEN.outputs)
+    store = announced(written=replace(WRITTEN, outputs=outputs, alias=long))
+    assert [column.name for column in store.result] == ["total", "mean", "last_seen"]
+    assert store.name is None
+    assert announced(replace(EXECUTED, keys=(replace(KEY, name=long),)), written=None).key is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "buffers", "result", "expected"),
+    [
+        ("Count", ["long"], "long", "count"),
+        ("Count", ["long", "long"], "long", None),
+        ("Sum", ["long"], "long", "sum"),
+        ("Sum", ["double"], "double", "sum"),
+        ("Sum", ["decimal(20,2)", "boolean"], "decimal(20,2)", "sum"),
+        ("Sum", ["long"], "decimal(17,2)", "sum"),
+        ("Sum", ["long", "boolean"], "long", None),
+        ("Sum", ["interval day to second"], "interval day to second", None),
+        ("Average", ["double", "long"], "double", "avg"),
+        ("Average", ["double", "long"], "decimal(11,6)", "avg"),
+        ("Average", ["decimal(30,2)", "long"], "decimal(24,6)", "avg"),
+        ("Average", ["interval day to second", "long"], "interval day to second", None),
+        ("Min", ["string"], "string", "min"),
+        ("Max", ["struct"], "struct", "max"),
+        ("Max", ["long"], "decimal(10,2)", None),
+        ("First", ["string", "boolean"], "string", None),
+        ("Last", ["string", "boolean"], "string", None),
+        ("CollectList", ["binary"], "array", None),
+        ("MaxBy", ["string", "long"], "string", None),
+        ("CentralMomentAgg", ["double", "double", "double"], "double", None),
+    ],
+)
+def test_a_result_is_announced_only_where_it_is_certain(
+    kind: str, buffers: list[str], result: str, expected: str | None
+) -> None:
+    columns = tuple(Column(10 + at, f"b{at}", each) for at, each in enumerate(buffers))
+    executed = StatefulAggregate(0, 2, (KEY,), (KEY, *columns), (Function(kind, 50, len(columns)),))
+    output = Output(61, "made", result, result_ids=frozenset({50}))
+    written = WrittenAggregate(("string",), (output,), frozenset({50}))
+    found = announced(executed, written).result
+    assert [column.function for column in found] == ([] if expected is None else [expected])
+    assert [column.buffers for column in found] == ([] if expected is None else [list(range(len(buffers)))])
+
+
+@given(st.lists(st.integers(1, 3), max_size=6), st.integers(0, 3), st.sampled_from([1, 2]))
+def test_every_result_points_at_the_buffers_of_its_own_function(
+    widths: list[int], keys: int, state_format: int
+) -> None:
+    key_columns = tuple(Column(at, f"k{at}", "string") for at in range(keys))
+    ids = iter(range(100, 200))
+    buffers = [
+        [Column(next(ids), f"f{function}", "long") for _ in range(width)] for function, width in enumerate(widths)
+    ]
+    saved = (*key_columns, *(column for each in buffers for column in each))
+    functions = tuple(Function("Count", 500 + at, width) for at, width in enumerate(widths))
+    outputs = tuple(
+        Output(600 + at, f"f{at}", "long", result_ids=frozenset({500 + at})) for at in reversed(range(len(widths)))
+    )
+    written = WrittenAggregate(("string",) * keys, outputs, frozenset(500 + at for at in range(len(widths))))
+    store = announced(StatefulAggregate(0, state_format, key_columns, saved, functions), written)
+    stored = saved if state_format == 1 else saved[keys:]
+    assert store.value is not None
+    assert len(store.value) == len(stored)
+    assert {column.name for column in store.result} == {f"f{at}" for at, width in enumerate(widths) if width == 1}
+    for column in store.result:
+        assert [stored[index].name for index in column.buffers] == [column.name]

@@ -1,0 +1,92 @@
+"""Where a Kafka reader stands: records are handed out once and in order, and an end is an end however it is reached."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_pipeline.inputs.kafka_losses import describe_loss, unknown_topic
+from understudy_pipeline.inputs.kafka_positions import FetchPosition, end_cursor, next_offset
+from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition
+
+WHERE = TopicPartition("weather", 0)
+
+
+def chunk(offsets: list[int]) -> Chunk:
+    """Records with gaps between them; the size of each is its offset."""
+    columns = [pa.array([str(offset) for offset in offsets]), pa.array(offsets, pa.int64())]
+    columns += [pa.nulls(len(offsets), field.type) for field in list(ROW_SCHEMA)[2:]]
+    return Chunk(WHERE, pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA), np.asarray(offsets))
+
+
+def offsets_of(chunks: list[Chunk]) -> list[int]:
+    assert all(chunk.rows["ordinal"].to_pylist() == chunk.sizes.tolist() for chunk in chunks)
+    return [offset for chunk in chunks for offset in chunk.sizes.tolist()]
+
+
+def test_statement_43_what_was_read_and_not_handed_out_counts_as_lag_and_what_was_handed_out_does_not() -> None:
+    place = FetchPosition(0)
+    place.buffer(chunk(list(range(60))))
+    place.take(50)
+    assert place.lag(90) == 40  # ten held here, thirty on the broker
+
+
+def test_statement_44_a_lag_is_never_below_zero() -> None:
+    assert FetchPosition(100).lag(end=90) == 0
+
+
+def test_what_lies_between_the_last_record_and_an_end_that_was_reached_is_no_lag() -> None:
+    place = FetchPosition(0)
+    place.buffer(chunk([0, 1, 2]))
+    place.take(3)
+    assert place.lag(5) == 2
+    place.mark_end(5)  # two commit markers
+    assert place.lag(5) == 0
+    assert place.lag(9) == 4
+
+
+@given(
+    gaps=st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=8), max_size=6),
+    takes=st.lists(st.integers(0, 9), max_size=30),
+)
+def test_records_are_handed_out_once_in_order_and_never_more_than_asked(
+    gaps: list[list[int]], takes: list[int]
+) -> None:
+    place, offset, came = FetchPosition(0), 0, []
+    for steps in gaps:
+        offsets = [offset := offset + step for step in steps]
+        came += offsets
+        place.buffer(chunk(offsets))
+    handed: list[int] = []
+    for count in takes:
+        taken = offsets_of(place.take(count))
+        assert len(taken) == min(count, len(came) - len(handed))
+        handed += taken
+        assert place.buffered_records == len(came) - len(handed)
+    assert handed == came[: len(handed)]
+    assert place.ahead == (came[-1] + 1 if came else 0)
+
+
+@given(end=st.integers(0, 2**40))
+def test_a_reader_of_what_comes_next_begins_at_the_end(end: int) -> None:
+    cursor = end_cursor(end)
+    assert next_offset(cursor) == cursor.ordinal == end
+
+
+def test_the_beginning_is_wherever_the_log_begins() -> None:
+    assert next_offset(Cursor()) is None
+
+
+@given(low=st.integers(0, 50), length=st.integers(0, 50), position=st.integers(0, 150))
+def test_a_position_is_lost_exactly_outside_of_the_log(low: int, length: int, position: int) -> None:
+    lost = describe_loss(position, low=low, end=low + length)
+    assert (lost is None) == (low <= position <= low + length)
+    assert lost is None or str(position) in lost
+
+
+def test_an_unknown_topic_is_reported_with_names_like_it_or_all_there_are() -> None:
+    assert "Did you mean weather?" in str(unknown_topic("wether", ["flights", "weather"], "k:9092"))
+    assert "There are: flights, weather" in str(unknown_topic("trades", ["flights", "weather"], "k:9092"))
+    assert "There are: none" in str(unknown_topic("trades", [], "k:9092"))
