@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.kafka.broker import KafkaBroker, jars
-from tests.support.spark_session import REPOSITORY, spark_session
+from tests.support.spark.session import REPOSITORY, spark_session
 
 POM = Path(__file__).parent / "spark_kafka_jars" / "pom.xml"
 JARS = REPOSITORY / ".cache" / "spark-kafka-jars"

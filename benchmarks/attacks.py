@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from tests.support.counting_query import WORDS
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.spark.counting_query import WORDS
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -34,8 +34,8 @@ from uvicorn.server import ServerState
 from benchmarks.load import get, run_load
 from benchmarks.routed import wait_for
 from benchmarks.servers import CLUSTER_NODE, LOAD_CORE, ROUTER, Server, pin_load, server
-from understudy_shared.connection_guard import ConnectionGuard
-from understudy_shared.http_protocol import HttpProtocol
+from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.http.protocol import HttpProtocol
 from understudy_shared.local_redis import local_redis
 
 PLAIN = """
@@ -135,7 +135,9 @@ def highest(attacked: Server) -> Iterator[list[int]]:
 @contextmanager
 def hostile_clients(port: int, seconds: float) -> Iterator[None]:
     """They run in a process of their own, and end by themselves."""
-    process = subprocess.Popen([sys.executable, "-m", "tests.support.hostile_clients", str(seconds), str(port)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.services.hostile_clients", str(seconds), str(port)]
+    )
     try:
         yield
     finally:

@@ -106,7 +106,7 @@ def restore_in_process(checkpoint: BigCheckpoint, data: Path) -> float:
     node.start()
     while (generation := node.generation) is None or not generation.ready:
         time.sleep(0.001)
-    holding = generation.holdings[StoreName("op0")]
+    holding = generation.readers[StoreName("op0")]
     answer = holding.look_up(holding.resolve((checkpoint.key(7),)), NO_BOUND)
     elapsed_s = time.perf_counter() - started_s
     assert getattr(answer, "status", None) == 200, f"key 7 is in the state, but: {answer}"

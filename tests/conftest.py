@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
-from tests.support.measured import all_measured, measured
-from tests.support.spark_session import spark_session
+from tests.support.measurements import all_measured, measured
+from tests.support.spark.session import spark_session
 from xdist.scheduler import LoadScopeScheduling
 
 # No timed assertions: how long an example takes says something of the machine, not of the claim.
@@ -19,7 +19,7 @@ settings.load_profile("untimed")
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A real Spark session (tests/support/spark_session.py says how it differs from a user's)."""
+    """A real Spark session (tests/support/spark/session.py says how it differs from a user's)."""
     with spark_session(tmp_path_factory.mktemp("spark")) as session:
         yield session
 

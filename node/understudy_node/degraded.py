@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from understudy_node.follow.end import End
-from understudy_shared.connection_guard import MEMORY
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.words import WRITES_REFUSED
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"

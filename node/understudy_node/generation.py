@@ -18,9 +18,9 @@ from understudy_node.follow.end import End
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task import TaskReplica
-from understudy_node.serving.lookup import Holding
-from understudy_node.serving.stores import StoreAlias, served_stores
 from understudy_node.settings import NodeSettings
+from understudy_node.stores.lookup import StoreReader
+from understudy_node.stores.stores import StoreAlias, served_stores
 from understudy_shared.clock import Clock
 from understudy_shared.messages import Announcement, task_key
 from understudy_shared.words import ApplicationId, HostInfo, Lineage, Role, StoreName, TaskId
@@ -61,7 +61,7 @@ class Generation:
     aliases: Mapping[str, StoreAlias]
     announcement: Announcement | None
     tasks: tuple[str, ...]
-    holdings: Mapping[StoreName, Holding]
+    readers: Mapping[StoreName, StoreReader]
     replicas: tuple[TaskReplica, ...]
 
     @property
@@ -151,8 +151,8 @@ def build_generation(
                     replica = wiring.replica(_places(operator, task, description.query_id, layout), Role.STANDBY)
                 held[partition] = replica
     partitions = {operator.operator_id: operator.partitions for operator in description.operators}
-    holdings = {
-        name: Holding(
+    readers = {
+        name: StoreReader(
             store=store,
             application_id=application_id,
             lineage=description.query_id,
@@ -173,7 +173,7 @@ def build_generation(
         aliases=aliases,
         announcement=announcement,
         tasks=tuple(tasks),
-        holdings=holdings,
+        readers=readers,
         replicas=replicas,
     )
 

@@ -15,8 +15,8 @@ from understudy_node.duties import EVERYTHING, Duties
 from understudy_node.generation import Generation, Layout, Wiring, build_generation
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Workers
-from understudy_node.serving.naming import naming_of
-from understudy_node.serving.stores import StoreAlias
+from understudy_node.stores.naming import naming_of
+from understudy_node.stores.stores import StoreAlias
 from understudy_shared.messages import Announcement
 from understudy_shared.words import Role
 

@@ -26,8 +26,8 @@ from understudy_node.generations import Generations
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.surroundings import Surroundings
 from understudy_node.replica.workers import Workers
-from understudy_node.serving.stores import read_aliases, served_stores
 from understudy_node.settings import NodeSettings
+from understudy_node.stores.stores import read_aliases, served_stores
 from understudy_shared.clock import Clock
 from understudy_shared.errors import NotACheckpointError, UnderstudyError, UnsupportedError
 from understudy_shared.messages import Announcement

@@ -20,7 +20,7 @@ from understudy_node.generation import ROW_PREFIX, Layout, layout_of
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.store_replica import StoreReplica
 from understudy_node.replica.surroundings import StorePlace, Surroundings
-from understudy_node.serving.stores import ServedStore, served_stores
+from understudy_node.stores.stores import ServedStore, served_stores
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.words import ApplicationId, TaskId
 

@@ -10,15 +10,15 @@ import sys
 import time
 from collections.abc import Callable
 
-from understudy_node.app import create_app
 from understudy_node.checkpoint.arrival import wait_for_checkpoint
 from understudy_node.checkpoint.opening import open_checkpoint_files
+from understudy_node.http.app import create_app
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
 from understudy_shared.clock import SystemClock
-from understudy_shared.connection_guard import ConnectionGuard
-from understudy_shared.http_edge import App
-from understudy_shared.http_service import BACKLOG, Departure, bound_socket, cannot_listen, run
+from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.http.edge import App
+from understudy_shared.http.service import BACKLOG, Departure, bound_socket, cannot_listen, run
 from understudy_shared.private_files import keep_files_private
 from understudy_shared.words import HostInfo
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from understudy_node.engine.rocksdb_base import DEFAULT_CACHE_BYTES
-from understudy_shared.http_settings import HttpServiceSettings
-from understudy_shared.lookup_requests import DEFAULT_KEY_BYTES, MAX_KEY_BYTES
+from understudy_shared.http.lookup_requests import DEFAULT_KEY_BYTES, MAX_KEY_BYTES
+from understudy_shared.http.settings import HttpServiceSettings
 from understudy_shared.masking import masked_location
 from understudy_shared.renamed import resolve
 from understudy_shared.service_settings import Bytes, Port

@@ -8,31 +8,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from understudy_router.asks import HopFailure
-from understudy_router.budget import RetryBudget
-from understudy_router.candidates import candidates_of
-from understudy_router.catalogue import StoreRoute, Stores
-from understudy_router.choose import Choice, Reason, choose
-from understudy_router.degraded import causes_of
-from understudy_router.explain import key_hash
-from understudy_router.forward import Forwarder
-from understudy_router.hop_replies import OVERLOADED, Known
-from understudy_router.lag_report import lag_report
-from understudy_router.lanes import Lanes
-from understudy_router.patience import Patience
-from understudy_router.probing import Probing
-from understudy_router.remembering import RouterMemory
+from understudy_router.cluster.catalogue import StoreRoute, Stores
+from understudy_router.cluster.degraded import causes_of
+from understudy_router.cluster.remembering import RouterMemory
+from understudy_router.cluster.tables import Tables
+from understudy_router.cluster.watching import Watcher
+from understudy_router.forwarding.budget import RetryBudget
+from understudy_router.forwarding.forward import Forwarder
+from understudy_router.routing.candidates import candidates_of
+from understudy_router.routing.choose import Choice, Reason, choose
+from understudy_router.routing.explain import key_hash
+from understudy_router.routing.lag_report import lag_report
 from understudy_router.settings import RouterSettings
-from understudy_router.tables import Tables
-from understudy_router.watching import Watcher
-from understudy_router.wire import WireError
+from understudy_router.transport.hop_replies import OVERLOADED, Known
+from understudy_router.transport.node_clients import NodeClients
+from understudy_router.transport.node_requests import HopFailure
+from understudy_router.transport.patience import Patience
+from understudy_router.transport.probing import Probing
+from understudy_router.transport.wire import WireError
 from understudy_shared.bounds import Bound
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.clock import Clock
 from understudy_shared.hop import HopReply
-from understudy_shared.node_calls import BadReplyError, NodeCallError, NodeCalls
-from understudy_shared.problems import Problem, ProblemError, ProblemType
+from understudy_shared.http.node_calls import BadReplyError, NodeCallError, NodeCalls
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
 from understudy_shared.supervise import Supervisor
@@ -91,7 +91,7 @@ class Router:
         self.budget = RetryBudget(
             percent=settings.retry_percent, per_s=settings.retry_per_s, now_ms=clock.monotonic_ms()
         )
-        self.lanes = Lanes(
+        self.clients = NodeClients(
             application_id=settings.application_id,
             listener=self,
             patience=Patience(hedge_after_ms=settings.hedge_after_ms),
@@ -101,7 +101,7 @@ class Router:
             clock=clock,
         )
         self.forwarder = Forwarder(
-            self.lanes,
+            self.clients,
             self,
             self.budget,
             hop_timeout_ms=settings.hop_timeout_ms,
@@ -109,7 +109,9 @@ class Router:
             hedges=settings.hedge_after_ms > 0,
             clock=clock,
         )
-        self._probing = Probing(self.tables, self.lanes, deadline_ms=PROBE_HOPS * settings.hop_timeout_ms, clock=clock)
+        self._probing = Probing(
+            self.tables, self.clients, deadline_ms=PROBE_HOPS * settings.hop_timeout_ms, clock=clock
+        )
         self._bus = bus
         self._clock = clock
         self._tasks = Supervisor()
@@ -120,12 +122,12 @@ class Router:
         self._known_at = -1
 
     def __repr__(self) -> str:
-        return f"Router({self.settings.application_id}, {self.not_ready() or 'ready'}, {self.lanes})"
+        return f"Router({self.settings.application_id}, {self.not_ready() or 'ready'}, {self.clients})"
 
     def start(self) -> None:
         """Begin to follow the bus and to keep time, on the loop that runs now."""
         self.watcher.start(self._tasks)
-        self._tasks.start("keep the hops' time", self.lanes.keep_time())
+        self._tasks.start("keep the hops' time", self.clients.keep_time())
         self._tasks.start("probe nodes that are not well", self._probing.run())
 
     async def leave(self) -> None:
@@ -137,14 +139,14 @@ class Router:
         """In order: stop to follow, close the ways to the nodes, then the bus."""
         await self._tasks.stop()
         await self.watcher.stop()
-        await self.lanes.close()
+        await self.clients.close()
         await self.nodes.close()
         await self._bus.close()
 
     @property
     def dead(self) -> str | None:
         """Why this process cannot go on, None while it can."""
-        return self._tasks.dead or self.lanes.dead
+        return self._tasks.dead or self.clients.dead
 
     @property
     def degraded(self) -> str | None:
@@ -191,7 +193,7 @@ class Router:
         if kept is not None and kept[0] is bound and now_ms - kept[1] <= MAX_CHOICE_AGE_MS:
             return kept[2]
         candidates = candidates_of(self.tables, route.operator_id, partition, now_ms)
-        choice = choose(candidates, bound, key_hash=key_hash(route, partition), load=self.lanes.loads)
+        choice = choose(candidates, bound, key_hash=key_hash(route, partition), load=self.clients.loads)
         if any(each.reason is Reason.LINEAGE_CHANGED for each in choice.exclusions):
             self.watcher.refresh()  # two histories are about: it may be this router that is behind
         self._chosen[place] = (bound, now_ms, choice)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from understudy_router.app import create_app
+from understudy_router.http.app import create_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
-from understudy_shared.http_service import BACKLOG, Departure, bound_socket, run
+from understudy_shared.http.service import BACKLOG, Departure, bound_socket, run
 from understudy_shared.private_files import keep_files_private
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from understudy_shared.http_settings import HttpServiceSettings
-from understudy_shared.lookup_requests import DEFAULT_KEY_BYTES, MAX_KEY_BYTES
+from understudy_shared.http.lookup_requests import DEFAULT_KEY_BYTES, MAX_KEY_BYTES
+from understudy_shared.http.settings import HttpServiceSettings
 from understudy_shared.service_settings import Port
 
 MAX_NAME_BYTES = 200

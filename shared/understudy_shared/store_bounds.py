@@ -28,10 +28,10 @@ class StoreBounds:
         self._defaults: dict[str, Bound] = {}
         """Of readers that told nothing: one object for each store, as few as there are stores that readers ask for."""
 
-    def bound(self, store: str, told: Mapping[str, object]) -> Bound:
+    def bound(self, store: str, params: Mapping[str, object]) -> Bound:
         """The bound of a reader of an existing store. Raises BadBoundError."""
-        if told:
-            return parse_bound({**self.of(store), **{name: _taken_back(value) for name, value in told.items()}})
+        if params:
+            return parse_bound({**self.of(store), **{name: _taken_back(value) for name, value in params.items()}})
         known = self._defaults.get(store)
         if known is None:
             defaults = self.of(store)

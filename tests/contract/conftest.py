@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.support.bus_worlds import LocalWorld, RedisWorld, World
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.sentinel_trio import sentinel_url, sentinels_of
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.sentinel_trio import sentinel_url, sentinels_of
+from tests.support.bus.worlds import LocalWorld, RedisWorld, World
 
 from understudy_shared.bus.base import Bus
 

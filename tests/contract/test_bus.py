@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.support.bus_talk import eventually, listening
-from tests.support.bus_worlds import World
+from tests.support.bus.documents import eventually, listening
+from tests.support.bus.worlds import World
 
 from understudy_shared.bus import local_bus, redis_bus
 from understudy_shared.bus.base import MAX_VALUE_BYTES, Back, Bus, BusError, Fence, Lost, Stored

@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.support.deploy_files import COMPOSE, DOCKER, DOCKERFILE, IMAGES, ROOT, listens_on, variables
+from tests.support.services.deploy_files import COMPOSE, DOCKER, DOCKERFILE, IMAGES, ROOT, listens_on, variables
 
 TOOLS = Path(sys.executable).parent
 each_image = pytest.mark.parametrize("image", sorted(set(IMAGES.values())))

@@ -7,7 +7,7 @@ import tomllib
 
 import click
 import pytest
-from tests.support.deploy_files import (
+from tests.support.services.deploy_files import (
     DOCKER,
     DOCKERFILE,
     HTTP,

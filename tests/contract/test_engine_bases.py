@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.engine_stores import hdfs_snapshot, write_rocksdb
+from tests.support.checkpoint.engine_stores import hdfs_snapshot, write_rocksdb
 
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.base import Base, EmptyBase

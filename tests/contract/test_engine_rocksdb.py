@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.engine_stores import write_rocksdb
+from tests.support.checkpoint.engine_stores import write_rocksdb
 
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.view import View

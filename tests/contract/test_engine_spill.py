@@ -6,7 +6,7 @@ import gc
 from pathlib import Path
 
 import pytest
-from tests.support.engine_stores import write_rocksdb
+from tests.support.checkpoint.engine_stores import write_rocksdb
 
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.spill import Spill, write_spill

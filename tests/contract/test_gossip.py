@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import orjson
 import pytest
-from tests.support.bus_talk import APPLICATION, assignment, eventually, heartbeat, listening
+from tests.support.bus.documents import APPLICATION, assignment, eventually, heartbeat, listening
 
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of, enveloped

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.bus_talk import eventually
-from tests.support.redis_server import RedisServer
+from tests.support.bus.documents import eventually
+from tests.support.bus.redis_server import RedisServer
 
 from understudy_shared.bus.base import Bus, Fence
 from understudy_shared.bus.redis_bus import RedisBus
@@ -69,7 +69,7 @@ async def test_a_hand_over_between_two_writes_lets_none_of_the_old_holder_throug
     (old,) = await race(bus, other, 1)
     assert await bus.put_fenced(KEY, b"old", epoch=1, fence=old, channel=CHANNEL)
 
-    async def hand_over() -> Fence:
+    async def report_delay() -> Fence:
         await other.release(old)
         term = await other.acquire(LEASE, TERM, "new", above=old.term, expiry_ms=LONG_MS)
         assert term is not None
@@ -78,7 +78,7 @@ async def test_a_hand_over_between_two_writes_lets_none_of_the_old_holder_throug
     written = asyncio.gather(
         *(bus.put_fenced(KEY, b"old", epoch=epoch, fence=old, channel=CHANNEL) for epoch in range(2, 30))
     )
-    new = await hand_over()
+    new = await report_delay()
     assert await other.put_fenced(KEY, b"new", epoch=1, fence=new, channel=CHANNEL)
     await written
     assert not await bus.put_fenced(KEY, b"old", epoch=99, fence=old, channel=CHANNEL)

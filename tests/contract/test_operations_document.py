@@ -11,12 +11,12 @@ import pytest
 
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.degraded import CAUSES as NODE_CAUSES
-from understudy_router.choose import Reason
-from understudy_router.degraded import Cause
+from understudy_router.cluster.degraded import Cause
+from understudy_router.routing.choose import Reason
 from understudy_router.settings import RouterSettings
-from understudy_router.wire import WireError
+from understudy_router.transport.wire import WireError
 from understudy_shared.bounds import Refusal
-from understudy_shared.problems import ProblemType
+from understudy_shared.http.problems import ProblemType
 from understudy_shared.sizes import size_text
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.spark_values import same
+from tests.support.spark.values import same
 
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.key_codec import KeyCodec

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.bus_talk import APPLICATION, heartbeat
-from tests.support.fake_cluster import catalogue
+from tests.support.bus.documents import APPLICATION, heartbeat
+from tests.support.cluster.fake_cluster import catalogue
 
 from understudy_shared.bus.gossip import digest_of, enveloped
 from understudy_shared.messages import (

@@ -12,14 +12,14 @@ import pytest
 from tests.fuzz.documents import ASSIGNMENT, CATALOGUE, HEARTBEAT, SPOKEN, WIDE, envelope_of
 from tests.fuzz.hunting import MEMORY_BASE, MEMORY_PER_BYTE, hunt, peak_bytes, sizes
 from tests.fuzz.mutation import bad_document
-from tests.support.bus_talk import APPLICATION
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
+from tests.support.bus.documents import APPLICATION
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
 
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.cluster.member import Member
+from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
-from understudy_router.catalogue import stores_of
+from understudy_router.cluster.catalogue import stores_of
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.bounds import NO_BOUND
@@ -28,8 +28,8 @@ from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.node_calls import NodeCallError, NodeCalls
 from understudy_shared.messages import MAX_MESSAGE_BYTES, Assignment, Catalogue, Heartbeat
-from understudy_shared.node_calls import NodeCallError, NodeCalls
 from understudy_shared.words import HostInfo
 
 HOST = HostInfo("127.0.0.1", 7101)
@@ -107,7 +107,7 @@ async def router_hears(payloads: Sequence[bytes]) -> None:
 async def node_hears(payloads: Sequence[bytes], node: Node, settings: ClusterNodeSettings) -> None:
     bus = ScriptedBus(payloads)
     await keys_of(bus, payloads)
-    member = Member(node, bus, settings, node_id="me", incarnation="i", clock=SystemClock())
+    member = ClusterMember(node, bus, settings, node_id="me", incarnation="i", clock=SystemClock())
     await member._listen()
     await member._turn()
     assert isinstance(member.heartbeat(), Heartbeat)

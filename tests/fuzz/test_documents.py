@@ -15,12 +15,12 @@ import pytest
 from tests.fuzz.documents import ASSIGNMENT, CATALOGUE, HEARTBEAT, WIDE
 from tests.fuzz.hunting import hunt, sizes
 from tests.fuzz.mutation import bad_bytes, bad_document
-from tests.support.bus_talk import APPLICATION
+from tests.support.bus.documents import APPLICATION
 
-from understudy_router.remembering import RouterMemory
+from understudy_router.cluster.remembering import RouterMemory
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.node_calls import NodeCalls
 from understudy_shared.messages import Assignment, Catalogue, Heartbeat, Message
-from understudy_shared.node_calls import NodeCalls
 from understudy_shared.remembered import MAGIC, Remembered
 from understudy_shared.words import HostInfo
 

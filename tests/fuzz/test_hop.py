@@ -13,14 +13,14 @@ import orjson
 import pytest
 from tests.fuzz.hunting import MEMORY_BASE, MEMORY_PER_BYTE, hunt, peak_bytes, sizes
 from tests.fuzz.mutation import bad_bytes, bad_document
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.hopping import group_of, keys_of, request_of
-from tests.support.served_node import ServedNode, served_node
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.hop_client import group_of, keys_of, request_of
+from tests.support.cluster.served_node import ServedNode, served_node
 
-from understudy_node.app import create_app
-from understudy_router.asks import HopFailure
-from understudy_router.hop_replies import decoded_reply
-from understudy_router.wire import WireReply
+from understudy_node.http.app import create_app
+from understudy_router.transport.hop_replies import decoded_reply
+from understudy_router.transport.node_requests import HopFailure
+from understudy_router.transport.wire import WireReply
 from understudy_shared.bounds import Bound
 from understudy_shared.hop import (
     MAX_HOP_KEYS,

@@ -12,13 +12,13 @@ from urllib.parse import unquote
 import orjson
 from tests.fuzz.hunting import hunt, sizes
 from tests.fuzz.mutation import EXTREMES, bad_bytes, bad_document
-from tests.support.fake_cluster import cluster
-from tests.support.fake_node import found
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.served_node import served_node
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.fake_cluster import cluster
+from tests.support.cluster.fake_node import found
+from tests.support.cluster.served_node import served_node
 
-from understudy_node.app import create_app as node_app
-from understudy_router.app import create_app as router_app
+from understudy_node.http.app import create_app as node_app
+from understudy_router.http.app import create_app as router_app
 
 TARGETS = (
     b"/v1/stores/%b/keys/word-0",

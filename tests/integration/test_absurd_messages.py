@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.absurd_messages import FORGED, AbsurdMessages
-from tests.support.cluster import APPLICATION, LIMIT_S, Cluster, cluster
-from tests.support.cluster_watch import reading
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.spark_queries import wait_until
+from tests.support.bus.absurd_messages import FORGED, AbsurdMessages
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import APPLICATION, LIMIT_S, Cluster, cluster
+from tests.support.cluster.watch import reading
+from tests.support.spark.queries import wait_until
 
 from understudy_node.cluster import member as member_module
 from understudy_node.cluster.heartbeat import heartbeat_of

@@ -31,7 +31,7 @@ from tests.support.spark.aligned_queries import (
     running,
     wait_for_rows,
 )
-from tests.support.spark_queries import settings, wait_until
+from tests.support.spark.queries import settings, wait_until
 
 from understudy_pipeline.aligned.lock import CheckpointLock
 

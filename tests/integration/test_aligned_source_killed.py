@@ -23,8 +23,8 @@ from tests.support.spark.aligned_queries import (
     planner_of,
     run_to_end,
 )
-from tests.support.spark_process import spark_job
-from tests.support.spark_queries import committed_batches, settings, wait_until
+from tests.support.spark.process import spark_job
+from tests.support.spark.queries import committed_batches, settings, wait_until
 
 TOPICS = "weather,flights"
 HELD = 1

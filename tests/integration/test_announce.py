@@ -18,9 +18,9 @@ import pytest
 import redis
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.spark_formats import ROCKSDB_CHANGELOG_V2
-from tests.support.spark_queries import (
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
+from tests.support.spark.queries import (
     InputFolder,
     InputRow,
     StreamFeeder,

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.support.bus_talk import eventually
-from tests.support.router_tables import TASK, assigned, beat, task
+from tests.support.bus.documents import eventually
+from tests.support.router.tables import TASK, assigned, beat, task
 
-from understudy_router import watching
-from understudy_router.catalogue import Stores, stores_of
+from understudy_router.cluster import watching
+from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.bus.gossip import Gossip, digest_of, enveloped

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support import checkpoint_bytes as spark
-from tests.support.counting_query import WORDS, watched
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.refusals import refusal_to_serve
-from tests.support.served_node import served_node
-from tests.support.spark_queries import wait_until
+from tests.support.checkpoint import bytes as spark
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.served_node import served_node
+from tests.support.services.startup_refusals import refusal_to_serve
+from tests.support.spark.counting_query import WORDS, watched
+from tests.support.spark.queries import wait_until
 
 from understudy_shared.errors import CorruptFileError, NotACheckpointError, UnsupportedError
 

@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from tests.support.refusals import refusal_to_serve
-from tests.support.served_node import served_node
-from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark_queries import (
+from tests.support.cluster.served_node import served_node
+from tests.support.services.startup_refusals import refusal_to_serve
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.queries import (
     Build,
     InputFolder,
     QueryOptions,

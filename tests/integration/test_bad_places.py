@@ -6,13 +6,13 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.support import checkpoint_bytes as spark
-from tests.support.counting_query import WORDS, watched
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.refusals import free_port, refusal_to_serve
-from tests.support.served_node import served_node
-from tests.support.small_disk import fill, mounted
-from tests.support.spark_queries import wait_until
+from tests.support.checkpoint import bytes as spark
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.checkpoint.small_disk import fill, mounted
+from tests.support.cluster.served_node import served_node
+from tests.support.services.startup_refusals import free_port, refusal_to_serve
+from tests.support.spark.counting_query import WORDS, watched
+from tests.support.spark.queries import wait_until
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
-from tests.support.counting_query import WORDS
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.served_node import ServedNode, served_node
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.spark.counting_query import WORDS
 
-from understudy_shared.http_edge import MAX_BODY_BYTES
-from understudy_shared.lookup_requests import DEFAULT_KEY_BYTES, MAX_BATCH_KEYS
+from understudy_shared.http.edge import MAX_BODY_BYTES
+from understudy_shared.http.lookup_requests import DEFAULT_KEY_BYTES, MAX_BATCH_KEYS
 
 STORE = "/v1/stores/op0"
 

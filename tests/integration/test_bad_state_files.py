@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support import checkpoint_bytes as spark
-from tests.support.counting_query import WORDS, watched, why_mixed
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.served_node import ServedNode, served_node
-from tests.support.spark_queries import wait_until
+from tests.support.checkpoint import bytes as spark
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.spark.counting_query import WORDS, watched, why_mixed
+from tests.support.spark.queries import wait_until
 
 DAMAGED = 1
 """The partition whose files are damaged."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support import checkpoint_bytes as spark
-from tests.support.counting_query import WORDS, watched
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.served_node import served_node
-from tests.support.spark_queries import wait_until
-from tests.support.storage_faults import VanishingFiles
+from tests.support.checkpoint import bytes as spark
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.checkpoint.storage_faults import VanishingFiles
+from tests.support.cluster.served_node import served_node
+from tests.support.spark.counting_query import WORDS, watched
+from tests.support.spark.queries import wait_until
 
 
 def with_snapshots(checkpoint: HandmadeCheckpoint, *versions: int) -> None:

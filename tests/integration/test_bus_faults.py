@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import uvloop
-from tests.support.bus_talk import APPLICATION, assignment, eventually, heartbeat, listening
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.bus.documents import APPLICATION, assignment, eventually, heartbeat, listening
+from tests.support.bus.redis_server import RedisServer, redis_server
 
 from understudy_shared.bus.base import Back, BusError, Lost, Stored
 from understudy_shared.bus.gossip import Gossip

@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.support.cluster import APPLICATION, LIMIT_S, Cluster, cluster, cluster_node, cluster_router
-from tests.support.cluster_watch import heard_assignments, reading
-from tests.support.counting_query import WORDS
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.served_node import Served
-from tests.support.spark_queries import wait_until
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import APPLICATION, LIMIT_S, Cluster, cluster, cluster_node, cluster_router
+from tests.support.cluster.served_node import Served
+from tests.support.cluster.watch import heard_assignments, reading
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
 
 from understudy_node.cluster.claim import IdentityError
 from understudy_node.cluster.serve import main

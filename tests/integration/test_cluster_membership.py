@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.cluster import HEARTBEAT_MS, LIMIT_S, Cluster, cluster
-from tests.support.cluster_watch import heard_assignments, reading
-from tests.support.counting_query import WORDS
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.spark_queries import wait_until
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, Cluster, cluster
+from tests.support.cluster.watch import heard_assignments, reading
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
 
 from understudy_shared.messages import AssignedTask, Assignment
 

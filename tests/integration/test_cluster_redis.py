@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.cluster import APPLICATION, LIMIT_S, Cluster, cluster, cluster_router
-from tests.support.cluster_watch import heard_assignments, reading
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.served_node import Served
-from tests.support.spark_queries import wait_until
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import APPLICATION, LIMIT_S, Cluster, cluster, cluster_router
+from tests.support.cluster.served_node import Served
+from tests.support.cluster.watch import heard_assignments, reading
+from tests.support.spark.queries import wait_until
 
 from understudy_shared.bus import redis_bus
 from understudy_shared.bus.gossip import Names

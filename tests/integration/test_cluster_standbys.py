@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.cluster import LIMIT_S, Cluster, cluster
-from tests.support.cluster_watch import reading
-from tests.support.counting_query import WORDS
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.spark_queries import wait_until
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import LIMIT_S, Cluster, cluster
+from tests.support.cluster.watch import reading
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
 
 KEY = WORDS[0]
 FIRST, END = 5, 12

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.cluster import (
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import (
     APPLICATION,
     LIMIT_S,
     ClusterNode,
@@ -17,14 +19,12 @@ from tests.support.cluster import (
     cluster_node,
     cluster_router,
 )
-from tests.support.cluster_watch import chosen, reading
-from tests.support.counting_query import WORDS
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.spark_queries import wait_until
+from tests.support.cluster.watch import chosen, reading
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FileStat, LocalFiles
-from understudy_router.tables import Tables
+from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.messages import Announcement
@@ -175,7 +175,7 @@ def _polling(router: ClusterRouter, patch: pytest.MonkeyPatch, redis: RedisServe
 
 
 def _timing(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(router.router.lanes, "tick", raises)
+    patch.setattr(router.router.clients, "tick", raises)
 
 
 @pytest.mark.parametrize(

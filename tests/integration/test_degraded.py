@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.cluster import LIMIT_S, cluster
-from tests.support.counting_query import WORDS
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import redis_server
-from tests.support.served_node import Served
-from tests.support.spark_queries import wait_until
+from tests.support.bus.redis_server import redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import LIMIT_S, cluster
+from tests.support.cluster.served_node import Served
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
 
 
 def degraded(of: Served) -> str:

@@ -12,13 +12,13 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.support.process_table import is_there, processes_below
-from tests.support.redis_server import redis_server
-from tests.support.spark_queries import committed_batches, wait_until
-from tests.support.spark_session import java_environment
+from tests.support.bus.redis_server import redis_server
+from tests.support.services.process_table import is_there, processes_below
+from tests.support.spark.queries import committed_batches, wait_until
+from tests.support.spark.session import java_environment
 
 from understudy_node.reader import CheckpointReader
-from understudy_node.serving.naming import naming_of
+from understudy_node.stores.naming import naming_of
 from understudy_pipeline.demo.flights import Flight, flights_file, load_flights
 from understudy_pipeline.demo.streams import FlightStreams
 from understudy_shared.bus.gossip import Names

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import pytest
-from tests.support.cluster import cluster
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import redis_server
-from tests.support.served_node import Reply, served_node
-from tests.support.spark_queries import wait_until
+from tests.support.bus.redis_server import redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import cluster
+from tests.support.cluster.served_node import Reply, served_node
+from tests.support.spark.queries import wait_until
 
 from understudy_shared.position import Position
 from understudy_shared.words import ApplicationId, Lineage

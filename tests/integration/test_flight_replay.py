@@ -12,9 +12,9 @@ from pathlib import Path
 
 import orjson
 import pytest
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.spark.offset_logs import write_batch
-from tests.support.spark_queries import wait_until
+from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.demo.committed import read_until
 from understudy_pipeline.demo.flights import Flight

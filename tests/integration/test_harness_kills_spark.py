@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.spark_crash import DEAD_BATCH, OPERATOR_ID, crash_before_commit
-from tests.support.spark_formats import (
+from tests.support.oracle.spark_reader import read_state
+from tests.support.spark.crash import DEAD_BATCH, OPERATOR_ID, crash_before_commit
+from tests.support.spark.formats import (
     HDFS_V1,
     ROCKSDB_CHANGELOG_V1,
     ROCKSDB_CHANGELOG_V2,
@@ -18,8 +19,7 @@ from tests.support.spark_formats import (
     ROCKSDB_V2,
     StateFormat,
 )
-from tests.support.spark_oracle import read_state
-from tests.support.spark_queries import committed_batches
+from tests.support.spark.queries import committed_batches
 
 pytestmark = pytest.mark.full
 

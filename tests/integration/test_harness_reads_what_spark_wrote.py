@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark_oracle import canonical_rows, operator_ids, read_operators, read_state, same_value
-from tests.support.spark_queries import QueryOptions, committed_batches, run_query, stream_feeder
-from tests.support.spark_shapes import BRANCH_NAMES, SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
+from tests.support.oracle.spark_reader import canonical_rows, operator_ids, read_operators, read_state, same_value
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.queries import QueryOptions, committed_batches, run_query, stream_feeder
+from tests.support.spark.shapes import BRANCH_NAMES, SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
 
 TWO_FORMATS = pytest.mark.parametrize(
     "state_format", [pytest.param(HDFS_V1, marks=pytest.mark.full), ROCKSDB_CHANGELOG_V2], ids=lambda f: f.id

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.counting_query import assert_as_spark_reads, run_counting, watched
-from tests.support.served_node import served_node
-from tests.support.spark_formats import (
+from tests.support.checkpoint.storage_faults import PausableFiles
+from tests.support.cluster.served_node import served_node
+from tests.support.spark.counting_query import assert_as_spark_reads, run_counting, watched
+from tests.support.spark.formats import (
     HDFS_V1,
     ROCKSDB_CHANGELOG_V1,
     ROCKSDB_CHANGELOG_V2,
     ROCKSDB_V1,
     StateFormat,
 )
-from tests.support.storage_faults import PausableFiles
 
 KEPT = 3
 """Versions that a rewind keeps."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.counting_query import assert_as_spark_reads, run_counting, watched
-from tests.support.served_node import served_node
-from tests.support.spark_formats import (
+from tests.support.cluster.served_node import served_node
+from tests.support.spark.counting_query import assert_as_spark_reads, run_counting, watched
+from tests.support.spark.formats import (
     HDFS_V1,
     ROCKSDB_CHANGELOG_V1,
     ROCKSDB_CHANGELOG_V2,
@@ -16,7 +16,7 @@ from tests.support.spark_formats import (
     ROCKSDB_V2,
     StateFormat,
 )
-from tests.support.spark_queries import QueryOptions, committed_batches, settings
+from tests.support.spark.queries import QueryOptions, committed_batches, settings
 
 
 def repartition(spark: SparkSession, checkpoint: Path, state_format: StateFormat, partitions: int) -> None:

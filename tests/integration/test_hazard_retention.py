@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.counting_query import assert_as_spark_reads, counting_feeder, rows, watched
-from tests.support.served_node import served_node
-from tests.support.spark_formats import (
+from tests.support.checkpoint.storage_faults import PausableFiles
+from tests.support.cluster.served_node import served_node
+from tests.support.spark.counting_query import assert_as_spark_reads, counting_feeder, rows, watched
+from tests.support.spark.formats import (
     HDFS_V1,
     ROCKSDB_CHANGELOG_V1,
     ROCKSDB_CHANGELOG_V2,
     ROCKSDB_V1,
     StateFormat,
 )
-from tests.support.spark_queries import QueryOptions, StreamFeeder, committed_batches, wait_until
-from tests.support.storage_faults import PausableFiles
+from tests.support.spark.queries import QueryOptions, StreamFeeder, committed_batches, wait_until
 
 SHORT = QueryOptions(min_batches_to_retain=2, min_deltas_for_snapshot=2, maintenance_interval_ms=50)
 ASLEEP_AT = 3

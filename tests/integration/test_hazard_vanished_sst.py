@@ -10,10 +10,17 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.counting_query import WORDS, assert_as_spark_reads, counting_feeder, rows, run_counting, why_mixed
-from tests.support.served_node import served_node
-from tests.support.spark_formats import ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, ROCKSDB_V1, StateFormat
-from tests.support.spark_queries import QueryOptions, wait_until
+from tests.support.cluster.served_node import served_node
+from tests.support.spark.counting_query import (
+    WORDS,
+    assert_as_spark_reads,
+    counting_feeder,
+    rows,
+    run_counting,
+    why_mixed,
+)
+from tests.support.spark.formats import ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, ROCKSDB_V1, StateFormat
+from tests.support.spark.queries import QueryOptions, wait_until
 
 DAMAGED = Path("state/0/1")
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.counting_query import WORDS, run_counting
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.hopping import group_of, half_sent, hop, keys_of, refused_hop, request_of
-from tests.support.served_node import ServedNode, served_node
-from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark_queries import wait_until
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.hop_client import group_of, half_sent, hop, keys_of, refused_hop, request_of
+from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.spark.counting_query import WORDS, run_counting
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.serving.hop_lookups import HOP_SLICE_KEYS
+from understudy_node.http.hop_lookups import HOP_SLICE_KEYS
 from understudy_shared.bounds import Bound, UnknownLag
 from understudy_shared.hop import ABSENT, FOUND, PROBLEM, HopKey, encode_request
 from understudy_shared.position import decode_position
@@ -53,7 +53,7 @@ def layout_of(served: ServedNode, *, num_hash_columns: int | None = None) -> str
     """What a router says whose catalogue has the store of the node, or one with other hash columns."""
     generation = served.node.generation
     assert generation is not None
-    holding = generation.holdings[StoreName("op0")]
+    holding = generation.readers[StoreName("op0")]
     codec = KeyCodec(holding.store.key_schema, num_hash_columns=num_hash_columns)
     return codec.layout(holding.partitions)
 

@@ -15,21 +15,21 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import pytest
-from tests.support.cluster import departing
-from tests.support.raw_http import GET_LIVEZ, LIMIT_S, RawClient, resident_bytes
-from tests.support.spark_queries import wait_until as wait_long
+from tests.support.cluster.in_process import departing
+from tests.support.services.raw_http import GET_LIVEZ, LIMIT_S, RawClient, resident_bytes
+from tests.support.spark.queries import wait_until as wait_long
 
-from understudy_shared.connection_guard import ConnectionGuard
-from understudy_shared.connection_limits import (
+from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.http.connection_limits import (
     MAX_HEADER_BYTES,
     MAX_REQUEST_TARGET_BYTES,
     ConnectionLimits,
     Pressure,
     Refusal,
 )
-from understudy_shared.http_edge import Receive, Scope, Send, read_body, send_reply
-from understudy_shared.http_service import Departure
-from understudy_shared.problems import ProblemError
+from understudy_shared.http.edge import Receive, Scope, Send, read_body, send_reply
+from understudy_shared.http.problems import ProblemError
+from understudy_shared.http.service import Departure
 
 LIMITS = ConnectionLimits(
     header_timeout_ms=500, body_timeout_ms=500, unread_timeout_ms=500, first_request_timeout_ms=500
@@ -354,7 +354,7 @@ FEW_FILES = """
 import sys
 from fastapi import FastAPI
 from understudy_router.settings import RouterSettings
-from understudy_shared.http_service import BACKLOG, bound_socket, run
+from understudy_shared.http.service import BACKLOG, bound_socket, run
 
 app = FastAPI()
 

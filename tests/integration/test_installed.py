@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.spark_queries import wait_until
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.spark.queries import wait_until
 from tools.check_release import wheel_problems
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.kafka.clients import Reading, mock_cluster, produce
-from tests.support.spark_queries import wait_until
+from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_input import KafkaInput

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import Reading, produce
-from tests.support.spark_queries import wait_until
+from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_input import KafkaInput

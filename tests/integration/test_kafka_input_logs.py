@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import Reading, begin_transaction, produce
-from tests.support.spark_queries import wait_until
+from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_input import KafkaInput

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from tests.support.cluster import APPLICATION, LIMIT_S, Cluster, ClusterNode, cluster, departing
-from tests.support.cluster_watch import chosen, heard_assignments, holders, reading
-from tests.support.counting_query import WORDS
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.spark_queries import wait_until
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import APPLICATION, LIMIT_S, Cluster, ClusterNode, cluster, departing
+from tests.support.cluster.watch import chosen, heard_assignments, holders, reading
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
 
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.http_service import Departure
+from understudy_shared.http.service import Departure
 
 VERSION = 2
 
@@ -130,7 +130,7 @@ def test_a_departure_that_cannot_be_announced_does_not_keep_a_service_from_its_o
 STUBBORN = """
 import asyncio, sys
 from fastapi import FastAPI
-from understudy_shared.http_service import BACKLOG, Departure, bound_socket, run
+from understudy_shared.http.service import BACKLOG, Departure, bound_socket, run
 
 async def announce():
     print("announced", flush=True)

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 import redis
-from tests.support.spark_queries import wait_until
+from tests.support.spark.queries import wait_until
 
 from understudy_shared import local_redis as module
 from understudy_shared.errors import UnderstudyError

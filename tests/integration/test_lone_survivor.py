@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.cluster import LIMIT_S, Cluster, cluster, cluster_router
-from tests.support.counting_query import WORDS
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.spark_queries import wait_until
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import LIMIT_S, Cluster, cluster, cluster_router
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
 
 from understudy_shared.position import decode_position
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.counting_query import WORDS, assert_as_spark_reads, counting_feeder, rows
-from tests.support.followed_node import followed_node, heartbeat, held, wait_to_hold
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.served_node import ServedNode, served_node
-from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark_queries import QueryOptions, wait_until
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.followed_node import followed_node, heartbeat, held, wait_to_hold
+from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.spark.counting_query import WORDS, assert_as_spark_reads, counting_feeder, rows
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.queries import QueryOptions, wait_until
 
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, LocalFiles
 from understudy_node.replica.store_replica import StoreReplica
@@ -41,7 +41,7 @@ def who_answers(served: ServedNode) -> dict[int, str]:
     """What comes of the words of each partition: the role that answered, or the problem."""
     found: dict[int, str] = {}
     assert served.node.generation is not None
-    (holding,) = served.node.generation.holdings.values()
+    (holding,) = served.node.generation.readers.values()
     for word, answer in zip(WORDS, served.look_up_all([[word] for word in WORDS]), strict=True):
         partition = holding.resolve((word,)).partition
         by = answer.get("served_by")

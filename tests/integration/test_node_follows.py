@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.counting_query import WORDS, assert_as_spark_reads, counting_feeder, rows, run_counting
-from tests.support.served_node import ServedNode, served_node
-from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark_queries import QueryOptions, wait_until
+from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.spark.counting_query import WORDS, assert_as_spark_reads, counting_feeder, rows, run_counting
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.queries import QueryOptions, wait_until
 
 from understudy_node.engine.view import View
 from understudy_shared.position import decode_position

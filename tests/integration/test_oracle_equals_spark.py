@@ -15,7 +15,8 @@ from urllib.parse import quote
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.oracle_checkpoint import (
+from tests.support.cluster.served_node import served_node
+from tests.support.oracle.checkpoint import (
     BATCHES,
     PARTITIONS,
     OracleCheckpoint,
@@ -24,16 +25,15 @@ from tests.support.oracle_checkpoint import (
     retained_batches,
     write_oracle_checkpoint,
 )
-from tests.support.oracle_json import as_text, json_array, json_object, path_segments
-from tests.support.oracle_serving import Asked, served_by_a_process
-from tests.support.served_node import served_node
-from tests.support.spark_formats import HDFS_V1, STATE_FORMATS_CI, STATE_FORMATS_FULL, StateFormat
-from tests.support.spark_oracle import OracleRow, canonical_rows
-from tests.support.spark_queries import wait_until
-from tests.support.spark_shapes import BRANCH_NAMES
+from tests.support.oracle.json import as_text, json_array, json_object, path_segments
+from tests.support.oracle.serving import Asked, served_by_a_process
+from tests.support.oracle.spark_reader import OracleRow, canonical_rows
+from tests.support.spark.formats import HDFS_V1, STATE_FORMATS_CI, STATE_FORMATS_FULL, StateFormat
+from tests.support.spark.queries import wait_until
+from tests.support.spark.shapes import BRANCH_NAMES
 
 from understudy_node.reader import CheckpointReader
-from understudy_node.serving.stores import ServedStore
+from understudy_node.stores.stores import ServedStore
 from understudy_shared.spark.unsafe_row import compile_row_decoder
 
 FORMATS = [

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.support.bus_talk import APPLICATION, eventually, heartbeat
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.bus.documents import APPLICATION, eventually, heartbeat
+from tests.support.bus.redis_server import RedisServer, redis_server
 
 from understudy_node.cluster.placement import Placement
 from understudy_shared.bus.gossip import Gossip, Seen

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.counting_query import run_counting
-from tests.support.followed_node import followed_node, wait_to_hold
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.served_node import Served
-from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark_queries import wait_until
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.followed_node import followed_node, wait_to_hold
+from tests.support.cluster.served_node import Served
+from tests.support.spark.counting_query import run_counting
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.queries import wait_until
 
 from understudy_shared.messages import Assignment
 from understudy_shared.private_files import private_folder

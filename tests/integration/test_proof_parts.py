@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark_queries import committed_batches, state_stores_unloaded, wait_until
-from tests.support.spark_session import REPOSITORY
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.queries import committed_batches, state_stores_unloaded, wait_until
+from tests.support.spark.session import REPOSITORY
 from tests.system.proof.commit_watch import CommitWatch
 from tests.system.proof.fake_clock import FakeClock
 from tests.system.proof.history import Commit, History, Meta, Watched

@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.support.bus_talk import eventually
-from tests.support.cluster import APPLICATION
-from tests.support.fake_cluster import until
-from tests.support.fragile_bus import FragileBus
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.bus.documents import eventually
+from tests.support.bus.fragile_bus import FragileBus
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.fake_cluster import until
+from tests.support.cluster.in_process import APPLICATION
 
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.cluster.member import Member
+from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
+from understudy_router.cluster.watching import BACK_SPREAD_HEARTBEATS
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
-from understudy_router.watching import BACK_SPREAD_HEARTBEATS
 from understudy_shared.bus.base import Bus, Stored
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
@@ -57,9 +57,11 @@ class CountedBus(RedisBus):
 
 
 @asynccontextmanager
-async def members(checkpoint: Path, folder: Path, url: str) -> AsyncIterator[dict[str, tuple[Member, CountedBus]]]:
+async def members(
+    checkpoint: Path, folder: Path, url: str
+) -> AsyncIterator[dict[str, tuple[ClusterMember, CountedBus]]]:
     """Thirty nodes on this loop, each with a bus of its own."""
-    known: dict[str, tuple[Member, CountedBus]] = {}
+    known: dict[str, tuple[ClusterMember, CountedBus]] = {}
     async with AsyncExitStack() as stack:
         for number in range(NODES):
             node_id = f"n{number:02}"
@@ -76,7 +78,7 @@ async def members(checkpoint: Path, folder: Path, url: str) -> AsyncIterator[dic
             node = Node(told, LocalFiles(checkpoint), host=HostInfo("127.0.0.1", 7001 + number), clock=SystemClock())
             node.assign({})
             bus = CountedBus(url)
-            member = Member(node, bus, told, node_id=node_id, incarnation="1", clock=SystemClock())
+            member = ClusterMember(node, bus, told, node_id=node_id, incarnation="1", clock=SystemClock())
             node.start()
             stack.push_async_callback(asyncio.to_thread, node.stop)
             member.start()

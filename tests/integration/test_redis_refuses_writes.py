@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.cluster import HEARTBEAT_MS, LIMIT_S, Cluster, cluster, cluster_node
-from tests.support.cluster_watch import heard_assignments, reading
-from tests.support.counting_query import WORDS
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.measured import measured
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.refused_writes import WAYS
-from tests.support.served_node import Served
-from tests.support.spark_queries import wait_until
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.refused_writes import WAYS
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, Cluster, cluster, cluster_node
+from tests.support.cluster.served_node import Served
+from tests.support.cluster.watch import heard_assignments, reading
+from tests.support.measurements import measured
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
 
 TASKS = 4
 VERSION = 3

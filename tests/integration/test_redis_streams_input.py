@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.sentinel_trio import sentinel_url, sentinels_of
-from tests.support.spark_queries import wait_until
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.sentinel_trio import sentinel_url, sentinels_of
+from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import DataLostError, Fetched, InputError, Range, UnknownTopicError

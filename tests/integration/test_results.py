@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from tests.support.counting_query import WORDS
-from tests.support.followed_node import held
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.served_node import ServedNode, served_node
-from tests.support.spark_formats import ROCKSDB_CHANGELOG_V2
-from tests.support.spark_queries import InputFolder, QueryOptions, read_folder, settings, wait_until
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.followed_node import held
+from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
+from tests.support.spark.queries import InputFolder, QueryOptions, read_folder, settings, wait_until
 
 from understudy_node.cluster.catalogue import catalogue_of
 from understudy_shared.messages import AnnouncedStore, Announcement, ResultColumn

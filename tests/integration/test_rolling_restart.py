@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.cluster import HEARTBEAT_MS, LIMIT_S, Cluster, ClusterRouter, cluster
-from tests.support.cluster_watch import heard_assignments, holders, reading
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.spark_queries import wait_until
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, Cluster, ClusterRouter, cluster
+from tests.support.cluster.watch import heard_assignments, holders, reading
+from tests.support.spark.queries import wait_until
 
 SHUTDOWN_DELAY_MS = 2 * HEARTBEAT_MS
 AN_HOUR_MS = 3_600_000

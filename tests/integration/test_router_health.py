@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.support.bus_talk import APPLICATION
-from tests.support.fake_cluster import STORE, Cluster, cluster, until
-from tests.support.fake_node import RESET, FakeNode, Hang, found
+from tests.support.bus.documents import APPLICATION
+from tests.support.cluster.fake_cluster import STORE, Cluster, cluster, until
+from tests.support.cluster.fake_node import RESET, FakeNode, Hang, found
 
-from understudy_router.health import MAX_BAD_IN_A_ROW, Health
+from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
 from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.hop import HopGroup, HopKey, HopOutcome

@@ -12,18 +12,18 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from tests.support.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, Cluster, cluster, until
-from tests.support.fake_node import Answer, Hang, found, problem, refusal
+from tests.support.cluster.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, Cluster, cluster, until
+from tests.support.cluster.fake_node import Answer, Hang, found, problem, refusal
 
-from understudy_router.app import create_app
-from understudy_router.asks import Ask
-from understudy_router.fallback import Step
-from understudy_router.serving.asgi import LookupsFirst
+from understudy_router.forwarding.fallback import Step
+from understudy_router.http.app import create_app
+from understudy_router.http.asgi import LookupsFirst
+from understudy_router.transport.node_requests import NodeRequest
 from understudy_shared.bounds import Refusal
 from understudy_shared.hop import HopOutcome
+from understudy_shared.http.problems import ProblemType
 from understudy_shared.messages import Applied, AssignedTask
 from understudy_shared.position import Position
-from understudy_shared.problems import ProblemType
 from understudy_shared.words import ApplicationId, Lineage
 
 TOKEN = Position(ApplicationId("flights"), Lineage("l1"), 9, None).encode()
@@ -40,15 +40,15 @@ A, B, C = says(found("a")), says(found("b")), says(found("c"))
 BELOW = says(refusal(Refusal.BELOW_MIN_POSITION))
 
 
-def asks(known: Cluster) -> list[Ask]:
+def asks(known: Cluster) -> list[NodeRequest]:
     """All that is on its way, or waits."""
-    lanes = known.router.lanes._lanes.values()
-    return [ask for lane in lanes for group in lane._all_asks() for ask in group]
+    clients = known.router.clients._clients.values()
+    return [ask for client in clients for group in client._all_requests() for ask in group]
 
 
-def ask_was_sent(known: Cluster, ask: Ask) -> bool:
+def ask_was_sent(known: Cluster, ask: NodeRequest) -> bool:
     """Whether it is past its lane's queue."""
-    return all(ask not in lane._waiting.asks for lane in known.router.lanes._lanes.values())
+    return all(ask not in client._waiting.requests for client in known.router.clients._clients.values())
 
 
 async def behind(known: Cluster, number: int) -> None:
@@ -68,7 +68,7 @@ async def test_reads_at_a_node_that_hangs_are_rescued_for_free_and_later_ones_go
         replies = await asyncio.gather(*(known.get(f"{STORE}/keys/{number}") for number in range(20)))
         assert [(reply.status_code, reply.json()["value"]) for reply in replies] == [(200, {"by": "b"})] * 20
         assert known.router.forwarder.steps == {Step.RESCUE: 20}
-        assert known.router.lanes.counts.silences == 1
+        assert known.router.clients.counts.silences == 1
         asked = sum(known.nodes[0].keys)
         assert (await known.get(f"{STORE}/keys/later")).status_code == 200
         assert sum(known.nodes[0].keys) == asked
@@ -258,8 +258,8 @@ async def test_when_a_reader_leaves_the_router_stops_to_work_for_it(
             writer.close()
         await until(lambda: app.in_flight == 0, what="the router to notice")
         assert app.requests == {(operation, "cancelled"): 4}
-        lanes = known.router.lanes._lanes.values()
-        await until(lambda: not any(lane._waiting.keys for lane in lanes), what="what waited to be dropped")
+        clients = known.router.clients._clients.values()
+        await until(lambda: not any(client._waiting.keys for client in clients), what="what waited to be dropped")
 
 
 async def test_while_a_router_is_full_of_reads_that_hang_it_refuses_more_at_once_and_says_when_to_come_back() -> None:

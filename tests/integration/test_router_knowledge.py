@@ -7,18 +7,18 @@ from pathlib import Path
 
 import orjson
 import pytest
-from tests.support.bus_talk import APPLICATION
-from tests.support.fake_cluster import STORE, cluster, routed, until
-from tests.support.fake_node import FakeNode, found, problem
-from tests.support.fragile_bus import FragileBus
-from tests.support.redis_server import redis_server
+from tests.support.bus.documents import APPLICATION
+from tests.support.bus.fragile_bus import FragileBus
+from tests.support.bus.redis_server import redis_server
+from tests.support.cluster.fake_cluster import STORE, cluster, routed, until
+from tests.support.cluster.fake_node import FakeNode, found, problem
 
 from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
 from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.hop import HopGroup, HopKey, HopOutcome
+from understudy_shared.http.problems import ProblemType
 from understudy_shared.messages import Applied, Farewell
-from understudy_shared.problems import ProblemType
 
 
 def a(_group: HopGroup, _key: HopKey) -> HopOutcome:

@@ -6,14 +6,14 @@ import asyncio
 
 import orjson
 import pytest
-from tests.support.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, Cluster, cluster, until
-from tests.support.fake_node import RESET, Answer, Hang, Raw, found, problem, refusal, status
+from tests.support.cluster.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, Cluster, cluster, until
+from tests.support.cluster.fake_node import RESET, Answer, Hang, Raw, found, problem, refusal, status
 
-from understudy_router.fallback import Step
+from understudy_router.forwarding.fallback import Step
 from understudy_shared.bounds import Refusal
 from understudy_shared.hop import ABSENT, MAX_HOP_BYTES, HopGroup, HopKey, HopOutcome, HopReply, encode_reply
+from understudy_shared.http.problems import ProblemType
 from understudy_shared.position import Position
-from understudy_shared.problems import ProblemType
 from understudy_shared.words import ApplicationId, Lineage
 
 TOKEN = Position(ApplicationId("flights"), Lineage("l1"), 9, None).encode()
@@ -163,7 +163,7 @@ async def test_a_connection_that_went_stale_is_replaced_without_asking_anybody_e
         await known.get(f"{STORE}/keys/x")
         active.once = RESET  # it closes while the next request is on its way: no byte of a reply comes back
         assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
-        assert (active.accepted, known.router.lanes.counts.retried) == (2, 1)
+        assert (active.accepted, known.router.clients.counts.retried) == (2, 1)
         assert not known.router.forwarder.fallbacks
 
 

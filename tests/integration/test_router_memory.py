@@ -10,12 +10,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.bus_talk import APPLICATION
-from tests.support.fake_cluster import LIMIT_S, Cluster, catalogue, until
-from tests.support.fake_node import FakeNode, fake_nodes, found
-from tests.support.fragile_bus import FragileBus
+from tests.support.bus.documents import APPLICATION
+from tests.support.bus.fragile_bus import FragileBus
+from tests.support.cluster.fake_cluster import LIMIT_S, Cluster, catalogue, until
+from tests.support.cluster.fake_node import FakeNode, fake_nodes, found
 
-from understudy_router.app import create_app
+from understudy_router.http.app import create_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.bus.base import Bus

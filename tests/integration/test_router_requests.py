@@ -6,10 +6,10 @@ import http.client
 from collections.abc import Iterator
 
 import pytest
-from tests.support.cluster import LIMIT_S, ClusterRouter, cluster
-from tests.support.counting_query import WORDS
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import redis_server
+from tests.support.bus.redis_server import redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import LIMIT_S, ClusterRouter, cluster
+from tests.support.spark.counting_query import WORDS
 
 STORE = "/v1/stores/op0"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from pydantic import ValidationError
-from tests.support.spark_queries import wait_until
+from tests.support.spark.queries import wait_until
 
 from understudy_router.serve import main
 from understudy_router.settings import RouterSettings

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.bus_talk import Ear, eventually, listening
-from tests.support.cluster import APPLICATION, HEARTBEAT_MS, LIMIT_S, Cluster, cluster
-from tests.support.cluster_watch import heard_assignments, reading
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.sentinel_trio import SentinelProcess, SentinelTrio, sentinel_trio, sentinel_url, sentinels_of
-from tests.support.spark_queries import wait_until
+from tests.support.bus.documents import Ear, eventually, listening
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.sentinel_trio import SentinelProcess, SentinelTrio, sentinel_trio, sentinel_url, sentinels_of
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import APPLICATION, HEARTBEAT_MS, LIMIT_S, Cluster, cluster
+from tests.support.cluster.watch import heard_assignments, reading
+from tests.support.spark.queries import wait_until
 
 from understudy_shared.bus import redis_bus, redis_sentinel
 from understudy_shared.bus.base import Back, BusError, Lost, Stored

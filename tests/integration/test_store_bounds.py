@@ -6,11 +6,11 @@ from pathlib import Path
 
 import orjson
 import pytest
-from tests.support.fake_cluster import STORE, cluster, until
-from tests.support.fake_node import found
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.served_node import served_node
-from tests.support.spark_queries import wait_until
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.fake_cluster import STORE, cluster, until
+from tests.support.cluster.fake_node import found
+from tests.support.cluster.served_node import served_node
+from tests.support.spark.queries import wait_until
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.support.bus_talk import APPLICATION, listening
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.spark_queries import wait_until
+from tests.support.bus.documents import APPLICATION, listening
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.spark.queries import wait_until
 
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.oracle_checkpoint import read_rows
-from tests.support.oracle_crash import LAST_VERSION, SNAPSHOTS, CrashStory, tell_crash_story
-from tests.support.oracle_follower import Answered
-from tests.support.spark_crash import DEAD_BATCH, PARTITIONS, CrashedRun
-from tests.support.spark_formats import (
+from tests.support.oracle.checkpoint import read_rows
+from tests.support.oracle.crash import LAST_VERSION, SNAPSHOTS, CrashStory, tell_crash_story
+from tests.support.oracle.follower import Answered
+from tests.support.oracle.spark_reader import OracleRow, canonical, canonical_rows
+from tests.support.spark.crash import DEAD_BATCH, PARTITIONS, CrashedRun
+from tests.support.spark.formats import (
     HDFS_V1,
     ROCKSDB_CHANGELOG_V1,
     ROCKSDB_CHANGELOG_V2,
@@ -24,7 +25,6 @@ from tests.support.spark_formats import (
     ROCKSDB_V2,
     StateFormat,
 )
-from tests.support.spark_oracle import OracleRow, canonical, canonical_rows
 
 from understudy_node.reader import CheckpointReader
 from understudy_shared.words import StoreName

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from tests.support.served_node import ServedNode, served_node
-from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, StateFormat
-from tests.support.spark_oracle import read_state
-from tests.support.spark_queries import QueryOptions, stream_feeder
+from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.oracle.spark_reader import read_state
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, StateFormat
+from tests.support.spark.queries import QueryOptions, stream_feeder
 
 ZOMBIE_PARTITION = 1
 KEPT_KEYS = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.support.demo_process import DemoProcess, demo_process
+from tests.support.services.demo_process import DemoProcess, demo_process
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.support.measured import measured
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.measurements import measured
 from tests.support.spark.asof_world import (
     FEBRUARY_S,
     FIRST_S,
@@ -35,8 +35,8 @@ from tests.support.spark.asof_world import (
     fetched,
     streams,
 )
-from tests.support.spark_process import SparkJob, spark_job
-from tests.support.spark_queries import committed_batches, wait_until
+from tests.support.spark.process import SparkJob, spark_job
+from tests.support.spark.queries import committed_batches, wait_until
 
 pytestmark = [
     pytest.mark.timeout(1800),

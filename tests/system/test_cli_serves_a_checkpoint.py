@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.command_line import Serving, ask, serve_on_terminal, serving
-from tests.support.spark_formats import ROCKSDB_CHANGELOG_V2
-from tests.support.spark_queries import run_query
-from tests.support.spark_shapes import SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
+from tests.support.services.command_line import Serving, ask, serve_on_terminal, serving
+from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
+from tests.support.spark.queries import run_query
+from tests.support.spark.shapes import SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
 
 from understudy.reading import MAX_BATCH_KEYS
 from understudy_shared.position import Position

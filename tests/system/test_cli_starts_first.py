@@ -8,9 +8,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.support.command_line import ask, serving
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.spark_queries import wait_until
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.services.command_line import ask, serving
+from tests.support.spark.queries import wait_until
 
 ALIASES = """
 [op0]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.support.command_line import ask
-from tests.support.demo_process import DemoProcess
-from tests.support.process_table import is_there
-from tests.support.spark_queries import wait_until
+from tests.support.services.command_line import ask
+from tests.support.services.demo_process import DemoProcess
+from tests.support.services.process_table import is_there
+from tests.support.spark.queries import wait_until
 
 
 def wait_for_line(log: Path, text: str) -> None:

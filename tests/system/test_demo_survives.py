@@ -17,12 +17,12 @@ from typing import Any
 import redis
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from tests.support.demo_process import END_LIMIT_S, DemoPart, DemoProcess
-from tests.support.oracle_json import as_text, json_array, json_object
-from tests.support.process_table import is_there
-from tests.support.served_node import Reply
-from tests.support.spark_oracle import OracleRow, read_operators, row_types
-from tests.support.spark_queries import committed_batches, wait_until
+from tests.support.cluster.served_node import Reply
+from tests.support.oracle.json import as_text, json_array, json_object
+from tests.support.oracle.spark_reader import OracleRow, read_operators, row_types
+from tests.support.services.demo_process import END_LIMIT_S, DemoPart, DemoProcess
+from tests.support.services.process_table import is_there
+from tests.support.spark.queries import committed_batches, wait_until
 
 from understudy_shared.bus.gossip import Names
 from understudy_shared.messages import Assignment

@@ -18,12 +18,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.support.counting_query import WORDS
-from tests.support.handmade_checkpoint import HandmadeCheckpoint
-from tests.support.measured import measured
-from tests.support.open_load import Told, open_load
-from tests.support.redis_server import redis_server
-from tests.support.spark_queries import wait_until
+from tests.support.bus.redis_server import redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.measurements import measured
+from tests.support.services.open_load import Rejection, open_load
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
 from tests.system.proof.processes import Proxies, Service, free_port
 from tests.system.proof.proxy import CUT, Toxics
 
@@ -138,7 +138,7 @@ FAULTS: dict[str, tuple[Turn, Turn]] = {
 
 async def _answered(
     trio: Trio, what: str, inject: Callable[[], None], heal: Callable[[], None], *, per_second: float, seconds: float
-) -> Told:
+) -> Rejection:
     """What readers got while something was broken and a second before; every read was answered."""
 
     async def break_it() -> None:

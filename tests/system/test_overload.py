@@ -14,12 +14,12 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from tests.support.command_line import UNDERSTUDY, environment
-from tests.support.fake_cluster import Cluster, catalogue
-from tests.support.fake_node import fake_nodes, found
-from tests.support.measured import measured
-from tests.support.open_load import Told, open_load
-from tests.support.redis_server import redis_server
+from tests.support.bus.redis_server import redis_server
+from tests.support.cluster.fake_cluster import Cluster, catalogue
+from tests.support.cluster.fake_node import fake_nodes, found
+from tests.support.measurements import measured
+from tests.support.services.command_line import UNDERSTUDY, environment
+from tests.support.services.open_load import Rejection, open_load
 
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.redis_bus import RedisBus
@@ -80,7 +80,7 @@ async def _until_ready(port: int) -> None:
     raise AssertionError("the router did not become ready")
 
 
-async def _phase(port: int, name: str, *, per_second: float, seconds: float) -> Told:
+async def _phase(port: int, name: str, *, per_second: float, seconds: float) -> Rejection:
     told = await open_load(port, REQUESTS, per_second=per_second, seconds=seconds)
     measured(f"{name}: {per_second:.0f}/s asked; {told.line()}")
     return told
@@ -108,7 +108,7 @@ async def test_three_times_too_much_is_refused_at_once_and_afterwards_everything
         assert after.percentile_ms(200, 0.5) < 2 * before.percentile_ms(200, 0.5)
 
 
-async def _recovered(port: int, per_second: float) -> Told:
+async def _recovered(port: int, per_second: float) -> Rejection:
     """The first two seconds in which 95 % of what is asked is answered; within the limit, without a restart."""
     asked_s = 0.0
     while True:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tests.support.measured import measured
+from tests.support.measurements import measured
 from tests.system.proof.checker import CLAIMS, Verdict, check
 from tests.system.proof.claims import ClaimResult
 from tests.system.proof.history import History, load

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.node_calls import NodeCalls
 from understudy_shared.messages import Assignment, Endpoint
-from understudy_shared.node_calls import NodeCalls
 from understudy_shared.words import HostInfo
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from understudy_node.cluster.balance import Standing, Target, targets
+from understudy_node.cluster.balance import Target, TaskReplicas, targets
 from understudy_shared.messages import AssignedTask
 from understudy_shared.words import Role
 
@@ -62,14 +62,16 @@ def assign(
     zones, zones_away = ({member.node_id: member.zone for member in some} for some in (staying, away))
     copies = min(1 + num_standby_replicas, len(zones) + len(zones_away))
     alive = {member.node_id for member in members}
-    standings = {
+    replicas_by_task = {
         task: _standing(previous.get(task, NOBODY), held.get(task, ()), alive, zones_away.keys()) for task in tasks
     }
-    wanted = targets(zones, standings, copies, away=zones_away)
+    wanted = targets(zones, replicas_by_task, copies, away=zones_away)
     spare = max_warmup_replicas
     found: dict[str, AssignedTask] = {}
-    for task in sorted(standings, key=lambda task: (not standings[task].warmups, task)):  # warm-ups in progress first
-        found[task], extra = _step(standings[task], wanted[task], spare)
+    for task in sorted(
+        replicas_by_task, key=lambda task: (not replicas_by_task[task].warmups, task)
+    ):  # warm-ups in progress first
+        found[task], extra = _step(replicas_by_task[task], wanted[task], spare)
         spare -= extra
     return {task: found[task] for task in tasks}
 
@@ -83,7 +85,7 @@ def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role
     }
 
 
-def _standing(before: AssignedTask, held: Sequence[Replica], alive: set[str], away: Set[str]) -> Standing:
+def _standing(before: AssignedTask, held: Sequence[Replica], alive: set[str], away: Set[str]) -> TaskReplicas:
     """The replicas of a task that live, how far they are, and those whose nodes may come back.
 
     A replica that was not assigned counts only when it is better than the assigned ones: all of these died, or none of
@@ -101,7 +103,7 @@ def _standing(before: AssignedTask, held: Sequence[Replica], alive: set[str], aw
         standbys |= caught_up
     ready = caught_up & (holders | standbys)
     missing = {*before.standbys, before.active or ""} & away
-    return Standing(
+    return TaskReplicas(
         active=active,
         standbys=frozenset(standbys),
         warmups=frozenset(warmups - standbys),
@@ -111,7 +113,7 @@ def _standing(before: AssignedTask, held: Sequence[Replica], alive: set[str], aw
     )
 
 
-def _step(now: Standing, target: Target, spare: int) -> tuple[AssignedTask, int]:
+def _step(now: TaskReplicas, target: Target, spare: int) -> tuple[AssignedTask, int]:
     """The next assignment of one task, and how many replicas beyond the wanted number warm up for it."""
     if not now.everyone:  # no live node has the task: all start from nothing
         return _assigned(target.active, target.nodes - {target.active}), 0
@@ -132,7 +134,7 @@ def _step(now: Standing, target: Target, spare: int) -> tuple[AssignedTask, int]
     return _assigned(active, firm - {active}, warmups), extra
 
 
-def _active(now: Standing, target: Target, candidates: frozenset[str]) -> str:
+def _active(now: TaskReplicas, target: Target, candidates: frozenset[str]) -> str:
     """The target's active as soon as it is caught up; else the present active, unless only another is caught up."""
     ready = candidates & now.ready
     if now.active is not None:

@@ -24,7 +24,7 @@ MAX_TRIED = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TaskReplicas:
     """The nodes that have a replica of a task now: live ones by role (`ready` are caught up), and those away."""
 
     active: str | None
@@ -56,13 +56,13 @@ class Target:
 
 
 def targets(
-    zones: Mapping[str, str], standings: Mapping[str, Standing], copies: int, *, away: Mapping[str, str]
+    zones: Mapping[str, str], replicas_by_task: Mapping[str, TaskReplicas], copies: int, *, away: Mapping[str, str]
 ) -> dict[str, Target]:
     """The target placement. `zones` are the nodes that may have replicas, `away` those that only keep theirs.
 
     A task has `copies` replicas, fewer if there are fewer nodes, and one more if all of them are away.
     """
-    search = _Search(zones, standings, copies, away)
+    search = _Search(zones, replicas_by_task, copies, away)
     search.trim()
     search.fill()
     search.level_replicas()
@@ -83,21 +83,27 @@ class _Search:
     """
 
     def __init__(
-        self, zones: Mapping[str, str], standings: Mapping[str, Standing], copies: int, away: Mapping[str, str]
+        self,
+        zones: Mapping[str, str],
+        replicas_by_task: Mapping[str, TaskReplicas],
+        copies: int,
+        away: Mapping[str, str],
     ) -> None:
         self.active: dict[str, str] = {}
         self._zones = {**away, **zones}
         self._has_zones = len(set(self._zones.values())) > 1
-        self._standings = standings
+        self._standings = replicas_by_task
         self._copies = copies
         self._away = away.keys()
         self._shared: Counter[tuple[str, str]] = Counter()
         """Number of tasks that two nodes have in common."""
-        self.nodes_of: dict[str, set[str]] = {task: set(standing.away) for task, standing in sorted(standings.items())}
+        self.nodes_of: dict[str, set[str]] = {
+            task: set(replicas.away) for task, replicas in sorted(replicas_by_task.items())
+        }
         self._tasks_of: dict[str, set[str]] = {node: set() for node in sorted(zones)}
         self._active_at: dict[str, set[str]] = {node: set() for node in self._tasks_of}
         for task in self.nodes_of:
-            for node in standings[task].everyone & zones.keys():
+            for node in replicas_by_task[task].everyone & zones.keys():
                 self._give(task, node)
 
     def trim(self) -> None:
@@ -294,12 +300,12 @@ class _Search:
 
     def _worth(self, task: str, node: str) -> int:
         """How much is lost with a task's replica at a node: 3 the active, 2 a caught-up or standby one, 1 a warm-up."""
-        standing = self._standings[task]
-        if node == standing.active:
+        replicas = self._standings[task]
+        if node == replicas.active:
             return 3
-        if node in standing.standbys or node in standing.ready:
+        if node in replicas.standbys or node in replicas.ready:
             return 2
-        return 1 if node in standing.warmups else 0
+        return 1 if node in replicas.warmups else 0
 
     def _give(self, task: str, node: str) -> None:
         self._count_shared(task, node, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from understudy_node.generation import Generation
 from understudy_node.node import Node
-from understudy_node.serving.lookup import Holding
+from understudy_node.stores.lookup import StoreReader
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.messages import Catalogue, CatalogueStore
 
@@ -18,13 +18,13 @@ def catalogue_of(generation: Generation, application_id: str) -> Catalogue:
         application_id=application_id,
         lineage=generation.lineage,
         partitions=generation.layout.partitions,
-        stores=[_store(holding) for holding in generation.holdings.values()],
+        stores=[_store(reader) for reader in generation.readers.values()],
         not_served=generation.not_served(),
     )
 
 
-def _store(holding: Holding) -> CatalogueStore:
-    store = holding.store
+def _store(reader: StoreReader) -> CatalogueStore:
+    store = reader.store
     return CatalogueStore(
         store=store.name,
         operator_id=store.operator_id,
@@ -33,7 +33,7 @@ def _store(holding: Holding) -> CatalogueStore:
         key_names=list(store.codec.names),
         num_hash_columns=store.codec.num_hash_columns,
         is_normalised=store.is_normalised,
-        partitions=holding.partitions,
+        partitions=reader.partitions,
         value=store.value_columns(),
         result=[column["name"] for column in store.results],
         result_types=[column["type"] for column in store.results],
@@ -41,7 +41,7 @@ def _store(holding: Holding) -> CatalogueStore:
     )
 
 
-class ToldCatalogue:
+class CatalogueWriter:
     """The catalogue of what a node serves, made once for each generation, and published on the bus."""
 
     def __init__(self, node: Node, gossip: Gossip) -> None:

@@ -22,7 +22,7 @@ MAX_ERROR_CHARACTERS = 500
 State = Literal["starting", "serving", "draining", "failed"]
 
 
-class _Standing(NamedTuple):
+class _ReplicaStatus(NamedTuple):
     """How far a replica is: equal for all that are in step."""
 
     version: int | None
@@ -34,7 +34,7 @@ class _Standing(NamedTuple):
         return Applied(version=self.version, time_lag_ms=self.time_lag_ms, state=self.state.value, error=self.error)
 
 
-_NOTHING = _Standing(None, None, ReplicaState.CREATED, None)
+_NOTHING = _ReplicaStatus(None, None, ReplicaState.CREATED, None)
 
 
 def heartbeat_of(
@@ -127,8 +127,8 @@ def _version(replica: TaskReplica) -> int | None:
 
 def _standing(
     version: int | None, time_lag_ms: int | None, state: ReplicaState, error: UnderstudyError | None
-) -> _Standing:
-    return _Standing(version, time_lag_ms, state, None if error is None else str(error)[:MAX_ERROR_CHARACTERS])
+) -> _ReplicaStatus:
+    return _ReplicaStatus(version, time_lag_ms, state, None if error is None else str(error)[:MAX_ERROR_CHARACTERS])
 
 
 def _held(node: Node, held: list[str]) -> list[str] | None:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from understudy_node.cluster.asking import Asking
 from understudy_node.cluster.assignor import duties_of
 from understudy_node.cluster.bus_state import BusState
-from understudy_node.cluster.catalogue import ToldCatalogue
+from understudy_node.cluster.catalogue import CatalogueWriter
 from understudy_node.cluster.heartbeat import heartbeat_of, least_heartbeat
 from understudy_node.cluster.neighbours import Neighbours, outvoted
 from understudy_node.cluster.placement import Placement
@@ -53,8 +53,8 @@ BACK_SPREAD_HEARTBEATS = 0.25
 """Nodes that lost the bus together read its keys, and beat, within so long of each other."""
 
 
-class Member:
-    """One node in the cluster of its application: the companion of its `Node` (see `understudy_node.app`)."""
+class ClusterMember:
+    """One node in the cluster of its application: the companion of its `Node` (see `understudy_node.http.app`)."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Member:
         """Why a document of this node cannot be said, None when all can."""
         self._ahead_since_ms: float | None = None
         """Since when all others follow what lies far behind the assignment that is followed here."""
-        self._catalogue = ToldCatalogue(node, self.gossip)
+        self._catalogue = CatalogueWriter(node, self.gossip)
         self._applied: tuple[object, ...] = ()
 
     def start(self) -> None:

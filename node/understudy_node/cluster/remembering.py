@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 
 from understudy_node.node import Node
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.node_calls import NodeCalls
 from understudy_shared.messages import Assignment
-from understudy_shared.node_calls import NodeCalls
 from understudy_shared.remembered import Memory, Remembered
 from understudy_shared.words import HostInfo
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from understudy_node.cluster.member import Member
-from understudy_shared.http_app import json_response
-from understudy_shared.http_edge import flag_body, read_flag
-from understudy_shared.problems import Problem, ProblemError, ProblemType
+from understudy_node.cluster.member import ClusterMember
+from understudy_shared.http.app import json_response
+from understudy_shared.http.edge import flag_body, read_flag
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 
 
-def cluster_routes(member: Member) -> APIRouter:
+def cluster_routes(member: ClusterMember) -> APIRouter:
     """`/internal/v1/{lags,catalogue,assignment}` and `POST /admin/v1/drain`."""
     router = APIRouter()
 

@@ -11,11 +11,11 @@ import logging
 import uuid
 from collections.abc import Callable
 
-from understudy_node.app import create_app
 from understudy_node.cluster.claim import claim
-from understudy_node.cluster.member import Member
+from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.routes import cluster_routes
 from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.http.app import create_app
 from understudy_node.node import Node
 from understudy_node.serve import open_node, serve_app
 from understudy_shared.bus.base import BusError
@@ -23,7 +23,7 @@ from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import SettingsError
-from understudy_shared.http_service import Departure
+from understudy_shared.http.service import Departure
 from understudy_shared.masking import masked_location
 from understudy_shared.messages import Applied, Endpoint, Heartbeat
 from understudy_shared.private_files import keep_files_private
@@ -60,7 +60,7 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
         listener.close()
         raise
     remembered = Remembered(told.data_directory / "cluster", told.application)
-    member = Member(
+    member = ClusterMember(
         node, bus, told, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
     )
     if started is not None:

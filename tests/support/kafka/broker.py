@@ -24,7 +24,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
-from tests.support.spark_queries import wait_until
+from tests.support.spark.queries import wait_until
 
 from understudy_shared.local_redis import _FOLLOW_PARENT, _free_port
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Producer
-from tests.support.spark_queries import wait_until
+from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.inputs.kafka_input import KafkaInput
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Cursor, TopicPartition

@@ -25,8 +25,8 @@ import redis
 from docs.examples.asof_join import AIRPORTS, join_weather, read_topics
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.support.spark_queries import wait_until
-from tests.support.spark_session import REPOSITORY, spark_session
+from tests.support.spark.queries import wait_until
+from tests.support.spark.session import REPOSITORY, spark_session
 
 from understudy_pipeline.demo.flights import Flight, flights_file, load_flights, utc_text
 from understudy_pipeline.demo.query import state_conf

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
+from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
-from tests.support.spark_queries import wait_until
 
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.absurd_messages import AbsurdMessages
-from tests.support.refused_writes import WAYS
-from tests.support.small_disk import fill
+from tests.support.bus.absurd_messages import AbsurdMessages
+from tests.support.bus.refused_writes import WAYS
+from tests.support.checkpoint.small_disk import fill
 from tests.system.proof.processes import Process, Service
 from tests.system.proof.proxy import CUT, Toxics
 from tests.system.proof.views import damaged, missing
@@ -194,7 +194,7 @@ def _hostile_connections(world: World, target: str) -> Fault:
     """Against a router and a node, each at its own port."""
     ports = [str(service.port) for service in (world.routers[ROUTERS[0]], world.nodes[target])]
     clients = Process("hostile-clients", [HOSTILE_LIMIT_S, *ports], world.folder / "logs" / "hostile-clients.log")
-    clients.launcher = ("tests.support.hostile_clients",)
+    clients.launcher = ("tests.support.services.hostile_clients",)
     return Fault(target, clients.start, clients.kill)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.support.raw_http import resident_bytes
+from tests.support.services.raw_http import resident_bytes
 from tests.system.proof.history import Memory
 from tests.system.proof.processes import Service
 

@@ -43,17 +43,17 @@ def follow_behind() -> None:
 def show_what_was_read_ahead() -> None:
     """Answer from the next version's changelog as soon as it was read, whether it is committed or not."""
     from understudy_node.replica.changelog_reader import ChangelogReader
-    from understudy_node.serving.lookup import Holding, Reading
+    from understudy_node.stores.lookup import Reading, StoreReader
 
     ahead: dict[object, tuple[int, Mapping[bytes, bytes | None]]] = {}
-    read_ahead, read_from = ChangelogReader.read_ahead, Holding.read_from
+    read_ahead, read_from = ChangelogReader.read_ahead, StoreReader.read_from
 
     def reading_ahead(self: ChangelogReader, latest: Any) -> Generator[None, None, None]:
         yield from read_ahead(self, latest)
         if self._ahead is not None:
             ahead[self._place.task] = (latest.version + 1, self._ahead.changes)
 
-    def reading(self: Holding, partition: int, bound: Any, known_end: int = 0) -> Any:
+    def reading(self: StoreReader, partition: int, bound: Any, known_end: int = 0) -> Any:
         found = read_from(self, partition, bound, known_end)
         if not isinstance(found, Reading):
             return found
@@ -64,7 +64,7 @@ def show_what_was_read_ahead() -> None:
         return Reading(replace(found.view, stores=stores), _restated(found.tail, version))
 
     ChangelogReader.read_ahead = reading_ahead  # type: ignore[method-assign]
-    Holding.read_from = reading  # type: ignore[method-assign]
+    StoreReader.read_from = reading  # type: ignore[method-assign]
 
 
 class _Overlaid:
@@ -110,10 +110,10 @@ def forget_positions() -> None:
 
 
 def _change_bounds(change: Callable[[Any], Any]) -> None:
-    from understudy_router.serving.reads import Reads
+    from understudy_router.http.reads import Reads
 
     bound = Reads.bound
-    Reads.bound = lambda self, route, told: change(bound(self, route, told))  # type: ignore[method-assign]
+    Reads.bound = lambda self, route, params: change(bound(self, route, params))  # type: ignore[method-assign]
 
 
 def compare_clocks() -> None:
@@ -134,14 +134,14 @@ def compare_clocks() -> None:
 
 def say_absent_for_others() -> None:
     """Look a key of somebody else's partition up in a partition of one's own."""
-    from understudy_node.serving.lookup import Holding
+    from understudy_node.stores.lookup import StoreReader
 
-    read_from = Holding.read_from
+    read_from = StoreReader.read_from
 
-    def reading(self: Holding, partition: int, bound: Any, known_end: int = 0) -> Any:
+    def reading(self: StoreReader, partition: int, bound: Any, known_end: int = 0) -> Any:
         return read_from(self, partition if partition in self.replicas else min(self.replicas), bound, known_end)
 
-    Holding.read_from = reading  # type: ignore[method-assign]
+    StoreReader.read_from = reading  # type: ignore[method-assign]
 
 
 def ask_the_wrong_node() -> None:
@@ -175,19 +175,19 @@ def take_silence_for_death() -> None:
 
 def believe_absurd_numbers() -> None:
     """Follow whatever is numbered higher; a document of one's own that nobody could read ends the beat."""
-    from understudy_node.cluster.member import Member
+    from understudy_node.cluster.member import ClusterMember
 
-    def end(self: Member, kind: str, error: Exception) -> None:
+    def end(self: ClusterMember, kind: str, error: Exception) -> None:
         raise error
 
     _believe_in("understudy_node.cluster.member")
     _patch("understudy_node.cluster.placement", "is_later", lambda _: lambda told, known: told > known)
-    Member._cannot_say = end  # type: ignore[method-assign]
+    ClusterMember._cannot_say = end  # type: ignore[method-assign]
 
 
 def route_by_absurd_numbers() -> None:
     """Route by whatever is numbered higher."""
-    _believe_in("understudy_router.tables")
+    _believe_in("understudy_router.cluster.tables")
 
 
 def _believe_in(module: str) -> None:
@@ -201,7 +201,7 @@ def forget_connection_limits() -> None:
     def by_itself(_ours: Callable[..., Any]) -> Callable[..., Any]:
         return lambda guard, **named: HttpToolsProtocol(**named)
 
-    _patch("understudy_shared.http_service", "HttpProtocol", by_itself)
+    _patch("understudy_shared.http.service", "HttpProtocol", by_itself)
 
 
 def _patch(module: str, name: str, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.support.command_line import environment
-from tests.support.oracle_serving import ServedProcess
-from tests.support.served_node import Reply
-from tests.support.spark_session import REPOSITORY
+from tests.support.cluster.served_node import Reply
+from tests.support.oracle.serving import ServedProcess
+from tests.support.services.command_line import environment
+from tests.support.spark.session import REPOSITORY
 from tests.system.proof.proxy import Toxics
 
 from understudy_shared.errors import UnderstudyError

@@ -15,9 +15,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.support.spark_formats import StateFormat
-from tests.support.spark_queries import QueryOptions, settings
-from tests.support.spark_session import spark_session
+from tests.support.spark.formats import StateFormat
+from tests.support.spark.queries import QueryOptions, settings
+from tests.support.spark.session import spark_session
 from tests.system.proof.keys import ROWS_PER_BATCH, SLOT_S, START, WATERMARK_S, WORDS
 from tests.system.proof.truth import write_truth
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from tests.support.spark_formats import StateFormat
+from tests.support.spark.formats import StateFormat
 from tests.system.proof.conductor import Conductor
 from tests.system.proof.finals import final_replicas
 from tests.system.proof.history import HISTORY_NAME, FaultEvent, HistoryWriter, Meta

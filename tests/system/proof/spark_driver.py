@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.support.spark_formats import StateFormat
-from tests.support.spark_process import SparkJob
-from tests.support.spark_session import REPOSITORY, SOCKET_NAME, java_environment
+from tests.support.spark.formats import StateFormat
+from tests.support.spark.process import SparkJob
+from tests.support.spark.session import REPOSITORY, SOCKET_NAME, java_environment
 from tests.system.proof import query
 
 from understudy_shared.sockets import private_socket_dir

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from tests.support.oracle_json import json_object
-from tests.support.spark_formats import StateFormat
-from tests.support.spark_oracle import read_versions, row_types
-from tests.support.spark_queries import committed_batches, settings
+from tests.support.oracle.json import json_object
+from tests.support.oracle.spark_reader import read_versions, row_types
+from tests.support.spark.formats import StateFormat
+from tests.support.spark.queries import committed_batches, settings
 from tests.system.proof.keys import STORE, key_text, slot_text
 from tests.system.proof.truth_of_state import Truth, Value
 

@@ -12,9 +12,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.refused_writes import WAYS
-from tests.support.spark_formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.refused_writes import WAYS
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.system.proof.commit_watch import CommitWatch
 from tests.system.proof.disk import small_disk
 from tests.system.proof.fake_clock import FakeClock
@@ -30,7 +30,7 @@ ROUTERS = ("router-1", "router-2")
 NODE_WITH_SMALL_DISK = "node-3"
 NODE_WITH_FAKE_CLOCK = "node-2"
 FORMATS = {"rocksdb": ROCKSDB_CHANGELOG_V2, "hdfs": HDFS_V1.with_default_manager()}
-"""Without unique file names a crash wants Spark's own checkpoint manager (tests/support/spark_crash.py says why)."""
+"""Without unique file names a crash wants Spark's own checkpoint manager (tests/support/spark/crash.py says why)."""
 
 SETTLE_LIMIT_S = 60.0
 COMMIT_LIMIT_S = 120.0

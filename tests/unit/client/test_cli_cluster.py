@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.support.canned_server import PROBLEM, Canned, canned_server
-from tests.support.router_replies import EXPLAINED, member, replica, router_report
+from tests.support.router.replies import EXPLAINED, member, replica, router_report
+from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 
 from understudy.commands import cli
 from understudy.draining import tasks_left

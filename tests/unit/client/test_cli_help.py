@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 import orjson
 import pytest
 from click.testing import CliRunner
-from tests.support.command_line import ask
+from tests.support.services.command_line import ask
 
 from understudy.commands import cli
 from understudy.welcome import example_target, node_lines, router_lines, url_of, welcome_lines
-from understudy_shared.http_target import parse_query, split_path
+from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.words import HostInfo
 
 COMMANDS = ["demo", "serve", "node", "router", "get", "lookup", "explain", "stores", "lag", "drain", "completion"]

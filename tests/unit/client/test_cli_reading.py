@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.canned_server import PROBLEM, Canned, canned_server
+from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 
 from understudy.commands import cli
 from understudy.exits import PIPE_CLOSED, CommandError, ExitCode
 from understudy.http_client import Server, path_segment
 from understudy.reading import MAX_BATCH_KEYS, keys_of_lines
-from understudy_shared.http_target import parse_query, split_path
+from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.position import Position
 from understudy_shared.words import ApplicationId, Lineage
 

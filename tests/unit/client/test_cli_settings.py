@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from pydantic_settings import BaseSettings
-from tests.support.command_line import ask
+from tests.support.services.command_line import ask
 
 from understudy.commands import cli
 from understudy.exits import CommandError, ExitCode

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from click.testing import CliRunner
-from tests.support.canned_server import Canned, canned_server
-from tests.support.command_line import environment
-from tests.support.router_replies import router_report
-from tests.support.spark_queries import wait_until
+from tests.support.router.replies import router_report
+from tests.support.services.canned_server import Canned, canned_server
+from tests.support.services.command_line import environment
+from tests.support.spark.queries import wait_until
 
 from understudy.commands import cli
 from understudy.exits import CommandError, ExitCode

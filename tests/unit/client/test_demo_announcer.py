@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.support.router_replies import member, replica, router_report
+from tests.support.router.replies import member, replica, router_report
 
 from understudy.demo.examples import answer_line, hour_examples
 from understudy.demo.tables import changes, unplaced

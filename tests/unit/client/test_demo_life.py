@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import demo_parts
-from tests.support.command_line import environment
-from tests.support.process_table import is_there
-from tests.support.spark_queries import wait_until
+from tests.support.services import demo_parts
+from tests.support.services.command_line import environment
+from tests.support.services.process_table import is_there
+from tests.support.spark.queries import wait_until
 
 from understudy.demo.ports import free_ports
 

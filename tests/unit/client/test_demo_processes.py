@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.process_table import is_there
-from tests.support.spark_queries import wait_until
+from tests.support.services.process_table import is_there
+from tests.support.spark.queries import wait_until
 
 from understudy.demo import processes
 from understudy.demo.plan import Part

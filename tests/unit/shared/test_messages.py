@@ -9,7 +9,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.bus_talk import APPLICATION, assignment, heartbeat
+from tests.support.bus.documents import APPLICATION, assignment, heartbeat
 
 from understudy_shared.bus.gossip import digest_of
 from understudy_shared.messages import (

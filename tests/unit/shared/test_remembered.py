@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.bus_talk import APPLICATION, assignment, heartbeat
+from tests.support.bus.documents import APPLICATION, assignment, heartbeat
 
 from understudy_shared import remembered as module
 from understudy_shared.messages import Assignment, Heartbeat, Message

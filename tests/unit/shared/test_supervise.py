@@ -8,7 +8,7 @@ import logging
 from contextlib import suppress
 
 import pytest
-from tests.support.bus_talk import eventually
+from tests.support.bus.documents import eventually
 
 from understudy_shared import supervise
 from understudy_shared.supervise import Supervisor

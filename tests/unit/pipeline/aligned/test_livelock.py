@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.support.measured import measured
+from tests.support.measurements import measured
 from tests.support.spark.planned_query import PlannedQuery, Start, started_queries, times
 from tests.support.spark.scripted_input import ScriptedServer
 

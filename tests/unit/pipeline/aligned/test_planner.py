@@ -18,8 +18,8 @@ from tests.support.spark.planned_query import (
     times,
     without_time,
 )
+from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
-from tests.support.spark_queries import wait_until
 
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.support.spark.planned_query import PATIENCE_MS, Start, ordinals, started_queries, times
+from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
-from tests.support.spark_queries import wait_until
 
 from understudy_pipeline.aligned.ends import is_at, up_to
 from understudy_pipeline.aligned.options import AlignedOptions

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.spark.planned_query import PlannedQuery, Start, started_queries
+from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
-from tests.support.spark_queries import wait_until
 
 from understudy_pipeline.aligned.lateness import Lateness
 from understudy_pipeline.aligned.metrics_server import PlannerCollector

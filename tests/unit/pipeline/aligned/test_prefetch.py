@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
-from tests.support.spark_queries import wait_until
 
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.options import AlignedOptions

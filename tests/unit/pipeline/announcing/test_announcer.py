@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.support.spark_queries import wait_until
+from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.announcing.announcer import MAX_PLANS, REPEAT_MS, RETRY_MS, Announced, announce
 from understudy_pipeline.announcing.query_plan import (

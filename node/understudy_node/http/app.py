@@ -1,0 +1,111 @@
+"""The HTTP application of a node: FastAPI for what is asked rarely, plain ASGI in front of it for lookups.
+
+`create_app` is given a node that exists; starting and stopping it is the lifespan's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from fastapi import APIRouter, FastAPI
+
+from understudy_node.http.asgi import LookupsFirst
+from understudy_node.http.hop import Hops
+from understudy_node.http.metrics import NodeMetrics
+from understudy_node.http.reads import Reads
+from understudy_node.http.routes import admin_routes, example_routes, read_routes
+from understudy_node.http.visibility import Visibility
+from understudy_node.node import Node
+from understudy_shared.http.app import Framework, answer_with_problems, service_app
+from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.http.edge import App
+from understudy_shared.http.openapi import add_lookups
+from understudy_shared.messages import Assignment
+from understudy_shared.store_bounds import read_store_bounds
+
+
+class Companion(Protocol):
+    """What lives beside a node in its process: its part in a cluster."""
+
+    def start(self) -> None:
+        """On the loop that serves, after the node."""
+
+    async def stop(self) -> None:
+        """Before the node, when nothing is answered any more."""
+
+    def changed(self) -> None:
+        """A version became visible; called from any thread."""
+
+    @property
+    def node_id(self) -> str:
+        """The node's name in the cluster."""
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """What the node's duties come from."""
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Documents of the cluster that were not used, by kind."""
+
+    @property
+    def dead(self) -> str | None: ...
+
+    def causes(self) -> Mapping[str, str]: ...
+
+    def not_ready(self) -> list[str]: ...
+
+
+def create_app(
+    node: Node, companion: Companion | None = None, *routers: APIRouter, guard: ConnectionGuard | None = None
+) -> App:
+    """The application that serves `node`, and the `routers` that its companion brings; `guard` watches connections."""
+    guard = guard or ConnectionGuard()
+    reads = Reads(node, read_store_bounds(node.settings.store_bounds))
+    if companion is not None:
+        node.node_id = companion.node_id
+
+    def order() -> tuple[int, int]:
+        assignment = None if companion is None else companion.assignment
+        return (0, 0) if assignment is None else assignment.order
+
+    def published() -> None:
+        if app.visibility is not None:
+            app.visibility.changed()
+        if companion is not None:
+            companion.changed()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        app.visibility = Visibility()
+        node.on_published = published
+        node.start()
+        if companion is not None:
+            companion.start()
+        try:
+            yield
+        finally:
+            if companion is not None:
+                await companion.stop()
+            await asyncio.to_thread(node.stop)
+
+    http = service_app("Understudy node", lifespan)
+    app = LookupsFirst(Framework(http), reads, max_in_flight=node.settings.max_in_flight)
+    metrics = NodeMetrics(node, app, guard, companion)
+    http.include_router(read_routes(node, reads))
+    http.include_router(example_routes(reads))
+    http.include_router(admin_routes(node, reads, metrics, guard, companion))
+    for router in routers:
+        http.include_router(router)
+    add_lookups(http)
+    answer_with_problems(http)
+    return Hops(
+        app,
+        reads,
+        order=None if companion is None else order,
+        max_in_flight=node.settings.max_in_flight,
+        requests=app.requests,
+    )

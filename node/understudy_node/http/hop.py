@@ -1,0 +1,207 @@
+"""The node's end of a hop: many lookups of a router in one request, as plain ASGI in front of everything else.
+
+A hop names lineage, store and partition count, and is answered only by a node that serves exactly these. What comes of
+a key is said in its own outcome; an HTTP status other than 200 means that nothing of the hop was looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import cast
+
+from understudy_node.http.hop_lookups import (
+    HOP_SLICE_KEYS,
+    LATE,
+    TOO_LARGE,
+    GroupLookups,
+    not_here,
+    outcome_of,
+    outdated,
+)
+from understudy_node.http.reads import Reads
+from understudy_node.stores.lookup import StoreReader
+from understudy_shared.bounds import Refusal
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.hop import (
+    CONTENT_TYPE,
+    MAX_HOP_BYTES,
+    PATH,
+    BadHopError,
+    HopGroup,
+    HopOutcome,
+    HopReply,
+    HopRequest,
+    decode_in_steps,
+    decode_request,
+    encode_reply,
+)
+from understudy_shared.http.edge import (
+    App,
+    Receive,
+    Scope,
+    Send,
+    bug,
+    not_allowed,
+    read_body,
+    send_problem,
+    send_reply,
+    without_body,
+)
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
+from understudy_shared.plausible import is_later, is_plausible
+from understudy_shared.words import StoreName
+
+SMALL_HOP_BYTES = 16 * 1024
+"""Decoded at once, in about a millisecond at most; longer ones in slices."""
+
+GROUP_COST_KEYS = 20
+"""A group costs as much as so many keys, be it refused: a bound of its own, a refusal with its candidates."""
+
+MAX_REPLY_BYTES = MAX_HOP_BYTES
+
+_ONE_STEP = (0,)
+_RAW_PATH = PATH.encode()
+
+Order = Callable[[], tuple[int, int]]
+"""(term, epoch) of the assignment that is followed; (0, 0) without one."""
+
+
+class Hops:
+    """ASGI application: hops, and `app` for all else. Alone a node has no assignment to compare with: `order` None."""
+
+    def __init__(
+        self, app: App, reads: Reads, *, order: Order | None, max_in_flight: int, requests: Counter[tuple[str, str]]
+    ) -> None:
+        self._app = app
+        self._reads = reads
+        self._order = order
+        self._max_in_flight = max_in_flight
+        self._in_flight = 0
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["raw_path"] != _RAW_PATH:
+            await self._app(scope, receive, send)
+            return
+        replied = await self._replied(scope["method"], receive)
+        if isinstance(replied, Problem):
+            self._requests["hop", replied.type.slug] += 1
+            await send_problem(without_body(send) if scope["method"] == "HEAD" else send, replied)
+        else:
+            self._requests["hop", "answered"] += 1
+            await send_reply(send, 200, replied, CONTENT_TYPE)
+
+    async def _replied(self, method: str, receive: Receive) -> bytes | Problem:
+        if method != "POST":
+            return not_allowed(method, "POST")
+        if self._in_flight >= self._max_in_flight:
+            return Problem(ProblemType.OVERLOADED, f"{self._in_flight} hops are in flight", fix="Ask another replica")
+        self._in_flight += 1
+        try:
+            return await self._answer(await read_body(receive, max_bytes=MAX_HOP_BYTES))
+        except BadHopError as error:
+            return Problem(ProblemType.BAD_REQUEST, error.what, error.where, error.fix)
+        except UnderstudyError as error:
+            return problem_of(error)
+        except Exception as error:
+            return bug(error)
+        finally:
+            self._in_flight -= 1
+
+    async def _answer(self, body: bytes) -> bytes:
+        began_s = time.monotonic()
+        request = decode_request(body) if len(body) <= SMALL_HOP_BYTES else await _decoded(body, began_s)
+        deadline_s = began_s + request.deadline_ms / 1000
+        outcomes: list[HopOutcome] = []
+        since_turn, body_bytes = 0, 0
+        over = LATE if request.deadline_ms <= 0 else None
+        for group in request.groups:
+            lookups = over or await self._lookups(request, group, deadline_s)
+            since_turn += GROUP_COST_KEYS
+            for count in _ONE_STEP if isinstance(lookups, HopOutcome) else lookups:
+                since_turn += count
+                if since_turn >= HOP_SLICE_KEYS:
+                    since_turn = 0
+                    await asyncio.sleep(0)
+                if over is None:
+                    over = _why_over(lookups, body_bytes, deadline_s)
+                    if over is not None:
+                        break
+            if isinstance(lookups, HopOutcome):
+                outcomes += [lookups] * len(group.keys)
+            else:
+                outcomes += lookups.outcomes(over or LATE)
+                body_bytes += lookups.body_bytes
+        term, epoch = (0, 0) if self._order is None else self._order()
+        return encode_reply(HopReply(term, epoch, self._reads.end_version, outcomes))
+
+    async def _lookups(self, request: HopRequest, group: HopGroup, deadline_s: float) -> GroupLookups | HopOutcome:
+        """What answers a group, or what comes of all its keys."""
+        reader = await self._reader(request, group, deadline_s)
+        if isinstance(reader, Problem):
+            return outcome_of(reader)
+        end_version = request.end_version
+        known_end = end_version if is_plausible(end_version, self._reads.end_version) else 0
+        return GroupLookups(reader, group.keys, group.bound, known_end)
+
+    async def _reader(self, request: HopRequest, group: HopGroup, deadline_s: float) -> StoreReader | Problem:
+        """What this node has of a group's store, or why nothing of the group can be answered here."""
+        bound = group.bound
+        asked = (request.term, request.epoch)
+        if bound.require_active and self._order is not None and is_later(asked, self._order()):
+            # Who asks knows of a later assignment: the active may be another node by now.
+            return refused(Refusal.NOT_ACTIVE, candidates=[])
+        if bound.min_position is not None:
+            try:
+                async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
+                    await self._reads.learn(bound.min_position)
+            except TimeoutError:
+                return Problem(ProblemType.DEADLINE, "the deadline passed while the position's commit was read")
+        try:
+            generation = self._reads.generation()
+        except UnderstudyError as error:
+            return problem_of(error)
+        if request.application_id != self._reads.application_id:
+            return not_here(f"this node serves {self._reads.application_id}, not {request.application_id}")
+        if group.lineage != generation.lineage:
+            return Problem(
+                ProblemType.LINEAGE_CHANGED,
+                f"this node follows lineage {generation.lineage}, not {group.lineage}",
+                where="lineage",
+                fix="Read the catalogue again",
+            )
+        reader = generation.readers.get(StoreName(group.store))
+        if reader is None:
+            known = ", ".join(sorted(generation.readers)) or "none"
+            detail = f"there is no store {group.store!r}"
+            return Problem(ProblemType.UNKNOWN_STORE, detail, where="store", fix=f"Stores here: {known}")
+        if group.layout and group.layout != reader.layout:
+            return outdated(f"keys of {group.store} are encoded and placed by layout {reader.layout} here")
+        if group.partitions != reader.partitions:
+            return not_here(f"{group.store} has {reader.partitions} partitions here, not {group.partitions}")
+        return reader
+
+
+def _why_over(lookups: GroupLookups | HopOutcome, body_bytes: int, deadline_s: float) -> HopOutcome | None:
+    """What comes of the keys that are left, once nothing more is to be looked up."""
+    if time.monotonic() >= deadline_s:
+        return LATE
+    if not isinstance(lookups, HopOutcome) and body_bytes + lookups.body_bytes > MAX_REPLY_BYTES:
+        return TOO_LARGE
+    return None
+
+
+async def _decoded(body: bytes, began_s: float) -> HopRequest:
+    """A large request, decoded in slices; the problem of one whose deadline passes meanwhile."""
+    steps = decode_in_steps(body)
+    while True:
+        try:
+            deadline_ms = next(steps)
+        except StopIteration as end:
+            return cast(HopRequest, end.value)
+        if time.monotonic() >= began_s + deadline_ms / 1000:
+            raise ProblemError(Problem(ProblemType.DEADLINE, "the deadline passed while the hop was decoded"))
+        await asyncio.sleep(0)

@@ -1,0 +1,153 @@
+"""The read calls on one node: parse the target, find the store, answer: bytes in, bytes out, no framework."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from understudy_node.generation import Generation
+from understudy_node.node import Node
+from understudy_node.stores.lookup import Answer, Key, Reading, StoreReader
+from understudy_shared.bounds import Bound
+from understudy_shared.errors import UnderstudyError, UnknownStoreError
+from understudy_shared.http.lookup_requests import (
+    ReadParams,
+    TargetCache,
+    key_and_params,
+    pop_longs,
+    require_own_position,
+    unknown_path,
+)
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.target import split_path
+from understudy_shared.position import Position
+from understudy_shared.store_bounds import StoreBounds
+from understudy_shared.suggest import did_you_mean
+from understudy_shared.words import StoreName
+
+BATCH_SLICE_KEYS = 100
+"""Keys answered between two turns of the event loop: about 2 ms."""
+
+
+class Request(NamedTuple):
+    """A single-key lookup, parsed: what to ask, and within which bound."""
+
+    reader: StoreReader
+    key: Key
+    bound: Bound
+    longs_as_text: bool
+
+
+class Reads:
+    """Answers lookups from whatever generation the node serves at that moment."""
+
+    def __init__(self, node: Node, store_bounds: StoreBounds) -> None:
+        self._node = node
+        self.store_bounds = store_bounds
+        self._generation: Generation | None = None
+        self._targets: TargetCache[Request] = TargetCache()
+
+    def parse(self, raw_path: bytes, query: bytes) -> Request:
+        """A GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.
+
+        Raises the problem of a request that asks for nothing there is.
+        """
+        generation = self.generation()
+        if generation is not self._generation:
+            self._generation = generation
+            self._targets.clear()
+            self.store_bounds.warn_of_unknown(generation.readers)
+        target = (raw_path, query)
+        request = self._targets.get(target)
+        if request is None:
+            request = self._parse(generation, raw_path, query)
+            self._targets.keep(target, request)
+        return request
+
+    def generation(self) -> Generation:
+        """What is served now; a not-initialised problem before there is anything."""
+        generation = self._node.generation
+        if generation is None:
+            raise ProblemError(
+                Problem(
+                    ProblemType.NOT_INITIALISED,
+                    "; ".join(self._node.not_ready()),
+                    fix="Retry when /readyz says so",
+                )
+            )
+        return generation
+
+    def reader(self, name: str) -> StoreReader:
+        """The store of that name; UnknownStoreError names those there are."""
+        return _reader(self.generation(), name)
+
+    def bound(self, reader: StoreReader, params: ReadParams) -> Bound:
+        """The bound of a reader of a store."""
+        return require_own_position(self.store_bounds.bound(reader.store.name, params), self.application_id)
+
+    @property
+    def application_id(self) -> str:
+        """Whose state this is."""
+        return self._node.settings.application
+
+    @property
+    def end_version(self) -> int:
+        """The newest committed version that this node saw."""
+        return self._node.end.version
+
+    async def learn(self, position: Position) -> None:
+        """Read when a position's version was committed here, once, off the event loop: it shows a rewound history."""
+        history = self._node.history
+        if position.version <= self._node.end.version and not history.is_commit_time_learned(position.version):
+            await asyncio.to_thread(history.learn_commit_time, position.version)
+
+    def _parse(self, generation: Generation, raw_path: bytes, query: bytes) -> Request:
+        match split_path(raw_path):
+            case ["v1", "stores", name, *form] if form and form[0] in {"keys", "lookup"}:
+                reader = _reader(generation, name)
+                row, params = key_and_params(reader.store.codec, form, query)
+                longs = pop_longs(params)
+                return Request(reader, reader.resolve(row), self.bound(reader, params), longs)
+            case _:
+                raise ProblemError(unknown_path(raw_path))
+
+
+def batch_slices(reader: StoreReader, keys: list[object], bound: Bound) -> Iterator[list[bytes]]:
+    """The results of a batch as JSON objects, a bounded slice at a time, each partition at one version throughout."""
+    pinned: dict[int, Reading | Problem] = {}
+    for start in range(0, len(keys), BATCH_SLICE_KEYS):
+        parsed = [_resolve(reader, key) for key in keys[start : start + BATCH_SLICE_KEYS]]
+        answers = iter(reader.look_up_many([key for key in parsed if isinstance(key, Key)], bound, pinned))
+        yield [_result(next(answers) if isinstance(item, Key) else item) for item in parsed]
+
+
+def _resolve(reader: StoreReader, key: object) -> Key | Problem:
+    try:
+        return reader.resolve(reader.store.codec.parse_json(key))
+    except UnderstudyError as error:
+        return problem_of(error)
+
+
+def _result(outcome: Answer | Problem) -> bytes:
+    if isinstance(outcome, Answer):
+        return b'{"status":%d,%b' % (outcome.status, outcome.body.rstrip()[1:])
+    return outcome.body().rstrip()
+
+
+def _reader(generation: Generation, name: str) -> StoreReader:
+    reader = generation.readers.get(StoreName(name))
+    if reader is not None:
+        return reader
+    known = ", ".join(sorted(generation.readers)) or "none"
+    unsupported = [
+        f"{store or f'op{operator.operator_id}'}: {reason.what}"
+        for operator in generation.description.operators
+        for store, reason in operator.refusals
+    ]
+    hint = f" Not served: {'; '.join(unsupported)}." if unsupported else ""
+    raise UnknownStoreError(
+        f"there is no store {name!r}",
+        where="path",
+        fix=f"{did_you_mean(name, generation.readers)}Stores here: {known}.{hint}",
+    )

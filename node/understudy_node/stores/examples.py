@@ -1,0 +1,30 @@
+"""A key that is in a store now, for examples that answer when they are tried."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+
+from understudy_node.engine.view import View
+from understudy_node.stores.lookup import StoreReader
+
+MAX_LOOKS = 100
+"""Records that are looked at in each partition: the first ones may have been deleted since the snapshot."""
+
+
+def some_key(reader: StoreReader) -> dict[str, object] | None:
+    """The JSON of a key that is there, out of the first partition that has one; None when none is found at once."""
+    for _, replica in sorted(reader.replicas.items()):
+        view = replica.view
+        if view is None:
+            continue
+        stored = _first_key(view.stores[reader.store.store_name])
+        if stored is not None:
+            return reader.store.codec.to_json(stored[len(reader.row_prefix) :])
+    return None
+
+
+def _first_key(view: View) -> bytes | None:
+    """Looks at records of the base and at the newest changes: no tier is sorted for it."""
+    changed = (key for tier in view.tiers for key in islice(tier.changes, MAX_LOOKS))
+    base = (key for key, _ in islice(view.base.scan(), MAX_LOOKS))
+    return next((key for key in chain(base, changed) if view.get(key) is not None), None)

@@ -1,0 +1,190 @@
+"""One key's answer: the value and its age, read together, or a typed refusal.
+
+The bound is measured here, at serving time, with the same view that gives the value. An answer is assembled from bytes:
+what is constant for a version was encoded when the version was published, not for each lookup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import orjson
+
+from understudy_node.follow.lag import against_known_end
+from understudy_node.replica.task import TaskReplica
+from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.stores import ServedStore
+from understudy_shared.bounds import NO_BOUND, Bound, Refusal, refusal
+from understudy_shared.http.lookup_requests import encoded_key
+from understudy_shared.http.problems import Problem, ProblemType, refused
+from understudy_shared.words import ApplicationId, LagInfo, Lineage, ReplicaState
+
+
+class Answer(NamedTuple):
+    """A lookup that was answered: 200 with a value, or 404 with `found: false`; only that body means absent."""
+
+    status: int
+    body: bytes
+
+
+class Key(NamedTuple):
+    """A key, resolved: its partition, its bytes as the store keeps them, and its JSON for the answer."""
+
+    partition: int
+    stored: bytes
+    json: bytes
+
+
+class Reading(NamedTuple):
+    """What answers are read from: a version, and the JSON of its age and origin, which ends each of them."""
+
+    view: TaskView
+    tail: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReader:
+    """What this node holds of one store, and how to ask it.
+
+    `row_prefix` is what the provider puts before a row: RocksDB a version byte, the HDFS-backed provider nothing.
+    `layout` names what its keys are encoded and placed by.
+    """
+
+    store: ServedStore
+    application_id: ApplicationId
+    lineage: Lineage
+    partitions: int
+    replicas: Mapping[int, TaskReplica]
+    row_prefix: bytes
+    json_name: bytes
+    layout: str
+    max_key_bytes: int
+
+    def resolve(self, row: tuple[object, ...]) -> Key:
+        """The key of a parsed row; hashing says the partition, as it did for Spark."""
+        codec = self.store.codec
+        encoded = encoded_key(codec, row, self.max_key_bytes)
+        partition = codec.partition(row, self.partitions)
+        return Key(partition, self.row_prefix + encoded, orjson.dumps(codec.to_json(encoded)))
+
+    def look_up(self, key: Key, bound: Bound) -> Answer | Problem:
+        """Answer one key inside `bound`."""
+        reading = self.read_from(key.partition, bound)
+        if isinstance(reading, Problem):
+            return reading
+        return self.answer(key, reading.view.stores[self.store.store_name].get(key.stored), reading)
+
+    def look_up_many(
+        self, keys: Sequence[Key], bound: Bound, pinned: dict[int, Reading | Problem]
+    ) -> list[Answer | Problem]:
+        """Answer several keys in the order of `keys`, each partition in one read.
+
+        `pinned` keeps the version first read of each partition, for a caller that comes back with more keys.
+        """
+        answers: dict[int, Answer | Problem] = {}
+        by_partition: dict[int, list[int]] = {}
+        for index, key in enumerate(keys):
+            by_partition.setdefault(key.partition, []).append(index)
+        for partition, indexes in by_partition.items():
+            reading = pinned.get(partition)
+            if reading is None:
+                reading = pinned[partition] = self.read_from(partition, bound)
+            if isinstance(reading, Problem):
+                answers.update(dict.fromkeys(indexes, reading))
+                continue
+            values = reading.view.stores[self.store.store_name].get_many([keys[index].stored for index in indexes])
+            for index, value in zip(indexes, values, strict=True):
+                answers[index] = self.answer(keys[index], value, reading)
+        return [answers[index] for index in range(len(keys))]
+
+    def read_from(self, partition: int, bound: Bound, known_end: int = 0) -> Reading | Problem:
+        """The version to answer from, with its lag, or why this node may not answer.
+
+        `known_end` is the newest committed version that the asker heard of; the newer of it and this node's counts.
+        """
+        replica = self.replicas.get(partition)
+        if replica is None:
+            return self._not_owner(partition)
+        view = replica.view
+        if view is None:
+            return self._not_initialised(replica)
+        lag = replica.lag_of(view)
+        if known_end:
+            lag = against_known_end(lag, known_end)
+        if bound is not NO_BOUND:
+            reason = self._refusal(bound, replica, view, lag, known_end)
+            if reason is not None:
+                return refused(reason, candidates=[replica.as_candidate(lag, reason)])
+        return Reading(view, _tail(replica, view, lag))
+
+    def answer(self, key: Key, stored: bytes | None, reading: Reading) -> Answer:
+        """The body of a lookup, found or not."""
+        body = b'{"store":%b,"key":%b,%b' % (self.json_name, key.json, self.rest(stored, reading))
+        return Answer(404 if stored is None else 200, body)
+
+    def rest(self, stored: bytes | None, reading: Reading) -> bytes:
+        """The body after its key."""
+        if stored is None:
+            return b'"found":false,%b' % reading.tail
+        store = self.store
+        value = store.print_value(stored[len(self.row_prefix) :])
+        if store.print_result is None:
+            return b'"found":true,"value":%b,%b' % (orjson.dumps(value), reading.tail)
+        result = orjson.dumps(store.print_result(value))
+        return b'"found":true,"value":%b,"result":%b,%b' % (orjson.dumps(value), result, reading.tail)
+
+    def _refusal(
+        self, bound: Bound, replica: TaskReplica, view: TaskView, lag: LagInfo, known_end: int
+    ) -> Refusal | None:
+        position = bound.min_position
+        if position is not None and (position.application_id, position.lineage) != (self.application_id, self.lineage):
+            return Refusal.LINEAGE_CHANGED
+        return refusal(
+            bound,
+            lag=lag,
+            role=replica.role,
+            version=view.version,
+            position_committed_at_us=None if position is None else replica.committed_at_us(position.version),
+            known_end=known_end,
+        )
+
+    def _not_owner(self, partition: int) -> Problem:
+        held = ", ".join(map(str, sorted(self.replicas))) or "none"
+        return Problem(
+            ProblemType.NOT_OWNER,
+            f"the key belongs to partition {partition} of {self.store.name}, which this node does not hold",
+            where=f"partitions held: {held}",
+            fix="Ask a router, or the host that its metadata call names",
+        )
+
+    def _not_initialised(self, replica: TaskReplica) -> Problem:
+        if replica.state is ReplicaState.CLOSED:  # it left between the look at the generation and this one
+            return self._not_owner(replica.task.partition)
+        error = replica.error
+        if error is not None:
+            return Problem(ProblemType.STORE_ERROR, error.what, error.where, error.fix)
+        return Problem(
+            ProblemType.NOT_INITIALISED,
+            f"partition {replica.task.partition} of {self.store.name} is being restored",
+            where=str(replica.task),
+            fix="Retry when /readyz says so",
+            extra={"candidates": [replica.as_candidate(None, "not-initialised")]},
+        )
+
+
+def _tail(replica: TaskReplica, view: TaskView, lag: LagInfo) -> bytes:
+    end, offset_lag, time_lag_ms = lag.end_offset_position, lag.offset_lag, lag.time_lag_ms
+    return (
+        b'%b,"lag":{"current_offset_position":%d,"end_offset_position":%b,"offset_lag":%b,"time_lag_ms":%b},'
+        b'"served_by":%b,%b}\n'
+    ) % (
+        view.stamp,
+        view.version,
+        b"null" if end is None else b"%d" % end,
+        b"null" if offset_lag is None else b"%d" % offset_lag,
+        b"null" if time_lag_ms is None else b"%d" % time_lag_ms,
+        replica.served_by_json,
+        view.seal,
+    )

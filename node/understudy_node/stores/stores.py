@@ -1,0 +1,194 @@
+"""The queryable stores of an application: names, schemas and codecs, from the checkpoint and an alias file.
+
+Spark's own column names are generated and repeat (`sum`, `sum`); they are made unique by suffix, and an alias file
+gives the names that users think of:
+
+    [op0]
+    name = "aircraft"
+    key = ["tailnum"]
+    value = ["flights", "last_seen", "delay_sum", "delay_count"]
+
+Spark stores aggregation buffers: an average is its sum and its count. What the query outputs from them is said by name,
+function and buffers (names of value columns, or their indexes):
+
+    [op0.result]
+    flights = { function = "count", buffers = ["flights"] }
+    last_seen = { function = "max", buffers = ["last_seen"] }
+    delay = { function = "avg", buffers = ["delay_sum", "delay_count"] }
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription, StoreDescription
+from understudy_node.stores.results import (
+    ResultAlias,
+    ResultError,
+    ResultPrinter,
+    compile_results,
+    result_columns,
+    unused_columns,
+)
+from understudy_shared.errors import SettingsError
+from understudy_shared.spark.json_values import compile_json_printer
+from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.spark.names import unique_names
+from understudy_shared.spark.types import StructType, parse_schema
+from understudy_shared.words import StoreName
+
+IS_NORMALISED = True
+"""Every operator that is served is one whose keys Spark normalises before it stores them."""
+
+
+class AliasError(SettingsError):
+    """An alias file that does not parse, or that names what the checkpoint does not have."""
+
+
+class StoreAlias(BaseModel):
+    """Names for one store; what is left out keeps Spark's names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str | None = None
+    key: tuple[str, ...] | None = None
+    value: tuple[str, ...] | None = None
+    result: dict[str, ResultAlias] | None = None
+    """Output columns by name, in the order of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStore:
+    """One store as readers see it. `codec` turns a key into row bytes; `print_value` a value's bytes into JSON, and
+    `print_result` that JSON into what the query would output (None when that is not known).
+    """
+
+    name: StoreName
+    operator_id: int
+    operator_name: str
+    store_name: str
+    codec: KeyCodec
+    key_schema: StructType
+    key_schema_json: str
+    value_schema: StructType
+    value_names: tuple[str, ...]
+    results: tuple[dict[str, str], ...]
+    """Name and type of the result columns; empty when the results are not known."""
+    unnamed: tuple[str, ...]
+    """Value columns that no result is made of, where results are known."""
+    print_value: Callable[[bytes], dict[str, object]]
+    print_result: ResultPrinter | None
+    has_keys: bool
+    is_normalised: bool
+
+    def described(self) -> dict[str, object]:
+        """The store's schema for `GET /v1/stores`."""
+        return {
+            "store": self.name,
+            "operator_id": self.operator_id,
+            "operator": self.operator_name,
+            "key": self.codec.columns,
+            "value": self.value_columns(),
+            **({"result": self.results} if self.results else {}),
+            **({"unnamed": self.unnamed} if self.unnamed else {}),
+        }
+
+    def value_columns(self) -> list[dict[str, str | bool]]:
+        """Name, type and nullability of the value columns."""
+        return [
+            {"name": name, "type": field.type.name, "nullable": field.nullable}
+            for name, field in zip(self.value_names, self.value_schema.fields, strict=True)
+        ]
+
+
+def read_aliases(path: Path) -> dict[str, StoreAlias]:
+    """Aliases by default store name, from a TOML file."""
+    try:
+        tables = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise AliasError("there is no alias file", where=str(path), fix="Check the path of --aliases") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise AliasError(f"the alias file is not TOML ({error})", where=str(path)) from None
+    return {name: _read_alias(path, name, table) for name, table in tables.items()}
+
+
+def _read_alias(path: Path, name: str, table: object) -> StoreAlias:
+    try:
+        return StoreAlias.model_validate(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise AliasError(
+            f"the alias file is wrong: {first['msg']}",
+            where=f"{path}: {'.'.join(map(str, (name, *first['loc'])))}",
+            fix="A store has name, key, value, result; a result has function, buffers, type",
+        ) from None
+
+
+def served_stores(
+    description: CheckpointDescription, aliases: Mapping[str, StoreAlias]
+) -> dict[StoreName, ServedStore]:
+    """Every store that can be served, by name. Raises AliasError for aliases that fit nothing."""
+    stores: dict[StoreName, ServedStore] = {}
+    defaults = set()
+    for operator in description.operators:
+        for store in operator.stores:
+            default = operator.default_name(store)
+            defaults.add(default)
+            if store.unsupported is not None:
+                continue  # named for what it will be served as by a later release
+            served = _serve(operator, store, default, aliases.get(default, StoreAlias()))
+            if served.name in stores:
+                raise AliasError(f"two stores are named {served.name!r}", fix="Give each store a name of its own")
+            stores[served.name] = served
+    unknown = sorted(set(aliases) - defaults)
+    if unknown:
+        known = ", ".join(sorted(defaults)) or "none"
+        raise AliasError(f"there is no store {unknown[0]!r} to give an alias to", fix=f"The checkpoint has: {known}")
+    return stores
+
+
+def _serve(operator: OperatorDescription, store: StoreDescription, default: str, alias: StoreAlias) -> ServedStore:
+    (family,) = store.column_families
+    key_schema, value_schema = parse_schema(family.key_schema), parse_schema(family.value_schema)
+    key_names = _names(default, "key", key_schema, alias.key)
+    value_names = _names(default, "value", value_schema, alias.value)
+    results = dict(alias.result or {})
+    try:
+        print_result = compile_results(results, value_schema, value_names) if results else None
+    except ResultError as error:
+        raise AliasError(error.what, where=f"alias of {default}, {error.where}", fix=error.fix) from None
+    return ServedStore(
+        name=StoreName(alias.name or default),
+        operator_id=operator.operator_id,
+        operator_name=operator.operator_name,
+        store_name=store.name,
+        codec=KeyCodec(key_schema, names=key_names, is_normalised=IS_NORMALISED),
+        key_schema=key_schema,
+        key_schema_json=family.key_schema,
+        value_schema=value_schema,
+        value_names=value_names,
+        results=tuple(result_columns(results, value_schema, value_names)),
+        unnamed=tuple(unused_columns(results, value_schema, value_names)) if results else (),
+        print_value=compile_json_printer(value_schema, value_names),
+        print_result=print_result,
+        has_keys=bool(key_schema.fields),
+        is_normalised=IS_NORMALISED,
+    )
+
+
+def _names(store: str, part: str, schema: StructType, alias: tuple[str, ...] | None) -> tuple[str, ...]:
+    if alias is None:
+        return unique_names([field.name for field in schema.fields])
+    if len(alias) != len(schema.fields) or len(set(alias)) != len(alias):
+        columns = ", ".join(f"{field.name} {field.type.name}" for field in schema.fields) or "none"
+        raise AliasError(
+            f"{len(alias)} {part} names ({', '.join(alias)}) for {len(schema.fields)} columns",
+            where=f"alias of {store}",
+            fix=f"Give one distinct name per column; the columns are: {columns}",
+        )
+    return alias

@@ -1,0 +1,47 @@
+"""What does not work although lookups do, by cause (pure): what `/readyz` and the metric of that name say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from understudy_router.cluster.tables import Tables
+from understudy_shared.http.connection_guard import MEMORY
+from understudy_shared.words import WRITES_REFUSED
+
+FEW = 3
+"""Nodes that a sentence names."""
+
+
+class Cause(StrEnum):
+    """The label of the metric."""
+
+    BUS_AWAY = "bus-away"
+    NODES_UNHEARD = "nodes-unheard"
+    WRITES_REFUSED = WRITES_REFUSED
+    LAG_UNKNOWN = "lag-unknown"
+    NO_CATALOGUE = "no-catalogue"
+    MEMORY = MEMORY
+
+
+def causes_of(
+    tables: Tables, *, bus_lost_why: str | None, unheard: str | None, no_catalogue_why: str | None, now_ms: float
+) -> Mapping[str, str]:
+    """Why, for each cause that is there now. What follows from one that is there is not said again."""
+    found: dict[str, str] = {}
+    if bus_lost_why is not None:
+        found[Cause.BUS_AWAY] = bus_lost_why
+    elif unheard is not None:
+        found[Cause.NODES_UNHEARD] = unheard
+    refused = [node_id for node_id, node in sorted(tables.nodes.items()) if WRITES_REFUSED in node.heartbeat.degraded]
+    if refused:
+        found[Cause.WRITES_REFUSED] = f"the bus refuses what {_named(refused)} write: nothing is reassigned by them"
+    if tables.nodes and not tables.end_confirmed(now_ms):
+        found[Cause.LAG_UNKNOWN] = f"lag is unknown: no node confirmed the end within {tables.end_expiry_ms:.0f} ms"
+    if no_catalogue_why is not None and no_catalogue_why != bus_lost_why:
+        found[Cause.NO_CATALOGUE] = f"the catalogue in use cannot be had: {no_catalogue_why}"
+    return found
+
+
+def _named(node_ids: list[str]) -> str:
+    return ", ".join(node_ids[:FEW]) + (f" and {len(node_ids) - FEW} more" if len(node_ids) > FEW else "")

@@ -1,0 +1,241 @@
+"""How the requests to each node go, and what that makes of it (pure: no I/O, time passed in).
+
+    ok ---- a failure, silence, a slow answer ----> suspect ---- one good answer ----> ok
+    suspect ---- 5 bad results in a row, or suspected 5 times within a minute ----> quarantined
+    quarantined ---- its hold is over, and then 3 good answers in a row ----> ok
+
+Health only orders who is asked: nobody is ever left out for it, so whoever is left is asked however bad it is. A
+heartbeat changes nothing here: it shows that a node reaches the bus, not that this router reaches the node. Why these
+numbers: docs/decisions/0009-health.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from understudy_router.cluster.outliers import OUTLIER_MS, RECENT, RECENT_MS, Medians, usual_ms
+
+MAX_BAD_IN_A_ROW = 5
+"""With one probe per heartbeat a node is in quarantine about five heartbeats after it went bad; as Envoy's default."""
+
+MAX_SUSPICIONS = 5
+SUSPICIONS_MS = 60_000
+"""So many within so long: it answers now and then, and each time it is trusted again a reader pays for it."""
+
+GOOD_TO_LEAVE = 3
+"""Good results in a row that end a quarantine: one may be luck."""
+
+RESULT_GAP_MS = 100
+"""Results that are closer together are one: all that is in flight fails at once when a connection breaks."""
+
+HOLD_MS = 1000
+MAX_HOLD_MS = 30_000
+"""How long nothing good counts after a quarantine began: doubled for each relapse, up to a limit."""
+
+FORGIVEN_MS = 60_000
+"""Each such time out of quarantine takes one relapse back."""
+
+MAX_PROBE_GAP_MS = 10_000
+"""Between two probes of a node in quarantine that does not answer them: how late its return may be noticed."""
+
+
+class Health(StrEnum):
+    """What this router thinks of a node, from its own requests alone."""
+
+    OK = "ok"
+    SUSPECT = "suspect"
+    QUARANTINED = "quarantined"
+
+
+RANK = {health: place for place, health in enumerate(Health)}
+"""The higher, the later it is asked."""
+
+
+class Change(NamedTuple):
+    """What a node's health became, and why."""
+
+    health: Health
+    why: str
+
+
+@dataclass(slots=True)
+class _Record:
+    """One node. All times are of this machine's monotonic clock; what never was is long ago."""
+
+    health: Health = Health.OK
+    why: str = ""
+    since_ms: float = 0.0
+    bad: int = 0
+    """Bad results since the last good one."""
+    good: int = 0
+    """Good results in a row, in quarantine."""
+    counted_ms: float = float("-inf")
+    """When `bad` or `good` last grew."""
+    misses: int = 0
+    """Bad results in a row, in quarantine."""
+    hold_until_ms: float = 0.0
+    probe_ms: float = 0.0
+    """When the next probe is due, unless it is ok."""
+    relapses: int = 0
+    left_ms: float = float("-inf")
+    """When its last quarantine ended."""
+    suspicions: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SUSPICIONS))
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    answered_ms: float = float("-inf")
+
+
+class HealthTable:
+    """The health of nodes, by node id. Who is not known is ok. `entered` counts changes by what they led to."""
+
+    def __init__(self, *, suspect_after_ms: float) -> None:
+        """`suspect_after_ms`: an answer that takes longer is a bad one."""
+        self.suspect_after_ms = suspect_after_ms
+        self.entered: Counter[Health] = Counter()
+        self._records: dict[str, _Record] = {}
+        self._doubted: dict[str, _Record] = {}
+        """Those that are not ok."""
+        self._unremarkable_ms = min(OUTLIER_MS, suspect_after_ms)
+        self._medians = Medians()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def of(self, node_id: str) -> Change:
+        """A node's health and the reason of it; ok has none."""
+        record = self._doubted.get(node_id)
+        return _FINE if record is None else Change(record.health, record.why)
+
+    def answered(self, node_id: str, now_ms: float, took_ms: float) -> Change | None:
+        """A request was answered; the change that it made, if any. Called for each hop: the usual case comes first."""
+        record = self._records.get(node_id)
+        if record is None:
+            record = self._records[node_id] = _Record()
+        record.recent.append(took_ms)
+        record.answered_ms = now_ms
+        if record.health is Health.OK:
+            if took_ms <= self._unremarkable_ms:
+                record.bad = 0
+                return None
+            return self._slow_while_ok(node_id, record, now_ms, took_ms)
+        if took_ms > self._good_ms(node_id, now_ms):
+            return self._bad(node_id, record, now_ms, f"slow: {took_ms:.0f} ms")
+        return self._good(node_id, record, now_ms, took_ms)
+
+    def failed(self, node_id: str, now_ms: float, why: str) -> Change | None:
+        """A request failed."""
+        return self._bad(node_id, self._records.setdefault(node_id, _Record()), now_ms, why)
+
+    def silent(self, node_id: str, now_ms: float, for_ms: float) -> Change | None:
+        """A node answers nothing while others do. No result yet: that of the request that waits is still to come."""
+        record = self._records.setdefault(node_id, _Record())
+        if record.health is not Health.OK:
+            return None
+        return self._suspect(node_id, record, now_ms, f"silent for {for_ms:.0f} ms while others answered")
+
+    def forget(self, node_id: str) -> None:
+        """The node is gone, or another process has its name."""
+        self._records.pop(node_id, None)
+        self._doubted.pop(node_id, None)
+        self._medians.forget()
+
+    def due(self, now_ms: float) -> list[str]:
+        """Who should be probed now, the longest overdue first; nobody while all are ok."""
+        due = [(record.probe_ms, node_id) for node_id, record in self._doubted.items() if record.probe_ms <= now_ms]
+        return [node_id for _, node_id in sorted(due)]
+
+    def probe_sent(self, node_id: str, now_ms: float, *, heartbeat_ms: float, jitter: float) -> None:
+        """A probe is on its way; its result comes like that of any request. `jitter`: about 1."""
+        record = self._doubted.get(node_id)
+        if record is not None:
+            gap_ms = heartbeat_ms * 2 ** min(record.misses, 16)
+            record.probe_ms = now_ms + max(heartbeat_ms, min(gap_ms, MAX_PROBE_GAP_MS)) * jitter
+
+    def _slow_while_ok(self, node_id: str, record: _Record, now_ms: float, took_ms: float) -> Change | None:
+        """Slow by itself, or by what this node usually takes, beside what the others do."""
+        if took_ms > self.suspect_after_ms:
+            return self._bad(node_id, record, now_ms, f"slow: {took_ms:.0f} ms")
+        record.bad = 0
+        limit_ms, median_ms = self._outlier_ms(node_id, now_ms), usual_ms(record.recent)
+        if limit_ms is None or median_ms is None or median_ms <= limit_ms:
+            return None
+        why = f"slow: {median_ms:.0f} ms in the median, which is above {limit_ms:.0f} ms as the others go"
+        return self._bad(node_id, record, now_ms, why)
+
+    def _bad(self, node_id: str, record: _Record, now_ms: float, why: str) -> Change | None:
+        if record.health is not Health.OK and now_ms - record.counted_ms < RESULT_GAP_MS and not record.good:
+            return None
+        record.counted_ms = now_ms
+        record.good = 0
+        record.bad += 1
+        if record.health is Health.OK:
+            return self._suspect(node_id, record, now_ms, why)
+        if record.health is Health.QUARANTINED:
+            record.misses += 1
+            return None
+        if record.bad < MAX_BAD_IN_A_ROW:
+            return None
+        return self._quarantine(node_id, record, now_ms, f"{record.bad} bad results in a row, the last: {why}")
+
+    def _good(self, node_id: str, record: _Record, now_ms: float, took_ms: float) -> Change | None:
+        """What was sent before the doubt began says nothing against it."""
+        if now_ms - took_ms < record.since_ms:
+            return None
+        if record.health is Health.QUARANTINED:
+            if now_ms < record.hold_until_ms or (record.good and now_ms - record.counted_ms < RESULT_GAP_MS):
+                return None
+            record.counted_ms = now_ms
+            record.good += 1
+            record.misses = 0
+            if record.good < GOOD_TO_LEAVE:
+                return None
+            record.left_ms = now_ms
+        record.bad = record.good = 0
+        record.recent.clear()  # else it is an outlier again at once, by what was
+        del self._doubted[node_id]
+        return self._change(record, now_ms, Health.OK, "")
+
+    def _suspect(self, node_id: str, record: _Record, now_ms: float, why: str) -> Change:
+        record.suspicions.append(now_ms)
+        record.probe_ms = now_ms
+        self._doubted[node_id] = record
+        if len(record.suspicions) == MAX_SUSPICIONS and now_ms - record.suspicions[0] <= SUSPICIONS_MS:
+            return self._quarantine(
+                node_id, record, now_ms, f"suspect {MAX_SUSPICIONS} times within a minute, at last: {why}"
+            )
+        return self._change(record, now_ms, Health.SUSPECT, why)
+
+    def _quarantine(self, node_id: str, record: _Record, now_ms: float, why: str) -> Change:
+        if record.left_ms > float("-inf"):
+            record.relapses = max(0, record.relapses + 1 - int((now_ms - record.left_ms) // FORGIVEN_MS))
+        record.hold_until_ms = record.probe_ms = now_ms + min(MAX_HOLD_MS, HOLD_MS * 2 ** min(record.relapses, 16))
+        record.good = record.misses = 0
+        self._doubted[node_id] = record
+        return self._change(record, now_ms, Health.QUARANTINED, why)
+
+    def _change(self, record: _Record, now_ms: float, health: Health, why: str) -> Change:
+        record.health, record.why, record.since_ms = health, why, now_ms
+        self.entered[health] += 1
+        self._medians.forget()
+        return Change(health, why)
+
+    def _good_ms(self, node_id: str, now_ms: float) -> float:
+        """The longest that an answer of a doubted node may take to speak for it."""
+        limit_ms = self._outlier_ms(node_id, now_ms)
+        return self.suspect_after_ms if limit_ms is None else min(self.suspect_after_ms, limit_ms)
+
+    def _outlier_ms(self, node_id: str, now_ms: float) -> float | None:
+        """What makes a median an outlier beside those of the other nodes that are ok; None when there are none."""
+        if self._medians.is_outdated(now_ms):
+            recent = (
+                (each, record.recent)
+                for each, record in self._records.items()
+                if record.health is Health.OK and now_ms - record.answered_ms <= RECENT_MS
+            )
+            self._medians.find(now_ms, recent)
+        return self._medians.limit_ms(node_id)
+
+
+_FINE = Change(Health.OK, "")

@@ -1,0 +1,120 @@
+"""What a router keeps for a start without the bus: the assignment, where nodes listened, and the catalogue.
+
+No heartbeat is kept: how far a node was is worth nothing after a restart. A node that is only remembered is one that
+the assignment names and nobody has heard of, so its lag is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pydantic import Field
+
+from understudy_router.cluster.catalogue import Stores, stores_of
+from understudy_router.cluster.tables import Tables
+from understudy_shared.bus.gossip import digest_of
+from understudy_shared.messages import Assignment, Catalogue, Endpoint, Heartbeat, Message
+from understudy_shared.remembered import Memory, Remembered
+from understudy_shared.words import HostInfo
+
+log = logging.getLogger(__name__)
+
+MAX_NODES = 10_000
+"""Ten times the largest cluster that is planned for."""
+
+
+class KnownNodes(Message):
+    """Where the nodes of an application listened, by node id."""
+
+    nodes: dict[str, Endpoint] = Field(max_length=MAX_NODES)
+
+
+class Recalled(NamedTuple):
+    """What was remembered, as far as it can be used."""
+
+    assignment: Assignment | None
+    stores: Stores | None
+
+
+class RouterMemory:
+    """Remembers, or does nothing without a place to. One loop uses it; `hosts` are remembered nodes, once recalled."""
+
+    def __init__(self, remembered: Remembered | None) -> None:
+        self.hosts: frozenset[HostInfo] = frozenset()
+        self._memory = None if remembered is None else Memory(remembered)
+        self._nodes: dict[str, Endpoint] = {}
+
+    def note(self, document: Assignment | Catalogue) -> None:
+        """Keep it: it is what is routed by now."""
+        if self._memory is not None:
+            self._memory.note(document)
+
+    def note_nodes(self, tables: Tables, application_id: str) -> None:
+        """Keep where nodes listen, those among them that died lately, and those that were remembered and not heard."""
+        if self._memory is None:
+            return
+        known = {**self._nodes}
+        known |= {node_id: dead.heartbeat.endpoint for node_id, dead in tables.dead.items()}
+        known |= {node_id: node.heartbeat.endpoint for node_id, node in tables.nodes.items()}
+        strangers_first = sorted(known.items(), key=lambda each: each[0] in tables.holders)
+        newest = dict(strangers_first[-MAX_NODES:])
+        self._memory.note(KnownNodes(application_id=application_id, nodes=newest))
+
+    async def recall(self) -> Recalled:
+        """Read what was remembered. A catalogue of another lineage than the assignment's is of no use."""
+        if self._memory is None:
+            return Recalled(None, None)
+        assignment = await self._memory.load(Assignment)
+        catalogue = await self._memory.load(Catalogue)
+        nodes = await self._memory.load(KnownNodes)
+        if nodes is not None:
+            self._nodes = dict(nodes.nodes)
+            self.hosts = frozenset(endpoint.host_info() for endpoint in nodes.nodes.values())
+        if catalogue is not None and assignment is not None and catalogue.lineage != assignment.lineage:
+            catalogue = None
+        stores = None if catalogue is None else _stores(catalogue)
+        log.info(
+            "remembered: %s, %s stores, %d nodes",
+            "no assignment" if assignment is None else "assignment {}.{}".format(*assignment.order),
+            "no" if stores is None else len(stores.by_name),
+            len(self.hosts),
+            extra={"action": "recalled"},
+        )
+        return Recalled(assignment, stores)
+
+    def forget_nodes(self) -> None:
+        """The bus tells who there is: who is not heard on it is gone."""
+        self._nodes, self.hosts = {}, frozenset()
+
+    async def keep(self) -> None:
+        """Write what is noted, for ever."""
+        if self._memory is None:
+            await asyncio.Event().wait()
+        else:
+            await self._memory.keep()
+
+    async def flush(self) -> None:
+        """Write what still waits; after `keep` was ended."""
+        if self._memory is not None:
+            await self._memory.flush()
+
+
+def is_from_previous_cluster(remembered: Assignment, told: Iterable[Heartbeat]) -> bool:
+    """Whether nodes follow an assignment from before the remembered one, and nobody that one or a later (pure).
+
+    (term, epoch) never turns back while anybody remembers it, so the remembered one then belongs to a cluster that is
+    gone: its nodes lost their disks, and Redis its keys, while this router was not there to see it.
+    """
+    orders = {(heartbeat.term, heartbeat.epoch) for heartbeat in told} - {(0, 0)}
+    return bool(orders) and max(orders) < remembered.order
+
+
+def _stores(catalogue: Catalogue) -> Stores | None:
+    try:
+        return stores_of(catalogue, digest_of(catalogue))
+    except Exception as error:  # written by a later release, or altered
+        log.warning("the remembered catalogue cannot be used: %s", error, extra={"action": "no-catalogue"})
+        return None

@@ -1,0 +1,360 @@
+"""What a router knows of its nodes: heartbeats, the assignment, how requests to them go (no I/O, no clock, one thread).
+
+One door for each thing that happens; time is passed in. Ages are this machine's monotonic time since a report arrived,
+plus the age that a key read from the bus had by its expiry. `version` grows whenever a choice might come out otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from understudy_router.cluster.health import Change, Health, HealthTable
+from understudy_shared.believed import believed
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
+from understudy_shared.crowd import Crowd
+from understudy_shared.messages import Assignment, Farewell, Heartbeat
+from understudy_shared.plausible import (
+    MAX_JUMP,
+    Order,
+    Succession,
+    is_later,
+    is_plausible,
+    is_plausible_order,
+    succession,
+)
+from understudy_shared.silence import Silence
+
+MAX_EVENTS = 256
+MAX_DEAD = 256
+DEAD_KEPT_MS = 10 * 60 * 1000
+"""How long people are told of a node that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """The last that a node said. `said_ms` is when, on this machine's monotonic clock."""
+
+    heartbeat: Heartbeat
+    said_ms: float
+
+    def age_ms(self, now_ms: float) -> float:
+        return max(0.0, now_ms - self.said_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadNode:
+    """A node that is gone, for people."""
+
+    heartbeat: Heartbeat
+    died_ms: float
+    why: str
+    said_farewell: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableEvent:
+    """Something that happened, at this machine's monotonic time."""
+
+    at_ms: float
+    event: str
+    detail: str
+
+
+class _HopEnd(NamedTuple):
+    """The newest end that came with an answer instead of a heartbeat."""
+
+    lineage: str | None
+    version: int
+    said_ms: float
+
+
+class Tables:
+    """`nodes` are those that live, by node id."""
+
+    def __init__(
+        self,
+        *,
+        end_expiry_ms: float = 10_000,
+        suspect_after_ms: float = 200,
+        refuse: Callable[[str, str], None] = lambda kind, why: None,
+    ) -> None:
+        """`end_expiry_ms`: a confirmation of the end older than this counts no more. `suspect_after_ms` is health's.
+
+        `refuse` is told of what is not used, or not wholly: its kind, and why.
+        """
+        self.end_expiry_ms = end_expiry_ms
+        self.health = HealthTable(suspect_after_ms=suspect_after_ms)
+        self.nodes: dict[str, NodeReport] = {}
+        self.silence = Silence()
+        self.dead: dict[str, DeadNode] = {}
+        self.assignment: Assignment | None = None
+        self.previous: Assignment | None = None
+        """The one before, which nodes follow until they have heard of the next."""
+        self.bus_lost_why: str | None = "not connected yet"
+        self.events: deque[TableEvent] = deque(maxlen=MAX_EVENTS)
+        self.version = 0
+        self._refuse = refuse
+        self._crowd = Crowd()
+        self._holders: frozenset[str] = frozenset()
+        """The nodes that the assignment names."""
+        self._hop_end: _HopEnd | None = None
+        self._had_bus = False
+        self._ages_reset_ms = float("-inf")
+        self._end: tuple[int, int] = (-1, 0)
+        """`end_version`, and the `version` it was found at."""
+        self._catalogue: tuple[str | None] | None = None
+        """`catalogue_digest` while nothing that decides it has changed."""
+
+    @property
+    def lineage(self) -> str | None:
+        """The history in use: the assignment's, else that of most live nodes."""
+        if self.assignment is not None:
+            return self.assignment.lineage
+        told = Counter(node.heartbeat.lineage for node in self.nodes.values() if node.heartbeat.lineage is not None)
+        return min(told, key=lambda lineage: (-told[lineage], lineage), default=None)
+
+    @property
+    def order(self) -> Order:
+        """(term, epoch) of the assignment; (0, 0) before there is one."""
+        return (0, 0) if self.assignment is None else self.assignment.order
+
+    @property
+    def holders(self) -> frozenset[str]:
+        """The nodes that the assignment names."""
+        return self._holders
+
+    @property
+    def catalogue_digest(self) -> str | None:
+        """The catalogue to encode keys by: of the lineage in use, the one that most live nodes serve by. Nodes that the
+        assignment does not name have no say while others tell one.
+        """
+        if self._catalogue is not None:
+            return self._catalogue[0]
+        lineage = self.lineage
+        told: Counter[str] = Counter()
+        ends: dict[str, int] = {}
+        beats = [node.heartbeat for node in self.nodes.values()]
+        beats = [beat for beat in beats if beat.catalogue is not None and beat.lineage == lineage]
+        for beat in [beat for beat in beats if beat.node_id in self._holders] or beats:
+            assert beat.catalogue is not None
+            told[beat.catalogue] += 1
+            ends[beat.catalogue] = max(ends.get(beat.catalogue, 0), beat.end_version)
+        chosen = min(told, key=lambda digest: (-told[digest], -ends[digest], digest), default=None)
+        if len(told) < 2:  # else ends decide a tie, and each heartbeat may move one
+            self._catalogue = (chosen,)
+        return chosen
+
+    @property
+    def end_version(self) -> int:
+        """The newest end that anybody reported of the lineage in use; 0 while nobody did."""
+        if self._end[0] != self.version:
+            lineage = self.lineage
+            ends = [node.heartbeat.end_version for node in self.nodes.values() if node.heartbeat.lineage == lineage]
+            if self._hop_end is not None and self._hop_end.lineage == lineage:
+                ends.append(self._hop_end.version)
+            self._end = (self.version, max(ends, default=0))
+        return self._end[1]
+
+    def end_confirmed(self, now_ms: float) -> bool:
+        """Whether somebody confirmed the end recently enough."""
+        lineage = self.lineage
+        return any(
+            node.heartbeat.end_age_ms is not None
+            and node.heartbeat.lineage == lineage
+            and node.heartbeat.end_age_ms + node.age_ms(now_ms) <= self.end_expiry_ms
+            for node in self.nodes.values()
+        )
+
+    def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> bool:
+        """Take a heartbeat; False when it is older than what is known."""
+        said_ms = now_ms - age_ms
+        if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS or self._is_old(heartbeat, said_ms):
+            return False
+        if not self._has_room(heartbeat, now_ms):
+            return False
+        heartbeat = self._believed(heartbeat)
+        known = self.nodes.get(heartbeat.node_id)
+        self.nodes[heartbeat.node_id] = NodeReport(heartbeat, said_ms)
+        self.dead.pop(heartbeat.node_id, None)
+        self.silence.answered(heartbeat.node_id)
+        if known is None or _catalogue_told(known.heartbeat) != _catalogue_told(heartbeat):
+            self._catalogue = None
+        if known is None:
+            endpoint = heartbeat.endpoint
+            self._event(now_ms, "joined", f"{heartbeat.node_id} at {endpoint.host}:{endpoint.port}")
+        elif known.heartbeat.incarnation != heartbeat.incarnation:
+            self.health.forget(heartbeat.node_id)
+            self._event(now_ms, "restarted", heartbeat.node_id)
+        self.version += 1
+        return True
+
+    def left(self, farewell: Farewell, now_ms: float = 0.0) -> None:
+        """A node said that it goes."""
+        known = self.nodes.get(farewell.node_id)
+        if known is not None and known.heartbeat.incarnation == farewell.incarnation:
+            self._mark_dead(farewell.node_id, now_ms, "it said farewell", "left")
+
+    def assigned(self, assignment: Assignment, now_ms: float = 0.0) -> bool:
+        """Take an assignment; False unless its (term, epoch) is above the one that is followed."""
+        if self.assignment is not None and assignment.order <= self.assignment.order:
+            return False
+        if not is_plausible_order(assignment.order, self.order):
+            self._refuse("assignment", "assignment {}.{}, where {}.{} is known".format(*assignment.order, *self.order))
+            return False
+        if self.assignment is not None:
+            for task, duty in sorted(assignment.tasks.items()):
+                before = self.assignment.tasks.get(task)
+                if before is not None and before.active != duty.active:
+                    self._event(now_ms, "promoted", f"{duty.active} is active for {task}, after {before.active}")
+        self.previous, self.assignment = self.assignment, assignment
+        self._holders = frozenset(node_id for task in assignment.tasks.values() for node_id in task.holders)
+        self._catalogue = None
+        self.version += 1
+        return True
+
+    def bus_lost(self, now_ms: float, why: str) -> None:
+        """The bus is away: silence on it says nothing about nodes."""
+        if self.bus_lost_why is None:
+            self._event(now_ms, "bus-lost", why)
+        self.bus_lost_why = why
+        self.version += 1
+
+    def bus_back(self, now_ms: float) -> None:
+        """The bus is there; the keys were read, or are about to be."""
+        if self.bus_lost_why is not None:
+            self._event(now_ms, "bus-back", "")
+        self.bus_lost_why = None
+        if self._had_bus:
+            self.reset_heartbeat_ages(now_ms)
+        self._had_bus = True
+        self.version += 1
+
+    def reset_heartbeat_ages(self, now_ms: float) -> None:
+        """The bus stood still until now: that nobody was heard on it meanwhile says nothing of nodes."""
+        self._ages_reset_ms = now_ms
+
+    def did_not_answer(self, node_id: str, asked_ms: float) -> None:
+        """A node was asked at that time, and did not answer; what it said since counts more."""
+        node = self.nodes.get(node_id)
+        if node is None or node.said_ms <= asked_ms:
+            self.silence.did_not_answer(node_id, asked_ms)
+
+    def is_silent(self, node: NodeReport, now_ms: float) -> bool:
+        """Whether it was silent for long enough to be dead, and only its answer is still out."""
+        silent_ms = now_ms - max(node.said_ms, self._ages_reset_ms)
+        return self.bus_lost_why is None and silent_ms > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+
+    def expire(self, now_ms: float) -> None:
+        """Bury nodes that were silent for three of their heartbeats and did not answer when they were asked.
+
+        An end that came with an answer is forgotten in time too: a history that was rewound ends earlier than it did.
+        """
+        if self._hop_end is not None and now_ms - self._hop_end.said_ms > self.end_expiry_ms:
+            self._hop_end = None
+            self.version += 1
+        if self.bus_lost_why is None:
+            for node_id, node in list(self.nodes.items()):
+                if self.silence.is_unanswered(node_id) and self.is_silent(node, now_ms):
+                    expiry_ms = node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+                    why = f"silent for more than {expiry_ms} ms, and it did not answer when asked"
+                    self._mark_dead(node_id, now_ms, why, "died")
+        for node_id, dead in list(self.dead.items()):
+            if now_ms - dead.died_ms > DEAD_KEPT_MS:
+                del self.dead[node_id]
+
+    def hop_failed(self, node_id: str, now_ms: float, why: str) -> None:
+        """A request to a node failed."""
+        if node_id in self.nodes:
+            self._stands(node_id, now_ms, self.health.failed(node_id, now_ms, why))
+
+    def hop_silent(self, node_id: str, now_ms: float, for_ms: float) -> None:
+        """A node has answered nothing for so long, while others did."""
+        if node_id in self.nodes:
+            self._stands(node_id, now_ms, self.health.silent(node_id, now_ms, for_ms))
+
+    def hop_answered(
+        self, node_id: str, now_ms: float, *, took_ms: float, term: int, epoch: int, end_version: int
+    ) -> bool:
+        """A node answered a hop. True when it follows a later assignment than the one known here."""
+        node = self.nodes.get(node_id)
+        if node is not None:
+            change = self.health.answered(node_id, now_ms, took_ms)
+            if change is not None:
+                self._stands(node_id, now_ms, change)
+            if node.heartbeat.lineage == self.lineage and end_version > self.end_version:
+                if is_plausible(end_version, self.end_version):
+                    self._hop_end = _HopEnd(self.lineage, end_version, now_ms)
+                    self.version += 1
+                else:
+                    self._refuse("reply", f"end {end_version} in a reply of {node_id}, {self.end_version} is known")
+        return self.assignment is None or is_later((term, epoch), self.order)
+
+    def _stands(self, node_id: str, now_ms: float, change: Change | None) -> None:
+        """Tell people of it; choices are made anew."""
+        if change is not None:
+            event = "recovered" if change.health is Health.OK else str(change.health)
+            self._event(now_ms, event, f"{node_id}: {change.why}" if change.why else node_id)
+            self.version += 1
+
+    def _is_old(self, heartbeat: Heartbeat, said_ms: float) -> bool:
+        """Whether the same process said more already, or another one that has its node id did later."""
+        dead = self.dead.get(heartbeat.node_id)
+        if dead is not None and dead.heartbeat.incarnation == heartbeat.incarnation:
+            # A key that was read before its node said farewell.
+            return not self._follows(heartbeat, dead.heartbeat.sequence, said_ms - dead.died_ms)
+        known = self.nodes.get(heartbeat.node_id)
+        if known is None:
+            return False
+        if known.heartbeat.incarnation == heartbeat.incarnation:
+            return not self._follows(heartbeat, known.heartbeat.sequence, said_ms - known.said_ms)
+        return said_ms < known.said_ms
+
+    def _follows(self, heartbeat: Heartbeat, known: int, later_ms: float) -> bool:
+        """Whether a heartbeat comes after the one numbered `known` of the same process."""
+        found = succession(heartbeat.sequence, known, later_ms=later_ms, heartbeat_ms=heartbeat.heartbeat_ms)
+        if found is Succession.ABSURD:
+            self._refuse("heartbeat", f"a heartbeat of {heartbeat.node_id} numbered {heartbeat.sequence} after {known}")
+        return found is Succession.NEWER
+
+    def _has_room(self, heartbeat: Heartbeat, now_ms: float) -> bool:
+        """Whether its node can be listened to, with all the others."""
+        admitted, leaves = self._crowd.admit(heartbeat, self.nodes, self._holders, now_ms)
+        if leaves is not None:
+            self._mark_dead(leaves, now_ms, "there are too many nodes that no assignment names", "left out")
+        if not admitted:
+            self._refuse("stranger", f"a heartbeat of {heartbeat.node_id}: too many nodes that no assignment names")
+        return admitted
+
+    def _believed(self, heartbeat: Heartbeat) -> Heartbeat:
+        """What of a heartbeat can be true."""
+        if heartbeat.end_version <= MAX_JUMP and (heartbeat.term, heartbeat.epoch) <= self.order:
+            return heartbeat  # the usual case: the end need not be looked for among all nodes
+        end_version, lineage = self._end[1], self.lineage
+        if not is_plausible(heartbeat.end_version, end_version):
+            end_version = self.end_version
+        taken, why = believed(heartbeat, order=self.order, end_version=end_version, lineage=lineage)
+        if why:
+            self._refuse("heartbeat", why)
+        return taken
+
+    def _mark_dead(self, node_id: str, now_ms: float, why: str, event: str) -> None:
+        node = self.nodes.pop(node_id)
+        self.health.forget(node_id)
+        self._crowd.forget(node_id)
+        self._catalogue = None
+        while len(self.dead) >= MAX_DEAD:
+            del self.dead[min(self.dead, key=lambda dead: self.dead[dead].died_ms)]
+        self.dead[node_id] = DeadNode(node.heartbeat, now_ms, why, said_farewell=event == "left")
+        self._event(now_ms, event, f"{node_id}: {why}")
+        self.version += 1
+
+    def _event(self, at_ms: float, event: str, detail: str) -> None:
+        self.events.append(TableEvent(at_ms, event, detail))
+
+
+def _catalogue_told(heartbeat: Heartbeat) -> tuple[str | None, str | None]:
+    """What of a heartbeat decides the catalogue in use."""
+    return (heartbeat.lineage, heartbeat.catalogue)

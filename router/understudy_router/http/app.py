@@ -1,0 +1,44 @@
+"""The HTTP application of a router: FastAPI for what is asked rarely, plain ASGI in front of it for lookups.
+
+`create_app` is given a router that exists; starting and stopping it is the lifespan's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from understudy_router.http.asgi import LookupsFirst
+from understudy_router.http.metrics import RouterMetrics
+from understudy_router.http.reads import Reads
+from understudy_router.http.routes import admin_routes, read_routes
+from understudy_router.router import Router
+from understudy_shared.http.app import Framework, answer_with_problems, service_app
+from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.http.openapi import add_lookups
+from understudy_shared.store_bounds import read_store_bounds
+
+
+def create_app(router: Router, guard: ConnectionGuard | None = None) -> LookupsFirst:
+    """The application that serves by `router`; `guard` watches over its connections."""
+    guard = guard or ConnectionGuard()
+    bounds = read_store_bounds(router.settings.store_bounds)
+    reads = Reads(router.stores, bounds, max_key_bytes=router.settings.max_key_bytes)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        router.start()
+        try:
+            yield
+        finally:
+            await router.stop()
+
+    http = service_app("Understudy router", lifespan)
+    app = LookupsFirst(Framework(http), reads, router.forwarder, max_in_flight=router.settings.max_in_flight)
+    http.include_router(read_routes(router, reads))
+    http.include_router(admin_routes(router, RouterMetrics(router, app, guard), guard))
+    add_lookups(http)
+    answer_with_problems(http)
+    return app

@@ -1,0 +1,107 @@
+"""What readers ask, parsed: target or batch to store, key, partition and bound (bytes in, no I/O).
+
+Targets repeat, so what they parse to is kept, together with the beginning of every answer to them; never an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import orjson
+
+from understudy_router.cluster.catalogue import StoreRoute, Stores
+from understudy_shared.bounds import NO_BOUND, Bound
+from understudy_shared.hop import HopKey
+from understudy_shared.http.lookup_requests import (
+    DEFAULT_KEY_BYTES,
+    ReadParams,
+    TargetCache,
+    encoded_key,
+    key_and_params,
+    pop_longs,
+    require_own_position,
+    unknown_path,
+)
+from understudy_shared.http.problems import ProblemError
+from understudy_shared.http.target import split_path
+from understudy_shared.spark.key_codec import Row
+from understudy_shared.store_bounds import StoreBounds
+
+MAX_BOUNDS = 1024
+"""Bounds kept so that equal ones are one object, and travel as one group of a hop."""
+
+
+class Request(NamedTuple):
+    """A single-key lookup: `keys` holds just its key; `head` begins its answer."""
+
+    route: StoreRoute
+    bound: Bound
+    keys: tuple[HopKey]
+    head: bytes
+    longs_as_text: bool
+
+
+class Reads:
+    """Parses by the stores that are known at that moment; `stores` raises the problem of knowing none."""
+
+    def __init__(
+        self, stores: Callable[[], Stores], store_bounds: StoreBounds, *, max_key_bytes: int = DEFAULT_KEY_BYTES
+    ) -> None:
+        self.store_bounds = store_bounds
+        self.max_key_bytes = max_key_bytes
+        self._stores = stores
+        self._parsed_by: Stores | None = None
+        self._targets: TargetCache[Request] = TargetCache()
+        self._bounds: dict[Bound, Bound] = {}
+
+    def parse(self, raw_path: bytes, query: bytes) -> Request:
+        """A GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.
+
+        Raises the problem of a request that asks for nothing there is.
+        """
+        stores = self._stores()
+        if stores is not self._parsed_by:
+            self._parsed_by = stores
+            self._targets.clear()
+            self.store_bounds.warn_of_unknown(stores.by_name)
+        target = (raw_path, query)
+        request = self._targets.get(target)
+        if request is None:
+            request = self._parse(stores, raw_path, query)
+            self._targets.keep(target, request)
+        return request
+
+    def route(self, name: str) -> StoreRoute:
+        """The store of that name; UnknownStoreError names those there are."""
+        return self._stores().get(name)
+
+    def bound(self, route: StoreRoute, params: ReadParams) -> Bound:
+        """The bound of a reader of a store: an equal one is the same object each time."""
+        bound = require_own_position(self.store_bounds.bound(route.name, params), route.application_id)
+        if bound == NO_BOUND:
+            return NO_BOUND
+        if len(self._bounds) >= MAX_BOUNDS:
+            self._bounds.clear()
+        return self._bounds.setdefault(bound, bound)
+
+    def _parse(self, stores: Stores, raw_path: bytes, query: bytes) -> Request:
+        match split_path(raw_path):
+            case ["v1", "stores", name, *form] if form and form[0] in {"keys", "lookup"}:
+                route = stores.get(name)
+                row, params = key_and_params(route.codec, form, query)
+                longs = pop_longs(params)
+                key, head = keyed(route, row, self.max_key_bytes)
+                return Request(route, self.bound(route, params), (key,), head, longs)
+            case _:
+                raise ProblemError(unknown_path(raw_path))
+
+
+def keyed(route: StoreRoute, row: Row, max_key_bytes: int) -> tuple[HopKey, bytes]:
+    """A row as it travels, and the beginning of its answer; hashing says the partition, as it did for Spark."""
+    encoded = encoded_key(route.codec, row, max_key_bytes)
+    key = orjson.dumps(route.codec.to_json(encoded))
+    return HopKey(route.codec.partition(row, route.partitions), encoded), b'{"store":%b,"key":%b,' % (
+        route.json_name,
+        key,
+    )

@@ -1,0 +1,143 @@
+"""The replicas of one task as the tables know them: who, in which role, how far, how old that knowledge is (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from understudy_router.cluster.health import Health
+from understudy_router.cluster.tables import NodeReport, Tables
+from understudy_shared.messages import Applied, AssignedTask, Assignment, Heartbeat
+from understudy_shared.words import HostInfo
+
+CandidateRole = Literal["active", "standby", "warmup"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One replica. `offset_lag` is measured against the newest end that anybody reported, None while unknown.
+
+    `time_lag_ms` is what the node measured plus the age of its report: an upper bound. `version` is None when nothing
+    of it is open, or nothing is known of it.
+    """
+
+    node_id: str
+    endpoint: HostInfo
+    role: CandidateRole
+    state: str | None
+    version: int | None
+    offset_lag: int | None
+    time_lag_ms: int | None
+    report_age_ms: int | None
+    is_live: bool
+    """False: it died or left, and has not come back."""
+    is_heard: bool
+    """False: nothing was ever heard of it here."""
+    is_silent: bool = False
+    """Whether it was silent on the bus for so long that it may be dead, and has not been asked yet."""
+    health: Health = Health.OK
+    health_why: str = ""
+    """Why it is suspect or quarantined."""
+    is_draining: bool = False
+    """Whether its node drains, leaves, or has failed: asked late."""
+    standing: str = ""
+    """How its node says it is; "" while it says nothing."""
+    has_lineage: bool = True
+    """Whether it follows the history in use."""
+    lineage: str | None = None
+    """The history that it follows, None while that is not known."""
+    has_layout: bool = True
+    """Whether it serves the layout of the assignment."""
+    error: str | None = None
+
+
+def candidates_of(tables: Tables, operator_id: int, partition: int, now_ms: float) -> tuple[Candidate, ...]:
+    """Everybody who has a replica of a task by the assignment, the active first; none before there is one."""
+    assignment = tables.assignment
+    task = f"{operator_id}_{partition}"
+    duty = None if assignment is None else assignment.tasks.get(task)
+    if assignment is None or duty is None:
+        return ()
+    end = tables.end_version if tables.end_confirmed(now_ms) else None
+    return tuple(_candidate(tables, assignment, duty, task, node_id, end, now_ms) for node_id in duty.holders)
+
+
+def _candidate(  # noqa: PLR0917  # everything there is to know, once
+    tables: Tables,
+    assignment: Assignment,
+    duty: AssignedTask,
+    task: str,
+    node_id: str,
+    end: int | None,
+    now_ms: float,
+) -> Candidate:
+    role: CandidateRole = "active" if node_id == duty.active else "standby" if node_id in duty.standbys else "warmup"
+    node = tables.nodes.get(node_id)
+    if node is None:
+        return _unheard(tables, assignment, node_id, role)
+    applied = applied_of(tables, node, task)
+    age_ms = round(node.age_ms(now_ms))
+    health, health_why = tables.health.of(node_id)
+    known = applied.version is not None and age_ms <= tables.end_expiry_ms
+    return Candidate(
+        node_id=node_id,
+        endpoint=node.heartbeat.endpoint.host_info(),
+        role=role,
+        state=applied.state,
+        version=applied.version,
+        offset_lag=max(0, end - applied.version) if known and end is not None and applied.version is not None else None,
+        time_lag_ms=applied.time_lag_ms + age_ms if known and applied.time_lag_ms is not None else None,
+        report_age_ms=age_ms,
+        is_live=True,
+        is_heard=True,
+        is_silent=tables.is_silent(node, now_ms),
+        health=health,
+        health_why=health_why,
+        is_draining=node.heartbeat.is_asked_last,
+        standing=node.heartbeat.standing,
+        has_lineage=node.heartbeat.lineage == assignment.lineage,
+        lineage=node.heartbeat.lineage,
+        has_layout=node.heartbeat.partitions in {None, assignment.partitions},
+        error=applied.error,
+    )
+
+
+def _unheard(tables: Tables, assignment: Assignment, node_id: str, role: CandidateRole) -> Candidate:
+    """A node that the assignment names and that is not among those that live."""
+    dead = tables.dead.get(node_id)
+    endpoint = dead.heartbeat.endpoint if dead is not None else assignment.members.get(node_id)
+    return Candidate(
+        node_id=node_id,
+        endpoint=HostInfo("unknown", 0) if endpoint is None else endpoint.host_info(),
+        role=role,
+        state=None,
+        version=None,
+        offset_lag=None,
+        time_lag_ms=None,
+        report_age_ms=None,
+        is_live=dead is None and endpoint is not None,
+        is_heard=dead is not None,
+        error=None if dead is None else dead.why,
+    )
+
+
+def applied_of(tables: Tables, node: NodeReport, task: str) -> Applied:
+    """How far a node is with a task. What it does not hold, or not yet, has no version."""
+    beat = node.heartbeat
+    exception = beat.exceptions.get(task)
+    if exception is not None:
+        return exception
+    return beat.applied if _holds(tables, beat, task) else Applied(version=None, state="CREATED")
+
+
+def _holds(tables: Tables, beat: Heartbeat, task: str) -> bool:
+    """A heartbeat speaks of the tasks that its own epoch gives its node; of an epoch that is not known here, believe
+    that it holds the task: the node says so itself when it does not.
+    """
+    if beat.held is not None:
+        return task in beat.held
+    for assignment in (tables.assignment, tables.previous):
+        if assignment is not None and assignment.order == (beat.term, beat.epoch):
+            duty = assignment.tasks.get(task)
+            return duty is not None and beat.node_id in duty.holders
+    return True

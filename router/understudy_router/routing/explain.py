@@ -1,0 +1,119 @@
+"""Why a lookup goes where it goes, as data: KIP-535's metadata, the order, and each exclusion's reason (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from understudy_router.cluster.catalogue import StoreRoute
+from understudy_router.cluster.health import Health
+from understudy_router.cluster.tables import Tables
+from understudy_router.routing.candidates import Candidate, candidates_of
+from understudy_router.routing.choose import Choice, Exclusion, Reason, choose
+from understudy_router.routing.resolve import assignment_of, metadata_of, resolve
+from understudy_shared.bounds import Bound
+from understudy_shared.hop import bound_fields
+from understudy_shared.spark.key_codec import Row
+from understudy_shared.words import HostInfo
+
+
+def explain_key(
+    tables: Tables, route: StoreRoute, row: Row, bound: Bound, *, load: Mapping[str, int], now_ms: float
+) -> dict[str, object]:
+    """`GET /v1/stores/{store}/metadata/{k...}`: what a lookup of this key under this bound would do now."""
+    metadata = resolve(tables, route, row)
+    assignment = assignment_of(tables)
+    candidates = candidates_of(tables, route.operator_id, metadata.partition, now_ms)
+    choice = choose(candidates, bound, key_hash=key_hash(route, metadata.partition), load=load)
+    return {
+        "store": route.name,
+        "key": route.codec.to_json(route.codec.encode(row)),
+        "partition": metadata.partition,
+        "partitions": route.partitions,
+        "active_host": _host(metadata.active_host),
+        "standby_hosts": [_host(host) for host in metadata.standby_hosts],
+        "term": assignment.term,
+        "epoch": assignment.epoch,
+        "lineage": route.lineage,
+        "end_offset_position": tables.end_version or None,
+        "end_confirmed": tables.end_confirmed(now_ms),
+        "bounds": bound_fields(bound),
+        "choice": _choice(choice),
+        "exclusions": [{**described(each.candidate), "reason": each.reason} for each in choice.exclusions],
+    }
+
+
+def explain_store(tables: Tables, route: StoreRoute) -> dict[str, object]:
+    """`GET /v1/stores/{store}/metadata`: every partition's hosts (KIP-535's `allMetadataForStore`)."""
+    assignment = assignment_of(tables)
+    partitions = [metadata_of(tables, route, partition) for partition in range(route.partitions)]
+    hosts = {host for each in partitions for host in (each.active_host, *each.standby_hosts) if host is not None}
+    return {
+        "store": route.name,
+        "partitions": [
+            {
+                "partition": each.partition,
+                "active_host": _host(each.active_host),
+                "standby_hosts": [_host(host) for host in each.standby_hosts],
+            }
+            for each in partitions
+        ],
+        "hosts": [_host(host) for host in sorted(hosts, key=lambda host: (host.host, host.port))],
+        "term": assignment.term,
+        "epoch": assignment.epoch,
+    }
+
+
+def key_hash(route: StoreRoute, partition: int) -> int:
+    """What breaks ties between replicas: the same for all keys of a partition, so that its cache is used."""
+    return route.operator_id * 1_000_003 + partition
+
+
+def described(candidate: Candidate) -> dict[str, object]:
+    """A candidate as readers see it; what is not known is null."""
+    return {
+        "node_id": candidate.node_id,
+        "host": candidate.endpoint.host,
+        "port": candidate.endpoint.port,
+        "role": candidate.role,
+        "state": candidate.state,
+        "version": candidate.version,
+        "offset_lag": candidate.offset_lag,
+        "time_lag_ms": candidate.time_lag_ms,
+        "report_age_ms": candidate.report_age_ms,
+        "health": candidate.health if candidate.is_live and candidate.is_heard else None,
+    }
+
+
+def _choice(choice: Choice) -> list[dict[str, object]]:
+    first = [{**described(candidate), "why": _why(candidate)} for candidate in choice.order]
+    return first + [{**described(each.candidate), "why": _why_doubtful(each)} for each in choice.doubtful]
+
+
+def _why(candidate: Candidate) -> str:
+    lag = candidate.offset_lag
+    behind = "lag unknown, which the bound allows" if lag is None else f"{lag} version{'' if lag == 1 else 's'} behind"
+    words = [f"{candidate.role}, {behind}"]
+    if candidate.is_draining:
+        words.append(f"asked late: its node is {candidate.standing}")
+    if candidate.health is not Health.OK:
+        words.append(f"asked late: {_health(candidate)}")
+    return "; ".join(words)
+
+
+def _why_doubtful(each: Exclusion) -> str:
+    if each.reason is Reason.NOT_HEARD_OF:
+        return "asked last: nothing was heard of it yet"
+    if each.reason is Reason.SILENT:
+        return "asked last: silent on the bus for three heartbeats, and not asked yet"
+    if each.reason is Reason.QUARANTINED:
+        return f"asked last: {_health(each.candidate)}"
+    why = f"asked last: {each.reason} by its last report; the node measures it anew"
+    return why if each.candidate.health is Health.OK else f"{why}; {_health(each.candidate)}"
+
+
+def _health(candidate: Candidate) -> str:
+    return f"{candidate.health}, {candidate.health_why}"
+
+
+def _host(host: HostInfo | None) -> dict[str, object] | None:
+    return None if host is None else {"host": host.host, "port": host.port}

@@ -1,0 +1,82 @@
+"""What a node's reply to a hop means, and who wants to know (no I/O)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import orjson
+
+from understudy_router.transport.node_requests import HopFailure
+from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply
+from understudy_shared.hop import BadHopError, HopReply, decode_reply
+
+OVERLOADED = "overloaded"
+
+MAX_DETAIL_CHARACTERS = 200
+"""Of what a node says of its refusal: it is kept with the events, and shown."""
+
+
+class Known(NamedTuple):
+    """What a hop tells of the world as this router knows it."""
+
+    end_version: int
+    term: int
+    epoch: int
+
+
+class Listener(Protocol):
+    """Who wants to know how hops go."""
+
+    def known(self) -> Known: ...
+
+    def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None: ...
+
+    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
+        """`sent` is False when the node was not even tried: that says nothing about it."""
+
+    def silent(self, node_id: str, for_ms: float) -> None:
+        """It has answered nothing for so long, while others did; told once, until it answers again."""
+
+
+class HopCounts:
+    """Totals for the metrics."""
+
+    def __init__(self) -> None:
+        self.hops = 0
+        self.keys = 0
+        self.seconds = 0.0
+        self.failed = 0
+        self.retried = 0
+        self.silences = 0
+
+
+def is_stale(connection: HopConnection, failure: WireFailure) -> bool:
+    """Whether the node closed a connection that had worked, before it read what was sent."""
+    return failure.error is WireError.RESET and connection.used > 0 and not failure.heard
+
+
+def decoded_reply(reply: WireReply, *, keys: int) -> HopReply | HopFailure:
+    """The outcomes of a reply, one per key; or what it is instead."""
+    if reply.status != 200:
+        return _refusal(reply)
+    try:
+        decoded = decode_reply(reply.body)
+    except BadHopError as error:
+        return HopFailure(WireError.BAD_REPLY, str(error))
+    if len(decoded.outcomes) != keys:
+        return HopFailure(WireError.BAD_REPLY, f"{len(decoded.outcomes)} outcomes for {keys} keys")
+    return decoded
+
+
+def _refusal(reply: WireReply) -> HopFailure:
+    """A node that answered with a problem instead of outcomes. Of its words, people are shown a line."""
+    try:
+        problem = orjson.loads(reply.body)
+        slug, detail = problem["type"], problem["detail"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        slug = detail = None
+    if not isinstance(slug, str) or not isinstance(detail, str):
+        slug, detail = "", reply.body[:MAX_DETAIL_CHARACTERS].decode(errors="replace")
+    detail = detail[:MAX_DETAIL_CHARACTERS]
+    known = reply.status == 429 or slug == OVERLOADED
+    return HopFailure(OVERLOADED if known else WireError.BAD_REPLY, f"status {reply.status}: {detail}")

@@ -1,0 +1,311 @@
+"""The way to one node: what is asked of it within a turn of the loop leaves as one request.
+
+A lane keeps a few connections. While all of them carry a hop, asks wait in a bounded queue and travel together with the
+next: a busy node is asked in larger hops, an idle one at once. Nothing is decided here about who else could be asked:
+readers are told when they still wait, and that is for them to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+from understudy_router.transport.hop_replies import OVERLOADED, HopCounts, Listener, decoded_reply, is_stale
+from understudy_router.transport.node_requests import Delay, Hop, HopFailure, NodeRequest
+from understudy_router.transport.patience import Patience
+from understudy_router.transport.probe import Prober
+from understudy_router.transport.request_queue import RequestQueue
+from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply, connect
+from understudy_shared.clock import Clock
+from understudy_shared.hop import HopGroup, HopReply, HopRequest, encode_request
+from understudy_shared.supervise import Supervisor
+from understudy_shared.words import HostInfo
+
+MAX_CONNECTIONS = 2
+"""Hops in flight per node: with one the router idles while the node answers, more make hops small (decisions/0006)."""
+
+_CLOSED = HopFailure(WireError.REFUSED, "the way to this node was closed")
+
+
+class NodeClient:
+    """The way to one node at one address. `heard_ms` is when it last answered anything."""
+
+    def __init__(
+        self,
+        node_id: str,
+        host: HostInfo,
+        *,
+        application_id: str,
+        listener: Listener,
+        counts: HopCounts,
+        patience: Patience,
+        clock: Clock,
+    ) -> None:
+        self.node_id = node_id
+        self.host = host
+        self.heard_ms = -math.inf
+        self.is_silent = False
+        """Whether its readers were told so, and it has answered nothing since."""
+        self._application_id = application_id
+        self._listener = listener
+        self._counts = counts
+        self._patience = patience
+        self._clock = clock
+        self._waiting = RequestQueue()
+        self._idle: list[HopConnection] = []
+        self._busy: dict[HopConnection, Hop] = {}
+        self._flush_is_due = False
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._connect_wanted = asyncio.Event()
+        self._connecting_since_ms: float | None = None
+        self._tasks = Supervisor()
+        self._tasks.start(f"connect to {node_id}", self._connect_when_wanted())
+        self._prober = Prober(self, self._tasks, clock=clock)
+        self.last_used_ms = clock.monotonic_ms()
+
+    def __repr__(self) -> str:
+        silent = ", silent" if self.is_silent else ""
+        return f"Lane({self.node_id}, {len(self._busy)} hops in flight, {self._waiting.keys} keys wait{silent})"
+
+    @property
+    def dead(self) -> str | None:
+        return self._tasks.dead
+
+    @property
+    def load(self) -> int:
+        """Keys that wait or travel."""
+        return self._waiting.keys + sum(hop.keys for hop in self._busy.values())
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing waits, nothing travels, and nobody connects."""
+        return not self._busy and not self._waiting and self._connecting_since_ms is None
+
+    def submit(self, request: NodeRequest) -> None:
+        """Send it with all that is asked of this node in this turn. Its future always gets a result."""
+        if self._closed:
+            request.finish(_CLOSED)
+            return
+        if not self._waiting.append(request):
+            request.finish(HopFailure(OVERLOADED, f"{self._waiting.keys} keys wait for this node"))
+            return
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def drop(self, request: NodeRequest) -> None:
+        """Nobody wants it any more: it is not sent, if it was not yet. What was sent goes on for its companions."""
+        self._waiting.drop(request)
+
+    def probe(self, until_ms: float) -> asyncio.Future[float | HopFailure]:
+        """Ask the node for nothing, beside its queue: how long that takes in ms, or why there is no answer."""
+        self.last_used_ms = self._clock.monotonic_ms()
+        if self._closed:
+            future: asyncio.Future[float | HopFailure] = self._loop.create_future()
+            future.set_result(_CLOSED)
+            return future
+        return self._prober.probe(until_ms)
+
+    @property
+    def is_probed(self) -> bool:
+        """Whether a probe is on its way."""
+        return self._prober.is_busy
+
+    def quiet_since_ms(self) -> float | None:
+        """Since when the node owes an answer, or a connection, and gave nothing; None when it owes nothing."""
+        asked_ms = min((hop.sent_ms for hop in self._busy.values()), default=math.inf)
+        if self._connecting_since_ms is not None:
+            asked_ms = min(asked_ms, self._connecting_since_ms)
+        return None if asked_ms == math.inf else max(asked_ms, self.heard_ms)
+
+    def fall_silent(self, for_ms: float) -> None:
+        """Others answered meanwhile: tell everybody, once per episode."""
+        self.is_silent = True
+        self._counts.silences += 1
+        self._listener.silent(self.node_id, for_ms)
+
+    def expire(self, now_ms: float) -> None:
+        """Fail what waited for too long, and close the connections whose hop took too long."""
+        if late := self._waiting.take_late(now_ms):
+            self._failed(
+                late, HopFailure(WireError.TIMEOUT, "it waited for its turn until its time was over"), sent=False
+            )
+        for connection, hop in list(self._busy.items()):
+            if hop.first_until_ms > now_ms:
+                continue
+            if hop.is_over(now_ms):
+                connection.give_up(WireError.TIMEOUT, f"no reply within {now_ms - hop.sent_ms:.0f} ms")
+                continue
+            for request in hop.requests:
+                if request.until_ms <= now_ms:
+                    request.finish(HopFailure(WireError.TIMEOUT, "no reply in time"))
+
+    def report_delay(self, now_ms: float, *, overdue_ms: float, allowance: float) -> float:
+        """Tell readers that they still wait: all of them while the node is silent, else who waits for too long.
+
+        Too long is the hedge's delay while `allowance` keys may be hedged, and `overdue_ms` in any case. Returns what
+        is left of the allowance.
+        """
+        if self.is_silent:
+            for requests in self._all_requests():
+                for request in requests:
+                    request.report_delay(Delay.SILENT)
+            return allowance
+        active_ms, other_ms = self._patience.hedge_ms(is_active=True), self._patience.hedge_ms(is_active=False)
+        first_ms = now_ms - min(active_ms, other_ms, overdue_ms)
+        for requests in self._all_requests():
+            if not requests or requests[0].asked_ms > first_ms:
+                continue
+            for request in requests:
+                waited_ms = now_ms - request.asked_ms
+                is_long = waited_ms >= (active_ms if request.is_active else other_ms) and len(request.keys) <= allowance
+                if request.delay is None and request.is_wanted and (is_long or waited_ms >= overdue_ms):
+                    allowance -= len(request.keys)
+                    request.report_delay(Delay.SLOW)
+        return allowance
+
+    async def close(self) -> None:
+        """Fail what is left and close the connections."""
+        self._closed = True
+        await self._tasks.stop()
+        self._prober.fail(_CLOSED)
+        for connection in [*self._idle, *self._busy]:
+            connection.give_up(WireError.RESET, "the way to this node was closed")
+        self._idle.clear()
+        self._fail_waiting(_CLOSED, sent=False)
+
+    # ---- for the prober
+
+    def borrow(self) -> HopConnection | None:
+        """An idle connection that is open, if there is one."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    def give_back(self, connection: HopConnection) -> None:
+        """It is idle again; closed, if there are enough without it."""
+        if self._closed or len(self._busy) + len(self._idle) >= MAX_CONNECTIONS:
+            connection.give_up(WireError.RESET, "there are enough connections")
+        elif connection.is_open:
+            self._idle.append(connection)
+            self._flush()
+
+    def empty_hop(self, deadline_ms: int) -> bytes:
+        """The body of a hop that asks for nothing."""
+        return self._encode(deadline_ms, ())
+
+    def heard(self, reply: HopReply, now_ms: float, took_ms: float) -> None:
+        """The node answered: whatever it was suspected of is over."""
+        self.heard_ms = now_ms
+        self.is_silent = False
+        self._listener.answered(self.node_id, reply, took_ms)
+
+    def unheard(self, failure: HopFailure) -> None:
+        """The node was asked, and did not answer."""
+        self._counts.failed += 1
+        self._listener.failed(self.node_id, failure, sent=True)
+
+    # ---- sending and receiving
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        while self._waiting and self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                self._send(connection)
+        if self._waiting and len(self._busy) < MAX_CONNECTIONS:
+            self._connect_wanted.set()
+
+    def _send(self, connection: HopConnection) -> None:
+        requests = self._waiting.take()
+        if not requests:
+            self._idle.append(connection)
+            return
+        now_ms = self.last_used_ms = self._clock.monotonic_ms()
+        hop = Hop(requests, now_ms)
+        self._busy[connection] = hop
+        connection.send(self._encode(hop.deadline_ms, hop.groups), self._done)
+
+    def _done(self, connection: HopConnection, outcome: WireReply | WireFailure) -> None:
+        hop = self._busy.pop(connection)
+        now_ms = self._clock.monotonic_ms()
+        self._counts.hops += 1
+        self._counts.keys += hop.keys
+        self._counts.seconds += (now_ms - hop.sent_ms) / 1000
+        first = hop.requests[0]
+        self._patience.took(now_ms - first.asked_ms, is_active=first.is_active)
+        if isinstance(outcome, WireFailure):
+            self._lost(connection, hop, outcome)
+        else:
+            self._replied(hop, outcome, now_ms)
+        if connection.is_open and not self._closed:
+            self._idle.append(connection)
+        self._flush()
+
+    def _replied(self, hop: Hop, reply: WireReply, now_ms: float) -> None:
+        decoded = decoded_reply(reply, keys=hop.keys)
+        if isinstance(decoded, HopFailure):
+            self.heard_ms = now_ms  # whatever it says, it is not silent
+            self.is_silent = False
+            self._failed(hop.requests, decoded, sent=True)
+            return
+        self.heard(decoded, now_ms, now_ms - hop.sent_ms)
+        for request, outcomes in hop.shared_out(decoded.outcomes):
+            request.finish(outcomes)
+
+    def _lost(self, connection: HopConnection, hop: Hop, failure: WireFailure) -> None:
+        """No reply. What went out on a connection that had gone stale meanwhile is sent once more, on a fresh one."""
+        if is_stale(connection, failure) and not self._closed and not any(request.retried for request in hop.requests):
+            self._counts.retried += 1
+            for request in hop.requests:
+                request.retried = True
+            for other in self._idle:  # as old as the one that was stale
+                other.give_up(WireError.RESET, "another connection to this node was stale")
+            self._idle.clear()
+            self._waiting.put_back(hop.requests)
+            return
+        if failure.error is WireError.TOO_LARGE and len(hop.requests) > 1:  # each may be small enough by itself
+            for request in hop.requests:
+                request.alone = True
+            self._waiting.put_back(hop.requests)
+            return
+        self._failed(hop.requests, HopFailure(failure.error, failure.detail), sent=not self._closed)
+
+    def _failed(self, requests: Sequence[NodeRequest], failure: HopFailure, *, sent: bool) -> None:
+        self._counts.failed += 1
+        self._listener.failed(self.node_id, failure, sent=sent)
+        for request in requests:
+            request.finish(failure)
+
+    def _all_requests(self) -> list[Sequence[NodeRequest]]:
+        """In groups; the first of each waits for the longest."""
+        return [self._waiting.requests, *(hop.requests for hop in self._busy.values())]
+
+    def _fail_waiting(self, failure: HopFailure, *, sent: bool) -> None:
+        if requests := self._waiting.take_all():
+            self._failed(requests, failure, sent=sent)
+
+    def _encode(self, deadline_ms: int, groups: Sequence[HopGroup]) -> bytes:
+        end_version, term, epoch = self._listener.known()
+        return encode_request(HopRequest(self._application_id, end_version, term, epoch, deadline_ms, groups))
+
+    async def _connect_when_wanted(self) -> None:
+        while True:
+            await self._connect_wanted.wait()
+            self._connect_wanted.clear()
+            if self._waiting and len(self._busy) + len(self._idle) < MAX_CONNECTIONS:
+                await self._connect()
+
+    async def _connect(self) -> None:
+        now_ms = self._connecting_since_ms = self._clock.monotonic_ms()
+        connection = await connect(self.host, max(request.until_ms for request in self._waiting.requests) - now_ms)
+        self._connecting_since_ms = None
+        if isinstance(connection, HopConnection):
+            self._idle.append(connection)
+            self._flush()
+        elif not self._busy:  # else they go with the next hop on a connection that works
+            self._fail_waiting(HopFailure(connection.error, connection.detail), sent=True)

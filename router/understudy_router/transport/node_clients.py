@@ -1,0 +1,164 @@
+"""The ways to the nodes, made when they are asked for and closed when nobody uses them.
+
+One clock tick for all of them: it ends what is late, tells readers that they still wait, and notices silent nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+
+from understudy_router.transport.hop_replies import HopCounts, Listener
+from understudy_router.transport.node_client import NodeClient
+from understudy_router.transport.node_requests import HopFailure
+from understudy_router.transport.patience import Patience
+from understudy_shared.clock import Clock
+from understudy_shared.words import HostInfo
+
+IDLE_S = 60.0
+"""A lane that carried nothing for so long is closed: its node may be gone."""
+
+TICK_MS = 10.0
+"""How often asks are looked after: a tenth of what a reader notices."""
+
+LATE_TICKS = 5
+"""A tick that comes so late says that this process stood still, and nothing of nodes: their answers may lie unread."""
+
+
+class NodeClients:
+    """A lane per node that was asked lately."""
+
+    def __init__(
+        self,
+        *,
+        application_id: str,
+        listener: Listener,
+        patience: Patience,
+        suspect_after_ms: float,
+        hop_timeout_ms: float,
+        allowance: Callable[[float], float],
+        clock: Clock,
+    ) -> None:
+        """`suspect_after_ms` of silence while others answer are told; `allowance(now_ms)` keys may be hedged now."""
+        self.counts = HopCounts()
+        self._application_id = application_id
+        self._listener = listener
+        self._patience = patience
+        self._suspect_after_ms = suspect_after_ms
+        self._hop_timeout_ms = hop_timeout_ms
+        self._allowance = allowance
+        self._tick_ms = min(TICK_MS, max(5.0, hop_timeout_ms / 20))
+        self._clock = clock
+        self._ticked_ms = clock.monotonic_ms()
+        self._awake_since_ms = self._swept_ms = self._ticked_ms
+        self._clients: dict[tuple[str, str, int], NodeClient] = {}
+        self._newest: dict[str, NodeClient] = {}
+        self.loads: Mapping[str, int] = Loads(self._newest)
+        """Keys that wait or travel, by node id; read when it is asked for."""
+
+    def __repr__(self) -> str:
+        return f"Lanes({list(self._clients.values())})"
+
+    def to(self, node_id: str, host: HostInfo) -> NodeClient:
+        """The way to a node, made when it is asked for."""
+        place = (node_id, host.host, host.port)
+        client = self._clients.get(place)
+        if client is None:
+            client = self._clients[place] = NodeClient(
+                node_id,
+                host,
+                application_id=self._application_id,
+                listener=self._listener,
+                counts=self.counts,
+                patience=self._patience,
+                clock=self._clock,
+            )
+            self._newest[node_id] = client
+        return client
+
+    def probe(self, node_id: str, host: HostInfo) -> asyncio.Future[float | HopFailure]:
+        """Whether a node answers: how long an empty hop takes in ms, within the time of any hop, or why none came."""
+        return self.to(node_id, host).probe(self._clock.monotonic_ms() + self._hop_timeout_ms)
+
+    def probe_if_quiet(self, node_id: str, host: HostInfo) -> None:
+        """Probe a node that nobody asked lately. A node is called silent only when another one answered meanwhile, and
+        where one node serves everything no other is asked anything.
+        """
+        client = self.to(node_id, host)
+        if not client.is_probed and self._clock.monotonic_ms() - client.heard_ms > self._suspect_after_ms / 2:
+            self.probe(node_id, host)
+
+    @property
+    def dead(self) -> str | None:
+        """The first lane whose background task died."""
+        return next((client.dead for client in self._clients.values() if client.dead), None)
+
+    async def keep_time(self) -> None:
+        """Tick for ever; a background task of its own."""
+        while True:
+            await asyncio.sleep(self._tick_ms / 1000)
+            now_ms = self._clock.monotonic_ms()
+            self.tick(now_ms)
+            for place, client in self._unused(now_ms):
+                del self._clients[place]
+                if self._newest.get(client.node_id) is client:
+                    del self._newest[client.node_id]
+                await client.close()
+
+    def tick(self, now_ms: float) -> None:
+        """End what is late, tell of silence, hand over what waits for long."""
+        if now_ms - self._ticked_ms > LATE_TICKS * self._tick_ms:
+            self._awake_since_ms = now_ms
+        self._ticked_ms = now_ms
+        allowance = self._allowance(now_ms) if self._patience.hedges else 0.0
+        for client in self._clients.values():
+            if client.is_unused:
+                continue
+            client.expire(now_ms)
+            silent_ms = 0.0 if client.is_silent else self._silent_ms(client, now_ms)
+            if silent_ms >= self._suspect_after_ms:
+                client.fall_silent(silent_ms)
+            allowance = client.report_delay(now_ms, overdue_ms=self._suspect_after_ms, allowance=allowance)
+
+    def _silent_ms(self, client: NodeClient, now_ms: float) -> float:
+        """How long a node owes an answer; 0 when no other node answered meanwhile: it may be this router's fault."""
+        since_ms = client.quiet_since_ms()
+        if since_ms is None or now_ms - since_ms < self._suspect_after_ms:
+            return 0.0
+        if not any(other.heard_ms > since_ms for other in self._clients.values() if other is not client):
+            return 0.0
+        return now_ms - max(since_ms, self._awake_since_ms)
+
+    def _unused(self, now_ms: float) -> list[tuple[tuple[str, str, int], NodeClient]]:
+        """Looked for once a second."""
+        if now_ms - self._swept_ms < 1000:
+            return []
+        self._swept_ms = now_ms
+        return [
+            (place, client)
+            for place, client in self._clients.items()
+            if now_ms - client.last_used_ms > IDLE_S * 1000 and client.is_unused
+        ]
+
+    async def close(self) -> None:
+        """Close all of them."""
+        clients, self._clients = list(self._clients.values()), {}
+        self._newest.clear()
+        for client in clients:
+            await client.close()
+
+
+class Loads(Mapping[str, int]):
+    """How much is on its way to each node."""
+
+    def __init__(self, clients: Mapping[str, NodeClient]) -> None:
+        self._clients = clients
+
+    def __getitem__(self, node_id: str) -> int:
+        return self._clients[node_id].load
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)

@@ -1,0 +1,193 @@
+"""What is asked of one node, and how lookups of one turn become one request (pure: no I/O, no clock).
+
+An ask is one reader's keys of one store under one bound; a hop carries many asks. Equal stores and bounds share a group
+of the request, by identity: an equal bound that is another object costs a group, never an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from understudy_router.cluster.catalogue import StoreRoute
+from understudy_shared.bounds import Bound
+from understudy_shared.hop import HopGroup, HopKey, HopOutcome
+
+MAX_KEYS_PER_HOP = 1024
+"""More travel in the next hop: a node answers a hop in one turn of its own loop, about 5 us a key."""
+
+MAX_ROW_BYTES_PER_HOP = 4 * 1024 * 1024
+"""Half of what a hop may have; the rest is room for its header."""
+
+
+class HopFailure(NamedTuple):
+    """Why a node gave no outcomes: the name of a reason, and what is known of it."""
+
+    reason: str
+    detail: str
+
+
+Outcomes = Sequence[HopOutcome] | HopFailure
+"""One outcome per key of the ask, in order; or why there are none."""
+
+
+class Delay(StrEnum):
+    """Why a reader is told that it still waits."""
+
+    SLOW = "slow"
+    """Longer than is usual, or than anybody should wait for one node alone."""
+
+    SILENT = "silent"
+    """The node answers nobody, while others do."""
+
+
+class StillWaiting(NamedTuple):
+    """Not answered yet. `future` goes on: for an answer, which may be good however late, or for the next delay."""
+
+    why: Delay
+    future: asyncio.Future[Reply]
+
+
+Reply = Outcomes | StillWaiting
+"""What an ask's reader gets."""
+
+
+class NodeRequest:
+    """Keys of one store under one bound, for one node. `until_ms` is when its reader stops to wait for this node."""
+
+    __slots__ = ("alone", "asked_ms", "bound", "delay", "future", "is_active", "keys", "retried", "route", "until_ms")
+
+    def __init__(  # noqa: PLR0917  # one per lookup: names cost time
+        self,
+        route: StoreRoute,
+        bound: Bound,
+        keys: Sequence[HopKey],
+        future: asyncio.Future[Reply],
+        asked_ms: float,
+        until_ms: float,
+        is_active: bool = True,
+    ) -> None:
+        """`is_active` is the role in which the node is asked: how long to wait for it is measured per role."""
+        self.route = route
+        self.bound = bound
+        self.keys = keys
+        self.future = future
+        self.asked_ms = asked_ms
+        self.until_ms = until_ms
+        self.is_active = is_active
+        self.delay: Delay | None = None
+        """The last that its reader was told of."""
+        self.retried = False
+        self.alone = False
+        """Whether it must not share a hop: what came back for all of them together was too large."""
+
+    def __repr__(self) -> str:
+        return f"Ask({self.route.name}, {len(self.keys)} keys, until {self.until_ms:.0f})"
+
+    @property
+    def row_bytes(self) -> int:
+        keys = self.keys
+        return len(keys[0][1]) if len(keys) == 1 else sum(len(row) for _, row in keys)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its reader still waits."""
+        return not self.future.done()
+
+    def finish(self, outcomes: Outcomes) -> None:
+        """Tell the reader, if it still waits."""
+        if not self.future.done():
+            self.future.set_result(outcomes)
+
+    def report_delay(self, why: Delay) -> None:
+        """Tell the reader that it still waits: the same is told once."""
+        if self.delay is not why and not self.future.done():
+            waited, self.delay = self.future, why
+            self.future = waited.get_loop().create_future()
+            waited.set_result(StillWaiting(why, self.future))
+
+    def drop(self) -> None:
+        """Its reader has what it wants, or is gone."""
+        self.future.cancel()
+
+
+class Hop:
+    """Asks that travel together. `asks` are in the order in which their outcomes come back, the oldest first."""
+
+    __slots__ = ("first_until_ms", "groups", "keys", "requests", "sent_ms", "until_ms")
+
+    def __init__(self, requests: Sequence[NodeRequest], sent_ms: float) -> None:
+        grouped: dict[tuple[int, int], list[NodeRequest]] = {}
+        for request in requests:
+            kind = (id(request.route), id(request.bound))
+            if kind in grouped:
+                grouped[kind].append(request)
+            else:
+                grouped[kind] = [request]
+        self.requests = [request for together in grouped.values() for request in together]
+        self.groups = [_group(together) for together in grouped.values()]
+        self.keys = sum(len(group.keys) for group in self.groups)
+        self.sent_ms = sent_ms
+        times = [request.until_ms for request in requests]
+        self.first_until_ms = min(times)
+        self.until_ms = max(times)
+
+    @property
+    def deadline_ms(self) -> int:
+        """The time left when it is sent: that of its most patient reader."""
+        return max(1, int(self.until_ms - self.sent_ms))
+
+    def shared_out(self, outcomes: Sequence[HopOutcome]) -> Iterator[tuple[NodeRequest, Sequence[HopOutcome]]]:
+        """Each ask with its own outcomes; there are as many as keys."""
+        start = 0
+        for request in self.requests:
+            end = start + len(request.keys)
+            yield request, outcomes[start:end]
+            start = end
+
+    def is_over(self, now_ms: float) -> bool:
+        """Whether nobody waits for it any longer; a reader may have prolonged its wait."""
+        if self.until_ms <= now_ms:
+            self.until_ms = max((request.until_ms for request in self.requests if request.is_wanted), default=now_ms)
+        return self.until_ms <= now_ms
+
+
+def parts_that_fit(
+    keys: Sequence[HopKey], indexes: Sequence[int], *, max_bytes: int = MAX_ROW_BYTES_PER_HOP
+) -> Iterator[Sequence[int]]:
+    """The indexes in runs whose keys fit into a hop together: long keys of one batch may not."""
+    start = row_bytes = 0
+    for at, index in enumerate(indexes):
+        size_bytes = len(keys[index][1])
+        if at > start and row_bytes + size_bytes > max_bytes:
+            yield indexes[start:at]
+            start, row_bytes = at, 0
+        row_bytes += size_bytes
+    yield indexes[start:]
+
+
+def take(
+    waiting: deque[NodeRequest], *, max_keys: int = MAX_KEYS_PER_HOP, max_bytes: int = MAX_ROW_BYTES_PER_HOP
+) -> list[NodeRequest]:
+    """The asks of the next hop, taken from the front: as many as fit, one at least."""
+    taken: list[NodeRequest] = []
+    keys = row_bytes = 0
+    while waiting:
+        request = waiting[0]
+        keys += len(request.keys)
+        row_bytes += request.row_bytes
+        if taken and (request.alone or keys > max_keys or row_bytes > max_bytes):
+            break
+        taken.append(waiting.popleft())
+        if request.alone:
+            break
+    return taken
+
+
+def _group(requests: Sequence[NodeRequest]) -> HopGroup:
+    route = requests[0].route
+    keys = [key for request in requests for key in request.keys]
+    return HopGroup(route.name, route.lineage, route.partitions, requests[0].bound, keys, route.layout)

@@ -1,0 +1,126 @@
+"""A hop without keys: whether a node answers at all, over the same way as lookups, and how fast.
+
+A probe waits behind nobody: it takes an idle connection, or opens one for itself. One at a time per node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from understudy_router.transport.hop_replies import decoded_reply, is_stale
+from understudy_router.transport.node_requests import HopFailure
+from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply, connect
+from understudy_shared.clock import Clock
+from understudy_shared.hop import HopReply
+from understudy_shared.supervise import Supervisor
+from understudy_shared.words import HostInfo
+
+Probed = float | HopFailure
+"""How long it took in ms, or why there is no answer."""
+
+
+class ProbeTarget(Protocol):
+    """The lane that is probed."""
+
+    node_id: str
+    host: HostInfo
+
+    def borrow(self) -> HopConnection | None: ...
+    def give_back(self, connection: HopConnection) -> None: ...
+    def empty_hop(self, deadline_ms: int) -> bytes: ...
+    def heard(self, reply: HopReply, now_ms: float, took_ms: float) -> None: ...
+    def unheard(self, failure: HopFailure) -> None: ...
+
+
+class Prober:
+    """Probes one node when it is told to."""
+
+    def __init__(self, way: ProbeTarget, tasks: Supervisor, *, clock: Clock) -> None:
+        self._way = way
+        self._clock = clock
+        self._wanted = asyncio.Event()
+        self._asked: list[asyncio.Future[Probed]] = []
+        self._until_ms = 0.0
+        self._tasks = tasks
+        self._has_task = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a probe is on its way."""
+        return bool(self._asked)
+
+    def probe(self, until_ms: float) -> asyncio.Future[Probed]:
+        """The outcome of a probe, of the one on its way if there is one."""
+        future: asyncio.Future[Probed] = asyncio.get_running_loop().create_future()
+        if not self._asked:
+            self._until_ms = until_ms
+            self._wanted.set()
+            if not self._has_task:
+                self._has_task = True
+                self._tasks.start(f"probe {self._way.node_id}", self._probe_when_wanted())
+        self._asked.append(future)
+        return future
+
+    def fail(self, failure: HopFailure) -> None:
+        """Nobody probes any more."""
+        self._tell(failure)
+
+    def _tell(self, probed: Probed) -> None:
+        asked, self._asked = self._asked, []
+        for future in asked:
+            if not future.done():
+                future.set_result(probed)
+
+    async def _probe_when_wanted(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            began_ms = self._clock.monotonic_ms()
+            connection, outcome = await self._exchange()
+            now_ms = self._clock.monotonic_ms()
+            decoded = outcome if isinstance(outcome, HopFailure) else decoded_reply(outcome, keys=0)
+            if isinstance(decoded, HopFailure):
+                self._way.unheard(decoded)
+                self._tell(decoded)
+            else:
+                self._way.heard(decoded, now_ms, now_ms - began_ms)
+                self._tell(now_ms - began_ms)
+            if connection is not None:
+                self._way.give_back(connection)
+
+    async def _exchange(self) -> tuple[HopConnection | None, WireReply | HopFailure]:
+        """A reply, and the connection that it came by. A connection that had gone stale is replaced, once."""
+        connection = self._way.borrow()
+        if connection is not None:
+            outcome = await self._send(connection)
+            if not isinstance(outcome, WireFailure):
+                return connection, outcome
+            if not is_stale(connection, outcome):
+                return None, HopFailure(outcome.error, outcome.detail)
+        opened = await connect(self._way.host, self._until_ms - self._clock.monotonic_ms())
+        if isinstance(opened, WireFailure):
+            return None, HopFailure(opened.error, opened.detail)
+        outcome = await self._send(opened)
+        if isinstance(outcome, WireFailure):
+            return None, HopFailure(outcome.error, outcome.detail)
+        return opened, outcome
+
+    async def _send(self, connection: HopConnection) -> WireReply | WireFailure:
+        """Send a hop without keys. However it ends, a connection that owes a reply is closed."""
+        replied: asyncio.Future[WireReply | WireFailure] = asyncio.get_running_loop().create_future()
+
+        def done(_: HopConnection, outcome: WireReply | WireFailure) -> None:
+            if not replied.done():
+                replied.set_result(outcome)
+
+        left_ms = max(1.0, self._until_ms - self._clock.monotonic_ms())
+        connection.send(self._way.empty_hop(int(left_ms)), done)
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                return await replied
+        except TimeoutError:
+            return WireFailure(WireError.TIMEOUT, "no reply to a probe in time")
+        finally:
+            if replied.cancelled():
+                connection.give_up(WireError.TIMEOUT, "no reply to a probe in time")

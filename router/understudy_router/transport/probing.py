@@ -1,0 +1,70 @@
+"""Probes the nodes that are not well, so that they are trusted again without a reader who tries it out.
+
+A probe is an empty hop on the way that lookups take. What comes of it reaches the tables as every hop's outcome does;
+here it is only sent, and waited for no longer than a hop may take. While all nodes are well nothing is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Protocol
+
+from understudy_router.cluster.tables import Tables
+from understudy_router.transport.node_requests import HopFailure
+from understudy_shared.clock import Clock
+from understudy_shared.words import HostInfo
+
+MAX_PROBES = 16
+"""On their way at the same time, one per node; the others' turn comes when these are done."""
+
+MIN_TICK_MS, MAX_TICK_MS = 10, 250
+"""Between two looks at who is due: a quarter of a heartbeat, within these."""
+
+
+class ProbeSender(Protocol):
+    """The ways to the nodes."""
+
+    def probe(self, node_id: str, host: HostInfo) -> asyncio.Future[float | HopFailure]: ...
+
+
+class Probing:
+    """Who is being probed now."""
+
+    def __init__(self, tables: Tables, sender: ProbeSender, *, deadline_ms: float, clock: Clock) -> None:
+        self._tables = tables
+        self._sender = sender
+        self._deadline_ms = deadline_ms
+        self._clock = clock
+        self._random = random.Random()  # noqa: S311  # jitter
+        self._sent: dict[str, tuple[asyncio.Future[float | HopFailure], float]] = {}
+        """The probes on their way by node id, and when each is given up."""
+
+    def __repr__(self) -> str:
+        return f"Probing({sorted(self._sent)})"
+
+    async def run(self) -> None:
+        """Probe whoever is due, for ever; a background task of its own."""
+        while True:
+            beats_ms = (node.heartbeat.heartbeat_ms for node in self._tables.nodes.values())
+            await asyncio.sleep(min(MAX_TICK_MS, max(MIN_TICK_MS, min(beats_ms, default=MAX_TICK_MS) / 4)) / 1000)
+            self.turn(self._clock.monotonic_ms())
+
+    def turn(self, now_ms: float) -> None:
+        """Let go of what is done or late, and send what is due."""
+        for node_id, (future, until_ms) in list(self._sent.items()):
+            if future.done() or now_ms >= until_ms:
+                future.cancel()
+                del self._sent[node_id]
+        for node_id in self._tables.health.due(now_ms):
+            if len(self._sent) >= MAX_PROBES:
+                return
+            if node_id not in self._sent:
+                self._send(node_id, now_ms)
+
+    def _send(self, node_id: str, now_ms: float) -> None:
+        heartbeat = self._tables.nodes[node_id].heartbeat
+        jitter = self._random.uniform(0.8, 1.2)
+        self._tables.health.probe_sent(node_id, now_ms, heartbeat_ms=heartbeat.heartbeat_ms, jitter=jitter)
+        future = self._sender.probe(node_id, heartbeat.endpoint.host_info())
+        self._sent[node_id] = (future, now_ms + self._deadline_ms)

@@ -1,0 +1,42 @@
+"""Refuses what a page of another site makes a browser send: until there are identities, whoever connects may drain.
+
+Rule (pure): a request that may change something says `Content-Type: application/json`, which a browser sends to another
+site only after that site allowed it (CORS, and nobody here does). Where a browser says whence it comes, that is
+checked too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from understudy_shared.http.problems import Problem, ProblemType
+
+READING = frozenset(("GET", "HEAD", "OPTIONS"))
+"""Methods that change nothing."""
+
+_OWN_SITES = frozenset(("same-origin", "none"))
+"""`Sec-Fetch-Site` of a page of this very service, and of what its user typed."""
+
+
+def why_refused(method: str, headers: Mapping[str, str]) -> Problem | None:
+    """The problem of a request that another site may have made; None when it may pass. Names are in lower case."""
+    if method in READING:
+        return None
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None and site not in _OWN_SITES:
+        return _cross_site(f"the browser says that its page is {site:.40}", "header Sec-Fetch-Site")
+    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+        return _cross_site(f"the page is of {origin:.200}, not of this service", "header Origin")
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        return Problem(
+            ProblemType.NOT_JSON,
+            f"the body is {kind[:100] or 'of no named type'}, not application/json",
+            "header Content-Type",
+            "Send Content-Type: application/json, with curl by -H 'content-type: application/json'",
+        )
+    return None
+
+
+def _cross_site(detail: str, where: str) -> Problem:
+    return Problem(ProblemType.CROSS_SITE, detail, where, "Send it from a page of this service, or not from a browser")

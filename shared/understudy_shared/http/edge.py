@@ -1,0 +1,108 @@
+"""The edge of the hot path: plain ASGI, because a framework's routing costs several times what a lookup does.
+
+What nodes and routers have in common: reading a body within its limit, sending an answer, telling a bug from a problem.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+import orjson
+
+from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+JSON_TYPE = b"application/json"
+MAX_BODY_BYTES = 8 * 1024 * 1024
+"""A thousand keys of 8 KiB, or a hundred of the longest that are taken by default."""
+
+MAX_FLAG_BYTES = 1024
+
+log = logging.getLogger(__name__)
+
+
+async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """The whole body; a too-large problem before it takes more memory than allowed."""
+    parts: list[bytes] = []
+    size_bytes = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ProblemError(Problem(ProblemType.BAD_REQUEST, "the client left before its body was whole"))
+        part = message.get("body", b"")
+        size_bytes += len(part)
+        if size_bytes > max_bytes:
+            raise ProblemError(
+                Problem(ProblemType.TOO_LARGE, f"the body is above {max_bytes} bytes", fix="Send several batches")
+            )
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def read_flag(receive: Receive, name: str, *, default: bool) -> bool:
+    """A body of `{name: boolean}`. No body is the default.
+
+    Raises the problem of anything else: a flag that is misread does the opposite of what was asked.
+    """
+    body = await read_body(receive, max_bytes=MAX_FLAG_BYTES)
+    if not body:
+        return default
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        found = None
+    flag = found.get(name, default) if isinstance(found, dict) else None
+    if not isinstance(flag, bool):
+        raise ProblemError(
+            Problem(ProblemType.BAD_REQUEST, f"{name} is no boolean", f"body.{name}", f'Send {{"{name}": true}}')
+        )
+    return flag
+
+
+def flag_body(name: str, *, default: bool) -> dict[str, Any]:
+    """The same for an OpenAPI document."""
+    flag = {"type": "boolean", "default": default}
+    schema = {"type": "object", "properties": {name: flag}}
+    return {"requestBody": {"required": False, "content": {"application/json": {"schema": schema}}}}
+
+
+async def send_reply(
+    send: Send, status: int, body: bytes, content_type: bytes, headers: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    """One whole response."""
+    head = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_problem(send: Send, problem: Problem) -> None:
+    """A problem as a whole response."""
+    await send_reply(send, problem.status, problem.body(), CONTENT_TYPE, problem.headers)
+
+
+def without_body(send: Send) -> Send:
+    """For HEAD: the head of what GET would answer, its content-length included, and nothing after it."""
+
+    async def send_head(message: MutableMapping[str, Any]) -> None:
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return send_head
+
+
+def bug(error: Exception) -> Problem:
+    """The problem of something that should not have happened; the log has its story."""
+    log.error("a request failed unexpectedly", exc_info=error, extra={"action": "request-bug"})
+    return Problem(ProblemType.INTERNAL, f"{type(error).__name__}: {error}", fix="Report it, with the log")
+
+
+def not_allowed(method: str, allow: str) -> Problem:
+    """`allow` are the methods that the path takes."""
+    detail = f"{method} is not taken at this path"
+    return Problem(ProblemType.METHOD_NOT_ALLOWED, detail, fix=f"Send {allow}", allow=allow)

@@ -1,0 +1,212 @@
+"""What a lookup's request says, the same for nodes and routers (pure): keys out of paths and JSON, batches, bounds.
+
+Targets repeat, so what they parse to is kept; what is kept are parsed requests, never answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import orjson
+
+from understudy_shared.bounds import BadBoundError, Bound
+from understudy_shared.errors import BadKeyError
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.http.target import parse_query
+from understudy_shared.printable import clipped
+from understudy_shared.spark.key_codec import KeyCodec, Row
+
+MAX_BATCH_KEYS = 1000
+"""Keys of one batch lookup; more is 413."""
+
+DEFAULT_KEY_BYTES = 64 * 1024
+"""Longest encoded key that is looked up unless a service is told otherwise; longer ones are rarely keys."""
+
+MAX_KEY_BYTES = 1024 * 1024
+"""The most that it can be told: a quarter of what one hop carries."""
+
+MAX_CACHED_TARGETS = 16_384
+MAX_CACHED_TARGET_BYTES = 256
+"""Parsed targets kept: at most about 20 MB. When full, the older half goes."""
+
+T = TypeVar("T")
+ReadParams = Mapping[str, object]
+"""What a reader says of its bound; `StoreBounds.bound` makes one of it."""
+Target = tuple[bytes, bytes]
+"""A raw path and a query string."""
+
+
+class TargetCache(Generic[T]):
+    """What targets parsed to, in two generations: the older half is dropped when the younger is full."""
+
+    def __init__(self) -> None:
+        self._young: dict[Target, T] = {}
+        self._old: dict[Target, T] = {}
+
+    def get(self, target: Target) -> T | None:
+        """What was kept of a target."""
+        found = self._young.get(target)
+        if found is None and self._old:
+            found = self._old.pop(target, None)
+            if found is not None:
+                self.keep(target, found)
+        return found
+
+    def keep(self, target: Target, parsed: T) -> None:
+        """Keep it, unless the target is unusually long."""
+        if len(target[0]) + len(target[1]) > MAX_CACHED_TARGET_BYTES:
+            return
+        if len(self._young) >= MAX_CACHED_TARGETS // 2:
+            self._old, self._young = self._young, {}
+        self._young[target] = parsed
+
+    def clear(self) -> None:
+        self._young, self._old = {}, {}
+
+
+def key_and_params(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row, dict[str, str]]:
+    """The key, and the other parameters, of `["keys", k1, k2, ...]` or `["lookup"]` with `?key=<JSON>`.
+
+    Raises the problem of a request that says neither.
+    """
+    parameters = parse_query(query)
+    match form:
+        case ["keys", *segments]:
+            row = codec.parse_segments(_key_segments(segments))
+        case _:
+            row = codec.parse_json(_json_key(parameters.pop("key", None)))
+    return row, parameters
+
+
+def require_own_position(bound: Bound, application_id: str) -> Bound:
+    """The bound, unless its position is of another application: no replica could compare with it."""
+    position = bound.min_position
+    if position is None or position.application_id == application_id:
+        return bound
+    raise ProblemError(
+        Problem(
+            ProblemType.LINEAGE_CHANGED,
+            f"the position is of the application {position.application_id!r}, these stores are of {application_id!r}",
+            where="min_position",
+            fix="Send the `position` of an earlier answer of these stores",
+        )
+    )
+
+
+def encoded_key(codec: KeyCodec, row: Row, max_bytes: int) -> bytes:
+    """The key's UnsafeRow bytes; a too-large problem above `max_bytes`."""
+    encoded = codec.encode(row)
+    if len(encoded) > max_bytes:
+        detail = f"the key takes {len(encoded)} bytes, above {max_bytes}"
+        fix = f"Raise max_key_bytes of the service, up to {MAX_KEY_BYTES}, if the query has such keys"
+        raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="key", fix=fix))
+    return encoded
+
+
+def pop_longs(parameters: dict[str, str]) -> bool:
+    """Whether whole numbers are to be printed as strings: takes `longs` out of the parameters of a request."""
+    value = parameters.pop("longs", "number")
+    if value not in ("number", "string"):
+        raise BadBoundError(
+            f"longs={value!r} is not a choice", where="longs", fix="Send longs=string, or longs=number (the default)"
+        )
+    return value == "string"
+
+
+def batch_longs(query: bytes) -> bool:
+    """`longs` in the query of a batch, which takes nothing else there: its bounds are in its body."""
+    parameters = parse_query(query)
+    longs = pop_longs(parameters)
+    if parameters:
+        detail = f"a batch has no query parameter {next(iter(parameters))!r}"
+        raise ProblemError(
+            Problem(ProblemType.BAD_REQUEST, detail, where="query", fix="Send bounds in the body; longs=string here")
+        )
+    return longs
+
+
+def longs_as_text(body: bytes) -> bytes:
+    """An answer, or the results of a batch, with every whole number in `key`, `value` and `result` as a string.
+
+    By type and not by size: a column that is a byte, short, int or long is a string in every answer. A double keeps its
+    decimal point in JSON, so the two cannot be confused.
+    """
+    answer = orjson.loads(body)
+    for each in answer.get("results", (answer,)):
+        for part in _PRINTED_PARTS & each.keys():
+            each[part] = numbers_as_text(each[part])
+    return orjson.dumps(answer) + b"\n"
+
+
+def numbers_as_text(value: object) -> object:
+    """A JSON value with its whole numbers as strings."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: numbers_as_text(inner) for name, inner in value.items()}
+    return [numbers_as_text(inner) for inner in value] if isinstance(value, list) else value
+
+
+_PRINTED_PARTS = frozenset({"key", "value", "result"})
+
+
+def parse_batch(body: bytes) -> tuple[list[object], ReadParams]:
+    """The envelope of a batch: `{"keys": [...], "bounds": {...}}`."""
+    try:
+        envelope = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ProblemError(
+            Problem(ProblemType.BAD_REQUEST, f"the body is not JSON: {error}", where="body", fix=_BATCH_FORM)
+        ) from None
+    if not isinstance(envelope, dict) or not isinstance(envelope.get("keys"), list):
+        raise ProblemError(
+            Problem(ProblemType.BAD_REQUEST, "the body has no list of keys", where="body", fix=_BATCH_FORM)
+        )
+    unknown = sorted(set(envelope) - {"keys", "bounds"})
+    bounds = envelope.get("bounds", {})
+    if unknown or not isinstance(bounds, dict):
+        what = f"unknown member {clipped(unknown[0])}" if unknown else "bounds is not an object"
+        raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, where="body", fix=_BATCH_FORM))
+    keys = envelope["keys"]
+    if len(keys) > MAX_BATCH_KEYS:
+        detail = f"{len(keys)} keys, above {MAX_BATCH_KEYS}"
+        raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="keys", fix="Send several batches"))
+    return keys, bounds
+
+
+_BATCH_FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; bounds may be left out'
+
+
+def _key_segments(segments: list[str]) -> list[str]:
+    if "" in segments:
+        raise BadKeyError(
+            "a path segment of the key is empty",
+            where="path",
+            fix="Use the exact form: lookup?key=<JSON array>, percent-encoded",
+        )
+    return segments
+
+
+def _json_key(text: str | None) -> object:
+    if text is None:
+        raise BadKeyError(
+            "there is no key", where="query", fix="Send lookup?key=<JSON array or object>, percent-encoded"
+        )
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadKeyError(
+            f"the key is not JSON: {error}",
+            where="query parameter 'key'",
+            fix='Send for example key=["a",1], percent-encoded',
+        ) from None
+
+
+def unknown_path(raw_path: bytes) -> Problem:
+    """404 that cannot be mistaken for an absent key."""
+    return Problem(
+        ProblemType.UNKNOWN_PATH,
+        f"nothing is at {raw_path[:200].decode(errors='replace')}",
+        fix="Try /v1/stores, /v1/stores/{store}/keys/{k1}/..., /v1/stores/{store}/lookup?key=..., /admin/v1/lag",
+    )

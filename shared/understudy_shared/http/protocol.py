@@ -1,0 +1,388 @@
+"""HTTP/1.1 for every service: uvicorn's httptools protocol, within the limits of `connection_limits`.
+
+It acts before any routing. What it changes:
+
+- A request is parsed when the one before it is answered and its answer fits the peer's buffers. What a peer sends
+  meanwhile is kept as the bytes of one read, and reading pauses.
+- Bytes are parsed in slices that end with a request's head, so one read never becomes thousands of requests.
+- No timer per request: the guard looks at all connections now and then.
+
+`_start_asgi_task` is where a parsed request meets the application: the place to answer some without ASGI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
+from uvicorn.server import ServerState
+
+from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.http.connection_limits import (
+    INTERNAL_PREFIX,
+    MAX_HEAD_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_LINGER_BYTES,
+    MAX_REQUEST_TARGET_BYTES,
+    MAX_SURPLUS_BYTES,
+    SLICE_BYTES,
+    ConnectionState,
+    Phase,
+    Pressure,
+    Refusal,
+    reason_of,
+)
+from understudy_shared.http.edge import Receive, Scope, Send, send_reply
+from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemType
+
+log = logging.getLogger(__name__)
+
+_END_OF_HEAD = b"\r\n\r\n"
+_BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+
+_PROBLEMS = {
+    Refusal.MALFORMED: Problem(ProblemType.BAD_REQUEST, "this is not HTTP/1.1", fix="Send an HTTP/1.1 request"),
+    Refusal.HEADER_SIZE: Problem(
+        ProblemType.HEADERS_TOO_LARGE, f"the headers are above {MAX_HEADER_BYTES} bytes", fix="Send fewer, or shorter"
+    ),
+    Refusal.TARGET_SIZE: Problem(
+        ProblemType.TARGET_TOO_LONG,
+        f"the request target is above {MAX_REQUEST_TARGET_BYTES} bytes",
+        fix="Send keys in the body of a batch lookup",
+    ),
+    Refusal.HEADER_TIME: Problem(
+        ProblemType.REQUEST_TIMEOUT, "the headers did not come in time", fix="Send it at once"
+    ),
+    Refusal.BODY_TIME: Problem(ProblemType.REQUEST_TIMEOUT, "the body did not come in time", fix="Send it at once"),
+    Refusal.CONNECTIONS: Problem(ProblemType.OVERLOADED, "there are too many connections", fix="Retry after a second"),
+    Refusal.MEMORY: Problem(ProblemType.OVERLOADED, "memory is short", fix="Retry after a second"),
+}
+
+
+class _RefusedError(Exception):
+    """Raised from a callback, to end the parsing."""
+
+
+class HeldFlow(FlowControl):
+    """Reading stays paused while the connection holds bytes that it may not parse yet, whoever wants more."""
+
+    held = False
+
+    def resume_reading(self) -> None:
+        if not self.held:
+            super().resume_reading()
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    # uvicorn's attributes fill what CPython keeps quick in an instance's dict (30 names).
+    __slots__ = (
+        "_body_bytes",
+        "_guard",
+        "_heard_s",
+        "_held",
+        "_held_at",
+        "_in_head",
+        "_in_message",
+        "_lingering",
+        "_now",
+        "_quiet_bytes",
+        "_refusal",
+        "_restricted",
+        "_since_s",
+        "_surplus_bytes",
+        "_unread_bytes",
+        "_unread_since_s",
+    )
+
+    flow: HeldFlow
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # there is none before the first request
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        guard: ConnectionGuard,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._guard = guard
+        self._now = self.loop.time
+        self._restricted = False
+        self._lingering = False
+        self._in_message = False
+        """Between the first byte of a request and the last of its body."""
+        self._in_head = False
+        self._quiet_bytes = 0
+        """Parsed of this head, or since the last bytes of this body. At most a slice too many are counted."""
+        self._refusal: Refusal | None = None
+        self._since_s = self._heard_s = self._now()
+        self._body_bytes = self._surplus_bytes = 0
+        self._unread_bytes, self._unread_since_s = 0, 0.0
+        self._held, self._held_at = b"", 0
+
+    def __repr__(self) -> str:
+        return f"HttpProtocol({self.client}, {self.state(self._now()).phase.name})"
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "pause_reading")  # uvloop has its own
+        self.transport = transport  # type: ignore[assignment]
+        self.flow = HeldFlow(self.transport)
+        self.server, self.client = get_local_addr(self.transport), get_remote_addr(self.transport)
+        self.scheme = "http"
+        self.connections.add(self)
+        self._since_s = self._now()
+        admitted = self._guard.admit(self, self._since_s)
+        if admitted is None:
+            self.drop(Refusal.CONNECTIONS)
+        self._restricted = not admitted
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._guard.connections.discard(self)
+        self._held = b""
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            self._surplus_bytes += len(data)
+            if self._surplus_bytes > MAX_LINGER_BYTES:
+                self.transport.abort()
+        elif self._held:  # reading is paused, but a transport may have read already
+            self._hold(self._held[self._held_at :] + data, 0)
+        elif (
+            len(data) <= SLICE_BYTES
+            and not self._in_message
+            and data.find(_END_OF_HEAD) == len(data) - 4
+            and self._may_begin()
+        ):
+            self._feed(data)  # one whole request without a body: nearly always
+        else:
+            self._parse(data, 0)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread_bytes = 0
+        if not self._in_message and self._may_begin():
+            self._go_on()
+
+    def shutdown(self) -> None:
+        if self._lingering:
+            self.transport.abort()
+        else:
+            super().shutdown()
+
+    # ---- parsing, a bounded slice at a time
+
+    def _may_begin(self) -> bool:
+        """Whether the next request may be parsed."""
+        return not self.flow.write_paused and (self.cycle is None or self.cycle.response_complete)
+
+    def _parse(self, data: bytes, at: int) -> None:
+        """Parse from `at` on, up to the end or to a request that may not begin yet."""
+        view, size = memoryview(data), len(data)
+        while at < size and not (self._lingering or self.transport.is_closing()):
+            if not self._in_message and not self._may_begin():
+                self._hold(data, at)
+                return
+            end = min(size, at + SLICE_BYTES)
+            if self._in_head or not self._in_message:
+                head_end = data.find(_END_OF_HEAD, at, end)
+                end = head_end + 4 if head_end >= 0 else end
+            self._feed(view[at:end])
+            at = end
+
+    def _hold(self, data: bytes, at: int) -> None:
+        self._held, self._held_at = data, at
+        self.flow.held = True
+        self.flow.pause_reading()
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._ignore_upgrade()
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or Refusal.MALFORMED)
+            return
+        if self._in_message:
+            self._quiet_bytes += len(data)
+            if self._quiet_bytes > MAX_HEAD_BYTES + SLICE_BYTES:
+                self._refuse(Refusal.HEADER_SIZE)
+
+    def _ignore_upgrade(self) -> None:
+        """Answer in HTTP/1.1. The parser takes a body of such a request for the next one: close after the answer."""
+        if self.cycle is not None and any(name in _BODY_HEADERS for name, _ in self.headers):
+            self.cycle.keep_alive = False
+
+    def _go_on(self) -> None:
+        """Begin with what waited: the answer before is complete, and the peer reads."""
+        if self.transport.is_closing():
+            return
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self.flow.held = False
+        if self._held:
+            data, at, self._held = self._held, self._held_at, b""
+            self._parse(data, at)
+        self.flow.resume_reading()
+
+    # ---- the parser's callbacks
+
+    def on_message_begin(self) -> None:
+        HttpToolsProtocol.on_message_begin(self)  # quicker than super(), once per request
+        self._in_message = self._in_head = True
+        self._quiet_bytes = 0
+        self._since_s = self._now()
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        if len(self.url) > MAX_REQUEST_TARGET_BYTES:
+            self._end(Refusal.TARGET_SIZE)
+
+    def on_headers_complete(self) -> None:
+        # A head that came in one slice is below the limit.
+        if self._quiet_bytes and sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEADER_BYTES:
+            self._end(Refusal.HEADER_SIZE)
+        self._in_head = False
+        self._quiet_bytes = self._body_bytes = self._surplus_bytes = 0
+        self._heard_s = self._since_s
+        HttpToolsProtocol.on_headers_complete(self)
+
+    def on_body(self, body: bytes) -> None:
+        self._quiet_bytes = 0
+        self._body_bytes += len(body)
+        self._heard_s = self._now()
+        if self.cycle is not None and self.cycle.response_complete:
+            self._surplus_bytes += len(body)
+            if self._surplus_bytes > MAX_SURPLUS_BYTES:
+                self._end(Refusal.BODY_SIZE)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_message = False
+        cycle = self.cycle
+        assert cycle is not None, "a request begins with its head"
+        if cycle.response_complete:
+            self._since_s = self._now()
+            return
+        cycle.more_body = False
+        cycle.message_event.set()
+
+    def _end(self, refusal: Refusal) -> None:
+        self._refusal = refusal
+        raise _RefusedError
+
+    # ---- requests
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        guard = self._guard
+        if self._restricted or guard.pressure is Pressure.REFUSE:
+            refusal = guard.refuses(cycle.scope["path"], restricted=self._restricted)
+            if refusal is not None:
+                guard.note(refusal, self.client, self._now())
+                cycle.keep_alive = False
+                app = _refusing(refusal)
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._since_s = self._now()
+        if not self.flow.write_paused and (self.pipeline or self.flow.read_paused):  # what is held has paused reading
+            self._go_on()
+
+    # ---- the guard's side
+
+    def state(self, now_s: float) -> ConnectionState:
+        """Where this connection stands."""
+        if self._lingering:
+            return ConnectionState(Phase.LINGERING, self._since_s)
+        if self.flow.write_paused or self.transport.is_closing():
+            return ConnectionState(Phase.UNREAD, self._unread_since(now_s))
+        if self._in_message:
+            if self._in_head:
+                return ConnectionState(Phase.HEAD, self._since_s, self._restricted)
+            if not self.flow.read_paused:
+                return ConnectionState(Phase.BODY, self._heard_s, began_s=self._since_s, body_bytes=self._body_bytes)
+            self._heard_s = now_s  # nothing comes because nothing is read
+            return ConnectionState(Phase.BUSY, now_s)
+        if self.cycle is None:
+            return ConnectionState(Phase.SILENT, self._since_s, self._restricted)
+        if not self.cycle.response_complete:
+            return ConnectionState(Phase.BUSY, self._since_s)
+        internal = self.scope["path"].startswith(INTERNAL_PREFIX)
+        return ConnectionState(Phase.IDLE_INTERNAL if internal else Phase.IDLE, self._since_s)
+
+    def _unread_since(self, now_s: float) -> float:
+        """Since when the peer has not read anything."""
+        left_bytes = self.transport.get_write_buffer_size()
+        if not self._unread_bytes or left_bytes < self._unread_bytes:
+            self._unread_since_s = now_s
+        self._unread_bytes = max(1, left_bytes)
+        return self._unread_since_s
+
+    def expire(self) -> None:
+        """It took too long for what it does."""
+        phase = self.state(self._now()).phase
+        if phase in (Phase.HEAD, Phase.BODY):
+            self._refuse(Refusal.HEADER_TIME if phase is Phase.HEAD else Refusal.BODY_TIME)
+        elif phase in (Phase.IDLE, Phase.IDLE_INTERNAL):
+            self.transport.close()
+        else:
+            refusal = reason_of(phase)
+            if refusal is not None:
+                self.drop(refusal)
+            else:
+                self.transport.abort()
+
+    def drop(self, refusal: Refusal) -> None:
+        """Close it at once."""
+        self._guard.note(refusal, self.client, self._now())
+        self.transport.abort()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Say why, as the answer to the request that is being read, and read nothing more."""
+        cycle, problem = self.cycle, _PROBLEMS.get(refusal)
+        is_answered = cycle is not None and cycle.response_started and self._in_message and not self._in_head
+        self._held = b""
+        if problem is None or is_answered or self.pipeline or self.transport.is_closing():
+            self.drop(refusal)
+            return
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._guard.note(refusal, self.client, self._now())
+        self._lingering, self._since_s, self._surplus_bytes = True, self._now(), 0
+        self.transport.write(_reply(problem))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.held = False
+        self.flow.resume_reading()
+
+
+def _reply(problem: Problem) -> bytes:
+    body = problem.body()
+    head = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (CONTENT_TYPE, len(body))
+    return STATUS_LINE[problem.status] + head + body
+
+
+def _refusing(refusal: Refusal) -> Any:
+    problem = _PROBLEMS[refusal]
+
+    async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send_reply(send, problem.status, problem.body(), CONTENT_TYPE)
+
+    return refuse

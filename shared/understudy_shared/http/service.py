@@ -1,0 +1,135 @@
+"""How a service gets its port, serves, and ends: what every process with an HTTP face does the same way.
+
+The order in which a service ends, from the first SIGTERM or SIGINT on:
+
+1. It says that it goes (`Departure.announce`): /readyz is 503, whoever chooses among services hears of it.
+2. It answers as before for `Departure.delay_ms`, but closes each connection after its answer: clients go elsewhere.
+3. It accepts nothing more, closes idle connections, and finishes what is in flight, for GRACEFUL_SHUTDOWN_S at most.
+4. The application's lifespan ends: a node says farewell and stops following, a router closes its ways to the nodes;
+   last, the bus is closed.
+
+A second signal ends the process at once, as it would any other: what is on disk is made for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from types import FrameType
+from typing import NamedTuple
+
+import uvicorn
+from uvicorn.server import HANDLED_SIGNALS
+
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.connection_guard import ConnectionGuard, raise_file_limit
+from understudy_shared.http.edge import App
+from understudy_shared.http.protocol import HttpProtocol
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 2048
+
+GRACEFUL_SHUTDOWN_S = 10
+
+
+class Departure(NamedTuple):
+    """What a service does after the signal and before it stops to accept.
+
+    `announce` has a deadline of its own; `delay_ms` is the time that others get to hear it.
+    """
+
+    announce: Callable[[], Awaitable[None]]
+    delay_ms: int
+
+
+class Service(uvicorn.Server):
+    """Serves `app` until a signal, or until `should_exit` is set; the module says how it ends.
+
+    `guard` holds its connections within their limits.
+    """
+
+    def __init__(self, app: App, departure: Departure | None = None, guard: ConnectionGuard | None = None) -> None:
+        self._guard = guard or ConnectionGuard()
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=functools.partial(HttpProtocol, guard=self._guard),  # type: ignore[arg-type]  # called as a class is
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,  # nobody asks who the client is
+                timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
+            )
+        )
+        self._departure = departure
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._guard.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().shutdown(sockets)
+        finally:
+            self._guard.stop()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal; the next one has its usual effect."""
+        for each in HANDLED_SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        super().handle_exit(sig, frame)
+
+    async def main_loop(self) -> None:
+        """Until the service is to end, and through its departure: everything is still answered here."""
+        await super().main_loop()
+        self.server_state.default_headers = [(b"connection", b"close")]  # of every answer begun from now on
+        if self._departure is None:
+            return
+        try:
+            await self._departure.announce()
+        except Exception:
+            log.exception("the departure was not announced", extra={"action": "departure-failed"})
+        await asyncio.sleep(self._departure.delay_ms / 1000)
+
+
+def run(
+    app: App, listener: socket.socket, departure: Departure | None = None, guard: ConnectionGuard | None = None
+) -> None:
+    """Serve until interrupted, and end in good order. Raises UnderstudyError when the application did not start."""
+    raise_file_limit()
+    service = Service(app, departure, guard)
+    service.run(sockets=[listener])
+    if not service.started:
+        where = "{}:{}".format(*listener.getsockname()[:2]) if listener.fileno() >= 0 else ""
+        raise UnderstudyError("the service did not start", where=where, fix="The log above says why")
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that has its port and does not listen yet: nobody connects to what may still be refused."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise cannot_listen(error, host, port) from None
+    return bound
+
+
+def cannot_listen(error: OSError, host: str, port: int) -> UnderstudyError:
+    if error.errno == errno.EADDRINUSE:
+        return UnderstudyError(
+            "the port is in use", where=f"{host}:{port}", fix="Stop what listens there, or give another with --port"
+        )
+    return UnderstudyError(
+        f"cannot listen: {error.strerror or error}", where=f"{host}:{port}", fix="Check --host and --port"
+    )

@@ -1,0 +1,45 @@
+"""The settings of every service that answers over HTTP: how much its connections may take."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from understudy_shared.http.connection_guard import ConnectionGuard, file_limit
+from understudy_shared.http.connection_limits import ConnectionLimits, connections_allowed
+from understudy_shared.http.memory_use import default_limit_bytes
+from understudy_shared.service_settings import Bytes, ServiceSettings
+
+
+class HttpServiceSettings(ServiceSettings):
+    """What nodes and routers have in common."""
+
+    max_connections: int = Field(10_000, ge=1)
+    """Open at once; fewer where the process may not open twice as many files. Envoy's advice for the edge is 50,000."""
+
+    memory_limit_bytes: Bytes | None = None
+    """At 95 % idle connections are closed, at 98 % requests refused. By default the control group's limit, or 80 % of
+    the machine's memory; 0 is no limit."""
+
+    header_timeout_ms: int = Field(10_000, ge=100, le=600_000)
+    """Longest time from the first byte of a request to the last of its headers; Envoy's advice for the edge."""
+
+    body_timeout_ms: int = Field(30_000, ge=100, le=600_000)
+    """Longest time without a byte of a body that is not whole; and 500 bytes a second are the least beyond it."""
+
+    unread_timeout_ms: int = Field(30_000, ge=100, le=600_000)
+    """Longest time in which a peer reads nothing of an answer that waits for it."""
+
+    def connection_guard(self) -> ConnectionGuard:
+        """What watches over the service's connections."""
+        wanted, reserved = connections_allowed(self.max_connections, file_limit())
+        limit_bytes = default_limit_bytes() if self.memory_limit_bytes is None else self.memory_limit_bytes
+        return ConnectionGuard(
+            ConnectionLimits(
+                max_connections=wanted,
+                reserved_connections=reserved,
+                memory_limit_bytes=limit_bytes,
+                header_timeout_ms=self.header_timeout_ms,
+                body_timeout_ms=self.body_timeout_ms,
+                unread_timeout_ms=self.unread_timeout_ms,
+            )
+        )

@@ -1,0 +1,207 @@
+"""What Spark's own state reader says is in a checkpoint, in this project's values: the oracle of the decoders.
+
+Dates are days and timestamps microseconds since the epoch (Python's own types do not reach as far as Spark's), structs
+are tuples, arrays lists, maps lists of pairs, binary is bytes. Columns are taken by position, because Spark gives the
+same name to several columns of a buffer. All versions of an operator are read by one Spark job.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+from tests.support.spark.queries import settings
+
+Value = object
+"""None, bool, int, float, str, bytes, Decimal, or a tuple or list of values."""
+
+
+@dataclass(frozen=True, slots=True)
+class OracleRow:
+    """One key of a store with its value, as Spark reads them."""
+
+    partition: int
+    key: tuple[Value, ...]
+    value: tuple[Value, ...]
+
+
+def read_state(
+    spark: SparkSession, checkpoint: Path, operator_id: int, batch_id: int, store_name: str = "default"
+) -> list[OracleRow]:
+    """Every row of a store as `batch_id` left it."""
+    return read_versions(spark, checkpoint, operator_id, [batch_id], store_name)[batch_id]
+
+
+def read_versions(
+    spark: SparkSession, checkpoint: Path, operator_id: int, batch_ids: Sequence[int], store_name: str = "default"
+) -> dict[int, list[OracleRow]]:
+    """Every row of a store as each of `batch_ids` left it, by one Spark job."""
+    with settings(spark, _reader_conf(checkpoint)):
+        return _read_versions(spark, checkpoint, operator_id, batch_ids, store_name)
+
+
+def read_operators(
+    spark: SparkSession, checkpoint: Path, operator_ids: Iterable[int], batch_ids: Sequence[int]
+) -> dict[int, dict[int, list[OracleRow]]]:
+    """The default stores of several operators as each of `batch_ids` left them: `{operator: {batch: rows}}`."""
+    wanted = tuple(operator_ids)
+    with settings(spark, _reader_conf(checkpoint)), ThreadPoolExecutor(max_workers=2) as pool:
+        found = pool.map(lambda operator: _read_versions(spark, checkpoint, operator, batch_ids, "default"), wanted)
+        return dict(zip(wanted, found, strict=True))
+
+
+def operator_ids(checkpoint: Path) -> tuple[int, ...]:
+    """The operators that have state in a checkpoint."""
+    return tuple(sorted(int(entry.name) for entry in (checkpoint / "state").iterdir() if entry.name.isdigit()))
+
+
+def key_names(spark: SparkSession, checkpoint: Path, operator_id: int) -> tuple[str, ...]:
+    """Names of the key columns of an operator's default store."""
+    return tuple(row_types(spark, checkpoint, operator_id)[0].fieldNames())
+
+
+def row_types(spark: SparkSession, checkpoint: Path, operator_id: int) -> tuple[StructType, StructType]:
+    """The types of key and value in an operator's default store, with Spark's names."""
+    with settings(spark, _reader_conf(checkpoint)):
+        schema = _load(spark, checkpoint, operator_id, None, "default").schema
+    key_type, value_type = schema["key"].dataType, schema["value"].dataType
+    assert isinstance(key_type, StructType)
+    assert isinstance(value_type, StructType)
+    return key_type, value_type
+
+
+def canonical(value: Value) -> object:
+    """A hashable form that is equal for the same value only: type by type, NaN like NaN, 0.0 unlike -0.0."""
+    match value:
+        case float():
+            return "float", b"NaN" if math.isnan(value) else struct.pack(">d", value)
+        case Decimal():
+            return "decimal", value.as_tuple()
+        case tuple() | list():
+            return type(value).__name__, *map(canonical, value)
+        case _:
+            return type(value).__name__, value
+
+
+def same_value(left: Value, right: Value) -> bool:
+    """Whether two values are the same, and of the same type all the way down."""
+    return canonical(left) == canonical(right)
+
+
+def canonical_rows(rows: Iterable[OracleRow]) -> dict[tuple[int, object], object]:
+    """`{(partition, key): value}` in canonical form: compares two stores whatever their order."""
+    listed = list(rows)
+    found = {(row.partition, canonical(row.key)): canonical(row.value) for row in listed}
+    assert len(found) == len(listed), "a key stands twice in one partition"
+    return found
+
+
+def _reader_conf(checkpoint: Path) -> dict[str, str | None]:
+    """The reader wants to be told the checkpoint's format; the commit log knows it."""
+    commits = [entry for entry in (checkpoint / "commits").iterdir() if entry.name.isdigit()]
+    newest = max(commits, key=lambda entry: int(entry.name))
+    version = "2" if "stateUniqueIds" in newest.read_text() else "1"
+    return {"spark.sql.streaming.stateStore.checkpointFormatVersion": version}
+
+
+def _read_versions(
+    spark: SparkSession, checkpoint: Path, operator_id: int, batch_ids: Sequence[int], store_name: str
+) -> dict[int, list[OracleRow]]:
+    frames = [
+        _load(spark, checkpoint, operator_id, batch_id, store_name).select(
+            F.lit(batch_id).alias("batch"), "partition_id", "key", "value"
+        )
+        for batch_id in batch_ids
+    ]
+    found: dict[int, list[OracleRow]] = {batch_id: [] for batch_id in batch_ids}
+    for batch, partition, key, value in _exact(reduce(DataFrame.unionAll, frames)).collect():
+        found[batch].append(OracleRow(partition, _struct(key), _struct(value)))
+    return found
+
+
+def _load(spark: SparkSession, checkpoint: Path, operator_id: int, batch_id: int | None, store_name: str) -> DataFrame:
+    reader = spark.read.format("statestore").option("operatorId", operator_id).option("storeName", store_name)
+    if batch_id is not None:
+        reader = reader.option("batchId", batch_id)
+    return reader.load(str(checkpoint))
+
+
+def _exact(frame: DataFrame) -> DataFrame:
+    key, value = (_numbered(frame.schema[name].dataType) for name in ("key", "value"))
+    return frame.select(
+        "batch",
+        "partition_id",
+        _without_times(F.col("key").cast(key), key).alias("key"),
+        _without_times(F.col("value").cast(value), value).alias("value"),
+    )
+
+
+def _numbered(data_type: DataType) -> DataType:
+    """The type with the fields of every struct named by position."""
+    match data_type:
+        case StructType():
+            fields = enumerate(data_type.fields)
+            return StructType([StructField(f"c{n}", _numbered(field.dataType), field.nullable) for n, field in fields])
+        case ArrayType():
+            return ArrayType(_numbered(data_type.elementType), data_type.containsNull)
+        case MapType():
+            key_type, value_type = _numbered(data_type.keyType), _numbered(data_type.valueType)
+            return MapType(key_type, value_type, data_type.valueContainsNull)
+        case _:
+            return data_type
+
+
+def _without_times(column: Column, data_type: DataType) -> Column:
+    """The column with dates and timestamps as numbers, and maps as arrays of pairs, at any depth."""
+    match data_type:
+        case TimestampType() | TimestampNTZType():
+            return F.unix_micros(column.cast("timestamp"))
+        case DateType():
+            return F.unix_date(column)
+        case StructType() if data_type.fields:
+            parts = [_without_times(column[f.name], f.dataType).alias(f.name) for f in data_type.fields]
+            return F.when(column.isNotNull(), F.struct(*parts))
+        case ArrayType():
+            element_type = data_type.elementType
+            return F.transform(column, lambda item: _without_times(item, element_type))
+        case MapType():
+            pair = StructType([StructField("key", data_type.keyType), StructField("value", data_type.valueType)])
+            return F.transform(F.map_entries(column), lambda item: _without_times(item, pair))
+        case _:
+            return column
+
+
+def _struct(value: object) -> tuple[Value, ...]:
+    converted = _python(value)
+    assert isinstance(converted, tuple)
+    return converted
+
+
+def _python(value: object) -> Value:
+    match value:
+        case tuple():  # a Row is a tuple
+            return tuple(_python(item) for item in value)
+        case list():
+            return [_python(item) for item in value]
+        case bytearray():
+            return bytes(value)
+        case _:
+            return value

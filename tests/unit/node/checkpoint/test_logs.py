@@ -1,0 +1,103 @@
+"""The commit log, the offset log and the query id, as Spark writes them and as they break."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.checkpoint import bytes as spark
+
+from understudy_node.checkpoint.logs import batch_ids, parse_commit, parse_offsets, parse_query_id
+from understudy_shared.errors import CorruptFileError, UnsupportedError
+
+IDS = {"0": [["a", "b"], ["c", "d"]], "1": [["e"]]}
+
+
+def test_the_query_id_is_read() -> None:
+    assert parse_query_id(b'{"id":"5611247e"}\n') == "5611247e"
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"id":7}', b'{"id":""}', b'{"id":"5611', b"[]", b"\xff"])
+def test_metadata_without_an_id_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptFileError, match="metadata"):
+        parse_query_id(data)
+
+
+def test_a_v1_commit_has_no_unique_ids() -> None:
+    commit = parse_commit(spark.commit(42), 3)
+    assert (commit.batch_id, commit.version_tag, commit.next_watermark_ms, commit.unique_ids) == (3, "v1", 42, None)
+
+
+@pytest.mark.parametrize("tag", ["v2", "v3"])
+def test_unique_ids_are_by_operator_partition_and_store(tag: str) -> None:
+    commit = parse_commit(spark.commit(42, IDS, tag=tag), 3)
+    assert commit.version_tag == tag
+    assert commit.unique_ids is not None
+    assert commit.unique_ids[0][1][0] == "c"
+    assert commit.unique_ids[1] == (("e",),)
+
+
+@given(cut=st.integers(0, len(spark.commit(42, IDS)) - 1))
+def test_no_prefix_of_a_commit_is_accepted(cut: int) -> None:
+    with pytest.raises(CorruptFileError, match="commits/3"):
+        parse_commit(spark.commit(42, IDS)[:cut], 3)
+
+
+def test_a_newer_commit_version_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match="v4") as refusal:
+        parse_commit(spark.commit(0, tag="v4"), 3)
+    assert "v1, v2, v3" in refusal.value.fix
+
+
+@pytest.mark.parametrize("data", [b'v1\n{"nextBatchWatermarkMs":true}', b"v1\n[]", b"v1\n{}", b"7\n{}", b"v1\n\xff"])
+def test_a_damaged_commit_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptFileError, match="commits/3"):
+        parse_commit(data, 3)
+
+
+def test_offsets_tell_how_the_batch_wrote_its_state() -> None:
+    entry = parse_offsets(
+        spark.offsets(
+            partitions=7,
+            conf={
+                "spark.sql.streaming.stateStore.compression.codec": "org.apache.spark.io.ZStdCompressionCodec",
+                "spark.sql.streaming.stateStore.rowChecksum.enabled": "true",
+                "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": "2",
+            },
+        ),
+        9,
+    )
+    assert (entry.batch_id, entry.watermark_ms, entry.timestamp_ms) == (9, 5, 1_700_000_000_000)
+    properties = entry.properties
+    assert (properties.provider, properties.codec, properties.encoding_format) == ("rocksdb", "zstd", "unsaferow")
+    assert (properties.row_checksum, properties.merge_operator_version, properties.shuffle_partitions) == (True, 2, 7)
+
+
+def test_settings_that_older_sparks_did_not_record_have_their_old_values() -> None:
+    properties = parse_offsets(spark.offsets(provider=spark.HDFS), 0).properties
+    assert properties.provider == "hdfs"
+    assert properties.row_checksum is False
+    assert properties.merge_operator_version == 1
+
+
+def test_another_provider_is_refused_by_its_class() -> None:
+    with pytest.raises(UnsupportedError, match=r"com\.example\.MyProvider"):
+        parse_offsets(spark.offsets(provider="com.example.MyProvider"), 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.sql.shuffle.partitions", "0"),
+        ("spark.sql.shuffle.partitions", "two"),
+        ("spark.sql.streaming.stateStore.rowChecksum.enabled", "maybe"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_corruption(key: str, value: str) -> None:
+    with pytest.raises(CorruptFileError, match=key):
+        parse_offsets(spark.offsets(conf={key: value}), 0)
+
+
+def test_only_batches_are_taken_from_a_listing() -> None:
+    names = ["10", "9", "0", ".9.crc", "9.crc", ".9.uuid.tmp", "19.compact", "09", "-1", "metadata", "٣"]
+    assert batch_ids(names) == [0, 9, 10]

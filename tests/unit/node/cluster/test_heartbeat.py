@@ -1,0 +1,54 @@
+"""A heartbeat says how the node is, in a size that does not grow with the tasks in step; unknown stays unknown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.followed_node import followed_node, heartbeat, held, wait_to_hold
+from tests.support.spark.queries import wait_until
+
+from understudy_shared.messages import Heartbeat
+from understudy_shared.words import Role
+
+
+def test_tasks_in_step_are_told_as_one_and_the_others_by_name(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=4).create().add(1)
+    with followed_node(checkpoint.path, tmp_path / "data") as node:
+        wait_to_hold(node, "0_0", "0_1", "0_2", "0_3", version=1)
+        damaged = checkpoint.path / checkpoint.changelog_path(2, 2)
+        checkpoint.write_state(2)
+        damaged.write_bytes(b"cut")
+        checkpoint.commit(2)
+        wait_until(lambda: held(node)["0_2"].error is not None, what="the damage to be met")
+        wait_until(lambda: heartbeat(node).applied.version == 2, what="the others at version 2")
+        told = heartbeat(node)
+        assert (told.applied.version, told.applied.state, told.applied.error) == (2, "RUNNING", None)
+        assert list(told.exceptions) == ["0_2"]
+        assert told.exceptions["0_2"].version == 1
+        assert "changelog" in str(told.exceptions["0_2"].error) or "2.delta" in str(told.exceptions["0_2"].error)
+        assert Heartbeat.decode(told.encode(), application_id="checkpoint", where="here") == told
+
+
+def test_a_heartbeat_names_what_is_held_when_that_is_not_what_was_given(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    with followed_node(checkpoint.path, tmp_path / "data") as node:
+        wait_to_hold(node, "0_0", "0_1", version=1)
+        assert heartbeat(node).held == ["0_0", "0_1"], "nothing was given"
+        node.assign({"0_0": Role.ACTIVE, "0_7": Role.STANDBY})
+        wait_to_hold(node, "0_0", version=1)
+        assert heartbeat(node).held == ["0_0"], "there is no task 0_7"
+        node.assign({"0_0": Role.STANDBY})
+        assert heartbeat(node).held is None
+
+
+def test_an_end_that_is_not_confirmed_has_no_age(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    with followed_node(checkpoint.path, tmp_path / "data") as node:
+        wait_to_hold(node, "0_0", "0_1", version=1)
+        wait_until(lambda: heartbeat(node).end_age_ms is not None, what="the end to be confirmed")
+        told = heartbeat(node)
+        assert (told.end_version, told.partitions, told.lineage) == (1, 2, node.lineage)
+        (checkpoint.path / "metadata").unlink()
+        wait_until(lambda: heartbeat(node).end_age_ms is None, what="the end to be in doubt", limit_s=20)
+        assert heartbeat(node).applied.time_lag_ms is None

@@ -1,0 +1,69 @@
+"""What a node makes of neighbours that say what cannot be, or that there are not."""
+
+from __future__ import annotations
+
+from tests.support.bus.documents import assignment, heartbeat
+
+from understudy_node.cluster.neighbours import Neighbours
+from understudy_shared.bus.gossip import Seen
+from understudy_shared.crowd import MAX_NODES
+from understudy_shared.plausible import FIRST_SIGHT
+
+
+def knowing(term: int = 5, epoch: int = 7) -> Neighbours:
+    """Follows an assignment that names n1, and history l1 up to version 7."""
+    neighbours = Neighbours()
+    neighbours.know(assignment(term=term, epoch=epoch), lineage="l1", end_version=7)
+    return neighbours
+
+
+def ids(seen: list[Seen]) -> set[str]:
+    return {each.heartbeat.node_id for each in seen}
+
+
+def test_an_order_that_cannot_be_is_not_the_highest_and_its_node_lives() -> None:
+    neighbours = knowing()
+    neighbours.heard(heartbeat("n1", term=5, epoch=6), age_ms=0, now_ms=0)
+    neighbours.heard(heartbeat("n2", term=FIRST_SIGHT, epoch=1, end_version=FIRST_SIGHT), age_ms=0, now_ms=0)
+    assert neighbours.highest() == (5, 6)
+    assert ids(neighbours.alive(1)) == {"n1", "n2"}
+    assert max(each.heartbeat.end_version for each in neighbours.alive(1)) == 7
+
+
+def test_what_was_believed_at_first_sight_is_not_the_highest_once_more_is_known() -> None:
+    neighbours = Neighbours()
+    neighbours.heard(heartbeat("n2", term=FIRST_SIGHT, epoch=1), age_ms=0, now_ms=0)
+    assert neighbours.highest() == (FIRST_SIGHT, 1)
+    neighbours.know(assignment(term=5, epoch=7), lineage="l1", end_version=7)
+    assert neighbours.highest() == (0, 0)
+
+
+def test_who_follows_a_forged_assignment_sees_that_all_others_are_far_behind() -> None:
+    neighbours = knowing(FIRST_SIGHT, FIRST_SIGHT)
+    assert not neighbours.is_far_ahead("n1")
+    neighbours.heard(heartbeat("n1", term=FIRST_SIGHT, epoch=FIRST_SIGHT), age_ms=0, now_ms=0)
+    neighbours.heard(heartbeat("n2", term=5, epoch=7), age_ms=0, now_ms=0)
+    assert neighbours.is_far_ahead("n1")
+    assert not knowing().is_far_ahead("n1")
+
+
+def test_strangers_have_bounded_room_and_are_given_nothing_before_they_beat() -> None:
+    neighbours = knowing()
+    for number in range(MAX_NODES + 10):
+        neighbours.heard(heartbeat(f"forged-{number}"), age_ms=0, now_ms=0)
+    neighbours.heard(heartbeat("n1"), age_ms=0, now_ms=0)
+    neighbours.heard(heartbeat("forged-1", sequence=2), age_ms=0, now_ms=1)
+    alive = neighbours.alive(2)
+    assert len(alive) == MAX_NODES
+    assert ids(neighbours.proven(alive, "n1")) == {"n1", "forged-1"}
+    assert ids(neighbours.voters(alive)) == {"n1"}
+
+
+def test_the_keys_are_read_by_the_same_rules() -> None:
+    neighbours = knowing()
+    neighbours.heard(heartbeat("n2"), age_ms=0, now_ms=0)
+    neighbours.heard(heartbeat("n2", sequence=2), age_ms=0, now_ms=0)
+    seen = [Seen(heartbeat(f"forged-{number}"), 0) for number in range(MAX_NODES + 10)]
+    neighbours.read([*seen, Seen(heartbeat("n1"), 0), Seen(heartbeat("n2", sequence=2), 0)], now_ms=1)
+    assert len(neighbours.alive(2)) == MAX_NODES
+    assert "n1" in ids(neighbours.alive(2))

@@ -1,0 +1,317 @@
+"""Who assigns, and when it does not."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.cluster.placement_world import BEAT_MS, LAYOUT, World, beat, turns_until_written
+
+from understudy_node.cluster.placement import LOOK_AGAIN_HEARTBEATS, Layout
+from understudy_shared.bus.base import BusError, Fence
+from understudy_shared.bus.gossip import Gossip, Seen
+from understudy_shared.messages import Applied, Assignment
+
+
+async def test_nodes_that_start_together_share_from_the_beginning() -> None:
+    world = World()
+    placement = world.placement()
+    assert await world.turn(placement, [beat("a")]) is None
+    world.clock.advance(BEAT_MS)
+    written = await world.turn(placement, [beat("a"), beat("b")])
+    assert written is not None
+    assert written.order == (1, 1)
+    assert {each.active for each in written.tasks.values()} == {"a", "b"}
+    assert await world.gossip.assignment() == written
+
+
+@pytest.mark.parametrize("other", [beat("b", state="starting", lineage=None), beat("b", state="starting")])
+async def test_a_node_that_is_starting_is_waited_for_but_not_for_ever(other: Seen) -> None:
+    world = World()
+    placement = world.placement()
+    for _ in range(3):
+        assert await world.turn(placement, [beat("a"), other]) is None
+        world.clock.advance(BEAT_MS)
+    written = await world.turn(placement, [beat("a"), other])
+    assert written is not None
+    assert set(written.members) == {"a"}
+
+
+async def test_nothing_new_is_written_when_nothing_changed() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    in_step = [beat("a", at=first.order), beat("b", at=first.order)]
+    assert await world.turn(placement, in_step) is None
+    assert await world.gossip.assignment() == first
+
+
+@pytest.mark.parametrize("state", ["starting", "failed"])
+async def test_a_node_that_does_not_serve_gets_nothing(state: str) -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    written = await world.turn(placement, [beat("a", at=first.order), beat("b", state=state)])
+    assert written is not None
+    assert all(task.holders == ["a"] for task in written.tasks.values())
+
+
+async def test_a_node_that_follows_another_checkpoint_gets_nothing() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    written = await world.turn(placement, [beat("a", at=first.order), beat("b", lineage="other")])
+    assert written is not None
+    assert set(written.members) == {"a"}
+
+
+async def test_a_dead_active_is_replaced_by_its_standby_at_once() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    written = await world.turn(placement, [beat("a", at=first.order)])
+    assert written is not None
+    assert written.order == (1, 2)
+    assert all(task.active == "a" and not task.standbys for task in written.tasks.values())
+
+
+async def test_a_node_that_comes_back_is_warm_up_until_its_heartbeat_says_that_it_is_caught_up() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a")])
+    joined = await world.turn(placement, [beat("a", at=first.order), beat("b", version=None)])
+    assert joined is not None
+    assert all(task.warmups == ["b"] for task in joined.tasks.values())
+    late = beat("b", at=joined.order, exceptions={"0_1": Applied(version=5, state="RESTORING")})
+    written = await world.turn(placement, [beat("a", at=joined.order), late])
+    assert written is not None
+    assert (written.tasks["0_0"].warmups, written.tasks["0_1"].warmups) == ([], ["b"])
+
+
+async def test_a_heartbeat_is_read_by_the_assignment_that_its_node_follows() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a")])
+    joined = await world.turn(placement, [beat("a", at=first.order), beat("b", version=None)])
+    assert joined is not None
+    # b has not heard of it: what it holds and how far that is, it tells of the assignment before
+    assert await world.turn(placement, [beat("a", at=joined.order), beat("b", at=first.order)]) is None
+    assert await world.turn(placement, [beat("a", at=joined.order), beat("b", at=joined.order, held=[])]) is None
+
+
+async def test_replicas_of_another_layout_are_not_caught_up_but_their_nodes_get_tasks() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    wider: Layout = ("l1", 3, ["0_0", "0_1", "0_2"])
+    nodes = [beat("a", at=first.order), beat("b", at=first.order)]
+    written = await world.turn(placement, nodes, layout=wider)
+    assert written is not None
+    assert written.partitions == 3
+    assert [written.tasks[key] for key in LAYOUT[2]] == [first.tasks[key] for key in LAYOUT[2]]
+    assert len(written.tasks["0_2"].holders) == 2
+
+
+async def test_a_layout_that_only_one_node_serves_already_is_led_by_that_node() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    nodes = [beat("a", at=first.order, partitions=3), beat("b", at=first.order)]
+    written = await world.turn(placement, nodes, layout=("l1", 3, ["0_0", "0_1", "0_2"]))
+    assert written is not None
+    assert [written.tasks[key].active for key in LAYOUT[2]] == ["a", "a"]
+
+
+async def test_draining_is_told_and_moves_the_roles_away() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    written = await world.turn(placement, [beat("a", at=first.order), beat("b", at=first.order, state="draining")])
+    assert written is not None
+    assert written.draining == ["b"]
+    assert all(task.holders == ["a"] for task in written.tasks.values())
+
+
+async def test_only_one_assigns_and_another_takes_over_within_three_heartbeats() -> None:
+    world = World()
+    holder, other = world.placement("a"), world.placement("b")
+    first = await world.first(holder, [beat("a"), beat("b")])
+    world.known["b"] = first
+    alone = [beat("b", at=first.order)]
+    turns = 0
+    while await world.turn(other, alone, node="b") is None:
+        world.clock.advance(BEAT_MS)
+        turns += 1
+        assert turns <= 3
+    written = await world.gossip.assignment()
+    assert written is not None
+    assert written.order == (2, 2)
+    assert all(task.holders == ["b"] for task in written.tasks.values())
+
+
+async def test_a_holder_that_slept_does_not_overwrite() -> None:
+    world = World()
+    slept, other = world.placement("a"), world.placement("b")
+    first = await world.first(slept, [beat("a"), beat("b")])
+    stale = slept.fence
+    assert stale is not None
+    world.clock.advance(3 * BEAT_MS)
+    world.known["b"] = first
+    later = await world.turn(other, [beat("b", at=first.order)], node="b")
+    assert later is not None
+    assert await world.turn(slept, [beat("a", at=first.order)]) is None
+    assert slept.fence is None
+    mine = first.model_copy(update={"epoch": 99})
+    assert not await world.gossip.write_assignment(mine, stale)
+    assert await world.gossip.assignment() == later
+
+
+async def test_the_lease_is_given_back_on_leaving() -> None:
+    world = World()
+    placement, other = world.placement("a"), world.placement("b")
+    first = await world.first(placement, [beat("a"), beat("b")])
+    await placement.give_up()
+    world.known["b"] = first
+    assert await world.turn(other, [beat("b", at=first.order)], node="b") is not None
+
+
+async def test_a_node_without_a_layout_leaves_the_lease_to_others() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    assert await world.turn(placement, [beat("a", at=first.order)], layout=None) is None
+    assert await world.gossip.lease_holder() is None
+
+
+async def test_a_new_term_alone_is_no_reason_to_write() -> None:
+    world = World()
+    first = await world.first(world.placement("a"), [beat("a"), beat("b")])
+    world.clock.advance(3 * BEAT_MS)
+    world.known["b"] = first
+    other = world.placement("b")
+    assert await world.turn(other, [beat("a", at=first.order), beat("b", at=first.order)], node="b") is None
+    assert other.fence is not None
+    assert await world.gossip.assignment() == first
+
+
+async def test_a_bus_that_came_back_empty_gets_the_known_assignment_after_one_expiry_and_no_epoch_goes_back() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    world.lose_all()
+    placement.bus_came_back()
+    for _ in range(3):
+        assert await world.turn(placement, [beat("a", at=first.order)]) is None
+        world.clock.advance(BEAT_MS)
+    written = await world.turn(placement, [beat("a", at=first.order), beat("b", at=first.order)])
+    assert written is not None
+    assert written.order == (2, 2)
+    assert written.tasks == first.tasks
+
+
+async def test_a_node_that_does_not_know_what_others_follow_leaves_the_lease_to_them() -> None:
+    world = World()
+    first = await world.first(world.placement("a"), [beat("a"), beat("b")])
+    world.lose_all()
+    nodes = [beat("b", at=first.order), beat("c")]
+    stranger, other = world.placement("c"), world.placement("b")
+    assert await world.turn(stranger, nodes, node="c") is None
+    assert stranger.fence is None
+    world.known["b"] = first
+    written = await world.turn(other, nodes, node="b")
+    assert written is not None
+    assert written.order == (2, 2)
+    assert "b" in {task.active for task in written.tasks.values()}
+
+
+async def test_a_lease_of_a_term_that_others_are_past_is_taken_anew() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    later = first.model_copy(update={"term": 5, "epoch": 9})  # of a Redis that was failed over to this one
+    world.known["a"] = later
+    written = await world.turn(placement, [beat("a", at=later.order), beat("b", at=later.order)])
+    assert written is not None
+    assert written.order == (6, 10)
+
+
+async def test_an_assignment_that_nobody_knows_any_more_is_replaced_by_a_later_one() -> None:
+    world = World()
+    placement = world.placement()
+    nodes = [beat("a", at=(4, 7)), beat("b", at=(4, 7))]
+    for _ in range(3):
+        assert await world.turn(placement, nodes) is None
+        world.clock.advance(BEAT_MS)
+    assert await world.turn(placement, nodes) is None  # and now nodes that start together are waited for
+    world.clock.advance(BEAT_MS)
+    written = await world.turn(placement, nodes)
+    assert written is not None
+    assert written.order == (5, 8)
+
+
+class Failing(Gossip):
+    """Loses the answer of one write."""
+
+    lost = False
+
+    async def write_assignment(self, assignment: Assignment, fence: Fence) -> bool:
+        """Write, and fail once all the same."""
+        done = await super().write_assignment(assignment, fence)
+        if not self.lost:
+            self.lost = True
+            raise BusError("the answer was lost", where="in this process")
+        return done
+
+
+async def test_a_write_whose_answer_was_lost_is_read_again() -> None:
+    world = World()
+    placement = world.placement(gossip=Failing(world.bus, "flights"))
+    nodes = [beat("a"), beat("b")]
+    assert await world.turn(placement, nodes) is None
+    world.clock.advance(BEAT_MS)
+    with pytest.raises(BusError):
+        await world.turn(placement, nodes)
+    assert await world.turn(placement, nodes) is None
+    stored = await world.gossip.assignment()
+    assert stored is not None
+    assert stored.order == (1, 1)
+    written = await world.turn(placement, [beat("a", at=stored.order)])
+    assert written is not None
+    assert written.order == (1, 2)
+
+
+# What becomes of the key
+
+
+@pytest.mark.parametrize("rubbish", [b"by hand", None])
+async def test_an_assignment_that_was_deleted_or_damaged_is_written_again_though_nothing_changed(
+    rubbish: bytes | None,
+) -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    key = world.gossip.names.assignment
+    if rubbish is None:
+        world.bus._values.pop(key)
+    else:
+        await world.bus.put(key, rubbish)
+    began_ms = world.clock.monotonic_ms()
+    nodes = [beat("a", at=first.order), beat("b", at=first.order)]
+    written = await turns_until_written(world, placement, nodes)
+    assert written.tasks == first.tasks
+    assert await world.gossip.assignment() == written
+    assert world.clock.monotonic_ms() - began_ms <= LOOK_AGAIN_HEARTBEATS * BEAT_MS
+
+
+async def test_a_turn_that_was_held_up_on_its_way_assigns_nothing() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    world.clock.advance(BEAT_MS)
+    late = await placement.turn(
+        nodes=[beat("a", at=first.order)],
+        layout=LAYOUT,
+        highest=first.order,
+        known=first,
+        began_ms=world.clock.monotonic_ms() - BEAT_MS,
+    )
+    assert late is None
+    assert await world.turn(placement, [beat("a", at=first.order)]) is not None

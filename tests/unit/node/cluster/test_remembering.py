@@ -1,0 +1,161 @@
+"""What a node that starts without the bus goes by: its own disk, and whom it can ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from tests.support.bus.documents import APPLICATION, assignment, eventually
+from tests.support.cluster.fake_node import FakeNode, fake_nodes
+from tests.support.cluster.fake_node import status as reply
+
+from understudy_node.cluster.remembering import Remembering
+from understudy_node.cluster.serve import main
+from understudy_node.node import Node
+from understudy_shared.errors import SettingsError
+from understudy_shared.messages import Assignment, Endpoint
+from understudy_shared.remembered import Remembered
+from understudy_shared.words import HostInfo
+
+OWN = HostInfo("127.0.0.1", 9)
+
+
+@dataclass
+class World:
+    """One node's memory, with everything that it was told to take."""
+
+    memory: Remembering
+    taken: list[Assignment] = field(default_factory=list)
+
+    async def wait_to_take(self, *orders: tuple[int, int]) -> None:
+        async def took() -> bool:
+            return [each.order for each in self.taken] == list(orders)
+
+        await eventually(took, what=f"{orders}, not {self.taken}")
+
+
+@asynccontextmanager
+async def remembering(
+    folder: Path | None, seeds: Sequence[FakeNode | HostInfo] = (), *, lineage: str = "l1"
+) -> AsyncIterator[World]:
+    """A node of that lineage that remembers in `folder`, running."""
+    taken: list[Assignment] = []
+    memory = Remembering(
+        cast(Node, SimpleNamespace(host=OWN, lineage=lineage)),
+        APPLICATION,
+        remembered=None if folder is None else Remembered(folder, APPLICATION),
+        seeds=[each if isinstance(each, HostInfo) else HostInfo("127.0.0.1", each.port) for each in seeds],
+        heartbeat_ms=10,
+        take=taken.append,
+    )
+    going = [asyncio.ensure_future(memory.keep()), asyncio.ensure_future(memory.go_on_without_the_bus())]
+    try:
+        yield World(memory, taken)
+        assert not any(task.done() for task in going)
+    finally:
+        for task in going:
+            task.cancel()
+        await asyncio.wait(going)
+        await memory.close()
+
+
+def tells(node: FakeNode, told: Assignment) -> None:
+    node.documents["/internal/v1/assignment"] = told.encode()
+
+
+def first(epoch: int, **fields: object) -> Assignment:
+    return assignment(term=1, epoch=epoch).model_copy(update=fields)
+
+
+async def test_what_was_noted_is_taken_at_the_next_start_without_the_bus(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as world:
+        world.memory.note(first(1))
+        world.memory.note(first(2))
+    async with remembering(tmp_path) as again:
+        assert again.taken == []
+        again.memory.bus_is_away()
+        await again.wait_to_take((1, 2))
+
+
+async def test_when_the_bus_is_there_what_is_remembered_comes_after_its_word_and_nobody_is_asked(
+    tmp_path: Path,
+) -> None:
+    Remembered(tmp_path, APPLICATION).save(first(2))
+    async with fake_nodes(reply(500, b"")) as (seed,), remembering(tmp_path, [seed]) as world:
+        await world.memory.bus_is_there()
+        assert world.taken == [first(2)]
+        world.memory.bus_is_away()  # later in its life: it goes on with what it has
+        await world.memory.bus_is_there()
+        assert world.taken == [first(2)]
+        assert seed.requests == []
+
+
+async def test_without_anything_remembered_seeds_are_asked_until_one_tells(tmp_path: Path) -> None:
+    async with (
+        fake_nodes(reply(500, b""), reply(500, b"")) as (deaf, seed),
+        remembering(tmp_path, [HostInfo("127.0.0.1", 1), deaf, seed]) as world,
+    ):
+        world.memory.bus_is_away()
+
+        async def asked_often() -> bool:
+            return len(seed.requests) >= 3
+
+        await eventually(asked_often, what="a third question")
+        tells(seed, first(4))
+        await world.wait_to_take((1, 4))
+        asked = len(deaf.requests)
+        world.memory.bus_is_away()
+        await world.memory.bus_is_there()
+        assert len(deaf.requests) == asked, "one that told is enough"
+
+
+async def test_the_nodes_of_what_is_remembered_may_know_of_a_later_one(tmp_path: Path) -> None:
+    async with fake_nodes(reply(500, b"")) as (other,):
+        members = {"n1": Endpoint(host=OWN.host, port=OWN.port), "n2": Endpoint(host="127.0.0.1", port=other.port)}
+        Remembered(tmp_path, APPLICATION).save(first(2, members=members))
+        tells(other, first(3))
+        async with remembering(tmp_path) as world:
+            world.memory.bus_is_away()
+            await world.wait_to_take((1, 2), (1, 3))
+
+
+async def test_an_assignment_of_another_history_is_left_alone_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Remembered(tmp_path, APPLICATION).save(first(2))
+    with caplog.at_level(logging.WARNING):
+        async with (
+            fake_nodes(reply(500, b"")) as (seed,),
+            remembering(tmp_path, [seed], lineage="l2") as world,
+        ):
+            tells(seed, first(3))
+            world.memory.bus_is_away()
+
+            async def asked_often() -> bool:
+                return len(seed.requests) >= 3
+
+            await eventually(asked_often, what="a third question")
+            assert world.taken == []
+            tells(seed, first(4, lineage="l2"))
+            await world.wait_to_take((1, 4))
+    assert caplog.text.count("is of lineage l1; the checkpoint's is l2") == 1
+
+
+async def test_without_a_place_only_seeds_are_asked() -> None:
+    async with fake_nodes(reply(500, b"")) as (seed,), remembering(None, [seed]) as world:
+        tells(seed, first(1))
+        world.memory.note(first(9))
+        world.memory.bus_is_away()
+        await world.wait_to_take((1, 1))
+
+
+def test_a_node_with_a_seed_that_is_none_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="'n1:' is no seed"):
+        main({"checkpoint": str(tmp_path), "redis": "redis://unused", "port": 0, "seed": "n1:"})

@@ -1,0 +1,170 @@
+"""The arena: the records of a snapshot under an index, refused unless whole, and the same again after a restart."""
+
+from __future__ import annotations
+
+import gc
+import struct
+from pathlib import Path
+
+import mmh3
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.checkpoint.engine_stores import hdfs_snapshot
+
+from understudy_node.engine import arena_base, arena_build, arena_format
+from understudy_node.engine.arena_base import ArenaBase
+from understudy_node.engine.arena_build import build_arena, key_hashes
+from understudy_node.engine.arena_order import sorted_offsets
+from understudy_shared.errors import CorruptFileError
+
+# Long equal beginnings, zeros and every length around a word's end are what the ordering could get wrong.
+KEYS = st.lists(st.sampled_from([b"", b"\0", b"\1", b"\xff", bytes(8), b"12345678"]), max_size=5).map(b"".join)
+RECORDS = st.dictionaries(KEYS, st.binary(max_size=9), max_size=60)
+
+
+def _offsets(snapshot: bytes, count: int) -> list[int]:
+    found, at = [], 0
+    for _ in range(count):
+        found.append(at)
+        (key_bytes,) = struct.unpack_from(">i", snapshot, at)
+        (value_bytes,) = struct.unpack_from(">i", snapshot, at + 4 + key_bytes)
+        at += 8 + key_bytes + value_bytes
+    return found
+
+
+@given(RECORDS)
+def test_keys_are_ordered_as_bytes_whatever_their_lengths(records: dict[bytes, bytes]) -> None:
+    snapshot = hdfs_snapshot(records)
+    offsets = np.array(_offsets(snapshot, len(records)), np.uint32)
+    ordered = sorted_offsets(np.frombuffer(snapshot, np.uint8), offsets)
+    by_offset = dict(zip(offsets.tolist(), records, strict=True))
+    assert [by_offset[offset] for offset in ordered.tolist()] == sorted(records)
+
+
+@given(RECORDS, st.integers(0, 2**32 - 1))
+def test_the_vectorised_hash_is_the_one_that_lookups_use(records: dict[bytes, bytes], seed: int) -> None:
+    snapshot = hdfs_snapshot(records)
+    offsets = np.array(_offsets(snapshot, len(records)), np.int64)
+    hashes = key_hashes(np.frombuffer(snapshot, np.uint8), offsets, seed)
+    assert hashes.tolist() == [mmh3.hash(key, seed, signed=False) for key in records]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 90)), max_size=8))
+def test_runs_of_equal_and_of_mixed_sizes_are_all_found(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[int, int, int]]
+) -> None:
+    records = {
+        struct.pack(">ii", run, number) + bytes(8 * key_words): bytes(8 * value_words)
+        for run, (key_words, value_words, count) in enumerate(runs)
+        for number in range(count)
+    }
+    base = ArenaBase.build(tmp_path_factory.mktemp("arena"), [hdfs_snapshot(records)])
+    assert base.count() == len(records)
+    assert {key: base.get(key) for key in records} == records
+
+
+def test_building_takes_bounded_steps_and_the_arena_opens_only_after_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena_build, "_BLOCK_RECORDS", 100)
+    records = {b"%05d" % number: b"value" for number in range(1_000)}
+    snapshot = hdfs_snapshot(records)
+    steps = []
+    for indexed in build_arena(tmp_path, [snapshot[:5_000], snapshot[5_000:]]):
+        steps.append(indexed)
+        if len(steps) < 13:
+            with pytest.raises(CorruptFileError, match="not a finished arena"):
+                ArenaBase.open(tmp_path)
+    assert steps == [0, 0, *range(100, 1_001, 100), 1_000]
+    assert dict(ArenaBase.open(tmp_path).scan()) == records
+
+
+def test_a_restart_maps_the_same_arena_again(tmp_path: Path) -> None:
+    built = ArenaBase.build(tmp_path, [hdfs_snapshot({b"a": b"1", b"b": b""})])
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    again = ArenaBase.open(tmp_path)
+    assert (again.get(b"a"), again.get(b"b"), again.get(b"c")) == (b"1", b"", None)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    built.close()
+    assert again.get(b"a") == b"1"
+    again.close()
+
+
+def test_an_arena_of_an_earlier_boot_is_refused_because_nothing_was_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ArenaBase.build(tmp_path, [hdfs_snapshot({b"a": b"1"})])
+    monkeypatch.setattr(arena_base, "boot_id", lambda: b"another boot".ljust(36, b"\0"))
+    with pytest.raises(CorruptFileError, match="from before the last boot"):
+        ArenaBase.open(tmp_path)
+
+
+def test_building_again_over_a_finished_arena_first_takes_its_index_away(tmp_path: Path) -> None:
+    ArenaBase.build(tmp_path, [hdfs_snapshot({b"a": b"1"})])
+    steps = build_arena(tmp_path, [hdfs_snapshot({b"a": b"2"})])
+    next(steps)
+    assert not arena_format.index_path(tmp_path).exists()
+    assert list(steps)[-1] == 1
+    assert ArenaBase.open(tmp_path).get(b"a") == b"2"
+
+
+SNAPSHOT = hdfs_snapshot({b"key-%d" % number: b"value" for number in range(100)})
+
+
+@pytest.mark.parametrize("kept", [0, 3, 4, 10, 18, 19 * 10, len(SNAPSHOT) - 20, len(SNAPSHOT) - 5, len(SNAPSHOT) - 1])
+def test_a_truncated_snapshot_is_refused_and_names_the_byte(tmp_path: Path, kept: int) -> None:
+    with pytest.raises(CorruptFileError, match=r"record at byte \d+, without its end mark"):
+        ArenaBase.build(tmp_path, [SNAPSHOT[:kept]])
+    assert not arena_format.index_path(tmp_path).exists()
+
+
+@pytest.mark.parametrize(
+    "record", [struct.pack(">i1si", 1, b"k", -1), struct.pack(">i", -2), struct.pack(">i1si", 1, b"k", -7)]
+)
+@pytest.mark.parametrize("before", [0, 3, 50])
+def test_a_record_that_no_snapshot_can_hold_is_refused_and_names_the_byte(
+    tmp_path: Path, record: bytes, before: int
+) -> None:
+    sound = hdfs_snapshot({b"%04d" % number: b"value" for number in range(before)})[:-4]
+    with pytest.raises(CorruptFileError, match=f"at byte {len(sound)}"):
+        ArenaBase.build(tmp_path, [sound + record + bytes(40)])
+
+
+def test_bytes_after_the_end_mark_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorruptFileError, match=f"end mark at byte {len(SNAPSHOT) - 4}"):
+        ArenaBase.build(tmp_path, [SNAPSHOT + b"more"])
+
+
+@pytest.mark.parametrize("name", ["arena.records", "arena.index"])
+def test_an_arena_whose_files_do_not_fit_is_refused(tmp_path: Path, name: str) -> None:
+    ArenaBase.build(tmp_path, [SNAPSHOT])
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptFileError, match="do not fit"):
+        ArenaBase.open(tmp_path)
+
+
+def test_memory_is_the_snapshot_and_twelve_bytes_per_key_at_most_until_a_scan_orders_it(tmp_path: Path) -> None:
+    records = {b"%032d" % number: bytes(56) for number in range(4_000)}
+    base = ArenaBase.build(tmp_path, [hdfs_snapshot(records)])
+    assert base.resident_bytes <= 4_000 * (96 + 12) + 200
+    before = base.resident_bytes
+    assert next(base.scan()) == (b"%032d" % 0, bytes(56))
+    assert base.resident_bytes == before + 4 * 4_000
+
+
+def test_the_directory_is_removed_when_the_last_reader_is_gone(tmp_path: Path) -> None:
+    base = ArenaBase.build(tmp_path / "arena", [SNAPSHOT])
+    base.remove_when_unused()
+    scan = base.scan()
+    next(scan)
+    del base
+    gc.collect()
+    assert (tmp_path / "arena").exists()
+    assert sum(1 for _ in scan) == 99
+    del scan
+    gc.collect()
+    assert not (tmp_path / "arena").exists()

@@ -1,0 +1,407 @@
+"""The poller against a checkpoint on disk: whatever Spark and people do to it, a confirmed end was the true one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.support.spark.commits import InterruptedFiles, SparkCommits
+
+from understudy_node.checkpoint.files import FileStat, LocalFiles
+from understudy_node.follow.end import End, Verdict
+from understudy_node.follow.poller import MAX_ADVANCE, Poll, Poller
+from understudy_shared.clock import ManualClock
+from understudy_shared.errors import CheckpointError, CorruptFileError, NotACheckpointError
+
+Action = Callable[[SparkCommits], None]
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> SparkCommits:
+    return SparkCommits(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(monotonic_ms=100.0)
+
+
+def poller_of(query: SparkCommits, clock: ManualClock) -> Poller:
+    return Poller(LocalFiles(query.root), clock)
+
+
+def seen(poll: Poll) -> tuple[int, Verdict, bool]:
+    return poll.end.version, poll.verdict, poll.end.confirmed_ms is not None
+
+
+def test_a_new_poller_knows_the_end_but_has_not_confirmed_it(query: SparkCommits, clock: ManualClock) -> None:
+    query.commit(3)
+    poller = poller_of(query, clock)
+    assert (poller.lineage, poller.end.version, poller.end.confirmed_ms) == ("life-1", 3, None)
+
+
+def test_a_confirmation_is_as_old_as_the_start_of_its_poll(query: SparkCommits, clock: ManualClock) -> None:
+    query.commit(3)
+    files = InterruptedFiles(query.root)
+    poller = Poller(files, clock)
+    files.watch(lambda _: clock.advance(7))
+    poll = poller.poll()
+    assert poll.end.confirmed_ms == 100.0
+    assert poller.end == poll.end
+
+
+def test_commits_are_followed_and_the_last_move_is_remembered(query: SparkCommits, clock: ManualClock) -> None:
+    poller = poller_of(query, clock)
+    assert seen(poller.poll()) == (0, Verdict.SAME, True)
+    clock.advance(50)
+    query.commit(2)
+    poll = poller.poll()
+    assert seen(poll) == (2, Verdict.SAME, True)
+    assert (poll.end.moved_ms, poll.end.confirmed_ms) == (150.0, 150.0)
+    clock.advance(50)
+    assert (poller.poll().end.moved_ms, poller.end.confirmed_ms) == (150.0, 200.0)
+
+
+def test_a_batch_in_progress_is_seen_by_its_offsets(query: SparkCommits, clock: ManualClock) -> None:
+    poller = poller_of(query, clock)
+    assert not poller.poll().batch_in_progress
+    query.begin_batch()
+    assert poller.poll().batch_in_progress
+    query.commit()
+    assert not poller.poll().batch_in_progress
+
+
+@pytest.mark.parametrize("known", [0, 3])
+def test_after_a_pause_longer_than_the_retention_the_history_is_ahead_and_not_at_its_old_end(
+    query: SparkCommits, clock: ManualClock, known: int
+) -> None:
+    query.commit(known)
+    poller = poller_of(query, clock)
+    poller.poll()
+    query.commit(50)
+    query.purge(keep=10)
+    assert seen(poller.poll()) == (known + 50, Verdict.AHEAD, True)
+
+
+def _empty_the_log(query: SparkCommits) -> None:
+    query.rewind(0)
+
+
+def _cut_back_by_one(query: SparkCommits) -> None:
+    query.rewind(query.version - 1)
+
+
+def _cut_back_and_commit_the_same_number(query: SparkCommits) -> None:
+    query.rewind(query.version - 2)
+    query.commit(2)
+
+
+def _cut_back_and_go_past(query: SparkCommits) -> None:
+    query.rewind(query.version - 2)
+    query.commit(5)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        _empty_the_log,
+        _cut_back_by_one,
+        _cut_back_and_commit_the_same_number,
+        _cut_back_and_go_past,
+        SparkCommits.recommit_last,
+    ],
+)
+def test_a_rewound_history_is_noticed_and_stays_unconfirmed(
+    query: SparkCommits, clock: ManualClock, action: Action
+) -> None:
+    query.commit(5)
+    poller = poller_of(query, clock)
+    poller.poll()
+    action(query)
+    for _ in range(2):
+        poll = poller.poll()
+        assert (poll.verdict, poll.end.confirmed_ms) == (Verdict.REWOUND, None)
+
+
+@pytest.mark.parametrize("commits", [0, 2, 3, 7], ids="{} commits since".format)
+def test_a_recreated_checkpoint_is_another_lineage_however_far_it_is(
+    query: SparkCommits, clock: ManualClock, commits: int
+) -> None:
+    query.commit(3)
+    poller = poller_of(query, clock)
+    poller.poll()
+    query.recreate()
+    query.commit(commits)
+    poll = poller.poll()
+    assert (poll.verdict, poll.end.confirmed_ms) == (Verdict.RECREATED, None)
+    assert poller.lineage == "life-1"
+    assert seen(poller_of(query, clock).poll()) == (commits, Verdict.SAME, True)
+
+
+def test_a_checkpoint_that_is_gone_is_followed_again_when_it_is_back(query: SparkCommits, clock: ManualClock) -> None:
+    query.commit(3)
+    poller = poller_of(query, clock)
+    poller.poll()
+    query.lose_metadata()
+    assert seen(poller.poll()) == (3, Verdict.GONE, False)
+    query.bring_metadata_back()
+    query.commit()
+    assert seen(poller.poll()) == (4, Verdict.AHEAD, True)
+
+
+def test_metadata_that_does_not_parse_is_no_checkpoint(query: SparkCommits, clock: ManualClock) -> None:
+    poller = poller_of(query, clock)
+    (query.root / "metadata").write_bytes(b'{"id":"li')
+    assert seen(poller.poll()) == (0, Verdict.GONE, False)
+    with pytest.raises(CorruptFileError, match="metadata"):
+        poller_of(query, clock)
+
+
+def test_a_place_without_metadata_is_refused_with_what_to_point_at(tmp_path: Path, clock: ManualClock) -> None:
+    with pytest.raises(NotACheckpointError, match="checkpointLocation") as refusal:
+        Poller(LocalFiles(tmp_path), clock)
+    assert refusal.value.where == str(tmp_path)
+
+
+def test_touched_metadata_is_looked_into_and_confirmed_in_the_same_poll(
+    query: SparkCommits, clock: ManualClock
+) -> None:
+    query.commit(3)
+    poller = poller_of(query, clock)
+    query.touch_metadata()
+    assert seen(poller.poll()) == (3, Verdict.SAME, True)
+
+
+def test_a_commit_log_that_does_not_exist_yet_is_an_empty_one(query: SparkCommits, clock: ManualClock) -> None:
+    (query.root / "commits").rmdir()
+    poller = poller_of(query, clock)
+    query.touch_metadata()
+    assert seen(poller.poll()) == (0, Verdict.SAME, True)
+
+
+def test_a_listed_commit_that_cannot_be_seen_is_never_confirmed_and_lists_once_per_poll(
+    query: SparkCommits, clock: ManualClock
+) -> None:
+    query.commit(3)
+    (query.root / "commits/3").symlink_to("nowhere")
+    files = InterruptedFiles(query.root)
+    poller = Poller(files, clock)
+    files.watch(lambda _: None)
+    assert poller.poll().end.confirmed_ms is None
+    assert files.looks < 20
+    (query.root / "commits/3").unlink()
+    assert poller.poll().verdict is Verdict.REWOUND
+
+
+@pytest.mark.parametrize("look", [6, 7], ids=["hidden while it is looked for", "replaced just after"])
+def test_a_commit_replaced_while_the_poller_was_in_doubt_is_a_rewound_history(
+    query: SparkCommits, clock: ManualClock, look: int
+) -> None:
+    query.commit(3)
+    files = InterruptedFiles(query.root)
+    poller = Poller(files, clock)
+    poller.poll()
+    query.touch_metadata()
+
+    def meddle(number: int) -> None:
+        # The probe is looks 0 to 2; then metadata twice, the listing (5), and the last commit (6).
+        if number == look:
+            if look == 6:
+                query.rewind(2)
+            else:
+                query.recommit_last()
+
+    files.watch(meddle)
+    assert poller.poll().end.confirmed_ms is None
+    if look == 6:
+        query.commit()
+    assert seen(poller.poll()) == (3, Verdict.REWOUND, False)
+
+
+def test_a_long_backlog_is_taken_in_bounded_parts(query: SparkCommits, clock: ManualClock) -> None:
+    poller = poller_of(query, clock)
+    query.commit(MAX_ADVANCE + 1)
+    assert seen(poller.poll()) == (MAX_ADVANCE, Verdict.SAME, False)
+    assert seen(poller.poll()) == (MAX_ADVANCE + 1, Verdict.SAME, True)
+
+
+def test_readers_see_no_doubt_while_commits_arrive(query: SparkCommits, clock: ManualClock) -> None:
+    query.commit(3)
+    files = InterruptedFiles(query.root)
+    poller = Poller(files, clock)
+    before = poller.poll().end
+    during: list[End] = []
+    files.watch(lambda _: during.append(poller.end))
+    query.commit(2)
+    after = poller.poll().end
+    assert set(during) <= {before, after}
+    assert (after.version, after.confirmed_ms) == (5, 100.0)
+
+
+def test_readers_see_doubt_before_it_is_looked_into(query: SparkCommits, clock: ManualClock) -> None:
+    query.commit(3)
+    files = InterruptedFiles(query.root)
+    poller = Poller(files, clock)
+    poller.poll()
+    during: list[End] = []
+    files.watch(lambda look: during.append(poller.end))
+    query.touch_metadata()
+    poller.poll()
+    # Next, last, metadata: then it is in doubt, until the poll confirms it.
+    assert [end.confirmed_ms for end in during[:4]] == [100.0, 100.0, 100.0, None]
+
+
+def test_a_storage_that_fails_confirms_nothing_and_loses_nothing(query: SparkCommits, clock: ManualClock) -> None:
+    query.commit(3)
+    files = InterruptedFiles(query.root)
+    poller = Poller(files, clock)
+    before = poller.poll().end
+    query.commit()
+    clock.advance(40)
+    for failing in range(6):
+        files.watch(_failing_at(failing))
+        with pytest.raises(CheckpointError):
+            poller.poll()
+        assert poller.end == before
+    files.watch(lambda _: None)
+    assert poller.poll().end == replace(poller.end, version=4, confirmed_ms=140.0)
+
+
+def _failing_at(failing: int) -> Callable[[int], None]:
+    def look(number: int) -> None:
+        if number == failing:
+            raise CheckpointError("Cannot stat: the storage is away")
+
+    return look
+
+
+class Truth(NamedTuple):
+    """What an all-seeing observer knows at one instant."""
+
+    lineage: str | None
+    version: int
+    last_commit: FileStat | None
+
+
+ACTIONS: st.SearchStrategy[Action] = st.one_of(
+    st.integers(1, 4).map(lambda batches: lambda query: query.commit(batches)),
+    st.integers(1, 3).map(lambda keep: lambda query: query.purge(keep=keep)),
+    st.integers(1, 3).map(lambda back: lambda query: query.rewind(max(0, query.version - back))),
+    st.just(lambda query: query.recommit_last() if query.version else None),
+    st.just(SparkCommits.recreate),
+    st.just(SparkCommits.touch_metadata),
+    st.just(SparkCommits.lose_metadata),
+    st.just(SparkCommits.bring_metadata_back),
+)
+
+
+class SparkAgainstPoller(RuleBasedStateMachine):
+    """Spark and people act between polls and, in `poll_interrupted`, between any two looks of one poll."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = tempfile.TemporaryDirectory()
+        self.query = SparkCommits(Path(self._directory.name) / "checkpoint")
+        self.files = InterruptedFiles(self.query.root)
+        self.clock = ManualClock()
+        self.truths = [(0.0, self._look_at_everything())]
+        self.poller = Poller(self.files, self.clock)
+
+    def teardown(self) -> None:
+        self._directory.cleanup()
+
+    @rule(action=ACTIONS)
+    def act(self, action: Action) -> None:
+        self.clock.advance(1)
+        action(self.query)
+        self.truths.append((self.clock.monotonic_ms(), self._look_at_everything()))
+
+    @rule()
+    def poll(self) -> None:
+        self.clock.advance(1)
+        expected, truth, started_ms = self._expected(), self._look_at_everything(), self.clock.monotonic_ms()
+        self.truths.append((started_ms, truth))
+        poll = self.poller.poll()
+        assert poll.verdict is expected
+        assert poll.end == self.poller.end
+        if expected in (Verdict.SAME, Verdict.AHEAD):
+            assert poll.end.confirmed_ms == started_ms
+            assert Truth(self.poller.lineage, poll.end.version, poll.end.last_commit) == truth
+        else:
+            assert poll.end.confirmed_ms is None
+
+    @rule(interruptions=st.dictionaries(st.integers(0, 11), ACTIONS, min_size=1, max_size=3), outage=st.integers(0, 60))
+    def poll_interrupted(self, interruptions: dict[int, Action], outage: int) -> None:
+        self._interrupt(interruptions, outage)
+        try:
+            self.poller.poll()
+        except CheckpointError:
+            assert outage <= self.files.looks
+        finally:
+            self.files.watch(lambda _: None)
+
+    @rule(interruptions=st.dictionaries(st.integers(0, 3), ACTIONS, max_size=2))
+    def begin_again(self, interruptions: dict[int, Action]) -> None:
+        self._interrupt(interruptions, outage=60)
+        try:
+            self.poller = Poller(self.files, self.clock)
+        except NotACheckpointError:
+            assert any(truth.lineage is None for _, truth in self.truths)
+        finally:
+            self.files.watch(lambda _: None)
+
+    @invariant()
+    def a_confirmed_end_was_the_truth_once_its_poll_had_begun(self) -> None:
+        end = self.poller.end
+        if end.confirmed_ms is not None:
+            believed = Truth(self.poller.lineage, end.version, end.last_commit)
+            assert believed in self._truths_since(end.confirmed_ms)
+
+    def _truths_since(self, started_ms: float) -> list[Truth]:
+        current = max((at for at, _ in self.truths if at <= started_ms), default=0.0)
+        return [truth for at, truth in self.truths if at >= current]
+
+    def _interrupt(self, interruptions: dict[int, Action], outage: int) -> None:
+        def before_look(number: int) -> None:
+            if number == outage:
+                raise CheckpointError("Cannot stat: the storage is away")
+            if number in interruptions:
+                self.act(interruptions[number])
+
+        self.clock.advance(1)
+        self.truths.append((self.clock.monotonic_ms(), self._look_at_everything()))
+        self.files.watch(before_look)
+
+    def _expected(self) -> Verdict:
+        """The verdict on the checkpoint as it stands, from what the poller has seen of it."""
+        truth, end = self._look_at_everything(), self.poller.end
+        if truth.lineage is None:
+            return Verdict.GONE
+        if truth.lineage != self.poller.lineage:
+            return Verdict.RECREATED
+        known_now = self._stat(f"commits/{end.version - 1}") if end.version else None
+        was_replaced = known_now is not None and end.last_commit is not None and known_now != end.last_commit
+        if truth.version < end.version or was_replaced:
+            return Verdict.REWOUND
+        is_linked = known_now is not None if end.version else self._stat("commits/0") is not None
+        is_plain = is_linked and known_now == end.last_commit and self._stat("metadata") == end.query_id
+        return Verdict.SAME if is_plain or truth.version == end.version else Verdict.AHEAD
+
+    def _look_at_everything(self) -> Truth:
+        lineage = self.query.query_id if self._stat("metadata") else None
+        version = self.query.version
+        return Truth(lineage, version, self._stat(f"commits/{version - 1}") if version else None)
+
+    def _stat(self, path: str) -> FileStat | None:
+        return LocalFiles(self.query.root).stat(path)
+
+
+TestSparkAgainstPoller = SparkAgainstPoller.TestCase
+TestSparkAgainstPoller.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

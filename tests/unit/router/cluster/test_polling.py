@@ -1,0 +1,92 @@
+"""Asking nodes while the bus is away: everybody once in a round, few at a time, the later assignment wins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import cast
+
+from tests.support.router.tables import TASK, assigned, beat, task
+
+from understudy_router.cluster.polling import MAX_POLLS, Polls
+from understudy_router.cluster.tables import Tables
+from understudy_shared.http.node_calls import NodeCallError, NodeCalls
+from understudy_shared.messages import Assignment, Heartbeat
+from understudy_shared.words import HostInfo
+
+
+class Nodes:
+    """Answers for every node of an assignment, by its address."""
+
+    def __init__(self, assignment: Assignment, beats: Mapping[HostInfo, Heartbeat]) -> None:
+        self.assignment_told = assignment
+        self.beats = beats
+        self.asked: list[HostInfo] = []
+        self.fetched: list[HostInfo] = []
+        self.most_at_once = 0
+        self._now = 0
+
+    async def heartbeat(self, host: HostInfo) -> Heartbeat:
+        self.asked.append(host)
+        self._now += 1
+        self.most_at_once = max(self.most_at_once, self._now)
+        await asyncio.sleep(0)
+        self._now -= 1
+        if host not in self.beats:
+            raise NodeCallError("nobody there")
+        return self.beats[host]
+
+    async def assignment(self, host: HostInfo) -> Assignment:
+        self.fetched.append(host)
+        await asyncio.sleep(0)
+        return self.assignment_told
+
+
+def world(count: int) -> tuple[Tables, Nodes, Polls]:
+    """Nodes that nobody has heard of, all in one assignment."""
+    names = [f"n{number:03}" for number in range(count)]
+    told = assigned({TASK: task(names[0], *names[1:])}, order=(2, 5))
+    endpoints = {name: told.members[name].model_copy(update={"port": 7000 + at}) for at, name in enumerate(names)}
+    told = told.model_copy(update={"members": endpoints})
+    beats = {endpoints[name].host_info(): beat(name, endpoint=endpoints[name], term=2, epoch=5) for name in names}
+    tables, nodes = Tables(), Nodes(told, beats)
+
+    def heard(heartbeat: Heartbeat) -> None:
+        tables.heard(heartbeat, age_ms=0, now_ms=0)
+
+    def take(assignment: Assignment) -> None:
+        tables.assigned(assignment, 0)
+
+    return tables, nodes, Polls(cast(NodeCalls, nodes), tables, heard=heard, assigned=take)
+
+
+async def test_one_seed_leads_to_everybody_and_each_is_asked_once() -> None:
+    tables, nodes, polls = world(50)
+    await polls.ask_everybody([HostInfo("127.0.0.1", 7003), HostInfo("nobody", 1)])
+    assert set(tables.nodes) == {f"n{number:03}" for number in range(50)}
+    assert sorted(nodes.asked, key=str) == sorted({*nodes.beats, HostInfo("nobody", 1)}, key=str)
+    assert tables.assignment == nodes.assignment_told
+
+
+async def test_few_are_asked_at_once_and_the_assignment_is_fetched_once() -> None:
+    _, nodes, polls = world(100)
+    await polls.ask_everybody(nodes.beats)
+    assert nodes.most_at_once == MAX_POLLS
+    assert len(nodes.fetched) == 1
+
+
+async def test_an_assignment_that_is_known_is_not_fetched_again() -> None:
+    tables, nodes, polls = world(5)
+    tables.assigned(nodes.assignment_told, 0)
+    await polls.ask_everybody([])
+    assert len(nodes.asked) == 5
+    assert nodes.fetched == []
+
+
+async def test_the_latest_assignment_is_asked_of_a_node_that_follows_it() -> None:
+    tables, nodes, polls = world(3)
+    assert await polls.ask_the_latest() is None, "nobody is heard"
+    tables.heard(beat("old", term=1, epoch=9), age_ms=0, now_ms=0)
+    tables.heard(next(iter(nodes.beats.values())), age_ms=0, now_ms=0)
+    assert await polls.ask_the_latest() == nodes.assignment_told
+    assert nodes.fetched == [next(iter(nodes.beats))]

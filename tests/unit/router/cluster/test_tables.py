@@ -1,0 +1,397 @@
+"""What a router knows: each event through its door, and what holds in whichever order events come."""
+
+from __future__ import annotations
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.router.tables import END_EXPIRY_MS, HEARTBEAT_MS, TASK, assigned, beat, expire, tables_of, task
+
+from understudy_router.cluster.health import Health
+from understudy_router.cluster.tables import MAX_DEAD, MAX_EVENTS, Tables
+from understudy_router.routing.candidates import candidates_of
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
+from understudy_shared.messages import Applied, Assignment, Farewell, Heartbeat
+
+EXPIRY_MS = 3 * HEARTBEAT_MS
+ORDERS = st.tuples(st.integers(1, 4), st.integers(1, 4))
+
+
+def farewell(node_id: str = "a", incarnation: str = "i1") -> Farewell:
+    return Farewell(application_id="flights", node_id=node_id, incarnation=incarnation)
+
+
+def answered(
+    tables: Tables, node_id: str, now_ms: float, end_version: int = 7, *, order: tuple[int, int] = (1, 1)
+) -> bool:
+    """A hop that took 1 ms."""
+    return tables.hop_answered(node_id, now_ms, took_ms=1, term=order[0], epoch=order[1], end_version=end_version)
+
+
+def happened(tables: Tables) -> list[str]:
+    return [event.event for event in tables.events]
+
+
+def lags(tables: Tables, now_ms: float) -> dict[str, int | None]:
+    return {each.node_id: each.offset_lag for each in candidates_of(tables, 0, 0, now_ms)}
+
+
+@given(st.permutations(range(1, 8)))
+def test_heartbeats_in_any_order_end_in_what_the_last_of_them_said(sequences: list[int]) -> None:
+    tables = tables_of(task("a"))
+    for now_ms, sequence in enumerate(sequences):
+        tables.heard(beat(sequence=sequence, version=sequence), age_ms=0, now_ms=now_ms)
+    assert tables.nodes["a"].heartbeat == beat(sequence=7, version=7)
+
+
+def test_an_older_heartbeat_of_the_same_process_changes_nothing() -> None:
+    tables = tables_of(task("a"), beat(sequence=5))
+    before = tables.version
+    assert not tables.heard(beat(sequence=5), age_ms=0, now_ms=10)
+    assert not tables.heard(beat(sequence=4), age_ms=0, now_ms=10)
+    assert tables.version == before
+
+
+def test_a_restarted_node_counts_from_the_beginning_again() -> None:
+    tables = tables_of(task("a"), beat(sequence=90))
+    assert tables.heard(beat(incarnation="i2", sequence=1), age_ms=0, now_ms=10)
+    assert tables.nodes["a"].heartbeat.incarnation == "i2"
+    assert not tables.heard(beat(incarnation="i1", sequence=91), age_ms=500, now_ms=11), "said before the restart"
+    assert happened(tables)[-1] == "restarted"
+
+
+@given(st.lists(ORDERS))
+def test_the_assignment_never_goes_back(orders: list[tuple[int, int]]) -> None:
+    tables = Tables()
+    highest = (0, 0)
+    for order in orders:
+        assert tables.assigned(assigned({TASK: task("a")}, order=order), 0) == (order > highest)
+        highest = max(highest, order)
+        assert isinstance(tables.assignment, Assignment)
+        assert tables.assignment.order == highest
+
+
+def test_a_silent_node_leaves_within_one_expiry_and_people_are_told_why() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    tables.heard(beat("b", sequence=2), age_ms=0, now_ms=EXPIRY_MS)
+    expire(tables, EXPIRY_MS)
+    assert set(tables.nodes) == {"a", "b"}
+    expire(tables, EXPIRY_MS + 1)
+    assert set(tables.nodes) == {"b"}
+    assert "silent" in tables.dead["a"].why
+    assert happened(tables)[-1] == "died"
+    assert [each.node_id for each in candidates_of(tables, 0, 0, EXPIRY_MS + 1) if each.is_live] == ["b"]
+
+
+def test_a_silent_node_that_has_not_been_asked_in_vain_stays_and_is_known_to_be_silent() -> None:
+    tables = tables_of(task("a"), beat("a"))
+    tables.did_not_answer("a", -1)
+    tables.expire(EXPIRY_MS + 1)
+    (only,) = candidates_of(tables, 0, 0, EXPIRY_MS + 1)
+    assert (only.is_live, only.is_silent) == (True, True), "it spoke after it was asked in vain"
+    tables.did_not_answer("a", EXPIRY_MS)
+    tables.heard(beat("a", sequence=2), age_ms=0, now_ms=EXPIRY_MS + 2)
+    tables.expire(3 * EXPIRY_MS)
+    assert list(tables.nodes) == ["a"], "it has spoken since"
+
+
+def test_the_age_of_a_key_counts_towards_its_nodes_end() -> None:
+    tables = tables_of(task("a"))
+    assert not tables.heard(beat(), age_ms=EXPIRY_MS + 1, now_ms=0)
+    assert tables.heard(beat(), age_ms=2500, now_ms=0)
+    expire(tables, 501)
+    assert "a" not in tables.nodes
+
+
+def test_a_node_that_comes_back_is_no_longer_dead() -> None:
+    tables = tables_of(task("a"), beat(sequence=1))
+    expire(tables, EXPIRY_MS + 1)
+    assert tables.heard(beat(sequence=2), age_ms=0, now_ms=EXPIRY_MS + 2)
+    assert "a" in tables.nodes
+    assert not tables.dead
+
+
+def test_while_the_bus_is_away_nobody_dies_of_silence_and_lag_becomes_unknown() -> None:
+    tables = tables_of(task("a"), beat(version=5))
+    tables.bus_lost(1, "connection refused")
+    expire(tables, END_EXPIRY_MS)
+    assert lags(tables, END_EXPIRY_MS) == {"a": 2}
+    expire(tables, END_EXPIRY_MS + 1)
+    assert lags(tables, END_EXPIRY_MS + 1) == {"a": None}
+    assert candidates_of(tables, 0, 0, END_EXPIRY_MS + 1)[0].is_live
+    back_ms = END_EXPIRY_MS + 2
+    tables.bus_back(back_ms)
+    expiry_ms = tables.nodes["a"].heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+    expire(tables, back_ms + expiry_ms)
+    assert "a" in tables.nodes, "it had no bus to speak on, and now it has had no longer than it may be silent"
+    expire(tables, back_ms + expiry_ms + 1)
+    assert "a" not in tables.nodes
+    assert happened(tables)[-3:] == ["bus-lost", "bus-back", "died"]
+
+
+def test_a_farewell_removes_the_process_that_said_it_and_no_later_one() -> None:
+    tables = tables_of(task("a"), beat(incarnation="i2"))
+    tables.left(farewell(incarnation="i1"), 1)
+    assert "a" in tables.nodes
+    tables.left(farewell(incarnation="i2"), 1)
+    assert "a" not in tables.nodes
+    assert happened(tables)[-1] == "left"
+
+
+def test_a_key_that_was_read_before_the_farewell_does_not_bring_its_node_back() -> None:
+    tables = tables_of(task("a"), beat(sequence=5))
+    tables.left(farewell(), 1)
+    assert not tables.heard(beat(sequence=5), age_ms=20, now_ms=20)
+    assert "a" not in tables.nodes
+    assert tables.heard(beat(incarnation="i2", sequence=1), age_ms=0, now_ms=30)
+
+
+def test_lag_is_judged_against_the_highest_end_that_anybody_reported() -> None:
+    tables = tables_of(task("a", "b"), beat("a", version=7, end_version=7), beat("b", version=6, end_version=9))
+    assert lags(tables, 0) == {"a": 2, "b": 3}
+    answered(tables, "a", 0, 11)
+    assert lags(tables, 0) == {"a": 4, "b": 5}
+
+
+def test_the_end_of_another_lineage_is_no_end() -> None:
+    tables = tables_of(task("a", "b"), beat("a", end_version=7), beat("b", end_version=90, lineage="l2"))
+    answered(tables, "b", 0, 95)
+    assert tables.end_version == 7
+    answered(tables, "a", 0, 99)
+    assert tables.end_version == 99
+    tables.assigned(assigned({TASK: task("a", "b")}, order=(1, 2), lineage="l2"), 1)
+    assert tables.end_version == 90
+
+
+def test_a_history_that_was_rewound_ends_where_its_nodes_say_and_not_where_an_answer_once_did() -> None:
+    tables = tables_of(task("a"), beat(version=9, end_version=9))
+    answered(tables, "a", 0, 10)
+    assert tables.heard(beat(sequence=2, version=3, end_version=3), age_ms=0, now_ms=END_EXPIRY_MS)
+    expire(tables, END_EXPIRY_MS)
+    assert tables.end_version == 10
+    before = tables.version
+    expire(tables, END_EXPIRY_MS + 1)
+    assert tables.end_version == 3
+    assert lags(tables, END_EXPIRY_MS + 1) == {"a": 0}
+    assert tables.version > before, "a choice that was kept is made anew"
+
+
+def test_an_end_counts_as_confirmed_while_somebody_confirmed_it_recently() -> None:
+    tables = tables_of(task("a", "b"), beat("a", end_age_ms=None), beat("b", end_age_ms=4000))
+    assert tables.end_confirmed(END_EXPIRY_MS - 4000)
+    assert not tables.end_confirmed(END_EXPIRY_MS - 3999)
+
+
+def test_lag_is_unknown_and_not_0_while_the_end_is_not_confirmed() -> None:
+    tables = tables_of(task("a"), beat(version=7, end_version=7, end_age_ms=None))
+    (only,) = candidates_of(tables, 0, 0, 0)
+    assert (only.version, only.offset_lag) == (7, None)
+
+
+def test_lag_is_unknown_by_a_report_that_is_too_old_though_others_confirm_the_end() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    tables.bus_lost(1, "connection refused")
+    tables.heard(beat("b", sequence=2), age_ms=0, now_ms=END_EXPIRY_MS)
+    assert lags(tables, END_EXPIRY_MS) == {"a": 0, "b": 0}
+    assert lags(tables, END_EXPIRY_MS + 1) == {"a": None, "b": 0}
+
+
+def test_a_failed_request_is_forgiven_by_an_answer_and_not_by_a_heartbeat() -> None:
+    """A node that only this router cannot reach goes on beating."""
+    tables = tables_of(task("a"), beat(sequence=1))
+    tables.hop_failed("a", 100, "connection refused")
+    assert tables.heard(beat(sequence=2), age_ms=0, now_ms=130)
+    (only,) = candidates_of(tables, 0, 0, 130)
+    assert (only.health, only.health_why) == (Health.SUSPECT, "connection refused")
+    answered(tables, "a", 150)
+    assert candidates_of(tables, 0, 0, 150)[0].health is Health.OK
+    assert happened(tables)[-2:] == ["suspect", "recovered"]
+
+
+def test_silence_while_others_answer_is_told_and_puts_a_node_last() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    before = tables.version
+    tables.hop_silent("a", 300, 210)
+    assert tables.version > before
+    assert tables.events[-1].detail == "a: silent for 210 ms while others answered"
+    assert candidates_of(tables, 0, 0, 300)[0].health is Health.SUSPECT
+
+
+def test_another_process_of_the_same_name_starts_afresh() -> None:
+    tables = tables_of(task("a"), beat(sequence=9))
+    tables.hop_failed("a", 100, "connection refused")
+    assert tables.heard(beat(incarnation="i2", sequence=1), age_ms=0, now_ms=200)
+    assert candidates_of(tables, 0, 0, 200)[0].health is Health.OK
+
+
+def test_what_is_known_of_a_nodes_health_goes_with_the_node() -> None:
+    tables = tables_of(task("a"), beat(sequence=1), beat("b"))
+    tables.hop_failed("a", 100, "timeout")
+    expire(tables, EXPIRY_MS + 1)
+    assert len(tables.health) == 0
+    assert tables.health.due(10**9) == []
+    tables.hop_failed("a", EXPIRY_MS + 2, "reset")
+    tables.hop_silent("a", EXPIRY_MS + 2, 300)
+    answered(tables, "z", EXPIRY_MS + 2)
+    assert len(tables.health) == 0, "nothing is kept of nodes that are not here"
+
+
+def test_an_answer_tells_when_its_node_follows_a_later_assignment() -> None:
+    tables = tables_of(task("a"), beat())
+    assert not answered(tables, "a", 0, 7)
+    assert answered(tables, "a", 0, 7, order=(1, 2))
+    assert answered(tables, "a", 0, 7, order=(2, 0))
+
+
+def test_an_answer_that_tells_nothing_new_keeps_the_choices_that_were_made() -> None:
+    tables = tables_of(task("a"), beat())
+    before = tables.version
+    answered(tables, "a", 0, 7)
+    assert tables.version == before
+    for change in (
+        lambda: answered(tables, "a", 0, 8),
+        lambda: tables.hop_failed("a", 1, "timeout"),
+        lambda: answered(tables, "a", 3, 8),
+        lambda: tables.heard(beat(sequence=2), age_ms=0, now_ms=3),
+        lambda: tables.assigned(assigned({TASK: task("b")}, order=(1, 2)), 4),
+        lambda: tables.left(farewell(), 5),
+    ):
+        before = tables.version
+        change()
+        assert tables.version > before
+
+
+def test_a_promotion_is_told_to_people() -> None:
+    tables = tables_of(task("a", "b"))
+    tables.assigned(assigned({TASK: task("b")}, order=(1, 2)), 5)
+    assert happened(tables)[-1] == "promoted"
+    assert "b is active for 0_0" in tables.events[-1].detail
+
+
+def test_the_catalogue_in_use_is_the_one_that_most_nodes_serve_by() -> None:
+    tables = tables_of(task("a", "b", "c"), beat("a", catalogue="old"))
+    assert tables.catalogue_digest == "old"
+    tables.heard(beat("b", catalogue="new", end_version=6), age_ms=0, now_ms=1)
+    assert tables.catalogue_digest == "old", "of two with as many nodes, the one of the higher end"
+    tables.heard(beat("b", sequence=2, catalogue="new", end_version=8), age_ms=0, now_ms=2)
+    assert tables.catalogue_digest == "new"
+    tables.left(farewell("b"), 3)
+    assert tables.catalogue_digest == "old"
+    tables.heard(beat("a", sequence=2, catalogue="new"), age_ms=0, now_ms=4)
+    assert tables.catalogue_digest == "new"
+    tables.heard(beat("c", catalogue="other", lineage="l2"), age_ms=0, now_ms=5)
+    tables.assigned(assigned({TASK: task("c")}, order=(1, 2), lineage="l2"), 6)
+    assert tables.catalogue_digest == "other"
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[tuple[str, str, int, int]]:
+    kinds = st.sampled_from(["heard", "left", "answered", "assigned", "expire"])
+    lineages = st.sampled_from("ab")
+    return draw(st.lists(st.tuples(kinds, lineages, st.integers(0, 3), st.integers(0, 9)), max_size=30))
+
+
+@given(stories())
+def test_what_is_kept_of_ends_and_catalogues_is_what_the_nodes_say(story: list[tuple[str, str, int, int]]) -> None:
+    """The end and the catalogue are found anew only after a change; a table that kept nothing says the same."""
+    tables = Tables(end_expiry_ms=END_EXPIRY_MS)
+    tables.bus_back(0)
+    for number, (kind, letter, node, end) in enumerate(story):
+        now_ms = number * 400
+        if kind == "heard":
+            said = beat(str(node), sequence=number, lineage=letter, catalogue=f"{letter}{end % 2}", end_version=end)
+            tables.heard(said, age_ms=0, now_ms=now_ms)
+        elif kind == "left":
+            tables.left(farewell(str(node)), now_ms)
+        elif kind == "answered":
+            answered(tables, str(node), now_ms, end)
+        elif kind == "assigned":
+            tables.assigned(assigned({TASK: task("0")}, order=(1, number), lineage=letter), now_ms)
+        else:
+            expire(tables, now_ms)
+        kept = (tables.end_version, tables.catalogue_digest)
+        tables.version += 1
+        tables._catalogue = None
+        assert (tables.end_version, tables.catalogue_digest) == kept
+
+
+def test_what_is_kept_for_people_is_bounded() -> None:
+    tables = tables_of(task("a"))
+    for number in range(2 * MAX_EVENTS):
+        tables.heard(beat(f"n{number}"), age_ms=0, now_ms=number)
+        tables.left(farewell(f"n{number}"), number)
+    assert len(tables.events) == MAX_EVENTS
+    assert len(tables.dead) == MAX_DEAD
+    assert f"n{2 * MAX_EVENTS - 1}" in tables.dead
+
+
+def test_a_replica_that_its_node_has_not_taken_up_yet_has_no_version() -> None:
+    """The node's heartbeat speaks of what the assignment before gave it."""
+    tables = tables_of(task("a"), beat("a"), beat("b"))
+    tables.assigned(assigned({TASK: task("a", "b")}, order=(1, 2)), 1)
+    assert {each.node_id: each.version for each in candidates_of(tables, 0, 0, 1)} == {"a": 7, "b": None}
+    tables.heard(beat("b", sequence=2, epoch=2), age_ms=0, now_ms=2)
+    assert {each.node_id: each.version for each in candidates_of(tables, 0, 0, 2)} == {"a": 7, "b": 7}
+
+
+def test_an_exception_of_a_heartbeat_goes_before_what_holds_for_all_tasks() -> None:
+    late = Applied(version=3, time_lag_ms=40, state="RESTORING", error="the disk is full")
+    tables = tables_of(task("a"), beat(version=7, exceptions={TASK: late}))
+    (only,) = candidates_of(tables, 0, 0, 5)
+    assert (only.version, only.offset_lag, only.time_lag_ms) == (3, 4, 45)
+    assert (only.state, only.error) == ("RESTORING", "the disk is full")
+
+
+def test_what_a_node_says_it_holds_goes_before_what_it_was_given() -> None:
+    tables = tables_of(task("a"), beat(held=["0_5"]))
+    assert candidates_of(tables, 0, 0, 0)[0].version is None
+
+
+def test_a_member_that_was_never_heard_of_is_told_apart_from_a_dead_one() -> None:
+    tables = tables_of(task("a", "b"), beat("a"))
+    expire(tables, EXPIRY_MS + 1)
+    dead, silent = candidates_of(tables, 0, 0, EXPIRY_MS + 1)
+    assert (dead.is_live, dead.is_heard) == (False, True)
+    assert (silent.is_live, silent.is_heard, silent.offset_lag, silent.version) == (True, False, None, None)
+    assert silent.endpoint == assigned({TASK: task("b")}).members["b"].host_info()
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["sent_at", "sent_ms", "wall_us", "time", "clock", "said_ms", "generated_at"]),
+        st.integers(-(2**62), 2**62) | st.text() | st.none(),
+    )
+)
+def test_no_clock_reading_of_a_sender_changes_anything(clocks: dict[str, int | str | None]) -> None:
+    """A heartbeat has none; ages are counted here, from its arrival."""
+    payload = orjson.dumps({**orjson.loads(beat().encode()), **clocks})
+    tables = tables_of(task("a"), Heartbeat.decode(payload, application_id="flights", where="a test"), now_ms=50)
+    assert (tables.nodes["a"].age_ms(60), lags(tables, 60)) == (10, {"a": 0})
+    expire(tables, 50 + EXPIRY_MS)
+    assert "a" in tables.nodes
+    expire(tables, 51 + EXPIRY_MS)
+    assert "a" not in tables.nodes
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2000), st.booleans()), max_size=30))
+def test_whoever_looks_for_the_dead_finds_everybody_who_was_silent_for_an_expiry(
+    story: list[tuple[str, int, bool]],
+) -> None:
+    """Each with its own heartbeat, however seldom somebody looks: as after a pause of this process."""
+    tables = tables_of(task("a", "b", "c"))
+    beats_ms = {"a": 100, "b": 500, "c": 3000}
+    heard_ms: dict[str, int] = {}
+    now_ms = 0
+    for sequence, (node_id, after_ms, looks) in enumerate(story):
+        now_ms += after_ms
+        if looks:
+            expire(tables, now_ms)
+            alive = {name for name, at_ms in heard_ms.items() if now_ms - at_ms <= 3 * beats_ms[name]}
+            assert set(tables.nodes) == alive
+            assert {
+                each.node_id for each in candidates_of(tables, 0, 0, now_ms) if each.is_live and each.is_heard
+            } == alive
+        else:
+            said = beat(node_id, sequence=sequence, heartbeat_ms=beats_ms[node_id])
+            tables.heard(said, age_ms=0, now_ms=now_ms)
+            heard_ms[node_id] = now_ms

@@ -1,0 +1,79 @@
+"""What a router makes of numbers that cannot be true, and of nodes that there are not."""
+
+from __future__ import annotations
+
+from tests.support.router.tables import HEARTBEAT_MS, TASK, assigned, beat, tables_of, task
+
+from understudy_router.cluster.tables import Tables
+from understudy_shared.crowd import MAX_NODES, MAX_STRANGERS_TASKS, QUIET_MS
+from understudy_shared.messages import Applied
+from understudy_shared.plausible import CEILING, FIRST_SIGHT, MAX_JUMP
+
+
+def test_an_assignment_far_above_the_known_one_is_refused_and_the_next_one_taken() -> None:
+    refused: list[str] = []
+    tables = Tables(refuse=lambda kind, why: refused.append(kind))
+    assert tables.assigned(assigned({TASK: task("a")}, order=(5, 7)), 0)
+    for order in ((CEILING, CEILING), (FIRST_SIGHT, 8), (6, FIRST_SIGHT), (5 + MAX_JUMP + 1, 8)):
+        assert not tables.assigned(assigned({TASK: task("b")}, order=order), 0)
+    assert refused == ["assignment"] * 4
+    assert tables.assigned(assigned({TASK: task("b")}, order=(6, 8)), 0)
+
+
+def test_an_absurd_end_or_order_of_a_heartbeat_is_left_out_and_the_node_is_not() -> None:
+    tables = tables_of(task("a", "b"), beat("a"))
+    assert tables.end_version == 7
+    assert tables.heard(beat("b", end_version=FIRST_SIGHT, term=FIRST_SIGHT, epoch=3), age_ms=0, now_ms=0)
+    assert tables.end_version == 7
+    told = tables.nodes["b"].heartbeat
+    assert (told.term, told.epoch, told.end_age_ms) == (0, 0, None)
+    assert not tables.hop_answered("a", 1, took_ms=1, term=FIRST_SIGHT, epoch=1, end_version=FIRST_SIGHT)
+    assert tables.end_version == 7
+    assert tables.hop_answered("a", 1, took_ms=1, term=1, epoch=2, end_version=8)
+    assert tables.end_version == 8
+
+
+def test_a_heartbeat_in_a_living_nodes_name_silences_it_no_longer_than_two_heartbeats() -> None:
+    for forged in (2**48, 2**47, 1_000_000):
+        tables = tables_of(task("a"), beat(sequence=5))
+        tables.heard(beat(sequence=forged, version=3), age_ms=0, now_ms=1)
+        for number in (1, 2):
+            tables.heard(beat(sequence=5 + number), age_ms=0, now_ms=number * HEARTBEAT_MS)
+        assert tables.nodes["a"].heartbeat.sequence == 7
+
+
+def test_a_node_whose_forged_self_died_is_heard_again() -> None:
+    tables = tables_of(task("a"), beat(sequence=1_000_000))
+    tables.expire(3 * HEARTBEAT_MS + 1)
+    assert "a" not in tables.nodes
+    assert tables.heard(beat(sequence=6), age_ms=0, now_ms=5 * HEARTBEAT_MS)
+
+
+def test_strangers_have_bounded_room_and_known_nodes_always_theirs() -> None:
+    tables = tables_of(task("a", "b"), beat("a"))
+    for number in range(MAX_NODES + 100):
+        tables.heard(beat(f"forged-{number}", held=[]), age_ms=0, now_ms=1)
+    assert len(tables.nodes) == MAX_NODES
+    assert not tables.heard(beat("new"), age_ms=0, now_ms=2)
+    assert tables.heard(beat("b"), age_ms=0, now_ms=2)
+    assert len(tables.nodes) == MAX_NODES
+    assert {"a", "b"} <= tables.nodes.keys()
+    assert f"forged-{MAX_NODES - 2}" not in tables.nodes, "the newest stranger made room"
+    assert tables.heard(beat("new"), age_ms=0, now_ms=QUIET_MS + 200), "who is silent makes room"
+    assert len(tables.nodes) == MAX_NODES
+
+
+def test_strangers_name_a_bounded_number_of_tasks() -> None:
+    tables = tables_of(task("a"), beat("a"))
+    held = [f"0_{number}" for number in range(100_000)]
+    taken = [tables.heard(beat(f"forged-{number}", held=held), age_ms=0, now_ms=1) for number in range(4)]
+    assert taken == [True, True, False, False]
+    assert 2 * len(held) <= MAX_STRANGERS_TASKS
+    assert tables.heard(beat("a", sequence=2, exceptions={"0_1": Applied(version=1)}), age_ms=0, now_ms=2)
+
+
+def test_strangers_have_no_say_in_which_catalogue_is_in_use() -> None:
+    tables = tables_of(task("a"), beat("a", catalogue="ours"))
+    for number in range(5):
+        tables.heard(beat(f"forged-{number}", catalogue="theirs"), age_ms=0, now_ms=1)
+    assert tables.catalogue_digest == "ours"

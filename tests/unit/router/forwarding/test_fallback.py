@@ -1,0 +1,331 @@
+"""The pure core of forwarding: who is asked next, and what is said when nobody answered."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_router.forwarding.fallback import (
+    Rejection,
+    ReplicaPlan,
+    Step,
+    is_outdated,
+    next_step,
+    readers_mistake,
+    rejection_by_failure,
+    rejection_by_problem,
+)
+from understudy_router.routing.candidates import Candidate
+from understudy_router.routing.choose import Choice, Exclusion, Reason
+from understudy_router.transport.hop_replies import OVERLOADED
+from understudy_router.transport.node_requests import Delay, HopFailure
+from understudy_router.transport.wire import WireError
+from understudy_shared.bounds import NO_BOUND, Bound, Refusal
+from understudy_shared.http.problems import Problem, ProblemType, refused
+from understudy_shared.position import Position
+from understudy_shared.words import ApplicationId, HostInfo, Lineage
+
+REASONS = [
+    *WireError,
+    OVERLOADED,
+    *Refusal,
+    *(kind.slug for kind in (ProblemType.NOT_OWNER, ProblemType.STORE_ERROR, ProblemType.NOT_INITIALISED)),
+]
+WITH_POSITION = Bound(min_position=Position(ApplicationId("flights"), Lineage("l1"), 9, None))
+
+
+def candidate(number: int) -> Candidate:
+    return Candidate(
+        node_id=f"n{number}",
+        endpoint=HostInfo("127.0.0.1", 7000 + number),
+        role="active" if number == 0 else "standby",
+        state="RUNNING",
+        version=7,
+        offset_lag=0,
+        time_lag_ms=0,
+        report_age_ms=10,
+        is_live=True,
+        is_heard=True,
+    )
+
+
+def choice(ordered: int, doubtful: int = 0, excluded: int = 0, reason: Reason = Reason.DEAD) -> Choice:
+    everybody = [candidate(number) for number in range(ordered + doubtful + excluded)]
+    return Choice(
+        tuple(everybody[:ordered]),
+        tuple(Exclusion(each, Reason.LAG_EXCEEDED) for each in everybody[ordered : ordered + doubtful]),
+        tuple(Exclusion(each, reason) for each in everybody[ordered + doubtful :]),
+    )
+
+
+def step(plan: ReplicaPlan, read: int) -> Candidate | None:
+    """Ask the next candidate, if there is one."""
+    candidate = plan.next()
+    if candidate is not None:
+        plan.begin(read, candidate)
+    return candidate
+
+
+def walked(choice: Choice, *reasons: str) -> ReplicaPlan:
+    """A walk whose candidates failed so, in order."""
+    plan = ReplicaPlan(choice)
+    for read, reason in enumerate(reasons):
+        assert step(plan, read) is not None
+        plan.ended(read, Rejection(reason, "as it is"))
+    return plan
+
+
+class Purse:
+    """Pays for so many steps; remembers which were asked for."""
+
+    def __init__(self, units: int) -> None:
+        self.units = units
+        self.steps: list[Step] = []
+
+    def __call__(self, step: Step) -> bool:
+        if step in {Step.HEDGE, Step.RETRY}:
+            if self.units == 0:
+                return False
+            self.units -= 1
+        self.steps.append(step)
+        return True
+
+
+@given(
+    ordered=st.integers(0, 6),
+    doubtful=st.integers(0, 6),
+    excluded=st.integers(0, 3),
+    reasons=st.lists(st.sampled_from(REASONS), min_size=12, max_size=12),
+)
+def test_each_candidate_is_asked_at_most_once_and_the_walk_ends_and_names_everybody(
+    ordered: int, doubtful: int, excluded: int, reasons: list[str]
+) -> None:
+    chosen = choice(ordered, doubtful, excluded)
+    plan = ReplicaPlan(chosen)
+    asked = []
+    for read, reason in enumerate(reasons):
+        current = step(plan, read)
+        if current is None:
+            break
+        asked.append(current.node_id)
+        plan.ended(read, Rejection(reason, ""))
+    assert plan.next() is None
+    assert asked == [f"n{number}" for number in range(ordered + doubtful)]
+    problem = plan.refused(NO_BOUND, late=False, after_ms=1)
+    named = problem.extra["candidates"]
+    assert isinstance(named, list)
+    assert [each["node_id"] for each in named] == [f"n{number}" for number in range(ordered + doubtful + excluded)]
+    assert all(each["reason"] for each in named)
+    assert problem.status in {429, 503, 504}
+
+
+@given(asked=st.integers(0, 3), rest=st.integers(0, 3))
+def test_who_was_not_asked_before_the_deadline_is_named_as_not_asked(asked: int, rest: int) -> None:
+    problem = walked(choice(asked + rest), *[WireError.TIMEOUT] * asked).refused(NO_BOUND, late=True, after_ms=3000)
+    named = problem.extra["candidates"]
+    assert isinstance(named, list)
+    assert [each["reason"] for each in named] == ["timeout"] * asked + ["not-asked"] * rest
+    assert problem.type is ProblemType.DEADLINE
+
+
+@pytest.mark.parametrize("reason", [*REASONS, "deadline", "slow", "silent"])
+def test_what_is_definite_is_free_and_what_may_be_overload_is_not(reason: str) -> None:
+    costs = {
+        "too-large": Step.STOP,
+        "timeout": Step.RETRY,
+        "deadline": Step.RETRY,
+        "overloaded": Step.RETRY,
+        "slow": Step.HEDGE,
+        "silent": Step.RESCUE,
+    }
+    assert next_step(reason) is costs.get(reason, Step.FREE)
+
+
+@given(
+    ordered=st.integers(0, 4),
+    doubtful=st.integers(0, 3),
+    units=st.integers(0, 4),
+    events=st.lists(st.tuples(st.integers(0, 6), st.sampled_from([*REASONS, *Delay])), max_size=30),
+)
+def test_in_any_race_nobody_is_asked_twice_hedges_stay_in_the_bound_and_all_but_one_rescue_is_paid_for(
+    ordered: int, doubtful: int, units: int, events: list[tuple[int, str]]
+) -> None:
+    plan, purse = ReplicaPlan(choice(ordered, doubtful)), Purse(units)
+    asked: list[str] = []
+    delays: dict[int, str | None] = {}
+
+    def request(candidate: Candidate | None) -> None:
+        if candidate is not None:
+            plan.begin(len(asked), candidate)
+            delays[len(asked)] = None
+            asked.append(candidate.node_id)
+
+    request(plan.next())
+    for pick, reason in events:
+        if not delays:
+            break
+        read = sorted(delays)[pick % len(delays)]
+        if reason in set(Delay):
+            plan.waits(read, Delay(reason))
+            delays[read] = reason
+        else:
+            plan.ended(read, Rejection(reason, ""))
+            del delays[read]
+        before = len(asked)
+        someone_is_merely_slow = any(delay != "silent" for delay in delays.values())
+        request(plan.after(reason, purse))
+        if len(asked) > before:
+            assert not someone_is_merely_slow or before < ordered
+            assert list(delays.values())[:-1].count(None) == 0
+        assert plan.is_hopeful is (None in delays.values())
+        assert plan.is_over is (not delays)
+    assert asked == [f"n{number}" for number in range(len(asked))]
+    assert purse.steps.count(Step.RESCUE) <= 1
+    assert purse.steps.count(Step.RETRY) + purse.steps.count(Step.HEDGE) + purse.units == units
+    assert len(asked) == len(purse.steps) + min(1, ordered + doubtful)
+
+
+def test_who_was_asked_since_is_waited_for_before_another_one_is_asked() -> None:
+    plan, purse = ReplicaPlan(choice(3)), Purse(9)
+    step(plan, 0)
+    plan.waits(0, Delay.SLOW)
+    hedge = plan.after("slow", purse)
+    assert hedge == candidate(1)
+    plan.begin(1, candidate(1))
+    plan.ended(0, Rejection("reset", ""))
+    assert plan.after("reset", purse) is None
+    plan.ended(1, Rejection("refused", ""))
+    assert plan.after("refused", purse) == candidate(2)
+    assert purse.steps == [Step.HEDGE, Step.FREE]
+
+
+def test_a_rescue_may_leave_the_bound_by_the_tables_but_a_hedge_may_not() -> None:
+    for delay, expected in ((Delay.SLOW, None), (Delay.SILENT, candidate(1))):
+        plan = ReplicaPlan(choice(1, doubtful=1))
+        step(plan, 0)
+        plan.waits(0, delay)
+        assert plan.after(delay, Purse(9)) == expected
+        assert plan.rest == [candidate(1)]
+
+
+def test_after_a_silence_the_walk_goes_on_with_who_is_first_by_what_is_known_now() -> None:
+    first, purse = ReplicaPlan(choice(3)), Purse(0)
+    step(first, 0)
+    first.waits(0, Delay.SILENT)
+    now = choice(3)
+    first.reorder(now._replace(order=(now.order[2], now.order[0], now.order[1])))
+    assert first.after("silent", purse) == candidate(2)
+    assert purse.steps == [Step.RESCUE]
+
+
+def test_a_new_walk_of_the_same_reader_keeps_who_is_on_the_way_and_is_not_rescued_for_free_again() -> None:
+    first, purse = ReplicaPlan(choice(3)), Purse(0)
+    step(first, 0)
+    first.waits(0, Delay.SILENT)
+    assert first.after("silent", purse) == candidate(1)
+    first.begin(1, candidate(1))
+    first.ended(1, Rejection("below-min-position", ""))
+    plan = first.again(choice(3))
+    assert (plan.next(), plan.is_over) == (candidate(1), False)
+    plan.begin(2, candidate(1))
+    plan.waits(2, Delay.SILENT)
+    assert plan.after("silent", purse) is None
+    plan.ended(0, Rejection("reset", ""))
+    assert plan.after("reset", purse) == candidate(2)
+
+
+@pytest.mark.parametrize("kind", [ProblemType.BAD_KEY, ProblemType.BAD_BOUND, ProblemType.TOO_LARGE])
+def test_the_readers_own_mistake_is_returned_as_the_node_says_it(kind: ProblemType) -> None:
+    rejection = rejection_by_problem(Problem(kind, "what", "where", "fix").body())
+    assert next_step(rejection.reason) is Step.STOP
+    assert readers_mistake(rejection) == Problem(kind, "what", "where", "fix")
+
+
+@pytest.mark.parametrize("reason", list(Refusal))
+def test_a_refusal_is_known_by_the_bound_that_it_could_not_keep(reason: Refusal) -> None:
+    with_replica = refused(reason, candidates=[{"reason": str(reason), "version": 3}])
+    rejection = rejection_by_problem(with_replica.body())
+    assert (rejection.reason, rejection.replica["version"]) == (reason, 3)
+    assert rejection_by_problem(refused(reason, candidates=[]).body()).reason == reason
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"[]", b"7", b"{}", b'{"type":"a"}', b'{"type":"a","detail":1}'])
+def test_a_problem_that_is_none_is_told_as_such_and_nothing_breaks(body: bytes) -> None:
+    rejection = rejection_by_problem(body)
+    assert next_step(rejection.reason) is Step.FREE
+    assert rejection.replica == {}
+
+
+@pytest.mark.parametrize(
+    ("reason", "outdated"),
+    [("not-owner", True), ("unknown-store", True), ("lineage-changed", True), ("not-active", True), ("reset", False)],
+)
+def test_refusals_that_show_an_old_view_ask_for_a_new_one(reason: str, outdated: bool) -> None:
+    assert is_outdated(reason) is outdated
+
+
+@pytest.mark.parametrize(
+    ("bound", "reasons", "expected"),
+    [
+        (NO_BOUND, ["refused", "reset"], ProblemType.NO_ACCEPTABLE_REPLICA),
+        (NO_BOUND, ["timeout", "deadline"], ProblemType.DEADLINE),
+        (NO_BOUND, ["timeout", "refused"], ProblemType.NO_ACCEPTABLE_REPLICA),
+        (NO_BOUND, ["overloaded", "overloaded"], ProblemType.OVERLOADED),
+        (NO_BOUND, ["overloaded", "refused"], ProblemType.NO_ACCEPTABLE_REPLICA),
+        (NO_BOUND, ["unknown-store", "unknown-store"], ProblemType.UNKNOWN_STORE),
+        (NO_BOUND, ["lineage-changed", "refused"], ProblemType.NO_ACCEPTABLE_REPLICA),
+        (WITH_POSITION, ["lineage-changed", "refused"], ProblemType.LINEAGE_CHANGED),
+        (WITH_POSITION, ["below-min-position", "refused"], ProblemType.NO_ACCEPTABLE_REPLICA),
+    ],
+)
+def test_what_is_said_when_nobody_answered(bound: Bound, reasons: list[str], expected: ProblemType) -> None:
+    assert walked(choice(2), *reasons).refused(bound, late=False, after_ms=5).type is expected
+
+
+def test_when_the_next_one_cannot_be_paid_for_the_reader_is_told_why_it_should_come_back() -> None:
+    for reason, expected in (("overloaded", ProblemType.OVERLOADED), ("timeout", ProblemType.DEADLINE)):
+        plan = walked(choice(3), reason)
+        assert plan.after(reason, Purse(0)) is None
+        assert plan.refused(NO_BOUND, late=False, after_ms=5).type is expected
+    plan = walked(choice(3), "refused", "overloaded")
+    assert plan.after("overloaded", Purse(0)) is None
+    assert plan.refused(NO_BOUND, late=False, after_ms=5).type is ProblemType.OVERLOADED
+    plan = walked(choice(2), "refused", "overloaded")
+    assert plan.after("overloaded", Purse(9)) is None
+    assert plan.refused(NO_BOUND, late=False, after_ms=5).type is ProblemType.NO_ACCEPTABLE_REPLICA
+
+
+def test_the_bound_that_nobody_kept_says_what_to_do() -> None:
+    problem = walked(choice(2), "refused", "lag-exceeded").refused(Bound(max_lag=1), late=False, after_ms=5)
+    assert (problem.refusal, problem.fix) == (
+        Refusal.LAG_EXCEEDED,
+        "Retry, or accept a larger max_lag or max_staleness_ms",
+    )
+
+
+def test_what_a_node_says_of_itself_counts_more_than_what_was_heard_of_it() -> None:
+    replica = {"role": "standby", "version": 3, "offset_lag": 4, "time_lag_ms": 40, "reason": "lag-exceeded"}
+    plan = ReplicaPlan(choice(1))
+    step(plan, 0)
+    plan.ended(0, rejection_by_problem(refused(Refusal.LAG_EXCEEDED, candidates=[replica]).body()))
+    named = plan.refused(NO_BOUND, late=False, after_ms=1).extra["candidates"]
+    assert isinstance(named, list)
+    assert named[0].items() >= {"node_id": "n0", "version": 3, "offset_lag": 4, "report_age_ms": 0}.items()
+
+
+@pytest.mark.parametrize(
+    ("plan", "may"),
+    [
+        (walked(choice(1), "below-min-position"), True),
+        (walked(choice(0, excluded=1, reason=Reason.BELOW_MIN_POSITION)), True),
+        (walked(choice(1, excluded=1), "lag-exceeded"), False),
+        (walked(choice(0)), False),
+    ],
+)
+def test_only_a_position_that_is_not_reached_yet_is_worth_waiting_for(plan: ReplicaPlan, may: bool) -> None:
+    assert plan.may_pass is may
+
+
+def test_a_hop_that_failed_tells_its_reason() -> None:
+    assert rejection_by_failure(HopFailure("refused", "nobody listens")) == Rejection("refused", "nobody listens")

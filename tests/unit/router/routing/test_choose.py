@@ -1,0 +1,306 @@
+"""Whom to ask: properties that hold for every set of candidates, and the order that readers are promised."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.router.crowds import BOUNDS, crowds
+from tests.support.router.tables import candidate
+
+from understudy_router.cluster.health import Health
+from understudy_router.routing.candidates import Candidate
+from understudy_router.routing.choose import Choice, Reason, choose, reason_against
+from understudy_shared.bounds import NO_BOUND, Bound, UnknownLag
+from understudy_shared.position import Position
+from understudy_shared.words import ApplicationId, Lineage
+
+LOADS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9))
+
+
+def chosen(crowd: Sequence[Candidate], bound: Bound = NO_BOUND, *, key_hash: int = 1, **load: int) -> Choice:
+    return choose(crowd, bound, key_hash=key_hash, load=load)
+
+
+def is_calm(each: Candidate) -> bool:
+    """Nothing but its lag decides its place."""
+    return each.health is Health.OK and not each.is_draining
+
+
+def names(crowd: Sequence[Candidate]) -> str:
+    return "".join(each.node_id for each in crowd)
+
+
+@given(crowds(), BOUNDS, st.integers(), LOADS)
+def test_every_candidate_is_told_of_exactly_once(
+    crowd: list[Candidate], bound: Bound, key_hash: int, load: dict[str, int]
+) -> None:
+    choice = choose(crowd, bound, key_hash=key_hash, load=load)
+    told = [*choice.order, *(each.candidate for each in (*choice.doubtful, *choice.exclusions))]
+    assert sorted(names(told)) == sorted(names(crowd))
+
+
+@given(crowds(), BOUNDS, st.integers(), LOADS, st.randoms())
+def test_the_choice_is_the_same_however_the_candidates_are_listed(
+    crowd: list[Candidate], bound: Bound, key_hash: int, load: dict[str, int], shuffler: random.Random
+) -> None:
+    before = choose(crowd, bound, key_hash=key_hash, load=load)
+    shuffler.shuffle(crowd)
+    assert choose(crowd, bound, key_hash=key_hash, load=load) == before
+
+
+@given(crowds(), BOUNDS)
+def test_nobody_is_asked_who_is_dead_or_has_another_history_or_layout(crowd: list[Candidate], bound: Bound) -> None:
+    for each in chosen(crowd, bound).asked:
+        assert each.is_live
+        assert each.has_lineage
+        assert each.has_layout
+        assert each.role == "active" or not bound.require_active
+
+
+@given(crowds(), BOUNDS)
+def test_who_is_asked_first_keeps_the_bound_by_all_that_is_known(crowd: list[Candidate], bound: Bound) -> None:
+    for each in chosen(crowd, bound).order:
+        for lag, limit in ((each.offset_lag, bound.max_lag), (each.time_lag_ms, bound.max_staleness_ms)):
+            assert lag is None or limit is None or lag <= limit
+        if bound.min_position is not None:
+            assert each.version is not None
+            assert each.version >= bound.min_position.version
+
+
+@given(crowds(), BOUNDS)
+def test_unknown_lag_is_never_taken_for_0(crowd: list[Candidate], bound: Bound) -> None:
+    order = chosen(crowd, bound).order
+    calm = [each for each in order if is_calm(each)]
+    lags_known = [each.offset_lag is not None for each in calm]
+    assert lags_known == sorted(lags_known, reverse=True)
+    if not bound.serves_unknown_lag:
+        assert all(each.offset_lag is not None for each in order)
+
+
+@given(crowds())
+def test_without_a_bound_nobody_that_lives_and_is_open_is_left_out(crowd: list[Candidate]) -> None:
+    open_ones = [
+        each for each in crowd if each.is_live and each.has_lineage and each.has_layout and each.version is not None
+    ]
+    well, ill = ([each for each in open_ones if (each.health is Health.QUARANTINED) is kind] for kind in (False, True))
+    assert set(names(well)) <= set(names(chosen(crowd).order))
+    assert set(names(ill)) <= {each.candidate.node_id for each in chosen(crowd).doubtful}
+
+
+@given(crowds(), BOUNDS)
+def test_health_puts_nobody_out(crowd: list[Candidate], bound: Bound) -> None:
+    """So whoever is left is asked, however bad it is: the panic rule needs no rule of its own."""
+    all_well = [dataclasses.replace(each, health=Health.OK) for each in crowd]
+    assert set(names(chosen(crowd, bound).asked)) == set(names(chosen(all_well, bound).asked))
+
+
+@given(crowds(), BOUNDS)
+def test_a_node_in_quarantine_is_asked_after_everybody_who_is_not(crowd: list[Candidate], bound: Bound) -> None:
+    ranks = [each.health is Health.QUARANTINED for each in chosen(crowd, bound).asked]
+    assert ranks == sorted(ranks)
+    assert all(each.health is not Health.QUARANTINED for each in chosen(crowd, bound).order)
+
+
+@given(crowds(), BOUNDS)
+def test_a_node_in_quarantine_is_told_as_such_unless_something_else_speaks_against_it(
+    crowd: list[Candidate], bound: Bound
+) -> None:
+    told = {each.candidate.node_id: each.reason for each in chosen(crowd, bound).doubtful}
+    for each in crowd:
+        otherwise = reason_against(dataclasses.replace(each, health=Health.OK), bound)
+        assert (told.get(each.node_id) is Reason.QUARANTINED) is (
+            each.health is Health.QUARANTINED and otherwise is None
+        )
+
+
+@given(crowds(), BOUNDS)
+def test_the_running_active_is_first_if_and_only_if_it_is_inside_the_bound(
+    crowd: list[Candidate], bound: Bound
+) -> None:
+    calm = [each for each in crowd if is_calm(each)]
+    running = [
+        each for each in calm if each.role == "active" and each.state == "RUNNING" and each.offset_lag is not None
+    ]
+    order = chosen(calm, bound).order
+    alone = chosen(running, bound).order
+    assert order[:1] == alone or not alone
+    assert alone or not set(running) & set(order)
+
+
+@given(crowds(), BOUNDS)
+def test_all_others_come_by_least_lag_the_suspect_behind_the_calm(crowd: list[Candidate], bound: Bound) -> None:
+    order = chosen(crowd, bound).order
+    suspects = [each.health is Health.SUSPECT for each in order]
+    assert suspects == sorted(suspects)
+    for suspect in (False, True):
+        for draining in (False, True):
+            lags = [
+                each.offset_lag
+                for each in order
+                if (each.health is Health.SUSPECT) is suspect
+                and each.is_draining is draining
+                and each.offset_lag is not None
+                and not (each.role == "active" and each.state == "RUNNING")
+            ]
+            assert lags == sorted(lags)
+
+
+@given(crowds(), BOUNDS, st.integers(), LOADS)
+def test_of_two_standbys_that_may_answer_the_less_lagged_is_asked_first_whatever_their_load(
+    crowd: list[Candidate], bound: Bound, key_hash: int, load: dict[str, int]
+) -> None:
+    order = choose(crowd, bound, key_hash=key_hash, load=load).order
+    for earlier, later in itertools.combinations(order, 2):
+        if "active" in {earlier.role, later.role} or earlier.is_draining is not later.is_draining:
+            continue
+        if earlier.health is later.health and earlier.offset_lag is not None and later.offset_lag is not None:
+            assert earlier.offset_lag <= later.offset_lag
+
+
+def test_the_active_goes_before_a_standby_that_is_less_far_behind() -> None:
+    crowd = [candidate("a", offset_lag=0), candidate("b", role="active", offset_lag=2)]
+    assert names(chosen(crowd).order) == "ba"
+
+
+def test_an_active_that_is_still_restoring_is_one_of_the_others() -> None:
+    crowd = [
+        candidate("a", role="active", state="RESTORING", offset_lag=5),
+        candidate("b"),
+        candidate("c", role="warmup"),
+    ]
+    assert names(chosen(crowd).order)[-1] == "a"
+
+
+def test_replicas_that_are_equally_behind_are_asked_by_load() -> None:
+    crowd = [candidate("a"), candidate("b")]
+    assert [names(chosen(crowd, a=3, key_hash=number).order) for number in range(20)] == ["ba"] * 20
+    assert names(chosen([candidate("a"), candidate("b", offset_lag=1)], a=3).order) == "ab"
+
+
+def test_a_tie_is_broken_by_the_key_alike_each_time_and_spread_over_replicas() -> None:
+    crowd = [candidate("a"), candidate("b"), candidate("c")]
+    first = [names(chosen(crowd, key_hash=number).order)[0] for number in range(200)]
+    assert first == [names(chosen(crowd, key_hash=number).order)[0] for number in range(200)]
+    assert set(first) == set("abc")
+
+
+def test_when_a_replica_goes_only_its_own_keys_get_another() -> None:
+    crowd = [candidate("a"), candidate("b"), candidate("c")]
+    for number in range(100):
+        order = names(chosen(crowd, key_hash=number).order)
+        assert names(chosen(crowd[:2], key_hash=number).order) == order.replace("c", "")
+
+
+def test_of_replicas_of_unknown_lag_the_later_version_is_asked_first() -> None:
+    crowd = [candidate("a", version=4, offset_lag=None), candidate("b", version=9, offset_lag=None)]
+    assert [names(chosen(crowd, key_hash=number, b=5).order) for number in range(20)] == ["ba"] * 20
+
+
+def test_a_node_that_was_never_heard_of_comes_after_all_that_were() -> None:
+    silent = candidate("a", is_heard=False, state=None, version=None, offset_lag=None, time_lag_ms=None)
+    crowd = [silent, candidate("b", version=0, offset_lag=None), candidate("c", offset_lag=900)]
+    assert names(chosen(crowd).order) == "cba"
+
+
+@pytest.mark.parametrize(
+    ("bound", "fields", "reason"),
+    [
+        pytest.param(Bound(max_lag=3), {"offset_lag": 4}, Reason.LAG_EXCEEDED, id="too far behind"),
+        pytest.param(Bound(max_lag=3), {"offset_lag": None}, Reason.LAG_UNKNOWN, id="lag unknown under a bound"),
+        pytest.param(Bound(max_staleness_ms=3), {"time_lag_ms": None}, Reason.LAG_UNKNOWN, id="time unknown"),
+        pytest.param(
+            Bound(min_position=Position(ApplicationId("flights"), Lineage("l1"), 8, None)),
+            {},
+            Reason.BELOW_MIN_POSITION,
+            id="below the position",
+        ),
+        pytest.param(NO_BOUND, {"health": Health.QUARANTINED}, Reason.QUARANTINED, id="in quarantine"),
+        pytest.param(NO_BOUND, {"is_silent": True}, Reason.SILENT, id="dead by the bus alone"),
+        pytest.param(NO_BOUND, {"version": None, "offset_lag": None}, Reason.NOT_OPEN, id="nothing open"),
+        pytest.param(
+            Bound(max_lag=3), {"is_heard": False, "version": None, "offset_lag": None}, Reason.NOT_HEARD_OF, id="silent"
+        ),
+    ],
+)
+def test_what_the_next_heartbeat_may_change_is_asked_last_and_not_left_out(
+    bound: Bound, fields: dict[str, object], reason: Reason
+) -> None:
+    choice = chosen([candidate("a", **fields)], bound)
+    assert [(names([each.candidate]), each.reason) for each in choice.doubtful] == [("a", reason)]
+    assert not choice.order
+    assert names(choice.asked) == "a"
+
+
+@pytest.mark.parametrize(
+    ("bound", "fields", "reason"),
+    [
+        pytest.param(NO_BOUND, {"is_live": False}, Reason.DEAD, id="dead"),
+        pytest.param(NO_BOUND, {"has_lineage": False}, Reason.LINEAGE_CHANGED, id="another history"),
+        pytest.param(
+            Bound(min_position=Position(ApplicationId("flights"), Lineage("l0"), 3, None)),
+            {"lineage": "l1"},
+            Reason.LINEAGE_CHANGED,
+            id="a position of another history",
+        ),
+        pytest.param(NO_BOUND, {"has_layout": False}, Reason.OTHER_LAYOUT, id="another layout"),
+        pytest.param(Bound(require_active=True), {}, Reason.NOT_ACTIVE, id="a standby where the active is required"),
+    ],
+)
+def test_what_a_node_cannot_put_right_is_never_asked(bound: Bound, fields: dict[str, object], reason: Reason) -> None:
+    choice = chosen([candidate("a", **fields)], bound)
+    assert [each.reason for each in choice.exclusions] == [reason]
+    assert choice.asked == ()
+
+
+def test_who_is_dead_by_the_bus_alone_is_asked_after_everybody_who_was_heard_and_before_those_in_quarantine() -> None:
+    crowd = [
+        candidate("a", role="active", is_silent=True),
+        candidate("b", version=None, offset_lag=None),
+        candidate("c", health=Health.QUARANTINED),
+        candidate("d"),
+    ]
+    assert names(chosen(crowd, NO_BOUND).asked) == "dbac"
+
+
+def test_the_doubtful_are_asked_by_least_lag_and_those_without_anything_open_last() -> None:
+    crowd = [
+        candidate("a", version=None, offset_lag=None),
+        candidate("b", offset_lag=9),
+        candidate("c", offset_lag=None),
+        candidate("d", offset_lag=8),
+    ]
+    assert names(chosen(crowd, Bound(max_lag=1)).asked) == "dbca"
+    failing = candidate("e", offset_lag=2, health=Health.SUSPECT)
+    assert names(chosen([*crowd, failing], Bound(max_lag=1)).asked) == "dbcea"
+    hopeless = candidate("f", offset_lag=0, health=Health.QUARANTINED)
+    assert names(chosen([*crowd, failing, hopeless], Bound(max_lag=1)).asked) == "dbceaf"
+
+
+def test_a_bound_is_inclusive() -> None:
+    assert names(chosen([candidate("a", offset_lag=3)], Bound(max_lag=3)).order) == "a"
+
+
+def test_unknown_lag_is_served_under_a_bound_when_the_reader_says_so() -> None:
+    bound = Bound(max_lag=3, unknown_lag=UnknownLag.SERVE)
+    assert names(chosen([candidate("a", offset_lag=None), candidate("b", offset_lag=3)], bound).order) == "ba"
+
+
+def test_a_draining_node_still_serves_after_those_that_stay_and_before_a_suspect_one() -> None:
+    """It answers for certain as long as it is there; a suspect one may well not."""
+    crowd = [
+        candidate("a", role="active", is_draining=True),
+        candidate("b", offset_lag=3),
+        candidate("c", health=Health.SUSPECT),
+    ]
+    assert names(chosen(crowd).order) == "bac"
+
+
+def test_a_position_of_this_history_is_no_reason_against_a_node_whose_history_is_not_known() -> None:
+    bound = Bound(min_position=Position(ApplicationId("flights"), Lineage("l1"), 3, None))
+    assert names(chosen([candidate("a", lineage=None), candidate("b", lineage="l1")], bound).order) in {"ab", "ba"}

@@ -1,0 +1,338 @@
+"""A lane and the tick that looks after all of them: what is refused, what is late, whom silence is told of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.support.cluster.fake_cluster import catalogue, until
+from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
+
+from understudy_router.cluster.catalogue import stores_of
+from understudy_router.transport.hop_replies import HopCounts, Known
+from understudy_router.transport.node_client import NodeClient
+from understudy_router.transport.node_clients import NodeClients
+from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest, Reply, StillWaiting
+from understudy_router.transport.patience import Patience
+from understudy_shared.bounds import NO_BOUND
+from understudy_shared.clock import ManualClock
+from understudy_shared.hop import HopGroup, HopKey, HopOutcome, HopReply
+from understudy_shared.words import HostInfo
+
+ROUTE = stores_of(catalogue(), "d1").get("words")
+KEY = HopKey(0, b"r")
+NOWHERE = HostInfo("127.0.0.1", 1)
+
+
+def value(_group: HopGroup, _key: HopKey) -> HopOutcome:
+    return found("v")
+
+
+class Ear:
+    """Remembers what a lane tells."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[str, float]] = []
+        self.failures: list[tuple[str, HopFailure, bool]] = []
+        self.silences: list[tuple[str, float]] = []
+
+    def known(self) -> Known:
+        return Known(7, 1, 1)
+
+    def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None:
+        self.answers.append((node_id, took_ms))
+
+    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
+        self.failures.append((node_id, failure, sent))
+
+    def silent(self, node_id: str, for_ms: float) -> None:
+        self.silences.append((node_id, for_ms))
+
+
+@asynccontextmanager
+async def lane_to(host: HostInfo, clock: ManualClock, ear: Ear) -> AsyncIterator[NodeClient]:
+    client = NodeClient(
+        "a",
+        host,
+        application_id="flights",
+        listener=ear,
+        counts=HopCounts(),
+        patience=Patience(hedge_after_ms=50),
+        clock=clock,
+    )
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+class World:
+    """Lanes to nodes, under a clock that is moved by hand."""
+
+    def __init__(self, nodes: Sequence[FakeNode], *, allowance: float = 0.0, hedge_after_ms: float = 50) -> None:
+        self.clock, self.ear, self.nodes = ManualClock(), Ear(), nodes
+        self.clients = NodeClients(
+            application_id="flights",
+            listener=self.ear,
+            patience=Patience(hedge_after_ms=hedge_after_ms),
+            suspect_after_ms=200,
+            hop_timeout_ms=1000,
+            allowance=lambda _now_ms: allowance,
+            clock=self.clock,
+        )
+
+    def host(self, number: int) -> HostInfo:
+        return HostInfo("127.0.0.1", self.nodes[number].port)
+
+    def client(self, number: int) -> NodeClient:
+        return self.clients.to(self.nodes[number].node_id, self.host(number))
+
+    async def submit(self, number: int, *, keys: int = 1) -> asyncio.Future[Reply]:
+        """Ask a node, and return when it has got it."""
+        had = len(self.nodes[number].hops)
+        future = asked(self.client(number), [KEY] * keys, now_ms=self.clock.monotonic_ms())
+        await until(lambda: len(self.nodes[number].hops) > had)
+        return future
+
+    def pass_ms(self, ms: int) -> None:
+        """Tick on time for so long."""
+        for _ in range(0, ms, 10):
+            self.clock.advance(10)
+            self.clients.tick(self.clock.monotonic_ms())
+
+
+@asynccontextmanager
+async def world(*answers: object, **settings: float) -> AsyncIterator[World]:
+    async with fake_nodes(*answers) as nodes:  # type: ignore[arg-type]  # answers, or Hang
+        made = World(nodes, **settings)
+        try:
+            yield made
+        finally:
+            await made.clients.close()
+
+
+def asked(
+    client: NodeClient, keys: Sequence[HopKey], *, now_ms: float = 0.0, until_ms: float = 1000.0
+) -> asyncio.Future[Reply]:
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    client.submit(NodeRequest(ROUTE, NO_BOUND, keys, future, now_ms, now_ms + until_ms))
+    return future
+
+
+def delay(future: asyncio.Future[Reply]) -> Delay | None:
+    """What a reader was told first."""
+    if not future.done():
+        return None
+    reply = future.result()
+    assert isinstance(reply, StillWaiting)
+    return reply.why
+
+
+async def test_what_does_not_fit_in_the_queue_is_refused_at_once_and_the_rest_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("understudy_router.transport.request_queue.MAX_WAITING_KEYS", 5)
+    ear = Ear()
+    async with lane_to(NOWHERE, ManualClock(), ear) as client:
+        first, second, third = asked(client, [KEY] * 3), asked(client, [KEY] * 3), asked(client, [KEY] * 2)
+        assert second.result() == HopFailure("overloaded", "3 keys wait for this node")
+        assert (first.done(), third.done(), client.load) == (False, False, 5)
+    assert first.result() == third.result() == HopFailure("refused", "the way to this node was closed")
+    assert asked(client, [KEY]).result() == HopFailure("refused", "the way to this node was closed")
+    assert [sent for _, _, sent in ear.failures] == [False]
+
+
+async def test_what_is_dropped_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy_router.transport.request_queue.MAX_WAITING_KEYS", 5)
+    async with lane_to(NOWHERE, ManualClock(), Ear()) as client:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        request = NodeRequest(ROUTE, NO_BOUND, [KEY] * 5, future, 0.0, 1000.0)
+        client.submit(request)
+        client.drop(request)
+        assert not asked(client, [KEY] * 4).done()
+        assert client.load == 4
+
+
+async def test_what_waits_longer_than_its_reader_is_a_timeout_that_says_nothing_about_the_node() -> None:
+    ear = Ear()
+    async with lane_to(NOWHERE, ManualClock(), ear) as client:
+        soon, late = asked(client, [KEY], until_ms=10), asked(client, [KEY], until_ms=20)
+        client.expire(10)
+        assert isinstance(soon.result(), HopFailure)
+        assert soon.result()[0] == "timeout"
+        assert not late.done()
+        assert client.load == 1
+        assert [sent for _, _, sent in ear.failures] == [False]
+
+
+async def test_a_node_that_answers_nothing_while_another_one_does_is_silent_and_all_its_readers_are_told_once() -> None:
+    async with world(Hang(), value) as at:
+        first = await at.submit(0)
+        at.pass_ms(150)
+        second = await at.submit(0)
+        await (await at.submit(1))
+        assert (delay(first), delay(second)) == (None, None)
+        at.pass_ms(50)
+        assert (delay(first), delay(second)) == (Delay.SILENT, Delay.SILENT)
+        at.pass_ms(100)
+        assert at.ear.silences == [("a", 200)]
+        assert at.client(0).is_silent
+
+
+async def test_without_an_answer_of_another_node_the_silence_may_be_this_routers_fault() -> None:
+    async with world(Hang(), value) as at:
+        await (await at.submit(1))
+        at.clock.advance(10)
+        waiting = await at.submit(0)
+        at.pass_ms(500)
+        assert at.ear.silences == []
+        assert delay(waiting) is Delay.SLOW  # its reader learns at least that it waits for long
+
+
+async def test_after_this_process_stood_still_nobody_is_called_silent_before_answers_were_read() -> None:
+    async with world(Hang(), value) as at:
+        waiting = await at.submit(0)
+        at.pass_ms(50)
+        at.clock.advance(400)
+        await (await at.submit(1))  # its answer was read first
+        at.pass_ms(190)
+        assert at.ear.silences == []
+        at.pass_ms(30)
+        assert [node_id for node_id, _ in at.ear.silences] == ["a"]
+        told = waiting.result()
+        assert isinstance(told, StillWaiting)
+        assert delay(told.future) is Delay.SILENT  # slow was told before
+
+
+async def test_an_answer_ends_the_silence_and_the_next_one_is_told_again() -> None:
+    async with world(value, value) as at:
+        at.nodes[0].held = asyncio.Event()
+        for _ in range(2):
+            waiting = await at.submit(0)
+            at.clock.advance(1)
+            await (await at.submit(1))
+            at.pass_ms(210)
+            told = waiting.result()
+            assert isinstance(told, StillWaiting)
+            at.nodes[0].held.set()
+            assert await told.future == [found("v")]
+            assert not at.client(0).is_silent
+            at.nodes[0].held.clear()
+            at.clock.advance(10)
+        assert len(at.ear.silences) == 2
+
+
+async def test_a_connection_that_is_never_made_is_silence_too() -> None:
+    async with fake_nodes(value, value) as nodes, _no_accept() as port:
+        at = World(nodes)
+        try:
+            client = at.clients.to("deaf", HostInfo("127.0.0.1", port))
+            waiting = asked(client, [KEY])
+            await until(lambda: client.quiet_since_ms() is not None)
+            at.clock.advance(1)
+            await (await at.submit(1))
+            at.pass_ms(210)
+            assert at.ear.silences
+            assert delay(waiting) is Delay.SILENT
+        finally:
+            await at.clients.close()
+
+
+@asynccontextmanager
+async def _no_accept() -> AsyncIterator[int]:
+    """A port whose queue of connections is full: more of them are never answered."""
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = [socket.socket() for _ in range(3)]
+        try:
+            for filler in fillers:
+                filler.setblocking(False)
+                filler.connect_ex(listener.getsockname())
+            yield listener.getsockname()[1]
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+@pytest.mark.parametrize(
+    ("allowance", "told"), [(0.0, [None, None]), (1.0, [Delay.SLOW, None]), (2.0, [Delay.SLOW] * 2)]
+)
+async def test_slow_reads_are_told_after_the_hedges_delay_as_far_as_the_budget_goes(
+    allowance: float, told: list[Delay | None]
+) -> None:
+    async with world(Hang(), allowance=allowance) as at:
+        both = [await at.submit(0), await at.submit(0)]
+        at.pass_ms(40)
+        assert [delay(each) for each in both] == [None, None]
+        at.pass_ms(10)
+        assert [delay(each) for each in both] == told
+
+
+async def test_without_hedges_only_what_nobody_should_wait_for_is_told() -> None:
+    async with world(Hang(), allowance=100.0, hedge_after_ms=0) as at:
+        waiting = await at.submit(0)
+        at.pass_ms(190)
+        assert not waiting.done()
+        at.pass_ms(10)
+        assert delay(waiting) is Delay.SLOW
+
+
+async def test_a_probe_is_an_empty_hop_that_shares_nothing_and_is_told_as_an_answer() -> None:
+    async with world(value) as at:
+        at.nodes[0].held = asyncio.Event()
+        busy = [await at.submit(0), await at.submit(0)]
+        behind = asked(at.client(0), [KEY])
+        probe = at.clients.probe("a", at.host(0))
+        await until(lambda: at.nodes[0].keys == [1, 1, 0], what="the probe to be at the node, past the queue")
+        assert at.clients.probe("a", at.host(0)) is not probe
+        at.clock.advance(7)
+        at.nodes[0].held.set()
+        assert await probe == 7
+        assert [await each for each in (*busy, behind)] == [[found("v")]] * 3
+        assert at.nodes[0].keys == [1, 1, 0, 1]
+        assert at.ear.answers.count(("a", 7.0)) == 3
+        assert at.nodes[0].accepted == 3
+        await until(lambda: len(at.nodes[0].connections) == 2, what="the probe's own connection to be closed")
+
+
+async def test_a_probe_takes_an_idle_connection_and_replaces_it_when_it_had_gone_stale() -> None:
+    async with world(value) as at:
+        await (await at.submit(0))
+        assert await at.clients.probe("a", at.host(0)) == 0
+        assert at.nodes[0].accepted == 1
+        at.nodes[0].drop()
+        await until(lambda: not at.nodes[0].connections)
+        assert await at.clients.probe("a", at.host(0)) == 0
+        assert at.nodes[0].accepted == 2
+
+
+@pytest.mark.parametrize("how", ["killed", "hangs", "closed"])
+async def test_a_probe_always_ends_and_the_listener_is_told(how: str) -> None:
+    async with world(Hang()) as at:
+        probe = at.client(0).probe(50 if how == "hangs" else 60_000)
+        if how == "killed":
+            await at.nodes[0].kill()
+        elif how == "closed":
+            await at.clients.close()
+        outcome = await probe
+        assert isinstance(outcome, HopFailure)
+        assert outcome.reason == {"killed": outcome.reason, "hangs": "timeout", "closed": "refused"}[how]
+        assert [(node_id, sent) for node_id, _, sent in at.ear.failures] == ([] if how == "closed" else [("a", True)])
+
+
+async def test_a_node_that_nobody_asked_lately_is_probed_once_to_learn_whether_others_answer() -> None:
+    async with world(Hang(), value) as at:
+        waiting = await at.submit(0)
+        at.clock.advance(1)
+        for _ in range(5):
+            at.clients.probe_if_quiet("b", at.host(1))
+        await until(lambda: at.ear.answers)
+        at.clients.probe_if_quiet("b", at.host(1))
+        at.pass_ms(200)
+        assert at.nodes[1].keys == [0]
+        assert delay(waiting) is Delay.SILENT

@@ -1,0 +1,151 @@
+"""How lookups become hops: what travels together, in which order outcomes come back, and what no hop exceeds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.cluster.fake_cluster import catalogue
+
+from understudy_router.cluster.catalogue import stores_of
+from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, Reply, StillWaiting, parts_that_fit, take
+from understudy_router.transport.request_queue import RequestQueue
+from understudy_shared.bounds import NO_BOUND, Bound
+from understudy_shared.hop import FOUND, HopKey, HopOutcome, HopRequest, decode_request, encode_request
+
+ROUTE = stores_of(catalogue(), "d1").get("words")
+OTHER = stores_of(catalogue(store="others"), "d1").get("others")
+KEYS = [HopKey(0, b"r")]
+LAGS = [NO_BOUND, Bound(max_lag=1), Bound(max_lag=2)]
+
+
+def request(*rows: bytes, bound: Bound = NO_BOUND, other: bool = False, until_ms: float = 1000.0) -> NodeRequest:
+    keys = [HopKey(0, row) for row in rows]
+    nobody = cast("asyncio.Future[Reply]", None)  # nobody waits for it
+    return NodeRequest(OTHER if other else ROUTE, bound, keys, nobody, 0.0, until_ms)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=40), st.integers(1, 100))
+def test_the_keys_of_a_batch_are_parted_so_that_each_part_fits_or_is_one_key(sizes: list[int], max_bytes: int) -> None:
+    keys = [HopKey(0, b"r" * size) for size in sizes]
+    indexes = list(range(len(keys)))[::-1]
+    parts = list(parts_that_fit(keys, indexes, max_bytes=max_bytes))
+    assert [index for part in parts for index in part] == indexes
+    assert all(part and (len(part) == 1 or sum(sizes[index] for index in part) <= max_bytes) for part in parts)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 8), st.integers(0, 40)), max_size=30),
+    alone=st.sets(st.integers(0, 29), max_size=3),
+)
+def test_hops_take_everything_in_order_and_none_is_too_large(sizes: list[tuple[int, int]], alone: set[int]) -> None:
+    requests = [request(*[b"r" * length] * count) for count, length in sizes]
+    for index in alone & set(range(len(requests))):
+        requests[index].alone = True
+    waiting, taken = deque(requests), []
+    while waiting:
+        together = take(waiting, max_keys=10, max_bytes=100)
+        assert together
+        taken += together
+        if len(together) > 1:
+            assert sum(len(each.keys) for each in together) <= 10
+            assert sum(each.row_bytes for each in together) <= 100
+            assert not any(each.alone for each in together)
+    assert taken == requests
+
+
+@given(
+    kinds=st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(1, 4)), min_size=1, max_size=20),
+)
+def test_each_ask_gets_the_outcomes_of_its_own_keys(kinds: list[tuple[int, bool, int]]) -> None:
+    requests = [
+        request(*(b"%d-%d" % (number, key) for key in range(count)), bound=LAGS[bound], other=other)
+        for number, (bound, other, count) in enumerate(kinds)
+    ]
+    hop = Hop(requests, 0.0)
+    sent = decode_request(encode_request(HopRequest("flights", 7, 1, 2, hop.deadline_ms, hop.groups)))
+    assert len(sent.groups) == len({(bound, other) for bound, other, _ in kinds})
+    outcomes = [HopOutcome(FOUND, key.row) for group in sent.groups for key in group.keys]
+    assert hop.keys == len(outcomes)
+    shared = list(hop.shared_out(outcomes))
+    assert {id(each) for each, _ in shared} == {id(each) for each in requests}
+    for each, own in shared:
+        assert [outcome.body for outcome in own] == [key.row for key in each.keys]
+    for group in sent.groups:
+        rows = {key.row for key in group.keys}
+        for each in requests:
+            if each.keys[0].row in rows:
+                assert (each.route.name, each.bound) == (group.store, group.bound)
+
+
+def test_a_hop_carries_the_time_that_its_most_patient_reader_has_left() -> None:
+    hop = Hop([request(b"a", until_ms=300), request(b"b", until_ms=900)], 200.0)
+    assert hop.deadline_ms == 700
+
+
+def test_a_hop_lasts_for_as_long_as_a_reader_that_has_nobody_else_to_ask() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        soon, late = (NodeRequest(ROUTE, NO_BOUND, KEYS, loop.create_future(), 0.0, 100.0) for _ in range(2))
+        hop = Hop([soon, late], 0.0)
+        assert not hop.is_over(99)
+        late.until_ms = 300.0
+        assert not hop.is_over(100)
+        late.finish([])
+        assert not hop.is_over(299)
+        assert hop.is_over(300)
+    finally:
+        loop.close()
+
+
+async def test_a_reader_is_told_of_each_delay_once_and_then_of_the_answer() -> None:
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    waiting = NodeRequest(ROUTE, NO_BOUND, KEYS, future, 0.0, 100.0)
+    for why in (Delay.SLOW, Delay.SLOW, Delay.SILENT, Delay.SILENT):
+        waiting.report_delay(why)
+    waiting.finish([HopOutcome(FOUND, b"v")])
+    told = []
+    reply = future.result()
+    while isinstance(reply, StillWaiting):
+        told.append(reply.why)
+        reply = reply.future.result()
+    assert told == [Delay.SLOW, Delay.SILENT]
+    assert reply == [HopOutcome(FOUND, b"v")]
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["append", "drop", "take", "late", "back"]), st.integers(1, 5), st.integers(0, 9)),
+        max_size=40,
+    )
+)
+def test_a_queue_counts_the_keys_of_those_who_wait_and_sends_nobody_who_was_dropped(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    loop = asyncio.new_event_loop()
+    queue, taken = RequestQueue(), list[NodeRequest]()
+    try:
+        for what, size, number in steps:
+            waiting = list(queue.requests)
+            match what:
+                case "append":
+                    queue.append(NodeRequest(ROUTE, NO_BOUND, KEYS * size, loop.create_future(), 0.0, float(number)))
+                case "drop" if waiting:
+                    queue.drop(waiting[number % len(waiting)])
+                case "take":
+                    taken = queue.take()
+                    assert all(each.is_wanted for each in taken)
+                case "late":
+                    late = queue.take_late(number)
+                    assert all(each.is_wanted for each in late)
+                    assert all(each.until_ms <= number for each in late)
+                    assert all(each.until_ms > number for each in queue.requests)
+                case "back":
+                    queue.put_back(taken)
+                    taken = []
+            assert queue.keys == sum(len(each.keys) for each in queue.requests)
+    finally:
+        loop.close()

@@ -1,0 +1,129 @@
+"""Every refusal has one HTTP face: a stable type, its status, what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from understudy_shared.bounds import BadBoundError, Refusal, parse_bound
+from understudy_shared.errors import (
+    BadKeyError,
+    CheckpointError,
+    CorruptFileError,
+    NotACheckpointError,
+    UnderstudyError,
+    UnknownStoreError,
+    UnsupportedError,
+    VanishedError,
+)
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
+from understudy_shared.position import BadPositionError, LineageChangedError, decode_position
+
+
+def test_types_and_statuses_are_the_documented_ones() -> None:
+    assert {kind.slug: kind.status for kind in ProblemType} == {
+        "bad-key": 400,
+        "bad-bound": 400,
+        "bad-request": 400,
+        "cross-site": 403,
+        "unknown-store": 404,
+        "unknown-path": 404,
+        "method-not-allowed": 405,
+        "request-timeout": 408,
+        "lineage-changed": 409,
+        "too-large": 413,
+        "target-too-long": 414,
+        "not-json": 415,
+        "not-owner": 421,
+        "outdated-catalogue": 421,
+        "overloaded": 429,
+        "headers-too-large": 431,
+        "internal": 500,
+        "store-error": 502,
+        "node-unreachable": 502,
+        "bad-reply": 502,
+        "not-initialised": 503,
+        "no-acceptable-replica": 503,
+        "deadline": 504,
+    }
+
+
+def test_no_type_is_an_alias_of_another() -> None:
+    assert len({kind.slug for kind in ProblemType}) == len(ProblemType.__members__)
+
+
+def test_a_problem_is_the_documented_json() -> None:
+    problem = Problem(
+        ProblemType.NOT_OWNER,
+        "the key belongs to partition 3",
+        where="partitions held: 0, 1",
+        fix="Ask a router",
+        extra={"candidates": [{"host": "node-1", "reason": Refusal.LAG_EXCEEDED}]},
+    )
+    assert problem.status == 421
+    assert orjson.loads(problem.body()) == {
+        "type": "not-owner",
+        "title": "This host does not hold the key's partition",
+        "status": 421,
+        "detail": "the key belongs to partition 3",
+        "where": "partitions held: 0, 1",
+        "fix": "Ask a router",
+        "candidates": [{"host": "node-1", "reason": "lag-exceeded"}],
+    }
+    assert problem.body().endswith(b"}\n")
+
+
+def test_members_that_say_nothing_are_left_out_and_zero_is_not_one_of_them() -> None:
+    members = Problem(ProblemType.INTERNAL, "it broke", extra={"attempts": 0, "lag": None}).as_dict()
+    assert members.keys() == {"type", "title", "status", "detail", "attempts", "lag"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "slug"),
+    [
+        (BadKeyError, "bad-key"),
+        (BadBoundError, "bad-bound"),
+        (BadPositionError, "bad-bound"),
+        (LineageChangedError, "lineage-changed"),
+        (UnknownStoreError, "unknown-store"),
+        (CheckpointError, "store-error"),
+        (NotACheckpointError, "store-error"),
+        (UnsupportedError, "store-error"),
+        (CorruptFileError, "store-error"),
+        (VanishedError, "store-error"),
+        (UnderstudyError, "internal"),
+    ],
+)
+def test_each_error_becomes_its_problem_and_keeps_what_where_and_fix(kind: type[UnderstudyError], slug: str) -> None:
+    problem = problem_of(kind("it is wrong", where="here", fix="Do this"))
+    assert (problem.type.slug, problem.detail, problem.where, problem.fix) == (slug, "it is wrong", "here", "Do this")
+
+
+def test_a_problem_that_was_raised_arrives_unchanged() -> None:
+    problem = Problem(ProblemType.OVERLOADED, "full", fix="Retry", extra={"retry_after_ms": 20})
+    error = ProblemError(problem)
+    assert problem_of(error) is problem
+    assert str(error) == "full. Retry"
+
+
+def test_a_bad_bound_of_a_reader_is_a_problem_that_names_the_parameter() -> None:
+    with pytest.raises(UnderstudyError) as bound:
+        parse_bound({"max_lag": "many"})
+    with pytest.raises(UnderstudyError) as token:
+        decode_position("us1.")
+    for error, where in ((bound.value, "max_lag"), (token.value, "min_position")):
+        members = problem_of(error).as_dict()
+        assert (members["type"], members["status"], members["where"]) == ("bad-bound", 400, where)
+
+
+@pytest.mark.parametrize("reason", Refusal)
+def test_every_refusal_says_its_reason_its_candidates_and_what_to_do(reason: Refusal) -> None:
+    candidates: list[dict[str, object]] = [{"host": "node-1", "reason": reason}]
+    members = orjson.loads(refused(reason, candidates=candidates).body())
+    gone = reason is Refusal.LINEAGE_CHANGED
+    assert (members["type"], members["status"]) == (
+        ("lineage-changed", 409) if gone else ("no-acceptable-replica", 503)
+    )
+    assert reason.value in members["detail"]
+    assert members["candidates"] == [{"host": "node-1", "reason": reason.value}]
+    assert members["fix"].startswith("Drop the position" if gone else "Retry, or ")

@@ -1,0 +1,167 @@
+"""A target is split before it is decoded, and nothing in it is guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_shared.http.problems import ProblemError, ProblemType
+from understudy_shared.http.target import MAX_TARGET_BYTES, parse_query, refuse_unroutable, split_path
+
+OUTSIDE_OF_KEYS = [
+    b"/v1%2Fstores%2Fop0",
+    b"/v1/stores%2Fop0",
+    b"/v1/stores/a%2Fb",
+    b"/v1/stores/op0%2fmetadata",
+    b"/v1/stores/op0/metadata%2Fa",
+    b"/v1/stores/op0/%6Betadata/a",
+    b"/%761/stores",
+    b"/admin%2Fv1%2Flag",
+    b"/admin/v1%2Flag",
+    b"/%61dmin/v1/lag",
+    b"/admin/v1/%6cag",
+    b"/admin/v1/nodes/a%2Fb/drain",
+    b"/admin/v1/nodes/a/%64rain",
+    b"/internal/v1%2Flookup",
+    b"/internal/v1/%6Cookup",
+    b"/live%7A",
+    b"/metrics%00",
+    "/livé".encode(),
+]
+
+
+@pytest.mark.parametrize("raw_path", OUTSIDE_OF_KEYS, ids=repr)
+def test_what_is_escaped_outside_of_names_and_keys_is_refused(raw_path: bytes) -> None:
+    with pytest.raises(ProblemError) as refused:
+        refuse_unroutable(raw_path)
+    assert refused.value.problem.type is ProblemType.BAD_REQUEST
+    assert refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "raw_path",
+    [
+        b"/",
+        b"/livez",
+        b"/v1/stores",
+        b"/v1/stores/by%20route",
+        b"/v1/stores/%C3%A9/metadata",
+        b"/v1/stores/op0/metadata/a%2Fb/c%20d",
+        b"/admin/v1/nodes/node%3A1/drain",
+    ],
+    ids=repr,
+)
+def test_names_and_keys_may_be_escaped(raw_path: bytes) -> None:
+    refuse_unroutable(raw_path)
+
+
+@pytest.mark.parametrize("broken", [b"%zz", b"%", b"%2", b"a%f", b"%%41", b"%FF", b"%-1"])
+@pytest.mark.parametrize(
+    ("parse", "before"),
+    [
+        (refuse_unroutable, b"/v1/stores/op0/metadata/"),
+        (refuse_unroutable, b"/v1/stores/"),
+        (refuse_unroutable, b"/admin/v1/nodes/"),
+        (split_path, b"/v1/stores/op0/keys/"),
+        (parse_query, b"key="),
+    ],
+)
+def test_a_broken_escape_is_refused_and_not_taken_for_text(
+    parse: Callable[[bytes], object], before: bytes, broken: bytes
+) -> None:
+    with pytest.raises(ProblemError) as refused:
+        parse(before + broken)
+    assert refused.value.problem.type is ProblemType.BAD_REQUEST
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
+
+
+def test_a_slash_inside_a_key_survives() -> None:
+    assert split_path(b"/v1/stores/by%2Froute/keys/a%2Fb/c") == ["v1", "stores", "by/route", "keys", "a/b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "segments"),
+    [
+        pytest.param(b"/", [""], id="root"),
+        pytest.param(b"/v1", ["v1"], id="one segment"),
+        pytest.param(b"/keys/", ["keys", ""], id="an empty last segment"),
+        pytest.param(b"/keys//b", ["keys", "", "b"], id="an empty segment in the middle"),
+        pytest.param(b"/keys/a+b", ["keys", "a+b"], id="a plus is a plus in a path"),
+        pytest.param(b"/keys/%252F", ["keys", "%2F"], id="decoded once only"),
+        pytest.param(b"/keys/..%2f%2e%2e", ["keys", "../.."], id="dots are text"),
+        pytest.param(b"/keys/%C3%A9", ["keys", "é"], id="UTF-8"),
+        pytest.param("/keys/é".encode(), ["keys", "é"], id="UTF-8 as it is"),
+        pytest.param(b"/keys/%00", ["keys", "\x00"], id="a zero byte"),
+    ],
+)
+def test_paths_split_into_decoded_segments(raw: bytes, segments: list[str]) -> None:
+    assert split_path(raw) == segments
+
+
+@given(st.lists(TEXTS, min_size=1))
+def test_any_segments_survive_a_path(keys: list[str]) -> None:
+    raw = "/v1/" + "/".join(quote(key, safe="") for key in keys)
+    assert split_path(raw.encode()) == ["v1", *keys]
+
+
+@given(st.dictionaries(TEXTS, TEXTS))
+def test_any_parameters_survive_a_query(parameters: dict[str, str]) -> None:
+    raw = "&".join(f"{quote_plus(name)}={quote_plus(value)}" for name, value in parameters.items())
+    assert parse_query(raw.encode()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("raw", "parameters"),
+    [
+        pytest.param(b"", {}, id="none"),
+        pytest.param(b"&&", {}, id="separators only"),
+        pytest.param(b"max_lag", {"max_lag": ""}, id="a name without value"),
+        pytest.param(b"key=a=b", {"key": "a=b"}, id="an equals sign in the value"),
+        pytest.param(b"key=a+b%2Bc", {"key": "a b+c"}, id="a plus is a space in a query"),
+        pytest.param(b"key=%26%3D", {"key": "&="}, id="separators in the value"),
+    ],
+)
+def test_queries_parse(raw: bytes, parameters: dict[str, str]) -> None:
+    assert parse_query(raw) == parameters
+
+
+@pytest.mark.parametrize("query", [b"max_lag=1&max_lag=1", b"max_lag=1&max%5Flag=2", b"a&a", b"=1&=2"])
+def test_a_repeated_parameter_is_refused(query: bytes) -> None:
+    with pytest.raises(ProblemError, match="given twice") as refusal:
+        parse_query(query)
+    assert refusal.value.problem.type is ProblemType.BAD_REQUEST
+    assert refusal.value.fix == "Send it once"
+
+
+@pytest.mark.parametrize(
+    ("parse", "raw", "where"),
+    [
+        pytest.param(split_path, b"/keys/%FF", "path", id="path"),
+        pytest.param(split_path, b"/keys/\xff", "path", id="path, raw byte"),
+        pytest.param(split_path, b"/keys/%ED%A0%80", "path", id="path, half a surrogate pair"),
+        pytest.param(parse_query, b"%FF=1", "query", id="parameter name"),
+        pytest.param(parse_query, b"key=%C3", "query parameter 'key'", id="parameter value, cut character"),
+    ],
+)
+def test_what_is_not_utf_8_is_refused_with_the_place(parse: Callable[[bytes], object], raw: bytes, where: str) -> None:
+    with pytest.raises(ProblemError, match="not percent-encoded UTF-8") as refusal:
+        parse(raw)
+    assert refusal.value.problem.type is ProblemType.BAD_REQUEST
+    assert refusal.value.where == where
+    assert "Percent-encode" in refusal.value.fix
+
+
+@pytest.mark.parametrize(("parse", "where"), [(split_path, "path"), (parse_query, "query")])
+def test_a_target_above_the_limit_is_refused_unparsed(parse: Callable[[bytes], object], where: str) -> None:
+    parse(b"/" * MAX_TARGET_BYTES)
+    with pytest.raises(ProblemError, match=str(MAX_TARGET_BYTES)) as refusal:
+        parse(b"/" * (MAX_TARGET_BYTES + 1))
+    assert refusal.value.problem.type is ProblemType.TOO_LARGE
+    assert refusal.value.where == where
+    assert refusal.value.fix
