@@ -27,13 +27,13 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 def main(settings: dict[str, object], started: Callable[[Node], None] | None = None) -> None:
-    """Serve until interrupted. `started` is told of the node before the first request, for a progress display.
+    """Serve until interrupted. `started` gets the node before the first request, for a progress display.
 
     Raises UnderstudyError for what the caller can fix: the checkpoint, the settings, the port.
     """
-    told = NodeSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
+    parsed = NodeSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
     keep_files_private()
-    node, listener = open_node(told)
+    node, listener = open_node(parsed)
     if started is not None:
         started(node)
     guard = node.settings.connection_guard()

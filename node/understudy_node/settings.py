@@ -18,7 +18,7 @@ from understudy_shared.service_settings import Bytes, Port
 
 
 class NodeSettings(HttpServiceSettings):
-    """What `understudy serve` is told."""
+    """The settings of `understudy serve`."""
 
     checkpoint: str
     """The query's checkpoint location: a path, or any URL that fsspec knows."""
@@ -32,7 +32,7 @@ class NodeSettings(HttpServiceSettings):
     """Names the query in answers and tokens; by default the last part of the checkpoint's path."""
 
     host: str = "127.0.0.1"
-    """Loopback unless told otherwise: there is no authentication yet."""
+    """Loopback by default: there is no authentication yet."""
 
     port: Port = 8080
     """0 takes any free port and logs it."""
@@ -92,7 +92,7 @@ class NodeSettings(HttpServiceSettings):
 
     @property
     def data_directory(self) -> Path:
-        """Where local copies go: as told, else `~/.cache/understudy/<name>-<hash of the checkpoint's location>`."""
+        """Where local copies go: as set, else `~/.cache/understudy/<name>-<hash of the checkpoint's location>`."""
         if self.data_dir is not None:
             return self.data_dir.absolute()
         location = self.checkpoint if "://" in self.checkpoint else str(Path(self.checkpoint).absolute())

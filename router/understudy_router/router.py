@@ -1,6 +1,6 @@
-"""A router: what it knows, how it asks, and how it is. One object per process, made before the loop that serves.
+"""A router: its tables, its clients, its state. One object per process, made before the event loop that serves.
 
-`start` and `stop` belong to that loop; what is asked before is answered by what is known: nothing yet.
+`start` and `stop` run in that loop. Before `start` nothing is known, and reads are answered accordingly.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PROBE_HOPS = 2
 """Hop limits after which a probe is given up: the lane ends it after one, and tells of it."""
 
 MAX_CHOICES = 16_384
-"""Of partitions and bounds; when there are more, all are made anew."""
+"""Cached choices by partition and bound; when there are more, the cache is cleared."""
 
 
 _NO_NODES_FAULT = {OVERLOADED, str(WireError.TOO_LARGE)}
@@ -69,7 +69,7 @@ class Router:
     ) -> None:
         """`remembered` is where it keeps what it needs to start without the bus; None: nowhere.
 
-        Raises SettingsError for seeds that are none.
+        Raises SettingsError for malformed seeds.
         """
         self.settings = settings
         self.host = host
@@ -183,7 +183,7 @@ class Router:
         return stores
 
     def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice:
-        """Whom to ask for a partition. Kept until the tables change, at most MAX_CHOICE_AGE_MS: ages grow."""
+        """The choice for a partition. Cached until the tables change, for MAX_CHOICE_AGE_MS at most: ages grow."""
         now_ms = self._clock.monotonic_ms()
         if self._chosen_at != self.tables.version or len(self._chosen) >= MAX_CHOICES:
             self._chosen_at = self.tables.version
@@ -256,7 +256,7 @@ class Router:
             raise ProblemError(Problem(ProblemType.NODE_UNREACHABLE, error.what, error.where, "Retry")) from None
 
     def lag_report(self, store: str | None) -> dict[str, object]:
-        """How far everybody is, as this router knows it; of one store, if it is named."""
+        """The lag of every replica as this router knows it; of one store, if it is named."""
         return lag_report(
             self.tables,
             self.watcher.stores,

@@ -21,20 +21,20 @@ from understudy_shared.words import HostInfo
 
 
 def main(settings: dict[str, object], started: Callable[[Router], None] | None = None) -> None:
-    """Serve until interrupted. `started` is told of the router before the first request, for a progress display.
+    """Serve until interrupted. `started` gets the router before the first request, for a progress display.
 
     Raises UnderstudyError for what the caller can fix: the settings, the port.
     """
-    told = RouterSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
-    parse_seeds(told.seed)
+    parsed = RouterSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
+    parse_seeds(parsed.seed)
     keep_files_private()
-    bus = RedisBus(told.redis)
-    listener = bound_socket(told.host, told.port)
-    host = HostInfo(told.host, listener.getsockname()[1])
-    remembered = Remembered(told.data_directory, told.application_id)
-    router = Router(told, bus, host=host, clock=SystemClock(), remembered=remembered)
+    bus = RedisBus(parsed.redis)
+    listener = bound_socket(parsed.host, parsed.port)
+    host = HostInfo(parsed.host, listener.getsockname()[1])
+    remembered = Remembered(parsed.data_directory, parsed.application_id)
+    router = Router(parsed, bus, host=host, clock=SystemClock(), remembered=remembered)
     listener.listen(BACKLOG)
     if started is not None:
         started(router)
-    guard = told.connection_guard()
-    run(create_app(router, guard), listener, Departure(router.leave, told.shutdown_delay_ms), guard)
+    guard = parsed.connection_guard()
+    run(create_app(router, guard), listener, Departure(router.leave, parsed.shutdown_delay_ms), guard)

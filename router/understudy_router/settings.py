@@ -14,11 +14,11 @@ from understudy_shared.http.settings import HttpServiceSettings
 from understudy_shared.service_settings import Port
 
 MAX_NAME_BYTES = 200
-"""Of a folder: file systems allow 255."""
+"""Longest name of a folder: file systems allow 255."""
 
 
 class RouterSettings(HttpServiceSettings):
-    """What `understudy router` is told."""
+    """The settings of `understudy router`."""
 
     redis: str = Field(min_length=1)
     """Redis or Valkey, shared with the nodes: redis://host:port/db, rediss://, unix:///path."""
@@ -27,7 +27,7 @@ class RouterSettings(HttpServiceSettings):
     """The query whose nodes are asked. A router reads no checkpoint, so there is nothing to derive it from."""
 
     host: str = "127.0.0.1"
-    """Loopback unless told otherwise: there is no authentication yet."""
+    """Loopback by default: there is no authentication yet."""
 
     port: Port = 8080
     """0 takes any free port and logs it."""
@@ -73,12 +73,14 @@ class RouterSettings(HttpServiceSettings):
 
     @property
     def data_directory(self) -> Path:
-        """Where it remembers: as told, else `~/.cache/understudy/router-<application>`, quoted as in a URL."""
+        """Where it keeps what it remembers: as set, else `~/.cache/understudy/router-<application>`, quoted as in a
+        URL.
+        """
         if self.data_dir is not None:
             return self.data_dir.absolute()
         name = f"router-{quote(self.application_id, safe='')}"
         if len(name.encode()) > MAX_NAME_BYTES:
             name = f"router-{hashlib.sha256(self.application_id.encode()).hexdigest()}"
-        # Who has no home writes nowhere, and is told so when there is something to remember.
+        # A user without a home folder has nowhere to write; the first attempt to remember something logs that.
         home = Path(os.environ.get("HOME") or "/")
         return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "understudy" / name

@@ -1,6 +1,6 @@
 """What a reader accepts: how old, from whom, and what to do about unknown lag (pure).
 
-The default bound is none at all: every replica may answer, and the answer says its age.
+By default there is no bound: every replica may answer, and the answer states its age.
 """
 
 from __future__ import annotations

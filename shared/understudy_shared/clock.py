@@ -30,7 +30,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until told to move: the fake that ships beside the real one."""
+    """A clock that stands still until a test moves it: the fake that ships beside the real one."""
 
     def __init__(self, *, monotonic_ms: float = 0.0, wall_us: int = 0) -> None:
         self._monotonic_ms = monotonic_ms

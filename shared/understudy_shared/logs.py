@@ -105,7 +105,7 @@ def _log_warning(  # noqa: PLR0917  # the signature of `warnings.showwarning`
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """In place of `warnings.showwarning`: the place in the code helps nobody who set a setting."""
+    """In place of `warnings.showwarning`: the place in the code does not help with a setting."""
     logging.getLogger("py.warnings").warning(
         "%s", message, extra={"action": "warning", "category": category.__name__, "place": f"{filename}:{lineno}"}
     )

@@ -16,7 +16,7 @@ from understudy_shared.plausible import CEILING
 from understudy_shared.words import HostInfo, TaskId
 
 FORMAT: Literal[1] = 1
-"""Of every document here. A reader takes its own and older ones."""
+"""The major format of every document here. A reader accepts its own format and older ones."""
 
 MAX_ERRORS = 100
 """Of one document that are looked at."""
@@ -70,10 +70,10 @@ class Message(BaseModel):
             raise BadMessageError(f"a {kind} that is not JSON: {error}", where=where) from None
         if not isinstance(fields, dict):
             raise BadMessageError(f"a {kind} that is not a JSON object", where=where)
-        told = fields.get("format")
-        if type(told) is int and told > FORMAT:
+        found_format = fields.get("format")
+        if type(found_format) is int and found_format > FORMAT:
             raise BadMessageError(
-                f"a {kind} of format {told}; this release reads up to {FORMAT}",
+                f"a {kind} of format {found_format}; this release reads up to {FORMAT}",
                 where=where,
                 fix="Upgrade this process before those that write",
             )
@@ -122,14 +122,14 @@ class Heartbeat(Message):
 
     node_id: Name
     incarnation: Name
-    """Of this process: another process that uses the same node id has another."""
+    """Identifies the process: another process with the same node id has another incarnation."""
     sequence: Count
     """Counts the heartbeats of an incarnation; an older one that arrives later is dropped."""
     endpoint: Endpoint
     zone: str | None = Field(default=None, max_length=256)
     state: Literal["starting", "serving", "draining", "failed"]
     leaving: bool = False
-    """It was told to stop and answers for a moment more: ask it last, and leave its replicas where they are."""
+    """It is stopping and answers for a moment more: ask it last, and leave its replicas where they are."""
     heartbeat_ms: int = Field(ge=1, le=3_600_000)
     """Time to the next one; after three of these without one the node is dead."""
     lineage: Name | None
@@ -145,11 +145,11 @@ class Heartbeat(Message):
     """Every task held, when that is not what the assignment of (term, epoch) gives this node; else None."""
     term: Count
     epoch: Count
-    """Of the assignment that this node follows; the highest it has seen is the same or is being taken up."""
+    """The epoch of the assignment that this node follows."""
     catalogue: str | None = Field(default=None, max_length=64)
     """Hash of the catalogue it serves by."""
     checkpoint: str = Field(default="", max_length=4096)
-    """The checkpoint's location as this node was told, for people to compare."""
+    """The checkpoint's location in this node's settings, for people to compare."""
     degraded: list[Name] = Field(default_factory=list, max_length=16)
     """Causes, by name, of what does not work at this node although lookups do."""
 
@@ -227,7 +227,7 @@ class Assignment(Message):
     written_by: Name
     lineage: Name
     partitions: Partitions
-    """Of the layout whose tasks these are."""
+    """Shuffle partitions of the layout that these tasks belong to."""
     tasks: dict[TaskKey, AssignedTask] = Field(max_length=MAX_TASKS)
     members: dict[str, Endpoint] = Field(default_factory=dict)
     """Where the nodes it names listened when it was written; those that only keep a place meanwhile are left out."""

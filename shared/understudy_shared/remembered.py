@@ -22,7 +22,7 @@ from understudy_shared.private_files import PRIVATE_FOLDER
 log = logging.getLogger(__name__)
 
 MAGIC = b"understudy-remembered 1"
-"""Of this format of the file; the document in it has its own."""
+"""The mark of this file format; the document in the file has a format of its own."""
 
 MIN_GAP_S = 1.0
 """Between two writes: an assignment that moves step by step is not worth more."""
@@ -93,7 +93,7 @@ class Remembered:
 
 
 class Memory:
-    """Saves what it is told, off the loop and at most once per MIN_GAP_S: of each kind the latest. One loop uses it."""
+    """Saves the latest document of each kind, off the loop and at most once per MIN_GAP_S. One loop uses it."""
 
     def __init__(self, remembered: Remembered) -> None:
         self.writes = 0
@@ -167,7 +167,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _remove_drafts(path: Path) -> None:
-    """Drafts older than the file itself: whoever wrote them was killed, or was overtaken."""
+    """Remove drafts older than the file itself: their writers were killed, or were overtaken."""
     try:
         newest_ns = path.stat().st_mtime_ns
     except FileNotFoundError:

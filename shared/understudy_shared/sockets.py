@@ -1,7 +1,7 @@
 """Folders for unix-domain sockets: private to the user, and short enough for the kernel.
 
 A socket's path must fit in 107 bytes, and a folder of temporary files may be longer than that alone: the failure is
-then a puzzling one, far from its cause. Rule: whoever opens a unix socket takes its folder from here.
+then a puzzling one, far from its cause. Rule: code that opens a unix socket takes its folder from here.
 """
 
 from __future__ import annotations

@@ -21,12 +21,13 @@ _CAN_BE_DEFAULT = "max_lag, max_staleness_ms, require_active, unknown_lag and wa
 
 
 class StoreBounds:
-    """Makes each reader's bound of what it told and what holds for the store."""
+    """Combines the parameters of a request with the defaults of its store."""
 
     def __init__(self, by_store: Mapping[str, Mapping[str, object]] | None = None) -> None:
         self._by_store = dict(by_store or {})
         self._defaults: dict[str, Bound] = {}
-        """Of readers that told nothing: one object for each store, as few as there are stores that readers ask for."""
+        """Bounds of requests without parameters: one object per store, so that equal requests share a group of a hop.
+        """
 
     def bound(self, store: str, params: Mapping[str, object]) -> Bound:
         """The bound of a reader of an existing store. Raises BadBoundError."""
@@ -39,11 +40,11 @@ class StoreBounds:
         return known
 
     def of(self, store: str) -> dict[str, object]:
-        """What holds for readers of a store that tell nothing."""
+        """The default parameters of a store."""
         return {**self._by_store.get(EVERY_STORE, {}), **self._by_store.get(store, {})}
 
     def warn_of_unknown(self, stores: Iterable[str]) -> None:
-        """Say which tables fit none of the stores there are: a name that is misspelt protects nobody."""
+        """Say which tables fit none of the stores there are: a misspelt name protects no reader."""
         unknown = sorted(self._by_store.keys() - {EVERY_STORE} - set(stores))
         if unknown:
             log.warning(

@@ -58,6 +58,6 @@ class Supervisor:
         except BaseException as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # somebody cancelled this task; without that, what it waited for was cancelled, and it died of it
+                raise  # the task itself was cancelled; otherwise something it awaited was, which is a failure
             self.failure = self.failure or (name, error)
             log.exception("background task %s died", name, extra={"action": "task-died"})

@@ -1,4 +1,4 @@
-"""How a node is, as the message that others route and assign by (pure but for reading the node).
+"""Builds a node's heartbeat, which others route and assign by (pure but for reading the node).
 
 Positions are read before the end: what passes between the two reads makes a replica look further behind than it is,
 never nearer.
@@ -17,13 +17,13 @@ from understudy_shared.messages import Applied, Endpoint, Heartbeat
 from understudy_shared.words import ReplicaState
 
 MAX_ERROR_CHARACTERS = 500
-"""Of a replica's error: enough to know where to look."""
+"""Most characters of a replica's error: enough to know where to look."""
 
 State = Literal["starting", "serving", "draining", "failed"]
 
 
 class _ReplicaStatus(NamedTuple):
-    """How far a replica is: equal for all that are in step."""
+    """How far a replica is; equal for all replicas in step."""
 
     version: int | None
     time_lag_ms: int | None
@@ -132,6 +132,6 @@ def _standing(
 
 
 def _held(node: Node, held: list[str]) -> list[str] | None:
-    """Every task held, when that is not what the duties give."""
+    """Every task held, when these are not the assigned ones."""
     duties = node.duties
     return None if duties is not None and duties.keys() == set(held) else sorted(held)

@@ -1,7 +1,7 @@
-"""A node's life in its cluster: it says how it is, hears what others say, and holds what the assignment gives it.
+"""A node's membership in its cluster: it sends heartbeats, hears those of others, and holds its assigned tasks.
 
-Two background tasks: one beats (and, while it has the lease, assigns), one listens. Neither ever stops a lookup; while
-the bus is away the node goes on with the last assignment, and says that it is degraded.
+Two background tasks: one beats (and, while it has the lease, assigns), one listens. Neither ever blocks a lookup. While
+the bus is away the node goes on with the last assignment and reports itself degraded.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from understudy_shared.supervise import Supervisor
 log = logging.getLogger(__name__)
 
 MIN_BEAT_GAP_MS = 100
-"""A new version is told at once, but no more often than this: a batch in step costs one message."""
+"""Least time between two heartbeats: a new version is published at once, and a batch in step costs one message."""
 
 SETTLE_MS = 10
 """A batch reaches the tasks of a node within milliseconds of each other: one heartbeat for all of them."""
 
 PAUSE_HEARTBEATS = 2
-"""A turn that comes so late means that this process did not run, and heard nothing of the others."""
+"""A turn that is this late shows that the process was paused and heard nothing of the others."""
 
 LEAVE_TIMEOUT_S = 1.0
-"""For the next heartbeat to say that this node leaves; it is due within MIN_BEAT_GAP_MS."""
+"""Time for the heartbeat that announces the departure; it is due within MIN_BEAT_GAP_MS."""
 
 BACK_SPREAD_HEARTBEATS = 0.25
 """Nodes that lost the bus together read its keys, and beat, within so long of each other."""
@@ -69,7 +69,7 @@ class ClusterMember:
     ) -> None:
         """`remembered` is where it keeps its assignment for a start without the bus; None: nowhere.
 
-        Raises SettingsError for seeds that are none.
+        Raises SettingsError for malformed seeds.
         """
         self.node = node
         self.node_id = node_id
@@ -145,7 +145,7 @@ class ClusterMember:
         self._tasks.start("go on without the bus", self._remembering.go_on_without_the_bus())
 
     async def leave(self) -> None:
-        """Say that this node goes and let another assign; it answers on, and keeps its replicas. `stop` comes later."""
+        """Announce the departure and give up the lease. It answers on and keeps its replicas."""
         log.info("leaving", extra={"action": "leaving"})
         self._leaving = True
         self._changed.set()
@@ -199,7 +199,7 @@ class ClusterMember:
         return reasons
 
     def changed(self) -> None:
-        """Something to tell has changed; called from any thread."""
+        """Something in the heartbeat has changed; called from any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._changed.set)
 
@@ -258,12 +258,12 @@ class ClusterMember:
         return "starting" if self.node.generation is None else "serving"
 
     async def _beat_while_alive(self) -> None:
-        """A death of the beat is the last that it tells; routers and the assignor need not wait for the expiry."""
+        """Send a last heartbeat if the beat dies, so that routers and the assignor need not wait for the expiry."""
         try:
             await self._beat()
         except Exception:
             self._has_failed = True
-            with contextlib.suppress(Exception):  # what the beat died of may be met again
+            with contextlib.suppress(Exception):  # the cause of death may strike again
                 await self.gossip.beat(self.heartbeat())
                 await self._placement.give_up()
             raise
@@ -285,9 +285,9 @@ class ClusterMember:
                 pass
 
     async def _turn(self) -> None:
-        """Say how this node is, and assign if that is its office."""
+        """Send a heartbeat, and assign if this node holds the lease."""
         now_ms = self._clock.monotonic_ms()
-        # After a pause of our own everybody looks dead: what the keys say now is where to go on from.
+        # After a pause of our own every node looks dead, so read the keys before judging.
         self._must_read |= now_ms - self._turned_ms > PAUSE_HEARTBEATS * self._settings.lag_refresh_ms
         self._turned_ms = now_ms
         if self._must_read and self._subscribed:
@@ -306,7 +306,7 @@ class ClusterMember:
             await self._place(self._neighbours.proven(nodes, self.node_id))
             self._bus_state.published(None)
         except BusError as error:
-            self._must_read = self._was_away = True  # while the bus did not answer, nobody was heard
+            self._must_read = self._was_away = True  # while the bus did not answer, no node was heard
             self._bus_state.published(error)
             self._remembering.bus_is_away()
             if isinstance(error, BusRefusedError):  # what may not be written can be said: lag stays known
@@ -342,7 +342,7 @@ class ClusterMember:
             self._placement.forget()
 
     async def _place(self, nodes: list[Seen]) -> None:
-        """Assign, if that is this node's office, and its view of the cluster can be trusted."""
+        """Assign, if this node may and its view of the cluster can be trusted."""
         if self._leaving or self._rival or self._outvoted or self._must_read or not self._subscribed:
             await self._placement.give_up()
             return
@@ -377,7 +377,7 @@ class ClusterMember:
         async for heard in self.gossip.listen():
             match heard:
                 case Lost():
-                    self._subscribed = False  # calls may come through before it stands again: silence says nothing then
+                    self._subscribed = False  # calls may succeed before it stands again: silence proves nothing then
                     self._was_away = True
                     self._bus_state.subscribed(heard.why)
                 case Back():
@@ -417,7 +417,7 @@ class ClusterMember:
             self._changed.set()
 
     async def _read_all(self) -> None:
-        """Nothing was missed after this, if the subscription stands: what the keys say now is where to go on from."""
+        """Read all keys. With a standing subscription no later message is missed."""
         try:
             seen = await self.gossip.nodes(known=self._neighbours.holders)
             self._neighbours.read(seen, now_ms=self._clock.monotonic_ms())
@@ -456,7 +456,7 @@ class ClusterMember:
         self._changed.set()
 
     def _apply(self) -> None:
-        """Tell the node its tasks: those of its assignment, none when that is about another history."""
+        """Give the node its tasks: those of its assignment, none when that is of another lineage."""
         assignment = self.assignment
         if assignment is None:
             return

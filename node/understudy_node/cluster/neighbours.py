@@ -1,4 +1,4 @@
-"""The nodes that a node hears of (pure): who lives, by what they said and how long ago it arrived here.
+"""The nodes that a node hears of (pure): which of them live, by their last heartbeats and when these arrived here.
 
 Ages are this machine's monotonic time since arrival, plus the age that a key read from the bus had by its expiry.
 """
@@ -34,7 +34,7 @@ class _Heard:
 
 
 class Neighbours:
-    """Everybody's last heartbeat, this node's own among them."""
+    """The last heartbeat of every node, including this one."""
 
     def __init__(self, refuse: Callable[[str, str], None] = lambda kind, why: None) -> None:
         """`refuse` is told of heartbeats that are not used, or not wholly: their kind, and why."""
@@ -125,7 +125,7 @@ class Neighbours:
             self.silence.did_not_answer(farewell.node_id, known.said_ms)  # nothing is to be asked of it
 
     def read(self, seen: list[Seen], *, now_ms: float) -> None:
-        """Begin again from what the keys say: who has no key there is gone."""
+        """Start again from the keys: a node without a key is gone."""
         before = dict(self._heard)
         for node_id in before:
             self._forget(node_id)

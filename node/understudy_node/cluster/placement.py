@@ -1,4 +1,4 @@
-"""Who assigns: the holder of a lease in Redis, under a term; and when it does.
+"""Runs the assignor while this node holds the lease in Redis, under a term.
 
 Nothing here is checked before a write that Redis does not check again in it: a holder that slept is refused there. What
 this adds is patience. Nodes that start together share from the beginning, a Redis that came back empty is not mistaken
@@ -23,11 +23,11 @@ from understudy_shared.plausible import is_later
 log = logging.getLogger(__name__)
 
 LEASE_HEARTBEATS = 2
-"""Of a lease without renewal. The others look once per heartbeat, so a holder that died is replaced within three."""
+"""Expiry of the lease in heartbeats. The others try once per heartbeat, so a dead holder is replaced within three."""
 
 LOOK_AGAIN_HEARTBEATS = 30
 """After so many the holder looks whether Redis still has the assignment: who starts then needs it from there, and
-nothing tells that somebody deleted or damaged it.
+no message tells when it was deleted or damaged.
 """
 
 Layout = tuple[str, int, Sequence[str]]
@@ -101,9 +101,9 @@ class Placement:
     ) -> Assignment | None:
         """At every heartbeat: take or keep the lease, and assign if there is anything to assign anew.
 
-        `nodes` live, this node among them; `highest` is the highest (term, epoch) that anybody told, `known` the last
-        assignment that this node saw, and all that is no older than `began_ms`, when this heartbeat began. Nothing is
-        assigned while there are `unasked`: silent, not asked in vain yet. Returns what was written. Raises BusError.
+        `nodes` live, this node among them; `highest` is the highest (term, epoch) that any node reported, `known` the
+        last assignment that this node saw, and all that is no older than `began_ms`, when this heartbeat began. Nothing
+        is assigned while there are `unasked`: silent, not asked in vain yet. Returns what was written. Raises BusError.
         """
         self._learn(known)
         members = [] if layout is None else members_of(nodes, layout[0])
@@ -136,7 +136,7 @@ class Placement:
             self._holdings.follow(assignment)
 
     def _who_is_away(self, members: Sequence[Member], nodes: Sequence[Seen]) -> list[Member]:
-        """Those who keep their places in the assignment that is known."""
+        """Members that are away and keep their places in the known assignment."""
         if self._known is None:
             return []
         return self._away.of(self._known, members, nodes, self._clock.monotonic_ms())
@@ -160,7 +160,7 @@ class Placement:
         return True
 
     def _is_behind(self, highest: tuple[int, int]) -> bool:
-        """Whether somebody follows an assignment that this node does not know; one expiry later that one is lost."""
+        """Whether a node follows an assignment that is unknown here; after one expiry it counts as lost."""
         now_ms = self._clock.monotonic_ms()
         if highest <= self._order:
             self._behind_since_ms = None
@@ -170,7 +170,7 @@ class Placement:
         return now_ms - self._behind_since_ms < self._expiry_ms
 
     async def _keep_lease(self, above: int) -> None:
-        """Renew the lease; without one, or with one that others are past, there is none afterwards."""
+        """Renew the lease. A lease whose term is below `above` is given up."""
         fence = self.fence
         if fence is None:
             return
@@ -190,7 +190,7 @@ class Placement:
         return True
 
     def _waits(self, nodes: Sequence[Seen], lineage: str, highest: tuple[int, int]) -> bool:
-        """Whether it is too early: who has not spoken yet may be about to."""
+        """Whether it is too early to assign: a node may be about to send its first heartbeat."""
         now_ms = self._clock.monotonic_ms()
         is_known = self._known is not None or highest > (0, 0)
         if is_known and now_ms < self._quiet_until_ms:

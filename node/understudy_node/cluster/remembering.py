@@ -1,7 +1,7 @@
-"""What a node goes by when it starts while the bus is away: its last assignment, else one of a node that it can ask.
+"""Which assignment a node starts with while the bus is away: its own last one, else that of a node it can ask.
 
-An assignment is taken only for the history that the checkpoint has now, and `Member` takes it only if it is later than
-what it follows: it never wins over the bus. Its (term, epoch) counts all the same after Redis came back empty.
+An assignment is offered only if it is of the checkpoint's lineage, and taken only if it is later than the one in use:
+it never wins over the bus. Its (term, epoch) still counts after Redis came back empty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_ASKED = 16
 
 
 class Remembering:
-    """One node's. `take` is told of assignments; it may refuse them."""
+    """The remembered assignment of one node. `take` gets assignments; it may refuse them."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class Remembering:
             self._memory.note(assignment)
 
     def bus_is_away(self) -> None:
-        """A call to the bus failed: before it was ever reached, others are asked."""
+        """A call to the bus failed. If the bus was never reached, ask other nodes."""
         if not self._settled:
             self._away.set()
 
     async def bus_is_there(self) -> None:
-        """The bus told what it knows. What is remembered counts after that: as a later assignment, if it is one."""
+        """The bus was read. The remembered assignment counts only if it is later than that of the bus."""
         if not self._settled:
             self._settled = True
             self._away.clear()
@@ -78,7 +78,7 @@ class Remembering:
             await self._memory.keep()
 
     async def go_on_without_the_bus(self) -> None:
-        """Recall, and ask the others once each heartbeat until one has told its assignment or the bus is there."""
+        """Load what was remembered, and ask other nodes once per heartbeat until one answers or the bus is there."""
         while True:
             await self._away.wait()
             await self._recall()
@@ -104,10 +104,10 @@ class Remembering:
             self._offer(remembered, "remembered")
 
     async def _ask_others(self) -> bool:
-        """Ask seeds, and the nodes that were there; whether any of them told of an assignment of this history."""
+        """Ask seeds and remembered nodes. Returns whether any has an assignment of this lineage."""
         hosts = (self._seeds | self._members) - {self._node.host}
-        told = await asyncio.gather(*(self._ask(host) for host in hosts))
-        taken = [self._offer(assignment, "told by a node") for assignment in told if assignment is not None]
+        assignments = await asyncio.gather(*(self._ask(host) for host in hosts))
+        taken = [self._offer(assignment, "of another node") for assignment in assignments if assignment is not None]
         return any(taken)
 
     async def _ask(self, host: HostInfo) -> Assignment | None:
@@ -119,7 +119,7 @@ class Remembering:
                 return None
 
     def _offer(self, assignment: Assignment, how: str) -> bool:
-        """Take it if it is about the history that is followed here."""
+        """Take an assignment if it is of the lineage that this node follows."""
         lineage = self._node.lineage
         if assignment.lineage != lineage:
             why = f"is of lineage {assignment.lineage}; the checkpoint's is {lineage}"

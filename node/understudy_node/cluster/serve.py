@@ -40,38 +40,38 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
 
     Raises UnderstudyError for what the caller can fix: settings, checkpoint, port, node id.
     """
-    told = ClusterNodeSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
-    if told.advertised_host in ALL_INTERFACES:
+    parsed = ClusterNodeSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
+    if parsed.advertised_host in ALL_INTERFACES:
         raise SettingsError(
-            f"{told.advertised_host} is every interface, not an address that routers can connect to",
+            f"{parsed.advertised_host} is every interface, not an address that routers can connect to",
             where="advertise_host",
             fix="Say with --advertise-host by which name or address this node is reached",
         )
-    parse_seeds(told.seed)
+    parse_seeds(parsed.seed)
     keep_files_private()
-    node, listener = open_node(told, advertised_host=told.advertised_host, advertised_port=told.advertise_port)
+    node, listener = open_node(parsed, advertised_host=parsed.advertised_host, advertised_port=parsed.advertise_port)
     try:
         node.assign({})
-        node_id = told.node_id or f"{node.host.host}-{node.host.port}"
+        node_id = parsed.node_id or f"{node.host.host}-{node.host.port}"
         incarnation = uuid.uuid4().hex
-        asyncio.run(_claim(told, node, node_id, incarnation))
-        bus = RedisBus(told.redis)
+        asyncio.run(_claim(parsed, node, node_id, incarnation))
+        bus = RedisBus(parsed.redis)
     except BaseException:
         listener.close()
         raise
-    remembered = Remembered(told.data_directory / "cluster", told.application)
+    remembered = Remembered(parsed.data_directory / "cluster", parsed.application)
     member = ClusterMember(
-        node, bus, told, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
+        node, bus, parsed, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
     )
     if started is not None:
         started(node)
-    guard = told.connection_guard()
+    guard = parsed.connection_guard()
     app = create_app(node, member, cluster_routes(member), guard=guard)
-    serve_app(app, listener, Departure(member.leave, told.shutdown_delay_ms), guard=guard)
+    serve_app(app, listener, Departure(member.leave, parsed.shutdown_delay_ms), guard=guard)
 
 
 async def _claim(settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str) -> None:
-    """Take the node id before anything is served; while the bus is away nobody can tell, and the node goes on."""
+    """Claim the node id before anything is served. While the bus is away the claim is skipped."""
     first = Heartbeat(
         application_id=settings.application,
         node_id=node_id,

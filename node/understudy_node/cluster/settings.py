@@ -1,4 +1,4 @@
-"""What a node in a cluster is told, beyond what `understudy serve` is."""
+"""The settings of a node in a cluster, beyond those of `understudy serve`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_NAME_BYTES = 200
 
 
 class ClusterNodeSettings(NodeSettings):
-    """What `understudy node` is told."""
+    """The settings of `understudy node`."""
 
     redis: str = Field(min_length=1)
     """Redis or Valkey, shared with the other nodes and the routers: redis://host:port/db, rediss://, unix:///path."""
@@ -43,7 +43,7 @@ class ClusterNodeSettings(NodeSettings):
     """Extra replicas restored at a time to move tasks to another node (KIP-441's default)."""
 
     rebalance_delay_ms: int = Field(30_000, ge=0, le=3_600_000)
-    """How long a node that left or died keeps its place: until then nobody restores what it has on its disk."""
+    """How long a node that left or died keeps its place: until then no other node restores what is on its disk."""
 
     seed: str = ""
     """Nodes to ask for the assignment while Redis is away and none is remembered: host:port, with commas between."""
@@ -64,5 +64,5 @@ class ClusterNodeSettings(NodeSettings):
 
     @property
     def advertised_host(self) -> str:
-        """The host that others are told."""
+        """The host that other processes connect to."""
         return self.advertise_host or self.host

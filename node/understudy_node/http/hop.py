@@ -152,7 +152,7 @@ class Hops:
         bound = group.bound
         asked = (request.term, request.epoch)
         if bound.require_active and self._order is not None and is_later(asked, self._order()):
-            # Who asks knows of a later assignment: the active may be another node by now.
+            # The router knows a later assignment: the active may be another node by now.
             return refused(Refusal.NOT_ACTIVE, candidates=[])
         if bound.min_position is not None:
             try:

@@ -88,7 +88,7 @@ class Reads:
 
     @property
     def application_id(self) -> str:
-        """Whose state this is."""
+        """The application that is served."""
         return self._node.settings.application
 
     @property

@@ -1,12 +1,12 @@
-"""How the requests to each node go, and what that makes of it (pure: no I/O, time passed in).
+"""The health of each node, judged by the requests that this router sends to it (pure: time is passed in).
 
     ok ---- a failure, silence, a slow answer ----> suspect ---- one good answer ----> ok
     suspect ---- 5 bad results in a row, or suspected 5 times within a minute ----> quarantined
     quarantined ---- its hold is over, and then 3 good answers in a row ----> ok
 
-Health only orders who is asked: nobody is ever left out for it, so whoever is left is asked however bad it is. A
-heartbeat changes nothing here: it shows that a node reaches the bus, not that this router reaches the node. Why these
-numbers: docs/decisions/0009-health.md.
+Health only orders the candidates; it never excludes one, so the last replica is asked however bad it is. A heartbeat
+changes nothing here: it shows that the node reaches the bus, not that this router reaches the node. For the reasons of
+the numbers see docs/decisions/0009-health.md.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ MAX_BAD_IN_A_ROW = 5
 
 MAX_SUSPICIONS = 5
 SUSPICIONS_MS = 60_000
-"""So many within so long: it answers now and then, and each time it is trusted again a reader pays for it."""
+"""A node suspected so often within that time answers now and then; each time it is trusted again a reader pays."""
 
 GOOD_TO_LEAVE = 3
 """Good results in a row that end a quarantine: one may be luck."""
 
 RESULT_GAP_MS = 100
-"""Results that are closer together are one: all that is in flight fails at once when a connection breaks."""
+"""Results closer together count as one: all requests in flight fail at once when a connection breaks."""
 
 HOLD_MS = 1000
 MAX_HOLD_MS = 30_000
-"""How long nothing good counts after a quarantine began: doubled for each relapse, up to a limit."""
+"""How long good results do not count after a quarantine began; doubled for each relapse, up to the limit."""
 
 FORGIVEN_MS = 60_000
-"""Each such time out of quarantine takes one relapse back."""
+"""Each such period out of quarantine takes back one relapse."""
 
 MAX_PROBE_GAP_MS = 10_000
 """Between two probes of a node in quarantine that does not answer them: how late its return may be noticed."""
 
 
 class Health(StrEnum):
-    """What this router thinks of a node, from its own requests alone."""
+    """What this router concludes about a node from its own requests alone."""
 
     OK = "ok"
     SUSPECT = "suspect"
@@ -51,11 +51,11 @@ class Health(StrEnum):
 
 
 RANK = {health: place for place, health in enumerate(Health)}
-"""The higher, the later it is asked."""
+"""A node with a higher rank is asked later."""
 
 
 class Change(NamedTuple):
-    """What a node's health became, and why."""
+    """The new health of a node, and why."""
 
     health: Health
     why: str
@@ -63,7 +63,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class _Record:
-    """One node. All times are of this machine's monotonic clock; what never was is long ago."""
+    """The record of one node. Times are monotonic; an event that never happened has the time minus infinity."""
 
     health: Health = Health.OK
     why: str = ""
@@ -78,7 +78,7 @@ class _Record:
     """Bad results in a row, in quarantine."""
     hold_until_ms: float = 0.0
     probe_ms: float = 0.0
-    """When the next probe is due, unless it is ok."""
+    """When the next probe is due, unless the node is ok."""
     relapses: int = 0
     left_ms: float = float("-inf")
     """When its last quarantine ended."""
@@ -88,7 +88,7 @@ class _Record:
 
 
 class HealthTable:
-    """The health of nodes, by node id. Who is not known is ok. `entered` counts changes by what they led to."""
+    """The health of nodes, by node id; an unknown node is ok. `entered` counts changes by the health they led to."""
 
     def __init__(self, *, suspect_after_ms: float) -> None:
         """`suspect_after_ms`: an answer that takes longer is a bad one."""
@@ -96,7 +96,7 @@ class HealthTable:
         self.entered: Counter[Health] = Counter()
         self._records: dict[str, _Record] = {}
         self._doubted: dict[str, _Record] = {}
-        """Those that are not ok."""
+        """Records of the nodes that are not ok."""
         self._unremarkable_ms = min(OUTLIER_MS, suspect_after_ms)
         self._medians = Medians()
 
@@ -104,12 +104,12 @@ class HealthTable:
         return len(self._records)
 
     def of(self, node_id: str) -> Change:
-        """A node's health and the reason of it; ok has none."""
+        """A node's health and its reason; ok has none."""
         record = self._doubted.get(node_id)
         return _FINE if record is None else Change(record.health, record.why)
 
     def answered(self, node_id: str, now_ms: float, took_ms: float) -> Change | None:
-        """A request was answered; the change that it made, if any. Called for each hop: the usual case comes first."""
+        """A request was answered. Returns the change of health, if any. Each hop calls it: the usual case is first."""
         record = self._records.get(node_id)
         if record is None:
             record = self._records[node_id] = _Record()
@@ -125,43 +125,43 @@ class HealthTable:
         return self._good(node_id, record, now_ms, took_ms)
 
     def failed(self, node_id: str, now_ms: float, why: str) -> Change | None:
-        """A request failed."""
+        """A request failed. Returns the change of health, if any."""
         return self._bad(node_id, self._records.setdefault(node_id, _Record()), now_ms, why)
 
     def silent(self, node_id: str, now_ms: float, for_ms: float) -> Change | None:
-        """A node answers nothing while others do. No result yet: that of the request that waits is still to come."""
+        """A node answers nothing while others do. It counts as no result: the request may still be answered."""
         record = self._records.setdefault(node_id, _Record())
         if record.health is not Health.OK:
             return None
         return self._suspect(node_id, record, now_ms, f"silent for {for_ms:.0f} ms while others answered")
 
     def forget(self, node_id: str) -> None:
-        """The node is gone, or another process has its name."""
+        """The node is gone, or another process has its id."""
         self._records.pop(node_id, None)
         self._doubted.pop(node_id, None)
         self._medians.forget()
 
     def due(self, now_ms: float) -> list[str]:
-        """Who should be probed now, the longest overdue first; nobody while all are ok."""
+        """Nodes to probe now, the longest overdue first; none while all are ok."""
         due = [(record.probe_ms, node_id) for node_id, record in self._doubted.items() if record.probe_ms <= now_ms]
         return [node_id for _, node_id in sorted(due)]
 
     def probe_sent(self, node_id: str, now_ms: float, *, heartbeat_ms: float, jitter: float) -> None:
-        """A probe is on its way; its result comes like that of any request. `jitter`: about 1."""
+        """A probe was sent; its result arrives like that of any request. `jitter` is a factor near 1."""
         record = self._doubted.get(node_id)
         if record is not None:
             gap_ms = heartbeat_ms * 2 ** min(record.misses, 16)
             record.probe_ms = now_ms + max(heartbeat_ms, min(gap_ms, MAX_PROBE_GAP_MS)) * jitter
 
     def _slow_while_ok(self, node_id: str, record: _Record, now_ms: float, took_ms: float) -> Change | None:
-        """Slow by itself, or by what this node usually takes, beside what the others do."""
+        """An answer of an ok node was slow: by itself, or because its median is an outlier."""
         if took_ms > self.suspect_after_ms:
             return self._bad(node_id, record, now_ms, f"slow: {took_ms:.0f} ms")
         record.bad = 0
         limit_ms, median_ms = self._outlier_ms(node_id, now_ms), usual_ms(record.recent)
         if limit_ms is None or median_ms is None or median_ms <= limit_ms:
             return None
-        why = f"slow: {median_ms:.0f} ms in the median, which is above {limit_ms:.0f} ms as the others go"
+        why = f"slow: {median_ms:.0f} ms in the median, above the {limit_ms:.0f} ms that the other nodes allow"
         return self._bad(node_id, record, now_ms, why)
 
     def _bad(self, node_id: str, record: _Record, now_ms: float, why: str) -> Change | None:
@@ -180,7 +180,7 @@ class HealthTable:
         return self._quarantine(node_id, record, now_ms, f"{record.bad} bad results in a row, the last: {why}")
 
     def _good(self, node_id: str, record: _Record, now_ms: float, took_ms: float) -> Change | None:
-        """What was sent before the doubt began says nothing against it."""
+        """An answer in time. One whose request was sent before the doubt began does not count."""
         if now_ms - took_ms < record.since_ms:
             return None
         if record.health is Health.QUARANTINED:
@@ -193,7 +193,7 @@ class HealthTable:
                 return None
             record.left_ms = now_ms
         record.bad = record.good = 0
-        record.recent.clear()  # else it is an outlier again at once, by what was
+        record.recent.clear()  # old latencies would make it an outlier again at once
         del self._doubted[node_id]
         return self._change(record, now_ms, Health.OK, "")
 
@@ -222,12 +222,12 @@ class HealthTable:
         return Change(health, why)
 
     def _good_ms(self, node_id: str, now_ms: float) -> float:
-        """The longest that an answer of a doubted node may take to speak for it."""
+        """The longest latency of a doubted node that counts as good."""
         limit_ms = self._outlier_ms(node_id, now_ms)
         return self.suspect_after_ms if limit_ms is None else min(self.suspect_after_ms, limit_ms)
 
     def _outlier_ms(self, node_id: str, now_ms: float) -> float | None:
-        """What makes a median an outlier beside those of the other nodes that are ok; None when there are none."""
+        """The median above which this node is an outlier among the ok nodes; None when there are no others."""
         if self._medians.is_outdated(now_ms):
             recent = (
                 (each, record.recent)

@@ -1,6 +1,7 @@
-"""When a node takes much longer than the others do (pure: time passed in).
+"""Outlier detection: which node takes much longer than the others (pure: time is passed in).
 
-Medians on both sides: a large batch or a pause of one process makes no outlier, and many slow nodes no new normal.
+Medians are compared with medians: one large batch or one pause makes no outlier, and a few slow nodes do not change
+what is normal.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ from statistics import median_low
 
 OUTLIER_FACTOR = 5
 OUTLIER_MS = 50
-"""A node is an outlier when its median is above so many times the others', and above so much: readers notice that."""
+"""A node is an outlier when its median is above this factor of the others' median, and above this time."""
 
 RECENT = 15
 MIN_RECENT = 5
 RECENT_MS = 30_000
-"""Answers that a median is made of, the least that make one, and how long they tell of a node that is not asked."""
+"""Answers that a median is made of, the fewest that make one, and for how long they count."""
 
 MEDIANS_MS = 250
-"""How long the medians are kept: they are asked for at each slow answer, of which there may be thousands a second."""
+"""How long the medians are cached: each slow answer needs them, and there may be thousands a second."""
 
 
 def usual_ms(recent: Sequence[float]) -> float | None:
-    """What a node's answers take; None while there are too few."""
+    """The median latency of a node's answers; None while there are too few."""
     return median_low(recent) if len(recent) >= MIN_RECENT else None
 
 
 class Medians:
-    """What the nodes' answers take, kept for a moment."""
+    """The median latency of each node, cached for a moment."""
 
     def __init__(self) -> None:
         self._by_node: dict[str, float] = {}
@@ -36,21 +37,21 @@ class Medians:
         self._found_ms = float("-inf")
 
     def forget(self) -> None:
-        """Others count now."""
+        """Drop the cache: the set of nodes that count has changed."""
         self._found_ms = float("-inf")
 
     def is_outdated(self, now_ms: float) -> bool:
         return now_ms - self._found_ms > MEDIANS_MS
 
     def find(self, now_ms: float, recent: Iterator[tuple[str, Sequence[float]]]) -> None:
-        """Take them anew from the recent answers of those nodes that count."""
+        """Compute the medians from the recent answers of the nodes that count."""
         found = ((node_id, usual_ms(answers)) for node_id, answers in recent)
         self._by_node = {node_id: median_ms for node_id, median_ms in found if median_ms is not None}
         self._ranked = sorted(self._by_node.values())
         self._found_ms = now_ms
 
     def limit_ms(self, node_id: str) -> float | None:
-        """What makes a median an outlier beside those of the others; None when there are none."""
+        """The median above which a node is an outlier among the others; None when there are no others."""
         own_ms = self._by_node.get(node_id)
         others = len(self._ranked) - (own_ms is not None)
         if others == 0:

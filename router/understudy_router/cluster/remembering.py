@@ -1,7 +1,7 @@
 """What a router keeps for a start without the bus: the assignment, where nodes listened, and the catalogue.
 
 No heartbeat is kept: how far a node was is worth nothing after a restart. A node that is only remembered is one that
-the assignment names and nobody has heard of, so its lag is unknown.
+the assignment names and that was not heard, so its lag is unknown.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ class RouterMemory:
             await self._memory.flush()
 
 
-def is_from_previous_cluster(remembered: Assignment, told: Iterable[Heartbeat]) -> bool:
-    """Whether nodes follow an assignment from before the remembered one, and nobody that one or a later (pure).
+def is_from_previous_cluster(remembered: Assignment, heartbeats: Iterable[Heartbeat]) -> bool:
+    """Whether nodes follow only assignments from before the remembered one (pure).
 
     (term, epoch) never turns back while anybody remembers it, so the remembered one then belongs to a cluster that is
     gone: its nodes lost their disks, and Redis its keys, while this router was not there to see it.
     """
-    orders = {(heartbeat.term, heartbeat.epoch) for heartbeat in told} - {(0, 0)}
+    orders = {(heartbeat.term, heartbeat.epoch) for heartbeat in heartbeats} - {(0, 0)}
     return bool(orders) and max(orders) < remembered.order
 
 

@@ -1,4 +1,4 @@
-"""What a router knows of its nodes: heartbeats, the assignment, how requests to them go (no I/O, no clock, one thread).
+"""What a router knows of its nodes: heartbeats, the assignment, their health (no I/O, no clock, one thread).
 
 One door for each thing that happens; time is passed in. Ages are this machine's monotonic time since a report arrived,
 plus the age that a key read from the bus had by its expiry. `version` grows whenever a choice might come out otherwise.
@@ -30,7 +30,7 @@ from understudy_shared.silence import Silence
 MAX_EVENTS = 256
 MAX_DEAD = 256
 DEAD_KEPT_MS = 10 * 60 * 1000
-"""How long people are told of a node that is gone."""
+"""How long a dead node stays in reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class Tables:
         """The history in use: the assignment's, else that of most live nodes."""
         if self.assignment is not None:
             return self.assignment.lineage
-        told = Counter(node.heartbeat.lineage for node in self.nodes.values() if node.heartbeat.lineage is not None)
-        return min(told, key=lambda lineage: (-told[lineage], lineage), default=None)
+        counts = Counter(node.heartbeat.lineage for node in self.nodes.values() if node.heartbeat.lineage is not None)
+        return min(counts, key=lambda lineage: (-counts[lineage], lineage), default=None)
 
     @property
     def order(self) -> Order:
@@ -134,22 +134,22 @@ class Tables:
         if self._catalogue is not None:
             return self._catalogue[0]
         lineage = self.lineage
-        told: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         ends: dict[str, int] = {}
         beats = [node.heartbeat for node in self.nodes.values()]
         beats = [beat for beat in beats if beat.catalogue is not None and beat.lineage == lineage]
         for beat in [beat for beat in beats if beat.node_id in self._holders] or beats:
             assert beat.catalogue is not None
-            told[beat.catalogue] += 1
+            counts[beat.catalogue] += 1
             ends[beat.catalogue] = max(ends.get(beat.catalogue, 0), beat.end_version)
-        chosen = min(told, key=lambda digest: (-told[digest], -ends[digest], digest), default=None)
-        if len(told) < 2:  # else ends decide a tie, and each heartbeat may move one
+        chosen = min(counts, key=lambda digest: (-counts[digest], -ends[digest], digest), default=None)
+        if len(counts) < 2:  # else ends decide a tie, and each heartbeat may move one
             self._catalogue = (chosen,)
         return chosen
 
     @property
     def end_version(self) -> int:
-        """The newest end that anybody reported of the lineage in use; 0 while nobody did."""
+        """The newest end that any node reported for the lineage in use; 0 while none did."""
         if self._end[0] != self.version:
             lineage = self.lineage
             ends = [node.heartbeat.end_version for node in self.nodes.values() if node.heartbeat.lineage == lineage]
@@ -159,7 +159,7 @@ class Tables:
         return self._end[1]
 
     def end_confirmed(self, now_ms: float) -> bool:
-        """Whether somebody confirmed the end recently enough."""
+        """Whether any node confirmed the end recently enough."""
         lineage = self.lineage
         return any(
             node.heartbeat.end_age_ms is not None
@@ -233,7 +233,7 @@ class Tables:
         self.version += 1
 
     def reset_heartbeat_ages(self, now_ms: float) -> None:
-        """The bus stood still until now: that nobody was heard on it meanwhile says nothing of nodes."""
+        """The bus stood still until now, so silence on it says nothing about nodes: ages start again."""
         self._ages_reset_ms = now_ms
 
     def did_not_answer(self, node_id: str, asked_ms: float) -> None:

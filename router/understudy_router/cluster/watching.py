@@ -28,13 +28,13 @@ from understudy_shared.words import HostInfo
 log = logging.getLogger(__name__)
 
 HEARTBEAT_MS = 1000
-"""While no node has told its own."""
+"""Assumed until a node has reported its own."""
 
 MIN_REFRESH_GAP_MS = 200
 """Refusals of nodes may ask for a new look at the keys thousands of times a second; that many are made."""
 
 QUIET_HEARTBEATS = 1.5
-"""Silence of everybody after which the bus is asked whether it is there; nodes are dead after three."""
+"""Heartbeats of silence from all nodes after which the bus is checked; nodes are dead after three."""
 
 MAX_TICK_MS = 250
 """Between two looks for nodes that died."""
@@ -125,7 +125,7 @@ class Watcher:
 
     @property
     def heartbeat_ms(self) -> int:
-        """Of the nodes."""
+        """The shortest heartbeat of the live nodes, in ms."""
         return min((node.heartbeat.heartbeat_ms for node in self._tables.nodes.values()), default=HEARTBEAT_MS)
 
     async def _listen(self) -> None:
@@ -188,7 +188,7 @@ class Watcher:
             self.bus_lost_why = None
             self._away.clear()
             self._tables.bus_back(self._clock.monotonic_ms())
-            self._recalled = True  # the bus has told more than was remembered
+            self._recalled = True  # the bus knows more than was remembered
             self._memory.forget_nodes()
         await self._agree_with_nodes()
         self._news.set()
@@ -245,7 +245,7 @@ class Watcher:
                 log.warning("this process paused for %d ms", paused_ms, extra={"action": "paused"})
                 await self._read_keys()
             elif self.bus_lost_why is None and now_ms - self._heard_ms > self.heartbeat_ms * QUIET_HEARTBEATS:
-                # Nobody says anything: a bus that hangs looks like that before its connection breaks.
+                # No node is heard: a hanging bus looks like that before its connection breaks.
                 self._heard_ms = now_ms
                 await self._read_keys()
             self._tables.expire(self._clock.monotonic_ms())
@@ -297,7 +297,7 @@ class Watcher:
                 self._news.set()
 
     async def _catalogue_by(self, digest: str, *, from_bus: bool = True) -> tuple[Catalogue, Stores] | None:
-        """From the bus, else from a node that serves by it; None when nobody gives one now that can be used."""
+        """From the bus, else from a node that serves by it; None when no usable one can be had now."""
         if digest in self._unusable:
             return None
         why = self.bus_lost_why

@@ -1,8 +1,8 @@
-"""How many requests beyond the first a router may make: one budget for all readers (pure: no I/O, time passed in).
+"""The retry budget: how many requests beyond the first a router may send (pure: time is passed in).
 
-Retries multiply the load just when there is too much of it. So what costs is paid from what was earned: a share of the
-keys asked for, and a few a second so that a quiet router can retry too. The budget starts empty: a router that starts
-amid an outage adds nothing to it.
+Retries add load when there is too much of it already. So each is paid from what was earned: a share of the keys asked
+for, and a few units a second so that a quiet router can retry too. The budget starts empty: a router that starts during
+an outage adds nothing to it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class RetryBudget:
         return f"RetryBudget({self._balance:.1f} left, {self.spent} spent)"
 
     def asked(self, keys: int) -> None:
-        """Readers asked for so many keys; counted here, earned when the budget is next looked at."""
+        """Readers asked for so many keys. They are counted here and earned at the next look at the balance."""
         self._keys += keys
 
     def balance(self, now_ms: float) -> float:
-        """What may be spent now."""
+        """Units that may be spent now."""
         elapsed_ms = max(0.0, now_ms - self._at_ms)
         fades = elapsed_ms / FADE_MS
-        # Earned evenly since the last look, and fading since: of that, this share is left.
+        # Units were earned evenly since the last look and faded since: this share of them is left.
         left = -math.expm1(-fades) / fades if fades > 0 else 1.0
         self._balance = self._balance * math.exp(-fades) + (self._keys * self._share + elapsed_ms * self._per_ms) * left
         self._at_ms += elapsed_ms
@@ -46,7 +46,7 @@ class RetryBudget:
         return self._balance
 
     def try_spend(self, keys: int, now_ms: float) -> bool:
-        """Pay for asking another node for so many keys: all of them or none."""
+        """Pay for sending so many keys to another node: for all of them or none."""
         if self.balance(now_ms) < keys:
             return False
         self._balance -= keys

@@ -1,8 +1,8 @@
-"""Whom to ask next, and what to say when nobody answered (pure: no I/O, no clock).
+"""Which replica to ask next, and what to report when none answered (pure: no I/O, no clock).
 
-One walk is about the keys of one partition. Each candidate is asked at most once per walk; a walk ends with an answer,
-with the reader's own mistake, or with every candidate and its reason. Several candidates may be on their way at a time:
-who is slow or silent stays in the race, and its answer counts whenever it comes.
+A replica plan covers the keys of one partition. It asks each candidate at most once. It ends with an answer, with the
+reader's own mistake, or with every candidate and its reason. Several attempts may be in flight at a time: a slow or
+silent candidate stays in the race, and its answer counts whenever it comes.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ MAX_DETAIL_CHARS = 300
 
 
 class Step(Enum):
-    """What to do when a candidate did not answer, or not yet; and what that costs."""
+    """What to do after a failed or delayed attempt, and what that costs."""
 
     FREE = "ask the next candidate"
     RESCUE = "ask the next candidate, for free once per read"
     RETRY = "ask the next candidate, if the budget allows it"
     HEDGE = "ask the next candidate inside the bound too, if the budget allows it"
-    STOP = "return it: everybody would say the same"
+    STOP = "return it: every replica would answer the same"
 
 
 class Rejection(NamedTuple):
-    """Why a candidate did not answer. `problem` is its own, None when it said nothing that could be understood."""
+    """Why a candidate gave no answer. `problem` is the parsed problem it sent, None when it sent none that parses."""
 
     reason: str
     detail: str
@@ -45,7 +45,7 @@ class Rejection(NamedTuple):
 
     @property
     def replica(self) -> dict[str, Any]:
-        """What the node said of its own replica."""
+        """What the node reported about its own replica."""
         replicas = (self.problem or {}).get("candidates")
         return replicas[0] if isinstance(replicas, list) and replicas and isinstance(replicas[0], dict) else {}
 
@@ -65,10 +65,11 @@ _PAID = _TIME_RAN_OUT | {OVERLOADED}
 
 
 def next_step(reason: str) -> Step:
-    """The one place that says what a failure, or a delay, costs.
+    """The one place that decides what a failure or a delay costs.
 
-    What is definite is free: each candidate says it at most once, and cheaply. What may be a sign of overload is paid
-    for, because asking again would add to it. A silent node did nothing for the read: that is free, once.
+    A definite failure is free: each candidate causes at most one, and cheaply. A failure that may mean overload is paid
+    from the retry budget, because another request adds to the load. A silent node did no work: the rescue is free,
+    once.
     """
     if reason in _READERS_MISTAKES:
         return Step.STOP
@@ -90,17 +91,17 @@ def is_catalogue_outdated(reason: str) -> bool:
 
 
 def rejection_by_failure(failure: HopFailure) -> Rejection:
-    """What a hop without outcomes tells."""
+    """The rejection that a failed hop stands for."""
     return Rejection(failure.reason, failure.detail)
 
 
 def rejection_by_problem(body: bytes) -> Rejection:
-    """What a node's problem tells; the bound that it could not keep is its reason, when that is what it is about."""
+    """The rejection that a node's problem stands for. Its reason is the bound that the node could not keep, if any."""
     try:
         problem = orjson.loads(body)
         slug, detail = str(problem["type"]), str(problem["detail"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return Rejection(WireError.BAD_REPLY, f"a problem that is none: {body[:80]!r}")
+        return Rejection(WireError.BAD_REPLY, f"unparsable problem+json: {body[:80]!r}")
     rejection = Rejection(slug, detail, problem)
     if slug == ProblemType.NO_ACCEPTABLE_REPLICA.slug:
         reason = str(rejection.replica.get("reason") or detail.rpartition(": ")[2])
@@ -118,16 +119,16 @@ def readers_mistake(rejection: Rejection) -> Problem:
 
 @dataclass(slots=True)
 class _Pending:
-    """A candidate that was asked and has not answered; `delay` is the last that was heard of that."""
+    """An attempt in flight; `delay` is the last delay reported for it."""
 
     candidate: Candidate
     delay: Delay | None = None
 
 
 class ReplicaPlan:
-    """The candidates of one partition, in order; who was asked, and what each said.
+    """The candidates of one partition in order, the attempts in flight, and the rejections so far.
 
-    `errand` names what was sent to a candidate: with several errands it is asked for a part of the keys in each.
+    Attempts are opaque keys here. A candidate has several when the keys were split to keep replies small.
     """
 
     def __init__(self, choice: Choice) -> None:
@@ -141,23 +142,23 @@ class ReplicaPlan:
         self._not_paid: str | None = None
 
     def again(self, choice: Choice) -> ReplicaPlan:
-        """A new walk of the same reader, by what is known now; who is on the way still is."""
+        """A new plan for the same read, from a newer choice; attempts in flight are kept."""
         plan = ReplicaPlan(choice)
         plan._pending = self._pending
         plan._is_rescued = self._is_rescued
         return plan
 
     def reorder(self, choice: Choice) -> None:
-        """Go on by what is known now: others may have turned out to be silent, too."""
+        """Continue with a newer choice: more nodes may have turned out to be silent."""
         self._candidates, self._in_bound = choice.asked, len(choice.order)
         self._exclusions = choice.exclusions
         self._next = 0
 
     def next(self) -> Candidate | None:
-        """Whom to ask besides those on their way; None when everybody was asked.
+        """The next candidate without an attempt; None when there is none.
 
-        While somebody who is merely slow may still answer, this is a hedge: only inside the bound, because others would
-        probably refuse.
+        While a merely slow candidate may still answer this is a hedge: only candidates inside the bound, because the
+        others would probably refuse.
         """
         waits = any(pending.delay is not Delay.SILENT for pending in self._pending.values())
         limit = self._in_bound if waits else len(self._candidates)
@@ -169,7 +170,7 @@ class ReplicaPlan:
         return None
 
     def after(self, reason: str, may: Callable[[Step], bool]) -> Candidate | None:
-        """Whom to ask after a failure or a delay; None: nobody, or nobody that `may` be asked at that cost."""
+        """The candidate to ask after a failure or a delay; None when there is none, or `may` refuses its cost."""
         if self.is_hopeful:
             return None
         candidate = self.next()
@@ -183,45 +184,45 @@ class ReplicaPlan:
         self._not_paid = None if allowed else reason
         return candidate if allowed else None
 
-    def begin(self, read: Hashable, candidate: Candidate) -> None:
-        """`candidate` is asked now."""
-        self._pending[read] = _Pending(candidate)
+    def begin(self, attempt: Hashable, candidate: Candidate) -> None:
+        """An attempt at `candidate` begins."""
+        self._pending[attempt] = _Pending(candidate)
 
-    def waits(self, read: Hashable, delay: Delay) -> None:
-        """It has not answered yet."""
-        self._pending[read].delay = delay
+    def waits(self, attempt: Hashable, delay: Delay) -> None:
+        """An attempt is delayed."""
+        self._pending[attempt].delay = delay
 
-    def ended(self, read: Hashable, rejection: Rejection | None = None) -> None:
-        """It answered, or did not: then `told` is why."""
-        candidate = self._pending.pop(read).candidate
+    def ended(self, attempt: Hashable, rejection: Rejection | None = None) -> None:
+        """An attempt ended: with an answer, or with a rejection."""
+        candidate = self._pending.pop(attempt).candidate
         if rejection is not None and all(asked.node_id != candidate.node_id for asked, _ in self.asked):
             self.asked.append((candidate, rejection))
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody is on the way."""
+        """Whether no attempt is in flight."""
         return not self._pending
 
     @property
     def is_hopeful(self) -> bool:
-        """Whether somebody is on the way of whom no delay was heard."""
+        """Whether an attempt is in flight for which no delay was reported."""
         return any(pending.delay is None for pending in self._pending.values())
 
     @property
     def rest(self) -> list[Candidate]:
-        """Who was not asked yet."""
+        """Candidates without an attempt."""
         return [candidate for candidate in self._candidates if not self._was_asked(candidate)]
 
     @property
     def may_pass(self) -> bool:
-        """Whether asking again later can help: versions only go up."""
+        """Whether a later attempt can succeed: a version below the reader's position only goes up."""
         below = str(Refusal.BELOW_MIN_POSITION)
         return any(rejection.reason == below for _, rejection in self.asked) or any(
             excluded.reason == below for excluded in self._exclusions
         )
 
     def refused(self, bound: Bound, *, late: bool, after_ms: float) -> Problem:
-        """Why nobody answered. `late`: the deadline passed before everybody was asked."""
+        """The problem when no candidate answered. `late`: the deadline passed before all were asked."""
         reasons = [rejection.reason for _, rejection in self.asked]
         candidates = [_asked(candidate, rejection) for candidate, rejection in self.asked]
         candidates += [{**described(candidate), "reason": "not-asked"} for candidate in self.rest]
@@ -262,10 +263,10 @@ class ReplicaPlan:
 
 
 def _nobody(reasons: Sequence[str], candidates: list[dict[str, object]]) -> Problem:
-    for refusal in Refusal:  # the bound that could not be kept says best what to do
+    for refusal in Refusal:  # the bound that was not kept is the most useful reason
         if refusal is not Refusal.LINEAGE_CHANGED and refusal in reasons:
             return refused(refusal, candidates=candidates)
-    said = ", ".join(dict.fromkeys(reasons)) or "nobody has this partition"
+    said = ", ".join(dict.fromkeys(reasons)) or "no node has this partition"
     return Problem(
         ProblemType.NO_ACCEPTABLE_REPLICA,
         f"no replica may answer: {said}",
@@ -275,7 +276,7 @@ def _nobody(reasons: Sequence[str], candidates: list[dict[str, object]]) -> Prob
 
 
 def _asked(candidate: Candidate, rejection: Rejection) -> dict[str, object]:
-    """A candidate that was asked: what it says of itself counts more than what was heard of it."""
+    """A candidate that was asked: what its node replied counts more than its last heartbeat."""
     return {
         **described(candidate),
         **rejection.replica,

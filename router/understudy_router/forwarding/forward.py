@@ -1,8 +1,8 @@
-"""Asks nodes for keys until each is answered or nobody is left: thin awaits around `choose` and `fallback`.
+"""Sends keys to nodes until each is answered or no candidate is left: thin awaits around `choose` and `fallback`.
 
-The first candidate of a single key is asked without any bookkeeping; that is nearly every lookup. All else is an
-errand: each partition's keys to its next candidate, all that goes to one node at a time in one ask, and whatever comes
-back, or does not come back in time, moves its own partitions only.
+The first attempt of a single key needs no bookkeeping; that is nearly every lookup. Everything else is a `Read`: the
+keys of each partition go to its next candidate, and what goes to one node at a time goes in one request. A reply, a
+failure or a delay moves only the partitions that it is about.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from understudy_shared.hop import PROBLEM, HopKey, HopOutcome
 from understudy_shared.http.edge import Receive
 
 PLAN_AGAIN_MS = 20
-"""Between two walks of a reader that waits for a position: a commit is normally visible within that time."""
+"""Between two plans of a read that waits for a position: a commit is normally visible within that time."""
 
 Moves = dict[tuple[str, str, int], tuple[Candidate, list[int]]]
-"""Whom to ask next, by node id, host and port, and for which partitions."""
+"""The next attempts: candidate and partitions, by node id, host and port."""
 
 
 class Chooser(Protocol):
-    """Who knows the candidates."""
+    """Chooses among the candidates of a partition."""
 
     def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice: ...
     def refresh(self) -> None: ...
@@ -62,8 +62,8 @@ class Chooser(Protocol):
 class Forwarder:
     """Sends lookups to nodes.
 
-    Totals for the metrics: `fallbacks` are candidates that did not answer, by reason; `steps` are keys that were asked
-    of one more node, by what that cost; `not_paid` are keys that were not, because the budget was spent.
+    Counters for the metrics: `fallbacks` counts failed attempts by reason; `steps` counts keys sent to one more node,
+    by what that cost; `not_paid` counts keys that were not sent because the retry budget was spent.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Forwarder:
         hedges: bool,
         clock: Clock,
     ) -> None:
-        """`hedges`: whether what is slow may be asked of another node too."""
+        """`hedges`: whether a slow read may be sent to another node too."""
         self.fallbacks: Counter[str] = Counter()
         self.steps: Counter[Step] = Counter()
         self.not_paid = 0
@@ -93,7 +93,7 @@ class Forwarder:
     async def look_up(
         self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], receive: Receive | None = None
     ) -> Result:
-        """One key: `keys` holds just that. Raises ReaderLeftError when `receive` tells so, if it takes long."""
+        """Look one key up; `keys` holds just that. Raises ReaderLeftError when `receive` reports a disconnect."""
         began_ms = self._clock.monotonic_ms()
         self.budget.asked(1)
         partition = keys[0].partition
@@ -120,7 +120,7 @@ class Forwarder:
     async def look_up_many(
         self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], receive: Receive | None = None
     ) -> list[Result]:
-        """Many keys, results in their order; the keys of a partition are asked together, of one node."""
+        """Look many keys up. Results are in the order of the keys; the keys of a partition go to one node together."""
         self.budget.asked(len(keys))
         read = self._new_read(route, bound, keys, self._clock.monotonic_ms())
         return await self._run(read, [], receive)
@@ -130,14 +130,14 @@ class Forwarder:
         return Read(route, bound, keys, began_ms=began_ms, deadline_ms=deadline_ms)
 
     async def _run(self, read: Read, arrived: list[tuple[Attempt, Reply]], receive: Receive | None) -> list[Result]:
-        """Until each key has a result. `arrived` came before it was an errand."""
+        """Run a read until each key has a result. `arrived` came before the read was made."""
         moves: Moves = {}
         if not arrived:
             self._plan(read, read.partitions, moves)
         try:
             while True:
                 for attempt, reply in arrived:
-                    self._take(read, attempt, reply, moves)
+                    self._on_reply(read, attempt, reply, moves)
                 self._send(read, moves)
                 moves.clear()
                 if not read.is_open:
@@ -153,7 +153,7 @@ class Forwarder:
             read.close()
 
     def _plan(self, read: Read, partitions: Iterable[int], moves: Moves) -> None:
-        """Begin a walk for each of these partitions, or a new one by what is known now."""
+        """Make a plan for each of these partitions, or a new one from what is known now."""
         for partition in partitions:
             before = read.plans.get(partition)
             if before is not None and (before.is_hopeful or not read.open_keys((partition,))):
@@ -164,10 +164,10 @@ class Forwarder:
             if candidate is not None:
                 _move(moves, candidate, partition)
             else:
-                self._nobody_left(read, partition)
+                self._no_candidate_left(read, partition)
 
     def _send(self, read: Read, moves: Moves) -> None:
-        """Each node's partitions, whatever of them is open, in one ask."""
+        """Send each candidate the open keys of its partitions in one request."""
         for candidate, partitions in moves.values():
             indexes = read.open_keys(partitions)
             for part in parts_that_fit(read.keys, indexes) if indexes else ():
@@ -186,8 +186,8 @@ class Forwarder:
         read.await_reply(attempt, future)
         client.submit(request)
 
-    def _take(self, read: Read, attempt: Attempt, reply: Reply, moves: Moves) -> None:
-        """What came of a leg: keep what was answered; what was not may be asked of somebody else."""
+    def _on_reply(self, read: Read, attempt: Attempt, reply: Reply, moves: Moves) -> None:
+        """Handle a reply: keep answers, and try another candidate for the rest."""
         if isinstance(reply, StillWaiting):
             read.await_reply(attempt, reply.future)
             for partition in attempt.partitions:
@@ -210,10 +210,10 @@ class Forwarder:
             if is_catalogue_outdated(rejection.reason):
                 self._chooser.doubt_catalogue()
         for partition, reason in reasons.items():
-            self._go_on(read, partition, reason, moves)
+            self._try_next(read, partition, reason, moves)
 
-    def _go_on(self, read: Read, partition: int, reason: str, moves: Moves) -> None:
-        """After a failure or a delay: ask the next candidate, wait for those on their way, or give up."""
+    def _try_next(self, read: Read, partition: int, reason: str, moves: Moves) -> None:
+        """After a failure or a delay: try the next candidate, wait for attempts in flight, or give up."""
         keys = len(read.open_keys((partition,)))
         plan = read.plans[partition]
         if not keys or plan.is_hopeful:
@@ -221,16 +221,16 @@ class Forwarder:
         if self._clock.monotonic_ms() < read.deadline_ms:
             if reason == Delay.SILENT:
                 plan.reorder(self._chooser.choose(read.route, partition, read.bound))
-            candidate = plan.after(reason, lambda step: self._may(step, keys))
+            candidate = plan.after(reason, lambda step: self._may_send(step, keys))
             if candidate is not None:
                 _move(moves, candidate, partition)
                 return
             for other in plan.rest if reason == Delay.SLOW else ():
                 self._clients.probe_if_quiet(other.node_id, other.endpoint)
-        self._nobody_left(read, partition)
+        self._no_candidate_left(read, partition)
 
-    def _may(self, step: Step, keys: int) -> bool:
-        """Whether so many keys may be asked of one more node; counted, and paid for, if so."""
+    def _may_send(self, step: Step, keys: int) -> bool:
+        """Whether so many keys may be sent to one more node; if so it is counted and paid for."""
         if step is Step.HEDGE and not self._hedges:
             return False
         if step in {Step.HEDGE, Step.RETRY} and not self.budget.try_spend(keys, self._clock.monotonic_ms()):
@@ -239,8 +239,10 @@ class Forwarder:
         self.steps[step] += keys
         return True
 
-    def _nobody_left(self, read: Read, partition: int) -> None:
-        """Nobody else is asked now: walk again if time may help, else wait for who is on the way, else say why not."""
+    def _no_candidate_left(self, read: Read, partition: int) -> None:
+        """No candidate can be asked now: plan again if time may help, else wait for attempts in flight, else report
+        why.
+        """
         plan = read.plans[partition]
         now_ms = self._clock.monotonic_ms()
         left_ms = read.began_ms + read.bound.wait_ms - now_ms
@@ -255,13 +257,13 @@ class Forwarder:
             read.results.update(dict.fromkeys(read.open_keys((partition,)), problem))
 
     def _is_too_large_together(self, read: Read, attempt: Attempt, reply: Outcomes) -> bool:
-        """Whether its values may come in smaller parts."""
+        """Whether the reply was too large but smaller parts may fit."""
         if not isinstance(reply, HopFailure) or reply.reason != WireError.TOO_LARGE or len(attempt.indexes) == 1:
             return False
         return self._clock.monotonic_ms() < read.deadline_ms
 
     def _halve(self, read: Read, attempt: Attempt) -> None:
-        """Ask the same candidate again for each half of the keys."""
+        """Send each half of the keys to the same candidate again."""
         read.ended(attempt)
         for partition in attempt.partitions:
             read.plans[partition].ended(attempt)
@@ -271,7 +273,7 @@ class Forwarder:
 
 
 def _keep(read: Read, attempt: Attempt, reply: Outcomes) -> dict[int, Rejection]:
-    """Keep what was answered; why the rest was not, by partition."""
+    """Store the answers; return why the rest has none, by partition."""
     failed: dict[int, Rejection] = {}
     outcomes: Sequence[HopOutcome | HopFailure] = (
         [reply] * len(attempt.indexes) if isinstance(reply, HopFailure) else reply

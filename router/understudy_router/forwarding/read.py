@@ -1,6 +1,6 @@
-"""Keys of one store on their way: what was sent to whom, what came back, and what its reader waits for.
+"""The state of one read: its keys, its attempts in flight, their replies, and what the reader waits for.
 
-Bookkeeping alone: `forward` decides. An errand ends when each key has a result; then whatever is on the way is dropped.
+This is bookkeeping; `forward` decides. A read ends when each key has a result; attempts still in flight are cancelled.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from understudy_shared.http.edge import Receive
 from understudy_shared.http.problems import Problem
 
 Result = HopOutcome | Problem
-"""FOUND or ABSENT, or why there is neither."""
+"""A found or absent outcome, or why there is neither."""
 
 
 class ReaderLeftError(Exception):
-    """The reader is gone: there is nobody to answer."""
+    """The reader disconnected: the answer has no receiver."""
 
 
 class Attempt:
-    """Keys that were sent to one candidate. `partitions` are theirs, with the keys' indexes."""
+    """Keys sent to one candidate. `indexes` are their places in the read, `partitions` the partitions they are in."""
 
     __slots__ = ("candidate", "client", "indexes", "partitions", "request")
 
@@ -42,7 +42,7 @@ class Attempt:
 
 
 class Read:
-    """`walks` by partition; `results` by the key's index; `again` are partitions to be walked anew in a moment."""
+    """`plans` are by partition, `results` by index of the key; `again` holds partitions to plan anew in a moment."""
 
     def __init__(
         self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], *, began_ms: float, deadline_ms: float
@@ -68,59 +68,59 @@ class Read:
 
     @property
     def is_open(self) -> bool:
-        """Whether keys are without a result."""
+        """Whether any key has no result yet."""
         return len(self.results) < len(self.keys)
 
     @property
     def partitions(self) -> Iterable[int]:
-        """Those of its keys."""
+        """The partitions of its keys."""
         return self._of
 
     def open_keys(self, partitions: Iterable[int]) -> list[int]:
-        """The indexes of the keys of these partitions that have no result."""
+        """The indexes of the keys in these partitions that have no result yet."""
         results = self.results
         return [index for partition in partitions for index in self._of[partition] if index not in results]
 
     def sent(self, attempt: Attempt) -> None:
-        """A leg is on its way, on behalf of its partitions' walks."""
+        """An attempt is in flight, for the plans of its partitions."""
         for partition in attempt.partitions:
             self.plans[partition].begin(attempt, attempt.candidate)
         self._attempts.add(attempt)
 
     def await_reply(self, attempt: Attempt, future: asyncio.Future[Reply]) -> None:
-        """Hear of what comes of it, or of its next delay."""
+        """Be notified of the attempt's reply or next delay."""
         future.add_done_callback(partial(self._arrive, attempt))
 
     def ended(self, attempt: Attempt) -> None:
-        """Nothing more will come of it."""
+        """An attempt is over."""
         self._attempts.discard(attempt)
 
     def prolong(self, partition: int) -> None:
-        """There is nobody else to ask: who is on the way may take until the deadline."""
+        """No other candidate is left: attempts in flight for this partition may take until the deadline."""
         for attempt in self._attempts:
             if partition in attempt.partitions:
                 attempt.request.until_ms = self.deadline_ms
 
     def drop_answered(self) -> None:
-        """Drop what is on the way for keys that were all answered by others."""
+        """Cancel attempts whose keys were all answered by others."""
         for attempt in [
             attempt for attempt in self._attempts if all(index in self.results for index in attempt.indexes)
         ]:
             self._drop(attempt)
 
     def wake_in(self, ms: float) -> None:
-        """Return from `news` by then at the latest; the first time asked for counts."""
+        """Make `news` return after so long at the latest. Of several calls the first counts."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(ms / 1000, self._time_is_up)
 
     def watch(self, receive: Receive) -> None:
-        """Raise from `news` when the reader leaves. Only for errands that take long: it costs a task."""
+        """Make `news` raise when the reader disconnects. It costs a task, so only long reads call it."""
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(_until_gone(receive), name="watch a reader")
             self._watch.add_done_callback(self._reader_left)
 
     async def news(self) -> tuple[list[tuple[Attempt, Reply]], bool]:
-        """Wait for replies, or for the time that was asked for: what came, and whether it is that time."""
+        """Wait for replies or the timer: the replies, and whether the timer fired."""
         while not (self._arrived or self._is_time or self._is_gone):
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
@@ -132,7 +132,7 @@ class Read:
         return arrived, is_time
 
     def close(self) -> None:
-        """Drop what is still on the way, and stop to watch."""
+        """Cancel attempts in flight, the timer and the watch."""
         for attempt in list(self._attempts):
             self._drop(attempt)
         if self._timer is not None:
@@ -165,6 +165,6 @@ class Read:
 
 
 async def _until_gone(receive: Receive) -> None:
-    """Return when the client has left; its request was read before."""
+    """Return when the client has disconnected; its request was read before."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,7 +1,7 @@
 """The hot path: lookups as plain ASGI in front of the FastAPI application, which serves everything else.
 
 Nothing here decides anything: `Reads` parses, `Forwarder` asks, this sends. A reader that leaves while it waits for
-long is noticed by the `Forwarder`, and counted here as cancelled: there is nobody to send anything to.
+long is noticed by the `Forwarder`, and counted here as cancelled: there is no reader to answer.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ async def parsed_keys(route: StoreRoute, keys: Sequence[object], max_key_bytes: 
 async def batch_results(
     forwarder: Forwarder, route: StoreRoute, bound: Bound, parsed: Sequence[Parsed], receive: Receive
 ) -> list[bytes]:
-    """The results of a batch as JSON objects, in the order of its keys; a key that is none is its own result."""
+    """The results of a batch as JSON objects, in the order of its keys; a key that does not parse has its problem as
+    result.
+    """
     asked = [item[0] for item in parsed if not isinstance(item, Problem)]
     answers = iter(await forwarder.look_up_many(route, bound, asked, receive) if asked else ())
     return [item.body().rstrip() if isinstance(item, Problem) else _result(item[1], next(answers)) for item in parsed]

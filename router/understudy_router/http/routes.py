@@ -42,7 +42,7 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
 
     @routes.get("/v1/stores/{store}/metadata/{key:path}")
     async def key_metadata(store: str, key: str, request: Request) -> Response:
-        """Whom this router would ask for a key, and whom not, and why."""
+        """Which nodes this router would ask for a key, which not, and why."""
         _, _, _, _, *segments = split_path(request.scope["raw_path"])
         return json_response(explained(store, ["keys", *segments], request.scope["query_string"]))
 

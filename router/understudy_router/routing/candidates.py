@@ -1,4 +1,4 @@
-"""The replicas of one task as the tables know them: who, in which role, how far, how old that knowledge is (pure)."""
+"""The replicas of one task as the tables know them: node, role, version, and the age of the report (pure)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Candidate:
 
 
 def candidates_of(tables: Tables, operator_id: int, partition: int, now_ms: float) -> tuple[Candidate, ...]:
-    """Everybody who has a replica of a task by the assignment, the active first; none before there is one."""
+    """Every replica of a task by the assignment, the active first; none before there is an assignment."""
     assignment = tables.assignment
     task = f"{operator_id}_{partition}"
     duty = None if assignment is None else assignment.tasks.get(task)

@@ -1,4 +1,4 @@
-"""Whom to ask for a key, in which order, and why not the others (pure).
+"""Which replicas to ask for a key, in which order, and why not the others (pure).
 
 First the live RUNNING active inside the bound, then every other live replica inside it by least lag, ties by load and
 then by a stable hash; last the replicas of unknown lag, where the bound allows them. Nodes that drain go behind all of
@@ -53,7 +53,7 @@ class Choice(NamedTuple):
 
     @property
     def asked(self) -> tuple[Candidate, ...]:
-        """Everybody who may be asked, in order."""
+        """Every candidate that may be asked, in order."""
         return (*self.order, *(each.candidate for each in self.doubtful))
 
 
@@ -78,7 +78,7 @@ _NO_VERSION = 1
 
 
 def choose(candidates: Sequence[Candidate], bound: Bound, *, key_hash: int, load: Mapping[str, int]) -> Choice:
-    """Sort the candidates of one partition. `load` is keys on their way, by node id."""
+    """Sort the candidates of one partition. `load` is keys in flight, by node id."""
     order, doubtful, exclusions = [], [], []
     for candidate in candidates:
         reason = reason_against(candidate, bound)
@@ -148,7 +148,7 @@ def _preference(candidate: Candidate, *, key_hash: int, load: Mapping[str, int])
         candidate.is_draining,
         not is_first,
         _UNKNOWN_LAG if lag is None else lag,
-        # Nobody knows how far behind these are, but the later of two versions is the less stale one.
+        # Their lag is unknown, but the later of two versions is the less stale one.
         0 if lag is not None else _NO_VERSION if candidate.version is None else -candidate.version,
         load.get(candidate.node_id, 0),
         crc32(b"%d %b" % (key_hash, candidate.node_id.encode())),

@@ -1,4 +1,4 @@
-"""Who has a key: KIP-535's `queryMetadataForKey`, with its three different "no"s kept apart (pure).
+"""The hosts of a key: KIP-535's `queryMetadataForKey`, with three different negative answers kept apart (pure).
 
 An unknown store is a 404; a cluster that is not known yet is a 503 to retry; a partition without an active is neither:
 its standbys can be asked.
@@ -15,12 +15,12 @@ from understudy_shared.words import HostInfo, KeyQueryMetadata
 
 
 def resolve(tables: Tables, route: StoreRoute, row: Row) -> KeyQueryMetadata:
-    """The partition of a key and who has it. The number of partitions is the catalogue's, never who is assigned."""
+    """The partition of a key and its hosts. The number of partitions is the catalogue's, never who is assigned."""
     return metadata_of(tables, route, route.codec.partition(row, route.partitions))
 
 
 def metadata_of(tables: Tables, route: StoreRoute, partition: int) -> KeyQueryMetadata:
-    """Who has a partition of a store, by the newest assignment. Warm-ups are not told: they are no standbys yet."""
+    """The hosts of a partition of a store, by the newest assignment. Warm-ups are left out."""
     duty = assignment_of(tables).tasks.get(f"{route.operator_id}_{partition}")
     if duty is None:
         return KeyQueryMetadata(None, (), partition)

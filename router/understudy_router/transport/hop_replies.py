@@ -1,4 +1,4 @@
-"""What a node's reply to a hop means, and who wants to know (no I/O)."""
+"""Decodes a node's reply to a hop, and defines who is notified of it (no I/O)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_DETAIL_CHARACTERS = 200
 
 
 class Known(NamedTuple):
-    """What a hop tells of the world as this router knows it."""
+    """What each hop tells the node: the newest end and the latest assignment that this router knows."""
 
     end_version: int
     term: int
@@ -25,21 +25,21 @@ class Known(NamedTuple):
 
 
 class Listener(Protocol):
-    """Who wants to know how hops go."""
+    """Notified of the result of each hop."""
 
     def known(self) -> Known: ...
 
     def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None: ...
 
     def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
-        """`sent` is False when the node was not even tried: that says nothing about it."""
+        """A hop failed. `sent` is False when nothing was sent, which says nothing about the node."""
 
     def silent(self, node_id: str, for_ms: float) -> None:
-        """It has answered nothing for so long, while others did; told once, until it answers again."""
+        """A node has answered nothing for so long, while others did. Called once until it answers again."""
 
 
 class HopCounts:
-    """Totals for the metrics."""
+    """Counters for the metrics."""
 
     def __init__(self) -> None:
         self.hops = 0
@@ -51,12 +51,12 @@ class HopCounts:
 
 
 def is_stale(connection: HopConnection, failure: WireFailure) -> bool:
-    """Whether the node closed a connection that had worked, before it read what was sent."""
+    """Whether the node closed a used keep-alive connection before it read this hop: it is safe to send it again."""
     return failure.error is WireError.RESET and connection.used > 0 and not failure.heard
 
 
 def decoded_reply(reply: WireReply, *, keys: int) -> HopReply | HopFailure:
-    """The outcomes of a reply, one per key; or what it is instead."""
+    """The outcomes of a reply, one per key; or why there are none."""
     if reply.status != 200:
         return _refusal(reply)
     try:

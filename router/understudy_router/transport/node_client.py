@@ -1,8 +1,8 @@
-"""The way to one node: what is asked of it within a turn of the loop leaves as one request.
+"""Connection pool and batcher for one node: lookups of one loop tick share a request, called a hop.
 
-A lane keeps a few connections. While all of them carry a hop, asks wait in a bounded queue and travel together with the
-next: a busy node is asked in larger hops, an idle one at once. Nothing is decided here about who else could be asked:
-readers are told when they still wait, and that is for them to decide.
+A client keeps a few connections. While all of them carry a hop, requests wait in a bounded queue and travel together
+with the next one: a busy node gets larger hops, an idle node gets them at once. The client never chooses another node:
+it reports delays, and `forwarding` decides.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from understudy_shared.supervise import Supervisor
 from understudy_shared.words import HostInfo
 
 MAX_CONNECTIONS = 2
-"""Hops in flight per node: with one the router idles while the node answers, more make hops small (decisions/0006)."""
+"""Hops in flight per node. With one the router idles while the node answers; more make hops small (decisions/0006)."""
 
-_CLOSED = HopFailure(WireError.REFUSED, "the way to this node was closed")
+_CLOSED = HopFailure(WireError.REFUSED, "the client of this node was closed")
 
 
 class NodeClient:
-    """The way to one node at one address. `heard_ms` is when it last answered anything."""
+    """The client of one node at one address. `heard_ms` is when the node last answered anything."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class NodeClient:
         self.host = host
         self.heard_ms = -math.inf
         self.is_silent = False
-        """Whether its readers were told so, and it has answered nothing since."""
+        """Whether the node was reported silent and has answered nothing since."""
         self._application_id = application_id
         self._listener = listener
         self._counts = counts
@@ -67,7 +67,7 @@ class NodeClient:
 
     def __repr__(self) -> str:
         silent = ", silent" if self.is_silent else ""
-        return f"Lane({self.node_id}, {len(self._busy)} hops in flight, {self._waiting.keys} keys wait{silent})"
+        return f"NodeClient({self.node_id}, {len(self._busy)} hops in flight, {self._waiting.keys} keys wait{silent})"
 
     @property
     def dead(self) -> str | None:
@@ -75,16 +75,16 @@ class NodeClient:
 
     @property
     def load(self) -> int:
-        """Keys that wait or travel."""
+        """Keys that wait or are in flight."""
         return self._waiting.keys + sum(hop.keys for hop in self._busy.values())
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing waits, nothing travels, and nobody connects."""
+        """Whether nothing waits, nothing is in flight, and no connection is being opened."""
         return not self._busy and not self._waiting and self._connecting_since_ms is None
 
     def submit(self, request: NodeRequest) -> None:
-        """Send it with all that is asked of this node in this turn. Its future always gets a result."""
+        """Send a request together with all others of this loop tick. Its future always gets a result."""
         if self._closed:
             request.finish(_CLOSED)
             return
@@ -96,11 +96,11 @@ class NodeClient:
             self._loop.call_soon(self._flush)
 
     def drop(self, request: NodeRequest) -> None:
-        """Nobody wants it any more: it is not sent, if it was not yet. What was sent goes on for its companions."""
+        """Cancel a request. If it waits it is never sent; if it is in flight its hop goes on for the other requests."""
         self._waiting.drop(request)
 
     def probe(self, until_ms: float) -> asyncio.Future[float | HopFailure]:
-        """Ask the node for nothing, beside its queue: how long that takes in ms, or why there is no answer."""
+        """Send an empty hop past the queue. Resolves to its latency in ms, or why there is no answer."""
         self.last_used_ms = self._clock.monotonic_ms()
         if self._closed:
             future: asyncio.Future[float | HopFailure] = self._loop.create_future()
@@ -110,27 +110,27 @@ class NodeClient:
 
     @property
     def is_probed(self) -> bool:
-        """Whether a probe is on its way."""
+        """Whether a probe is in flight."""
         return self._prober.is_busy
 
     def quiet_since_ms(self) -> float | None:
-        """Since when the node owes an answer, or a connection, and gave nothing; None when it owes nothing."""
+        """Since when the node owes a reply or a connection and has sent nothing; None when it owes nothing."""
         asked_ms = min((hop.sent_ms for hop in self._busy.values()), default=math.inf)
         if self._connecting_since_ms is not None:
             asked_ms = min(asked_ms, self._connecting_since_ms)
         return None if asked_ms == math.inf else max(asked_ms, self.heard_ms)
 
     def fall_silent(self, for_ms: float) -> None:
-        """Others answered meanwhile: tell everybody, once per episode."""
+        """Report the node as silent, once until it answers again: other nodes answered meanwhile."""
         self.is_silent = True
         self._counts.silences += 1
         self._listener.silent(self.node_id, for_ms)
 
     def expire(self, now_ms: float) -> None:
-        """Fail what waited for too long, and close the connections whose hop took too long."""
+        """Fail requests whose deadline passed, and close connections whose hop has no reader left."""
         if late := self._waiting.take_late(now_ms):
             self._failed(
-                late, HopFailure(WireError.TIMEOUT, "it waited for its turn until its time was over"), sent=False
+                late, HopFailure(WireError.TIMEOUT, "it waited for a connection until its deadline"), sent=False
             )
         for connection, hop in list(self._busy.items()):
             if hop.first_until_ms > now_ms:
@@ -143,11 +143,12 @@ class NodeClient:
                     request.finish(HopFailure(WireError.TIMEOUT, "no reply in time"))
 
     def report_delay(self, now_ms: float, *, overdue_ms: float, allowance: float) -> float:
-        """Tell readers that they still wait: all of them while the node is silent, else who waits for too long.
+        """Report delays: to all readers while the node is silent, else to those that wait for too long.
 
-        Too long is the hedge's delay while `allowance` keys may be hedged, and `overdue_ms` in any case. Returns what
-        is left of the allowance.
+        A wait is too long after the hedge delay while `allowance` keys may still be hedged, and after `overdue_ms` in
+        any case. Returns what is left of the allowance.
         """
+        # The groups of `_all_requests` are sorted by age, so one look at the first skips a group that is young enough.
         if self.is_silent:
             for requests in self._all_requests():
                 for request in requests:
@@ -167,19 +168,19 @@ class NodeClient:
         return allowance
 
     async def close(self) -> None:
-        """Fail what is left and close the connections."""
+        """Fail the requests that are left and close the connections."""
         self._closed = True
         await self._tasks.stop()
         self._prober.fail(_CLOSED)
         for connection in [*self._idle, *self._busy]:
-            connection.give_up(WireError.RESET, "the way to this node was closed")
+            connection.give_up(WireError.RESET, "the client of this node was closed")
         self._idle.clear()
         self._fail_waiting(_CLOSED, sent=False)
 
-    # ---- for the prober
+    # ---- used by the prober
 
     def borrow(self) -> HopConnection | None:
-        """An idle connection that is open, if there is one."""
+        """Take an idle connection that is still open, if there is one."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
@@ -187,25 +188,25 @@ class NodeClient:
         return None
 
     def give_back(self, connection: HopConnection) -> None:
-        """It is idle again; closed, if there are enough without it."""
+        """Return a connection to the pool; it is closed when the pool is full."""
         if self._closed or len(self._busy) + len(self._idle) >= MAX_CONNECTIONS:
-            connection.give_up(WireError.RESET, "there are enough connections")
+            connection.give_up(WireError.RESET, "the pool is full")
         elif connection.is_open:
             self._idle.append(connection)
             self._flush()
 
     def empty_hop(self, deadline_ms: int) -> bytes:
-        """The body of a hop that asks for nothing."""
+        """The body of a hop without keys."""
         return self._encode(deadline_ms, ())
 
     def heard(self, reply: HopReply, now_ms: float, took_ms: float) -> None:
-        """The node answered: whatever it was suspected of is over."""
+        """The node answered, so it is not silent."""
         self.heard_ms = now_ms
         self.is_silent = False
         self._listener.answered(self.node_id, reply, took_ms)
 
     def unheard(self, failure: HopFailure) -> None:
-        """The node was asked, and did not answer."""
+        """The node did not answer a probe."""
         self._counts.failed += 1
         self._listener.failed(self.node_id, failure, sent=True)
 
@@ -249,7 +250,7 @@ class NodeClient:
     def _replied(self, hop: Hop, reply: WireReply, now_ms: float) -> None:
         decoded = decoded_reply(reply, keys=hop.keys)
         if isinstance(decoded, HopFailure):
-            self.heard_ms = now_ms  # whatever it says, it is not silent
+            self.heard_ms = now_ms  # any reply proves that it is not silent
             self.is_silent = False
             self._failed(hop.requests, decoded, sent=True)
             return
@@ -258,17 +259,17 @@ class NodeClient:
             request.finish(outcomes)
 
     def _lost(self, connection: HopConnection, hop: Hop, failure: WireFailure) -> None:
-        """No reply. What went out on a connection that had gone stale meanwhile is sent once more, on a fresh one."""
+        """No reply came. A hop that met a stale keep-alive connection is sent once more, on a fresh one."""
         if is_stale(connection, failure) and not self._closed and not any(request.retried for request in hop.requests):
             self._counts.retried += 1
             for request in hop.requests:
                 request.retried = True
-            for other in self._idle:  # as old as the one that was stale
+            for other in self._idle:  # they idled as long as the stale one
                 other.give_up(WireError.RESET, "another connection to this node was stale")
             self._idle.clear()
             self._waiting.put_back(hop.requests)
             return
-        if failure.error is WireError.TOO_LARGE and len(hop.requests) > 1:  # each may be small enough by itself
+        if failure.error is WireError.TOO_LARGE and len(hop.requests) > 1:  # each reply may be small enough by itself
             for request in hop.requests:
                 request.alone = True
             self._waiting.put_back(hop.requests)
@@ -282,7 +283,7 @@ class NodeClient:
             request.finish(failure)
 
     def _all_requests(self) -> list[Sequence[NodeRequest]]:
-        """In groups; the first of each waits for the longest."""
+        """All requests in groups; the first of each group has waited longest."""
         return [self._waiting.requests, *(hop.requests for hop in self._busy.values())]
 
     def _fail_waiting(self, failure: HopFailure, *, sent: bool) -> None:
@@ -307,5 +308,5 @@ class NodeClient:
         if isinstance(connection, HopConnection):
             self._idle.append(connection)
             self._flush()
-        elif not self._busy:  # else they go with the next hop on a connection that works
+        elif not self._busy:  # else the requests go with the next hop of a connection that works
             self._fail_waiting(HopFailure(connection.error, connection.detail), sent=True)

@@ -1,6 +1,6 @@
-"""The ways to the nodes, made when they are asked for and closed when nobody uses them.
+"""The clients of all nodes, made when first used and closed when idle.
 
-One clock tick for all of them: it ends what is late, tells readers that they still wait, and notices silent nodes.
+One timer serves all of them: it fails what is late, reports delays to readers, and notices silent nodes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from understudy_shared.clock import Clock
 from understudy_shared.words import HostInfo
 
 IDLE_S = 60.0
-"""A lane that carried nothing for so long is closed: its node may be gone."""
+"""A client that sent nothing for so long is closed: its node may be gone."""
 
 TICK_MS = 10.0
-"""How often asks are looked after: a tenth of what a reader notices."""
+"""How often requests are checked: a tenth of what a reader notices."""
 
 LATE_TICKS = 5
-"""A tick that comes so late says that this process stood still, and nothing of nodes: their answers may lie unread."""
+"""A tick that is this late shows that this process was paused. Answers may lie unread, so no node is called silent."""
 
 
 class NodeClients:
-    """A lane per node that was asked lately."""
+    """One client per node that was used lately."""
 
     def __init__(
         self,
@@ -39,7 +39,9 @@ class NodeClients:
         allowance: Callable[[float], float],
         clock: Clock,
     ) -> None:
-        """`suspect_after_ms` of silence while others answer are told; `allowance(now_ms)` keys may be hedged now."""
+        """A node is reported after `suspect_after_ms` of silence while others answer. `allowance(now_ms)` is how many
+        keys may be hedged now.
+        """
         self.counts = HopCounts()
         self._application_id = application_id
         self._listener = listener
@@ -54,13 +56,13 @@ class NodeClients:
         self._clients: dict[tuple[str, str, int], NodeClient] = {}
         self._newest: dict[str, NodeClient] = {}
         self.loads: Mapping[str, int] = Loads(self._newest)
-        """Keys that wait or travel, by node id; read when it is asked for."""
+        """Keys that wait or are in flight, by node id, computed on access."""
 
     def __repr__(self) -> str:
-        return f"Lanes({list(self._clients.values())})"
+        return f"NodeClients({list(self._clients.values())})"
 
     def to(self, node_id: str, host: HostInfo) -> NodeClient:
-        """The way to a node, made when it is asked for."""
+        """The client of a node, made on first use."""
         place = (node_id, host.host, host.port)
         client = self._clients.get(place)
         if client is None:
@@ -77,12 +79,12 @@ class NodeClients:
         return client
 
     def probe(self, node_id: str, host: HostInfo) -> asyncio.Future[float | HopFailure]:
-        """Whether a node answers: how long an empty hop takes in ms, within the time of any hop, or why none came."""
+        """Send an empty hop, with the timeout of any hop. Resolves to its latency in ms, or why there was no answer."""
         return self.to(node_id, host).probe(self._clock.monotonic_ms() + self._hop_timeout_ms)
 
     def probe_if_quiet(self, node_id: str, host: HostInfo) -> None:
-        """Probe a node that nobody asked lately. A node is called silent only when another one answered meanwhile, and
-        where one node serves everything no other is asked anything.
+        """Probe a node that was not used lately. A node is called silent only when another one answered meanwhile, and
+        where one node serves all reads no other answers anything unless it is probed.
         """
         client = self.to(node_id, host)
         if not client.is_probed and self._clock.monotonic_ms() - client.heard_ms > self._suspect_after_ms / 2:
@@ -90,11 +92,11 @@ class NodeClients:
 
     @property
     def dead(self) -> str | None:
-        """The first lane whose background task died."""
+        """Why a client's background task died; None while all of them live."""
         return next((client.dead for client in self._clients.values() if client.dead), None)
 
     async def keep_time(self) -> None:
-        """Tick for ever; a background task of its own."""
+        """Tick for ever; runs as a background task."""
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
             now_ms = self._clock.monotonic_ms()
@@ -106,7 +108,7 @@ class NodeClients:
                 await client.close()
 
     def tick(self, now_ms: float) -> None:
-        """End what is late, tell of silence, hand over what waits for long."""
+        """Fail what is late, report silence and delays."""
         if now_ms - self._ticked_ms > LATE_TICKS * self._tick_ms:
             self._awake_since_ms = now_ms
         self._ticked_ms = now_ms
@@ -121,7 +123,7 @@ class NodeClients:
             allowance = client.report_delay(now_ms, overdue_ms=self._suspect_after_ms, allowance=allowance)
 
     def _silent_ms(self, client: NodeClient, now_ms: float) -> float:
-        """How long a node owes an answer; 0 when no other node answered meanwhile: it may be this router's fault."""
+        """How long a node has owed an answer; 0 when no other node answered meanwhile: the router may be at fault."""
         since_ms = client.quiet_since_ms()
         if since_ms is None or now_ms - since_ms < self._suspect_after_ms:
             return 0.0
@@ -130,7 +132,7 @@ class NodeClients:
         return now_ms - max(since_ms, self._awake_since_ms)
 
     def _unused(self, now_ms: float) -> list[tuple[tuple[str, str, int], NodeClient]]:
-        """Looked for once a second."""
+        """The clients to close; looked for once a second."""
         if now_ms - self._swept_ms < 1000:
             return []
         self._swept_ms = now_ms
@@ -141,7 +143,7 @@ class NodeClients:
         ]
 
     async def close(self) -> None:
-        """Close all of them."""
+        """Close all clients."""
         clients, self._clients = list(self._clients.values()), {}
         self._newest.clear()
         for client in clients:
@@ -149,7 +151,7 @@ class NodeClients:
 
 
 class Loads(Mapping[str, int]):
-    """How much is on its way to each node."""
+    """Keys that wait or are in flight, by node id."""
 
     def __init__(self, clients: Mapping[str, NodeClient]) -> None:
         self._clients = clients

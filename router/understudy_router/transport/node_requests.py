@@ -1,7 +1,8 @@
-"""What is asked of one node, and how lookups of one turn become one request (pure: no I/O, no clock).
+"""Requests to one node, and how the requests of one loop tick become one hop (pure: no I/O, no clock).
 
-An ask is one reader's keys of one store under one bound; a hop carries many asks. Equal stores and bounds share a group
-of the request, by identity: an equal bound that is another object costs a group, never an answer.
+A node request holds one reader's keys of one store under one bound; a hop carries many node requests. Requests with the
+same store and bound share a group of the hop. They are compared by identity: an equal bound that is another object
+costs one more group and changes no answer.
 """
 
 from __future__ import annotations
@@ -17,46 +18,48 @@ from understudy_shared.bounds import Bound
 from understudy_shared.hop import HopGroup, HopKey, HopOutcome
 
 MAX_KEYS_PER_HOP = 1024
-"""More travel in the next hop: a node answers a hop in one turn of its own loop, about 5 us a key."""
+"""The rest travels in the next hop: a node answers a hop in one tick of its own loop, about 5 us a key."""
 
 MAX_ROW_BYTES_PER_HOP = 4 * 1024 * 1024
-"""Half of what a hop may have; the rest is room for its header."""
+"""Half of the largest hop; the other half is room for headers."""
 
 
 class HopFailure(NamedTuple):
-    """Why a node gave no outcomes: the name of a reason, and what is known of it."""
+    """Why a node gave no outcomes: a reason's name, and the details."""
 
     reason: str
     detail: str
 
 
 Outcomes = Sequence[HopOutcome] | HopFailure
-"""One outcome per key of the ask, in order; or why there are none."""
+"""One outcome per key of the request, in order; or why there are none."""
 
 
 class Delay(StrEnum):
-    """Why a reader is told that it still waits."""
+    """Why a request is reported as delayed."""
 
     SLOW = "slow"
-    """Longer than is usual, or than anybody should wait for one node alone."""
+    """It takes longer than usual, or longer than a reader should wait for one node alone."""
 
     SILENT = "silent"
-    """The node answers nobody, while others do."""
+    """The node answers no request, while other nodes answer."""
 
 
 class StillWaiting(NamedTuple):
-    """Not answered yet. `future` goes on: for an answer, which may be good however late, or for the next delay."""
+    """The request has no answer yet. `future` resolves to the answer, which counts however late it is, or the next
+    delay.
+    """
 
     why: Delay
     future: asyncio.Future[Reply]
 
 
 Reply = Outcomes | StillWaiting
-"""What an ask's reader gets."""
+"""What the future of a request resolves to."""
 
 
 class NodeRequest:
-    """Keys of one store under one bound, for one node. `until_ms` is when its reader stops to wait for this node."""
+    """Keys of one store under one bound, sent to one node. At `until_ms` the reader stops waiting for this node."""
 
     __slots__ = ("alone", "asked_ms", "bound", "delay", "future", "is_active", "keys", "retried", "route", "until_ms")
 
@@ -70,7 +73,7 @@ class NodeRequest:
         until_ms: float,
         is_active: bool = True,
     ) -> None:
-        """`is_active` is the role in which the node is asked: how long to wait for it is measured per role."""
+        """`is_active` is the role in which the node is asked: latencies are measured per role."""
         self.route = route
         self.bound = bound
         self.keys = keys
@@ -79,13 +82,13 @@ class NodeRequest:
         self.until_ms = until_ms
         self.is_active = is_active
         self.delay: Delay | None = None
-        """The last that its reader was told of."""
+        """The last delay reported to the reader."""
         self.retried = False
         self.alone = False
-        """Whether it must not share a hop: what came back for all of them together was too large."""
+        """Whether it must travel in a hop of its own: the reply to its shared hop was too large."""
 
     def __repr__(self) -> str:
-        return f"Ask({self.route.name}, {len(self.keys)} keys, until {self.until_ms:.0f})"
+        return f"NodeRequest({self.route.name}, {len(self.keys)} keys, until {self.until_ms:.0f})"
 
     @property
     def row_bytes(self) -> int:
@@ -94,28 +97,28 @@ class NodeRequest:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether its reader still waits."""
+        """Whether the reader still waits."""
         return not self.future.done()
 
     def finish(self, outcomes: Outcomes) -> None:
-        """Tell the reader, if it still waits."""
+        """Give the reader its outcomes, if it still waits."""
         if not self.future.done():
             self.future.set_result(outcomes)
 
     def report_delay(self, why: Delay) -> None:
-        """Tell the reader that it still waits: the same is told once."""
+        """Report a delay to the reader, each kind once. The answer then goes to a new future."""
         if self.delay is not why and not self.future.done():
             waited, self.delay = self.future, why
             self.future = waited.get_loop().create_future()
             waited.set_result(StillWaiting(why, self.future))
 
     def drop(self) -> None:
-        """Its reader has what it wants, or is gone."""
+        """Cancel the request: the reader has its answer, or is gone."""
         self.future.cancel()
 
 
 class Hop:
-    """Asks that travel together. `asks` are in the order in which their outcomes come back, the oldest first."""
+    """Requests that travel together. `requests` are in the order of their outcomes, the oldest first."""
 
     __slots__ = ("first_until_ms", "groups", "keys", "requests", "sent_ms", "until_ms")
 
@@ -137,11 +140,11 @@ class Hop:
 
     @property
     def deadline_ms(self) -> int:
-        """The time left when it is sent: that of its most patient reader."""
+        """The time left when the hop is sent: that of the reader with the latest deadline."""
         return max(1, int(self.until_ms - self.sent_ms))
 
     def shared_out(self, outcomes: Sequence[HopOutcome]) -> Iterator[tuple[NodeRequest, Sequence[HopOutcome]]]:
-        """Each ask with its own outcomes; there are as many as keys."""
+        """Each request with its own outcomes, one per key."""
         start = 0
         for request in self.requests:
             end = start + len(request.keys)
@@ -149,7 +152,7 @@ class Hop:
             start = end
 
     def is_over(self, now_ms: float) -> bool:
-        """Whether nobody waits for it any longer; a reader may have prolonged its wait."""
+        """Whether no reader waits for this hop any longer. A reader may have extended its deadline meanwhile."""
         if self.until_ms <= now_ms:
             self.until_ms = max((request.until_ms for request in self.requests if request.is_wanted), default=now_ms)
         return self.until_ms <= now_ms
@@ -172,7 +175,7 @@ def parts_that_fit(
 def take(
     waiting: deque[NodeRequest], *, max_keys: int = MAX_KEYS_PER_HOP, max_bytes: int = MAX_ROW_BYTES_PER_HOP
 ) -> list[NodeRequest]:
-    """The asks of the next hop, taken from the front: as many as fit, one at least."""
+    """Take the requests of the next hop from the front: as many as fit, at least one."""
     taken: list[NodeRequest] = []
     keys = row_bytes = 0
     while waiting:

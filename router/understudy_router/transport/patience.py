@@ -1,7 +1,7 @@
-"""How long a read waits for one node before another is asked too (pure: no I/O, no clock).
+"""How long a read waits for one node before a hedge (pure: no I/O, no clock).
 
-The delay is what is usual, the p95 of how long reads take, but never above a fixed limit: a percentile alone is
-poisoned by the very node that is sick (CASSANDRA-14293). Actives and other replicas are measured apart.
+The hedge delay is the p95 latency of reads, but never above a fixed limit: a slow node raises the percentile itself
+(CASSANDRA-14293). Actives and other replicas are measured separately.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 
 MIN_HEDGE_MS = 10.0
-"""Shorter, and a pause of a garbage collector or of this loop would be taken for a slow node."""
+"""With a shorter delay, a garbage collection or a busy loop would look like a slow node."""
 
 PERCENTILE = 0.95
 
 _STEP = math.log(1.2)
-"""Each bucket's limit is 1.2 times that of the one before: the answer is at most 20 % too high."""
+"""Each bucket's limit is 1.2 times that of the one before: an estimate is at most 20 % too high."""
 
 _FIRST_MS = 0.1
 _BUCKETS = 75
@@ -24,7 +24,7 @@ _MIN_COUNT = 20
 """With fewer, one slow read would be the p95."""
 
 _MAX_COUNT = 1000
-"""Then all counts are halved: what is older weighs less, and a changed latency is seen after as many reads."""
+"""At this count all counts are halved: older reads weigh less, and a change shows after as many reads."""
 
 
 class Quantile:
@@ -47,7 +47,7 @@ class Quantile:
             self._count /= 2
 
     def estimate_ms(self) -> float | None:
-        """The PERCENTILE, at most a bucket too high; None before there is enough to tell."""
+        """The PERCENTILE, at most one bucket too high; None before _MIN_COUNT measurements."""
         if self._is_new and self._count >= _MIN_COUNT:
             self._is_new = False
             self._estimate_ms = self._limit_ms()
@@ -63,7 +63,7 @@ class Quantile:
 
 
 class Patience:
-    """The delay of hedges."""
+    """The hedge delay, by role."""
 
     def __init__(self, *, hedge_after_ms: float) -> None:
         """`hedge_after_ms` is the limit; 0 switches hedges off."""
@@ -73,11 +73,11 @@ class Patience:
         self._others = Quantile()
 
     def took(self, took_ms: float, *, is_active: bool) -> None:
-        """A read that was sent to an active, or to another replica, was answered, or given up, after so long."""
+        """Record how long a read of an active, or of another replica, took until its answer or its end."""
         (self._active if is_active else self._others).add(took_ms)
 
     def hedge_ms(self, *, is_active: bool) -> float:
-        """How long to wait for such a replica; infinite when hedges are off."""
+        """How long to wait for a replica of this role; infinite when hedges are off."""
         if not self.hedges:
             return math.inf
         usual_ms = (self._active if is_active else self._others).estimate_ms()

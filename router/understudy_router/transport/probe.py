@@ -1,6 +1,6 @@
-"""A hop without keys: whether a node answers at all, over the same way as lookups, and how fast.
+"""A probe is a hop without keys: it shows whether and how fast a node answers, over the path of lookups.
 
-A probe waits behind nobody: it takes an idle connection, or opens one for itself. One at a time per node.
+A probe does not queue: it takes an idle connection, or opens one for itself. One at a time per node.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from understudy_shared.supervise import Supervisor
 from understudy_shared.words import HostInfo
 
 Probed = float | HopFailure
-"""How long it took in ms, or why there is no answer."""
+"""The latency in ms, or why there is no answer."""
 
 
 class ProbeTarget(Protocol):
-    """The lane that is probed."""
+    """The client whose node is probed."""
 
     node_id: str
     host: HostInfo
@@ -34,7 +34,7 @@ class ProbeTarget(Protocol):
 
 
 class Prober:
-    """Probes one node when it is told to."""
+    """Probes one node on demand."""
 
     def __init__(self, way: ProbeTarget, tasks: Supervisor, *, clock: Clock) -> None:
         self._way = way
@@ -47,11 +47,11 @@ class Prober:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a probe is on its way."""
+        """Whether a probe is in flight."""
         return bool(self._asked)
 
     def probe(self, until_ms: float) -> asyncio.Future[Probed]:
-        """The outcome of a probe, of the one on its way if there is one."""
+        """The outcome of a probe; a probe that is in flight is shared."""
         future: asyncio.Future[Probed] = asyncio.get_running_loop().create_future()
         if not self._asked:
             self._until_ms = until_ms
@@ -63,7 +63,7 @@ class Prober:
         return future
 
     def fail(self, failure: HopFailure) -> None:
-        """Nobody probes any more."""
+        """End the probe in flight with a failure: the client closes."""
         self._tell(failure)
 
     def _tell(self, probed: Probed) -> None:
@@ -90,7 +90,7 @@ class Prober:
                 self._way.give_back(connection)
 
     async def _exchange(self) -> tuple[HopConnection | None, WireReply | HopFailure]:
-        """A reply, and the connection that it came by. A connection that had gone stale is replaced, once."""
+        """The reply and its connection. A stale connection is replaced once."""
         connection = self._way.borrow()
         if connection is not None:
             outcome = await self._send(connection)
@@ -107,7 +107,7 @@ class Prober:
         return opened, outcome
 
     async def _send(self, connection: HopConnection) -> WireReply | WireFailure:
-        """Send a hop without keys. However it ends, a connection that owes a reply is closed."""
+        """Send a hop without keys. A connection that still owes its reply at the end is closed."""
         replied: asyncio.Future[WireReply | WireFailure] = asyncio.get_running_loop().create_future()
 
         def done(_: HopConnection, outcome: WireReply | WireFailure) -> None:

@@ -1,7 +1,7 @@
-"""Probes the nodes that are not well, so that they are trusted again without a reader who tries it out.
+"""Probes suspect and quarantined nodes, so that no reader has to try whether they recovered.
 
-A probe is an empty hop on the way that lookups take. What comes of it reaches the tables as every hop's outcome does;
-here it is only sent, and waited for no longer than a hop may take. While all nodes are well nothing is sent.
+A probe is an empty hop over the path of lookups. Its result reaches the tables as that of every hop does; here it is
+only sent and given up in time. While all nodes are healthy nothing is sent.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from understudy_shared.clock import Clock
 from understudy_shared.words import HostInfo
 
 MAX_PROBES = 16
-"""On their way at the same time, one per node; the others' turn comes when these are done."""
+"""Probes in flight at the same time, one per node."""
 
 MIN_TICK_MS, MAX_TICK_MS = 10, 250
-"""Between two looks at who is due: a quarter of a heartbeat, within these."""
+"""Limits of the time between two checks for due probes, which is a quarter of a heartbeat."""
 
 
 class ProbeSender(Protocol):
-    """The ways to the nodes."""
+    """Sends probes to nodes."""
 
     def probe(self, node_id: str, host: HostInfo) -> asyncio.Future[float | HopFailure]: ...
 
 
 class Probing:
-    """Who is being probed now."""
+    """The probes in flight."""
 
     def __init__(self, tables: Tables, sender: ProbeSender, *, deadline_ms: float, clock: Clock) -> None:
         self._tables = tables
@@ -38,20 +38,20 @@ class Probing:
         self._clock = clock
         self._random = random.Random()  # noqa: S311  # jitter
         self._sent: dict[str, tuple[asyncio.Future[float | HopFailure], float]] = {}
-        """The probes on their way by node id, and when each is given up."""
+        """The probes in flight by node id, and when each is given up."""
 
     def __repr__(self) -> str:
         return f"Probing({sorted(self._sent)})"
 
     async def run(self) -> None:
-        """Probe whoever is due, for ever; a background task of its own."""
+        """Send due probes for ever; runs as a background task."""
         while True:
             beats_ms = (node.heartbeat.heartbeat_ms for node in self._tables.nodes.values())
             await asyncio.sleep(min(MAX_TICK_MS, max(MIN_TICK_MS, min(beats_ms, default=MAX_TICK_MS) / 4)) / 1000)
             self.turn(self._clock.monotonic_ms())
 
     def turn(self, now_ms: float) -> None:
-        """Let go of what is done or late, and send what is due."""
+        """Forget probes that are done or late, and send those that are due."""
         for node_id, (future, until_ms) in list(self._sent.items()):
             if future.done() or now_ms >= until_ms:
                 future.cancel()

@@ -1,4 +1,4 @@
-"""What waits for a connection to one node: first come first served, and bounded (pure: no I/O, time passed in)."""
+"""A bounded first-in first-out queue of requests that wait for a connection to one node (pure: time is passed in)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from understudy_router.transport.node_requests import NodeRequest, take
 
 MAX_WAITING_KEYS = 16_384
-"""Keys that wait for one node; one more is refused as overloaded. About 4 MB of small keys."""
+"""Most keys that may wait for one node, about 4 MB of small keys. The next one is refused as overloaded."""
 
 
 class RequestQueue:
-    """`keys` is how many keys wait: those of the asks in it, unless some were dropped since the last look."""
+    """Requests in the order of their arrival. `keys` counts their keys; it may count cancelled ones until the next
+    purge.
+    """
 
     def __init__(self) -> None:
         self.requests: deque[NodeRequest] = deque()
@@ -23,7 +25,7 @@ class RequestQueue:
         return bool(self.requests)
 
     def append(self, request: NodeRequest) -> bool:
-        """Let it wait behind all others; False when there is no room."""
+        """Add a request at the end. Returns False when there is no room."""
         keys = self.keys + len(request.keys)
         if keys > MAX_WAITING_KEYS:
             self._purge()
@@ -35,23 +37,23 @@ class RequestQueue:
         return True
 
     def put_back(self, requests: Sequence[NodeRequest]) -> None:
-        """They travelled in vain, and go first."""
+        """Put requests whose hop was lost at the front of the queue."""
         self._keep([*(request for request in requests if request.is_wanted), *self.requests])
 
     def drop(self, request: NodeRequest) -> None:
-        """Nobody wants it any more; it need not wait here."""
+        """Cancel a request that its reader no longer wants."""
         request.drop()
         self._has_dropped = True
 
     def take(self) -> list[NodeRequest]:
-        """The asks of the next hop; none when all were dropped."""
+        """Take the requests of the next hop; an empty list when all were cancelled."""
         self._purge()
         requests = take(self.requests)
         self.keys -= sum([len(request.keys) for request in requests])
         return requests
 
     def take_late(self, now_ms: float) -> list[NodeRequest]:
-        """Those whose time is over."""
+        """Take the requests whose deadline has passed."""
         self._purge()
         if not any(request.until_ms <= now_ms for request in self.requests):
             return []
@@ -60,7 +62,7 @@ class RequestQueue:
         return late
 
     def take_all(self) -> list[NodeRequest]:
-        """Everybody."""
+        """Empty the queue."""
         requests = list(self.requests)
         self._keep([])
         return requests

@@ -1,7 +1,7 @@
 """One connection to a node: HTTP/1.1 with one hop at a time, bytes in, bytes out.
 
-Written on asyncio's Protocol with httptools because a hop is all that it ever carries (decisions/0006 has the numbers).
-Rule: whatever is not exactly the reply to what was sent closes the connection; nothing is read from it afterwards.
+It uses asyncio's Protocol and httptools, because it carries nothing but hops (decisions/0006 has the numbers).
+Rule: anything but exactly one reply to one hop closes the connection; nothing is read from it afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_REFUSAL_BYTES = 64 * 1024
 
 
 class WireError(StrEnum):
-    """How a hop can fail before a node's word is heard."""
+    """How a hop can fail without a usable reply."""
 
     REFUSED = "refused"
     RESET = "reset"
@@ -41,7 +41,7 @@ class WireReply(NamedTuple):
 
 
 class WireFailure(NamedTuple):
-    """Why there is no reply. `heard` is whether any byte of one came: only without is it safe to call it stale."""
+    """Why there is no reply. `heard` is whether any byte of one came; only without any may the connection be stale."""
 
     error: WireError
     detail: str
@@ -49,11 +49,11 @@ class WireFailure(NamedTuple):
 
 
 Done = Callable[["HopConnection", WireReply | WireFailure], None]
-"""Called once for each hop that was sent."""
+"""Called once for each hop."""
 
 
 async def connect(host: HostInfo, timeout_ms: float) -> HopConnection | WireFailure:
-    """A new connection, or why there is none."""
+    """Open a connection. Returns it, or why there is none."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(max(0.001, timeout_ms / 1000)):
@@ -66,7 +66,7 @@ async def connect(host: HostInfo, timeout_ms: float) -> HopConnection | WireFail
 
 
 class HopConnection(asyncio.Protocol):
-    """A persistent connection. `used` counts the hops that it carried to their end."""
+    """A keep-alive connection. `used` counts the hops that got a reply on it."""
 
     def __init__(self, host: HostInfo) -> None:
         authority = f"[{host.host}]" if ":" in host.host else host.host
@@ -90,14 +90,14 @@ class HopConnection(asyncio.Protocol):
         return self._transport is not None
 
     def send(self, body: bytes, done: Done) -> None:
-        """Send one hop; `done` gets its reply or why there is none. The connection is open and idle."""
+        """Send one hop; `done` gets its reply or why there is none. The connection has to be open and idle."""
         assert self._transport is not None, "sent on a closed connection"
         assert self._done is None, "one hop at a time"
         self._done = done
         self._transport.write(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
 
     def give_up(self, error: WireError, detail: str) -> None:
-        """Close it; the hop on its way fails with this."""
+        """Close the connection; the hop in flight fails with this error."""
         self._close()
         self._finish(WireFailure(error, detail, self._heard))
 
@@ -108,7 +108,7 @@ class HopConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._done is None:
-            self._close()  # a node that speaks unasked, or after its reply was whole
+            self._close()  # bytes without a hop in flight: not HTTP as we know it
             return
         self._heard = True
         if not self._parts:

@@ -52,7 +52,7 @@ class Lost(NamedTuple):
 
 
 class Back(NamedTuple):
-    """The subscription stands (at first, and after each loss): whoever reads the keys now misses nothing after it."""
+    """The subscription stands (at first, and after each loss): keys that are read now miss no later message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Bus(Protocol):
         """Delete the key if it is the owner's, and publish `payload`. When it has another owner, nothing happens."""
 
     async def publish(self, channel: str, payload: bytes) -> None:
-        """Send to whoever listens now."""
+        """Publish to the current subscribers."""
 
     def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
         """Messages as they come, with `Back` when the subscription stands and `Lost` when it broke. Never ends by

@@ -38,7 +38,7 @@ SLICE_S = 0.002
 """Messages that wait are handled for so long before lookups have a turn; taking one does not give the loop away."""
 
 CATALOGUE_EXPIRY_MS = 24 * 3600 * 1000
-"""Nodes write theirs anew far more often; nobody asks for one that no node has announced for a day."""
+"""Nodes rewrite theirs far more often. A catalogue that no node has announced for a day is never read."""
 
 M = TypeVar("M", bound=Message)
 Spoken = Heartbeat | Farewell | Assignment | CommitHint | Announcement

@@ -1,6 +1,6 @@
-"""What a subscription heard and nobody has read yet: bounded in messages and bytes, one reader, no I/O.
+"""The unread messages of a subscription: bounded in number and bytes, one reader, no I/O.
 
-A reader that is too slow loses messages, and is told so: what waited is dropped, and `Lost` and `Back` take its place.
+A reader that is too slow loses messages: all that wait are dropped, and `Lost` and `Back` take their place.
 After that `Back` the reader reads the keys again, as after any other loss.
 """
 
@@ -31,7 +31,7 @@ class Inbox:
         self._ended = False
 
     def put(self, heard: Heard) -> None:
-        """Keep it for the reader; when there is no room, what waits is dropped and the reader told."""
+        """Keep a message for the reader. Without room, all that wait are dropped and the reader gets `Lost`."""
         self._waiting.append(heard)
         self._bytes += _size(heard)
         if len(self._waiting) > self._max_messages or self._bytes > self._max_bytes:

@@ -95,7 +95,7 @@ class LocalBus:
         self._send(channel, payload)
 
     async def publish(self, channel: str, payload: bytes) -> None:
-        """Send to whoever listens now."""
+        """Publish to the current subscribers."""
         self._open()
         self._send(channel, payload)
 

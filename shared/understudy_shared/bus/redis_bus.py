@@ -1,7 +1,7 @@
 """The bus over Redis or Valkey: each operation of the contract is one command or one script inside the server.
 
 Rule: nothing is retried here, but for connecting a subscription again. A call that fails has a deadline and a reason,
-and its caller decides; whoever renews something does so at its next turn anyway.
+and its caller decides; a caller that renews something does so in its next turn anyway.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class RedisBus:
         await self._run(scripts.DELETE_OWNED, [key], *arguments, doing=f"deleting {key}")
 
     async def publish(self, channel: str, payload: bytes) -> None:
-        """Send to whoever listens now."""
+        """Publish to the current subscribers."""
         await self._call(f"publishing on {channel}", lambda: self._client.publish(channel, payload))
 
     async def acquire(
@@ -222,11 +222,11 @@ class RedisBus:
             if isinstance(self._pool, SentinelPool) and clock() >= checked_s + PRIMARY_CHECK_MS / 1000:
                 await self._pool.check(connection)
                 checked_s = clock()
-            told = await connection.read_response(timeout=self._timeout_ms / 1000)
-            if told is not None:
+            reply = await connection.read_response(timeout=self._timeout_ms / 1000)
+            if reply is not None:
                 asked = False
-                if told[0] == b"message":
-                    inbox.put(told[2])
+                if reply[0] == b"message":
+                    inbox.put(reply[2])
             elif asked:
                 raise TimeoutError
             else:

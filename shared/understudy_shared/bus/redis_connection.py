@@ -88,13 +88,13 @@ def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: obje
         what = "the address of the Redis has no scheme"
         raise SettingsError(what, where=whole.removeprefix("redis://"), fix=f"Write {whole}")
     try:
-        told = dict(parse(url))
+        options_found = dict(parse(url))
     except (ValueError, TypeError) as error:
         raise _bad_url(url, words_of(error, url)) from None
-    if url.startswith("unix:") and not told.get("path"):
+    if url.startswith("unix:") and not options_found.get("path"):
         raise _bad_url(url, "it has no path")
     return {
-        **told,
+        **options_found,
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "decode_responses": False,
@@ -171,7 +171,7 @@ def _settings_error(url: str, why: str) -> SettingsError:
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
-    """Of one sentinel. Raises ValueError."""
+    """The address of one sentinel. Raises ValueError."""
     parts = urlsplit(f"//{text}")
     if not parts.hostname:
         raise ValueError(f"{text!r} is no host and port of a sentinel")

@@ -6,8 +6,8 @@ does not begin so was not written by us.
 
 A script touches the keys that it names, all of one application and thus of one shard, and publishes on its channel.
 Where a key holds something that is not ours, it counts as nothing, except under a lease: what cannot be read there is
-taken for somebody's lease, because two assignors would be worse than none. It ends as a lease does that nobody renews:
-whoever wants the lease gives it the expiry of one, and takes the lease when it is over.
+treated as a held lease, because two assignors would be worse than none. It ends as a lease without renewals does: a
+node that wants the lease gives it the expiry of a lease, and takes the lease afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Opened(NamedTuple):
     """A value of ours: its kind, the rest of its first line, and its payload."""
 
     kind: bytes
-    told: bytes
+    fields: bytes
     payload: bytes
 
 
@@ -46,15 +46,15 @@ def opened(value: bytes) -> Opened | None:
     """What is in a value; None when we did not write it."""
     end = value.find(b"\n", 0, MAX_HEADER_BYTES)
     mark, _, rest = value[: max(end, 0)].partition(b" ")
-    kind, _, told = rest.partition(b" ")
-    return Opened(kind, told, value[end + 1 :]) if mark == b"us1" and kind in _KINDS else None
+    kind, _, fields = rest.partition(b" ")
+    return Opened(kind, fields, value[end + 1 :]) if mark == b"us1" and kind in _KINDS else None
 
 
 def holder_of(found: Opened) -> str | None:
     """The owner that a lease's value names."""
     if found.kind != b"lease":
         return None
-    return unquote(found.told.partition(b" ")[2].decode("ascii", "replace"))
+    return unquote(found.fields.partition(b" ")[2].decode("ascii", "replace"))
 
 
 def _line(text: str) -> bytes:
@@ -141,11 +141,11 @@ PUT_FENCED = f"""{_FIRST_LINE}
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 local term, epoch = string.match(first_line(KEYS[2]), '^us1 fenced (%d+) (%d+)\\n$')
 if term then
-  local stored, told = tonumber(term), tonumber(ARGV[2])
+  local stored, own = tonumber(term), tonumber(ARGV[2])
   if stored > tonumber(ARGV[6]) or tonumber(epoch) > tonumber(ARGV[7]) then
     stored = -1
   end
-  if stored > told or (stored == told and tonumber(epoch) >= tonumber(ARGV[3])) then return 0 end
+  if stored > own or (stored == own and tonumber(epoch) >= tonumber(ARGV[3])) then return 0 end
 end
 redis.call('SET', KEYS[2], 'us1 fenced ' .. ARGV[2] .. ' ' .. ARGV[3] .. '\\n' .. ARGV[4])
 redis.call('PUBLISH', ARGV[5], ARGV[4])

@@ -2,7 +2,7 @@
 
 Rule: sentinels are asked whenever a connection is made, and the server must then say itself that it is a primary: what
 a sentinel knows may be old. A connection that stands is compared with the sentinels' word now and then, because a
-primary that was cut off and replaced answers on, and a replica takes PUBLISH and passes it to nobody.
+primary that was cut off and replaced answers on, and a replica accepts PUBLISH without passing it on.
 While no sentinel answers, connections that stand are kept: a server that works is not given up for want of a witness.
 """
 
@@ -42,9 +42,9 @@ class SentinelPool(tasks.SentinelConnectionPool, aio.BlockingConnectionPool):
         No I/O. Raises what redis-py raises for options that it does not know.
         """
         asked = _options(place.sentinel_url, parse_url_for_tasks, timeout_s=_turn_s(place, timeout_s), retry=retry)
-        told = _options(place.server_url, parse_url_for_tasks, timeout_s=timeout_s, retry=retry)
+        server_options = _options(place.server_url, parse_url_for_tasks, timeout_s=timeout_s, retry=retry)
         sentinels = _Sentinel(_shuffled(place), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
-        options = {**told, **options, "redis_connect_func": _greet}
+        options = {**server_options, **options, "redis_connect_func": _greet}
         super().__init__(place.service, sentinels, **options)  # type: ignore[no-untyped-call]
         self._check_timeout_s = timeout_s
 
@@ -64,7 +64,7 @@ class SentinelPool(tasks.SentinelConnectionPool, aio.BlockingConnectionPool):
             raise RedisConnectionError(f"the primary is {primary[0]}:{primary[1]} now")
 
     async def aclose(self) -> None:
-        """Give every connection back, those to sentinels too; nobody may ask for one any more."""
+        """Give every connection back, those to sentinels too; no connection may be requested afterwards."""
         try:
             await super().aclose()
         finally:
@@ -76,9 +76,9 @@ class ThreadSentinelPool(threads.SentinelConnectionPool):
 
     def __init__(self, place: SentinelPlace, *, timeout_s: float, retry: object) -> None:
         asked = _options(place.sentinel_url, parse_url, timeout_s=_turn_s(place, timeout_s), retry=retry)
-        told = _options(place.server_url, parse_url, timeout_s=timeout_s, retry=retry)
+        server_options = _options(place.server_url, parse_url, timeout_s=timeout_s, retry=retry)
         sentinels = _ThreadSentinel(_shuffled(place), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
-        options = {**told, "max_connections": 1, "redis_connect_func": _greet_from_thread}
+        options = {**server_options, "max_connections": 1, "redis_connect_func": _greet_from_thread}
         super().__init__(place.service, sentinels, **options)  # type: ignore[no-untyped-call]
         self._check_at_s = 0.0
 

@@ -29,7 +29,7 @@ from understudy_shared.messages import Announcement, CommitHint
 log = logging.getLogger(__name__)
 
 DEADLINE_MS = 500
-"""Of one call: long for Redis, short for a micro-batch."""
+"""The deadline of one call: long for Redis, short for a micro-batch."""
 
 Work = tuple[Callable[[], None], "Future[None]"]
 
@@ -105,7 +105,7 @@ class SyncPublisher:
         try:
             done.result(DEADLINE_MS / 1000)
         except (RedisError, OSError, TimeoutError) as error:
-            done.cancel()  # not begun yet: nobody waits for it any more
+            done.cancel()  # not begun yet, and its caller has stopped waiting
             raise self._failed(error, doing) from error
 
     def _failed(self, error: BaseException, doing: str) -> BusError:

@@ -32,7 +32,7 @@ MAX_CACHED_TARGET_BYTES = 256
 
 T = TypeVar("T")
 ReadParams = Mapping[str, object]
-"""What a reader says of its bound; `StoreBounds.bound` makes one of it."""
+"""The bound parameters of a request; `StoreBounds.bound` turns them into a bound."""
 Target = tuple[bytes, bytes]
 """A raw path and a query string."""
 

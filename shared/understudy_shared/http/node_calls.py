@@ -48,7 +48,7 @@ class BadReplyError(NodeCallError):
 
 
 class _Transport(httpx.AsyncHTTPTransport):
-    """Of a connection that its peer resets in the moment in which it was made there is no socket any more, and anyio
+    """When the peer resets a connection as it is made, there is no socket any more, and anyio
     asks it for its peer's name. That is an AttributeError there, and a node that cannot be reached here.
     """
 

@@ -134,7 +134,7 @@ _REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
 
 
 def refused(reason: Refusal, *, candidates: list[dict[str, object]]) -> Problem:
-    """A bound nobody could keep, with each candidate and its reason."""
+    """The problem of a bound that no replica keeps, with each candidate and its reason."""
     problem_type, fix = _REFUSALS[reason]
     return Problem(
         problem_type,

@@ -2,7 +2,7 @@
 
 The order in which a service ends, from the first SIGTERM or SIGINT on:
 
-1. It says that it goes (`Departure.announce`): /readyz is 503, whoever chooses among services hears of it.
+1. It says that it goes (`Departure.announce`): /readyz is 503, so load balancers and routers choose others.
 2. It answers as before for `Departure.delay_ms`, but closes each connection after its answer: clients go elsewhere.
 3. It accepts nothing more, closes idle connections, and finishes what is in flight, for GRACEFUL_SHUTDOWN_S at most.
 4. The application's lifespan ends: a node says farewell and stops following, a router closes its ways to the nodes;
@@ -65,7 +65,7 @@ class Service(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                proxy_headers=False,  # nobody asks who the client is
+                proxy_headers=False,  # no code asks who the client is
                 timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
             )
         )
@@ -113,7 +113,7 @@ def run(
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that has its port and does not listen yet: nobody connects to what may still be refused."""
+    """A socket that is bound and does not listen yet: nothing connects to a service that may still refuse to start."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

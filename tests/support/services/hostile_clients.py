@@ -1,4 +1,5 @@
-"""Clients that mean harm, for a bounded time, over loopback: `python -m tests.support.services.hostile_clients SECONDS PORT...`.
+"""Clients that mean harm, for a bounded time, over loopback: `python -m tests.support.services.hostile_clients SECONDS
+PORT...`.
 
 At each port: pipelines whose answers are never read, headers without end, and connections that say nothing. A client
 whose connection is closed comes back. A process of its own: what it costs is not the load's.

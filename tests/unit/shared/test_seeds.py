@@ -33,7 +33,7 @@ def test_seeds_are_hosts_with_ports(text: str, found: list[HostInfo]) -> None:
     ["n1", "n1:", ":7101", "n1:0", "n1:65536", "n1:x", "::1:7101", "[::1]", "http://n1:7101", "me@n1:1", "n1:1 n2:1"],
 )
 def test_what_is_no_seed_is_refused_by_name(text: str) -> None:
-    with pytest.raises(SettingsError, match="is no seed") as caught:
+    with pytest.raises(SettingsError, match="is not a seed") as caught:
         parse_seeds(f"n9:7101,{text}")
     assert (caught.value.where, repr(text) in caught.value.what) == ("seed", True)
     assert "host:port" in caught.value.fix

@@ -157,5 +157,5 @@ async def test_without_a_place_only_seeds_are_asked() -> None:
 
 
 def test_a_node_with_a_seed_that_is_none_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="'n1:' is no seed"):
+    with pytest.raises(SettingsError, match="'n1:' is not a seed"):
         main({"checkpoint": str(tmp_path), "redis": "redis://unused", "port": 0, "seed": "n1:"})

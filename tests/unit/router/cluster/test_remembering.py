@@ -145,5 +145,5 @@ def test_without_a_home_there_is_a_folder_all_the_same(monkeypatch: pytest.Monke
 
 
 def test_a_router_with_a_seed_that_is_none_does_not_start() -> None:
-    with pytest.raises(SettingsError, match="'n1' is no seed"):
+    with pytest.raises(SettingsError, match="'n1' is not a seed"):
         main({"redis": "redis://unused", "application_id": "flights", "port": 0, "seed": "n1"})

@@ -139,8 +139,8 @@ async def test_what_does_not_fit_in_the_queue_is_refused_at_once_and_the_rest_is
         first, second, third = asked(client, [KEY] * 3), asked(client, [KEY] * 3), asked(client, [KEY] * 2)
         assert second.result() == HopFailure("overloaded", "3 keys wait for this node")
         assert (first.done(), third.done(), client.load) == (False, False, 5)
-    assert first.result() == third.result() == HopFailure("refused", "the way to this node was closed")
-    assert asked(client, [KEY]).result() == HopFailure("refused", "the way to this node was closed")
+    assert first.result() == third.result() == HopFailure("refused", "the client of this node was closed")
+    assert asked(client, [KEY]).result() == HopFailure("refused", "the client of this node was closed")
     assert [sent for _, _, sent in ear.failures] == [False]
 
 
