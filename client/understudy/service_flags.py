@@ -10,7 +10,8 @@ from typing import Literal
 
 from understudy_shared.sizes import size_text
 
-MIB = 1024 * 1024
+KIB = 1024
+MIB = 1024 * KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ _HOST = Flag(
     "host", "text", "127.0.0.1", "Address to listen on. There is no authentication yet: mind who can reach it."
 )
 _MAX_IN_FLIGHT = Flag("max_in_flight", "number", 1024, "Requests answered at once; one more gets 429.")
+_MAX_KEY_BYTES = Flag("max_key_bytes", "size", 64 * KIB, "Longest key, as Spark encodes it, that readers may ask for.")
 _CONNECTIONS = (
     Flag("max_connections", "number", 10_000, "Connections open at once; then idle ones make room for new ones."),
     Flag("memory_limit_bytes", "size", "the control group's, or 80 % of RAM", "Near it requests are refused; 0: none."),
@@ -81,6 +83,7 @@ _FOLLOWING = (
     Flag("overlay_max_bytes", "size", 64 * MIB, "Changes since its snapshot that a store partition keeps in memory."),
     Flag("workers", "number", 3, "Threads that restore and follow; one is always kept for following."),
     _MAX_IN_FLIGHT,
+    _MAX_KEY_BYTES,
     *_CONNECTIONS,
 )
 
@@ -118,5 +121,6 @@ ROUTER_FLAGS = (
     Flag("shutdown_delay_ms", "number", 500, "How long in ms it says that it stops before it does."),
     Flag("end_expiry_ms", "number", 10_000, "After how many ms an unconfirmed end makes lag unknown."),
     _MAX_IN_FLIGHT,
+    _MAX_KEY_BYTES,
     *_CONNECTIONS,
 )

@@ -57,15 +57,15 @@ def test_names_that_fit_no_store_are_reported_when_the_query_has_stores(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("address", "where", "fix"),
+    ("address", "what", "fix"),
     [
-        ("localhost:6379", "(localhost:6379)", "Write redis://localhost:6379\n"),
-        ("me:secret@host:6379", "(me:***@host:6379)", "Write redis://me:***@host:6379\n"),
+        ("localhost:6379", "the address of the Redis has no scheme (localhost:6379)", "Write redis://localhost:6379\n"),
+        ("me:secret@host:6379", "not the URL of a Redis", "redis://host:port/db"),
     ],
 )
-def test_an_address_of_redis_without_a_scheme_is_refused_for_what_it_is(address: str, where: str, fix: str) -> None:
+def test_an_address_of_redis_without_a_scheme_is_refused_for_what_it_is(address: str, what: str, fix: str) -> None:
     done = ask("router", "--application-id", "a", "--redis", address, "--port", "0")
     assert done.returncode == 2
-    assert f"the address of the Redis has no scheme {where}" in done.stderr
+    assert what in done.stderr
     assert fix in done.stderr
     assert "secret" not in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -26,6 +27,7 @@ _CLUSTER_SCHEMES = frozenset(("redis+cluster", "rediss+cluster"))
 _OF_SENTINELS = "sentinel_"
 
 T = TypeVar("T")
+_HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}")
 Parse = Callable[[str], Mapping[str, Any]]
 """redis-py's reader of URLs: of its blocking or its asyncio half."""
 
@@ -83,10 +85,8 @@ def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: obje
     Raises SettingsError for a URL that names no Redis.
     """
     _refuse_ambiguous(url)
-    if "://" not in url and not url.startswith("unix:"):
-        whole = masked(f"redis://{url}")
-        what = "the address of the Redis has no scheme"
-        raise SettingsError(what, where=whole.removeprefix("redis://"), fix=f"Write {whole}")
+    if _HOST_AND_PORT.fullmatch(url):  # anything else without a scheme may hold a password, and is not shown
+        raise SettingsError("the address of the Redis has no scheme", where=url, fix=f"Write redis://{url}")
     try:
         options_found = dict(parse(url))
     except (ValueError, TypeError) as error:

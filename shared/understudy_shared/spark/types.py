@@ -206,7 +206,9 @@ def parse_schema(json_text: str) -> StructType:
         _refuse_excess(document)
         parsed = _parse_type(document, {}, "")
     except RecursionError as error:
-        raise UnsupportedError("a schema that is nested too deeply", where=_clip(json_text)) from error
+        raise UnsupportedError(
+            "a schema that is nested too deeply", where=_clip(json_text), fix="Store a flatter structure"
+        ) from error
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(f"not a Spark schema: {error!r}", where=_clip(json_text)) from error
     if not isinstance(parsed, StructType):

@@ -41,11 +41,13 @@ def test_the_short_schedule_has_every_fault_once_in_about_three_minutes(seed: in
 
 @settings(max_examples=30)
 @given(seed=SEEDS)
-def test_the_long_schedule_has_every_fault_and_what_the_menu_allows_beside_it_in_about_ten_minutes(seed: int) -> None:
+def test_the_long_schedule_has_every_fault_and_what_the_menu_allows_beside_it_in_eleven_minutes(
+    seed: int,
+) -> None:
     schedule = long(seed)
     assert {step.fault for step in schedule.steps} == set(MENU)
     assert len(schedule.steps) > len(MENU)
-    assert 500 < schedule.ends_s < 660
+    assert 540 < schedule.ends_s < 720
 
 
 @settings(max_examples=30)

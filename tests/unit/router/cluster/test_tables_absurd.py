@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.router.tables import HEARTBEAT_MS, TASK, assigned, beat, tables_of, task
+from tests.support.router.tables import HEARTBEAT_MS, TASK, assigned, beat, expire, tables_of, task
 
 from understudy_router.cluster.tables import Tables
 from understudy_shared.crowd import MAX_NODES, MAX_STRANGERS_TASKS, QUIET_MS
@@ -44,7 +44,7 @@ def test_a_heartbeat_in_a_living_nodes_name_silences_it_no_longer_than_two_heart
 
 def test_a_node_whose_forged_self_died_is_heard_again() -> None:
     tables = tables_of(task("a"), beat(sequence=1_000_000))
-    tables.expire(3 * HEARTBEAT_MS + 1)
+    expire(tables, 3 * HEARTBEAT_MS + 1)
     assert "a" not in tables.nodes
     assert tables.heard(beat(sequence=6), age_ms=0, now_ms=5 * HEARTBEAT_MS)
 

@@ -44,7 +44,7 @@ def test_a_url_is_shown_without_its_passwords(url: str, shown: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "host:6379", "http://host", "redis://host:port", "redis://[broken", "unix://", "redis://host?mood=sunny"],
+    ["", "host", "http://host", "redis://host:port", "redis://[broken", "unix://", "redis://host?mood=sunny"],
 )
 def test_a_url_that_names_no_redis_is_refused_before_anything_is_connected(url: str) -> None:
     with pytest.raises(SettingsError, match="not the URL of a Redis") as caught:
