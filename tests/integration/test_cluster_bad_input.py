@@ -171,7 +171,14 @@ def test_nonsense_does_not_keep_the_cluster_from_healing(known: Cluster, redis: 
 
 def start_a_node(folder: Path, redis: RedisServer, **settings: object) -> None:
     """As the command does; it must be refused."""
-    told = {"application_id": APPLICATION, "redis": redis.url, "port": 0, "lag_refresh_ms": 100, **settings}
+    told = {
+        "application_id": APPLICATION,
+        "redis": redis.url,
+        "port": 0,
+        "lag_refresh_ms": 100,
+        "checkpoint_wait_ms": 0,
+        **settings,
+    }
     main({"data_dir": folder / "refused", **told})
 
 

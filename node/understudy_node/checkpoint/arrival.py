@@ -37,7 +37,7 @@ def wait_for_checkpoint(
         now_ms = clock.monotonic_ms()
         if limit_ms is not None and now_ms - began_ms >= limit_ms:
             raise NotACheckpointError(
-                "there is no checkpoint",
+                f"there is no checkpoint: {_what_is_there(files)}",
                 where=files.url,
                 fix="Give the checkpointLocation of the query's writeStream, start the query, or wait longer with "
                 "--checkpoint-wait-ms",
@@ -49,6 +49,13 @@ def wait_for_checkpoint(
             )  # fmt: skip
             say_at_ms, gap_ms = now_ms + gap_ms, min(2 * gap_ms, MAX_REPEAT_MS)
         sleep(LOOK_EVERY_S)
+
+
+def _what_is_there(files: CheckpointFiles) -> str:
+    names = files.list("")
+    if names is None:
+        return "the folder does not exist"
+    return "no batch was begun in it" if names else "the folder is empty"
 
 
 def is_awaited(files: CheckpointFiles) -> bool:

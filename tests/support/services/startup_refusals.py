@@ -29,7 +29,10 @@ def refusal_to_serve(checkpoint: str | Path, data_dir: Path, *, port: int | None
     """The error that ends `serve` before it serves; it must say what, where, and what to do."""
     chosen = port or free_port()
     with pytest.raises(UnderstudyError) as caught:
-        main({"checkpoint": str(checkpoint), "data_dir": data_dir, "port": chosen}, started=_must_not_start)
+        main(
+            {"checkpoint": str(checkpoint), "data_dir": data_dir, "port": chosen, "checkpoint_wait_ms": 0},
+            started=_must_not_start,
+        )
     error = caught.value
     assert error.what, error
     assert error.where, error
