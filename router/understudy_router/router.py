@@ -159,7 +159,7 @@ class Router:
             self.tables,
             bus_lost_why=self.watcher.bus_lost_why,
             unheard=self.watcher.asking.unheard(),
-            no_catalogue_why=self.watcher.last_catalogue_error or self.watcher.unusable,
+            no_catalogue_why=self.watcher.unusable or self.watcher.last_catalogue_error,
             now_ms=self._clock.monotonic_ms(),
         )
 

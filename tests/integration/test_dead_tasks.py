@@ -24,7 +24,6 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FileStat, LocalFiles
-from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.messages import Announcement
@@ -166,7 +165,8 @@ def _reading(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -
 
 
 def _following(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(Tables, "catalogue_digest", property(raises))
+    patch.setattr(router.router.watcher, "_catalogue_by", raises_async)
+    router.router.watcher.doubt_catalogue()
 
 
 def _polling(router: ClusterRouter, patch: pytest.MonkeyPatch, redis: RedisServer) -> None:

@@ -301,9 +301,9 @@ class ClusterMember:
             await self._tell_catalogue(now_ms)
             self._neighbours.heard(own, age_ms=0, now_ms=now_ms)
             self._doubt(now_ms)
-            nodes = self._neighbours.alive(now_ms)
-            self._outvoted = outvoted(own, self._neighbours.voters(nodes))
-            await self._place(self._neighbours.proven(nodes, self.node_id))
+            proven = self._neighbours.proven(self._neighbours.alive(now_ms), self.node_id)
+            self._outvoted = outvoted(own, proven)
+            await self._place(proven)
             self._bus_state.published(None)
         except BusError as error:
             self._must_read = self._was_away = True  # while the bus did not answer, no node was heard
@@ -430,7 +430,7 @@ class ClusterMember:
         self._placement.bus_came_back()
         self._catalogue.bus_came_back()
         self._bus_state.subscribed(None)
-        await self._remembering.bus_is_there()  # first: the remembered assignment shows which one is forged
+        await self._remembering.bus_is_there(assignment)  # first: the remembered assignment shows which one is forged
         if assignment is not None:
             self._take(assignment)
         if announcement is not None:

@@ -146,7 +146,7 @@ class Neighbours:
         ]
 
     def proven(self, nodes: Sequence[Seen], own_id: str) -> list[Seen]:
-        """Those of `nodes` that may be given something: the assignment names them, or they beat."""
+        """Those of `nodes` that count: the assignment names them, or they have beaten more than once."""
         return [
             each
             for each in nodes
@@ -154,10 +154,6 @@ class Neighbours:
             or node_id in self._holders
             or self._heard[node_id].beats >= PROVEN_BEATS
         ]
-
-    def voters(self, nodes: Sequence[Seen]) -> list[Seen]:
-        """Those of `nodes` that say which checkpoint is followed: whom the assignment names; all, if that is nobody."""
-        return [each for each in nodes if each.heartbeat.node_id in self._holders] or list(nodes)
 
     def highest(self) -> Order:
         """The highest (term, epoch) that anybody told of and that can exist."""

@@ -15,6 +15,7 @@ from understudy_node.node import Node
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.node_calls import NodeCalls
 from understudy_shared.messages import Assignment
+from understudy_shared.plausible import is_later
 from understudy_shared.remembered import Memory, Remembered
 from understudy_shared.words import HostInfo
 
@@ -63,12 +64,12 @@ class Remembering:
         if not self._settled:
             self._away.set()
 
-    async def bus_is_there(self) -> None:
-        """The bus was read. The remembered assignment counts only if it is later than that of the bus."""
+    async def bus_is_there(self, stored: Assignment | None) -> None:
+        """The bus was read, and `stored` is its assignment. The remembered one counts unless that one follows it."""
         if not self._settled:
             self._settled = True
             self._away.clear()
-            await self._recall()
+            await self._recall(stored)
 
     async def keep(self) -> None:
         """Write what is noted, for ever."""
@@ -94,14 +95,15 @@ class Remembering:
         if self._memory is not None:
             await self._memory.flush()
 
-    async def _recall(self) -> None:
+    async def _recall(self, stored: Assignment | None = None) -> None:
         if self._recalled or self._memory is None:
             return
         self._recalled = True
         remembered = await self._memory.load(Assignment)
         if remembered is not None:
             self._members = frozenset(endpoint.host_info() for endpoint in remembered.members.values())
-            self._offer(remembered, "remembered")
+            if stored is None or not is_later(stored.order, remembered.order):
+                self._offer(remembered, "remembered")
 
     async def _ask_others(self) -> bool:
         """Ask seeds and remembered nodes. Returns whether any has an assignment of this lineage."""

@@ -38,7 +38,7 @@ from understudy_shared.http.connection_limits import (
     Refusal,
     reason_of,
 )
-from understudy_shared.http.edge import Receive, Scope, Send, send_reply
+from understudy_shared.http.edge import Receive, Scope, Send, send_problem
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemType
 
 log = logging.getLogger(__name__)
@@ -383,6 +383,6 @@ def _refusing(refusal: Refusal) -> Any:
     problem = _PROBLEMS[refusal]
 
     async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
-        await send_reply(send, problem.status, problem.body(), CONTENT_TYPE)
+        await send_problem(send, problem)
 
     return refuse

@@ -56,7 +56,6 @@ def test_strangers_have_bounded_room_and_are_given_nothing_before_they_beat() ->
     alive = neighbours.alive(2)
     assert len(alive) == MAX_NODES
     assert ids(neighbours.proven(alive, "n1")) == {"n1", "forged-1"}
-    assert ids(neighbours.voters(alive)) == {"n1"}
 
 
 def test_the_keys_are_read_by_the_same_rules() -> None:

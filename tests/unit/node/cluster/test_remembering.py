@@ -89,10 +89,10 @@ async def test_when_the_bus_is_there_what_is_remembered_comes_after_its_word_and
 ) -> None:
     Remembered(tmp_path, APPLICATION).save(first(2))
     async with fake_nodes(reply(500, b"")) as (seed,), remembering(tmp_path, [seed]) as world:
-        await world.memory.bus_is_there()
+        await world.memory.bus_is_there(None)
         assert world.taken == [first(2)]
         world.memory.bus_is_away()  # later in its life: it goes on with what it has
-        await world.memory.bus_is_there()
+        await world.memory.bus_is_there(None)
         assert world.taken == [first(2)]
         assert seed.requests == []
 
@@ -112,7 +112,7 @@ async def test_without_anything_remembered_seeds_are_asked_until_one_tells(tmp_p
         await world.wait_to_take((1, 4))
         asked = len(deaf.requests)
         world.memory.bus_is_away()
-        await world.memory.bus_is_there()
+        await world.memory.bus_is_there(None)
         assert len(deaf.requests) == asked, "one that told is enough"
 
 
