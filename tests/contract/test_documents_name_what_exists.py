@@ -53,7 +53,9 @@ def exists(name: str) -> bool:
 
 def names_in(text: str) -> list[str]:
     """Files and folders that a document names in backticks, and modules in its figures."""
-    named = [name for name in BACKTICKED.findall(text) if NAMES_A_FILE.fullmatch(name) or NAMES_A_FOLDER.fullmatch(name)]
+    named = [
+        name for name in BACKTICKED.findall(text) if NAMES_A_FILE.fullmatch(name) or NAMES_A_FOLDER.fullmatch(name)
+    ]
     figures = "\n".join(text.split("```")[1::2])
     return [each for name in [*named, *IN_A_FIGURE.findall(figures)] for each in spelled_out(name)]
 
@@ -77,6 +79,6 @@ def test_every_test_that_a_document_names_exists() -> None:
 
 
 def test_a_name_that_is_nowhere_is_noticed() -> None:
-    text = "`shared/understudy_shared/{hop,lane}.py`, `gone/`, `tests/support/`\n```\nhttp/lane.py  sends\nhttp/asgi.py\n```"
+    text = "`shared/understudy_shared/{hop,lane}.py`, `gone/`, `tests/`\n```\nhttp/lane.py  sends\nhttp/asgi.py\n```"
     missing = [name for name in names_in(text) if not exists(name)]
     assert missing == ["shared/understudy_shared/lane.py", "gone/", "http/lane.py"]
