@@ -86,8 +86,8 @@ def order_against_latency(world: World, *, seconds: float, rounds: int) -> Seque
 
 def _outcome(world: World, idle_ms: int, *, seconds: float) -> Outcome:
     late, on_time = world.broker.make_topic(), world.broker.make_topic()
-    told = {"kafka": world.broker.servers, "topics": f"{late},{on_time}", "max_task_idle_ms": str(idle_ms)}
-    frame = world.spark.readStream.format("understudy").options(**told, spool=str(world.folder / "spool")).load()
+    options = {"kafka": world.broker.servers, "topics": f"{late},{on_time}", "max_task_idle_ms": str(idle_ms)}
+    frame = world.spark.readStream.format("understudy").options(**options, spool=str(world.folder / "spool")).load()
     sink, total = _Sink(on_time), [0]
     writer = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", str(world.checkpoint()))
     query = writer.trigger(processingTime="0 seconds").start()
@@ -162,5 +162,5 @@ def _wait_for(sink: _Sink, records: int) -> None:
 
 def _enforced(progress: object) -> int:
     """From the source's metrics in Spark's progress."""
-    told = progress["sources"][0]["latestOffset"]  # type: ignore[index]
-    return int(json.loads(told)["enforced-processing-total"])
+    reported = progress["sources"][0]["latestOffset"]  # type: ignore[index]
+    return int(json.loads(reported)["enforced-processing-total"])

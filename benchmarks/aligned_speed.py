@@ -24,7 +24,7 @@ OURS, OFF, SPARK, RANGES, RATE = (
 )
 
 LATENCY_ROWS = 100
-_INDEX_ASKS = 20
+_INDEX_REQUESTS = 20
 
 Source = Callable[[World, int, int], DataFrame]
 """Of a world, rows of a batch, and records in all."""
@@ -81,13 +81,13 @@ def latency(world: World, *, batches: int, warm_up: int, rounds: int) -> Mapping
 def index_ms(world: World) -> float:
     """Median time of a plan's questions to the time index."""
     index = TimeIndex(world.broker.servers, [(topic, p) for topic in TOPICS for p in range(PARTITIONS)])
-    return median(index.plan_s(FIRST_TIME_MS + number) for number in range(_INDEX_ASKS)) * 1000
+    return median(index.plan_s(FIRST_TIME_MS + number) for number in range(_INDEX_REQUESTS)) * 1000
 
 
 def _ours(world: World, batch: int, _: int, *, spool: str | None = None) -> DataFrame:
-    told = {"kafka": world.broker.servers, "topics": ",".join(TOPICS), "max_poll_records": str(batch)}
-    told["spool"] = spool or str(world.folder / "spool")
-    return world.spark.readStream.format("understudy").options(**told).load().select(*COLUMNS)
+    options = {"kafka": world.broker.servers, "topics": ",".join(TOPICS), "max_poll_records": str(batch)}
+    options["spool"] = spool or str(world.folder / "spool")
+    return world.spark.readStream.format("understudy").options(**options).load().select(*COLUMNS)
 
 
 def _ours_unspooled(world: World, batch: int, records: int) -> DataFrame:
@@ -95,25 +95,25 @@ def _ours_unspooled(world: World, batch: int, records: int) -> DataFrame:
 
 
 def _spark(world: World, batch: int, _: int) -> DataFrame:
-    told = {
+    options = {
         "kafka.bootstrap.servers": world.broker.servers,
         "subscribe": ",".join(TOPICS),
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(batch),
     }
-    return world.spark.readStream.format("kafka").options(**told).load().select(*COLUMNS)
+    return world.spark.readStream.format("kafka").options(**options).load().select(*COLUMNS)
 
 
 def _ranges_only(world: World, batch: int, records: int) -> DataFrame:
     logs = len(TOPICS) * PARTITIONS
-    told = {"kafka": world.broker.servers, "topics": ",".join(TOPICS), "partitions": str(PARTITIONS)}
-    told |= {"step": str(batch // logs), "end": str(records // logs)}
-    return world.spark.readStream.format("ranges-only").options(**told).load().select(*COLUMNS)
+    options = {"kafka": world.broker.servers, "topics": ",".join(TOPICS), "partitions": str(PARTITIONS)}
+    options |= {"step": str(batch // logs), "end": str(records // logs)}
+    return world.spark.readStream.format("ranges-only").options(**options).load().select(*COLUMNS)
 
 
 def _rate(world: World, batch: int, _: int) -> DataFrame:
-    told = {"rowsPerBatch": str(batch), "numPartitions": str(PARTITIONS)}
-    return world.spark.readStream.format("rate-micro-batch").options(**told).load()
+    options = {"rowsPerBatch": str(batch), "numPartitions": str(PARTITIONS)}
+    return world.spark.readStream.format("rate-micro-batch").options(**options).load()
 
 
 def _run_to_end(world: World, frame: DataFrame, *, records: int) -> Run:

@@ -151,7 +151,7 @@ def test_the_reason_for_waiting_is_logged_once(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_the_bar_tells_tasks_and_versions_and_is_gone_at_the_end() -> None:
+def test_the_bar_shows_tasks_and_versions_and_is_gone_at_the_end() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, color_system=None)
     with BarDisplay(console) as display:

@@ -128,7 +128,7 @@ def test_it_says_where_everything_is_what_was_answered_and_whom_to_kill(
     assert next(line for line in demo.errors if "done" in line).startswith("Valkey")
 
 
-def test_a_part_that_is_killed_is_told_with_the_command_that_starts_it_again(
+def test_a_part_that_is_killed_is_reported_with_the_command_that_starts_it_again(
     tmp_path: Path, demos: list[RunningDemo]
 ) -> None:
     demo = run(tmp_path, demos, "--json")
@@ -144,14 +144,14 @@ def test_a_part_that_is_killed_is_told_with_the_command_that_starts_it_again(
     assert demo.end() == 0
 
 
-@pytest.mark.parametrize(("broken", "told"), [("pipeline", "pipeline"), ("router", "router-1")])
+@pytest.mark.parametrize(("broken", "named"), [("pipeline", "pipeline"), ("router", "router-1")])
 def test_a_part_that_dies_during_the_start_ends_the_demo_with_its_last_lines(
-    tmp_path: Path, demos: list[RunningDemo], broken: str, told: str
+    tmp_path: Path, demos: list[RunningDemo], broken: str, named: str
 ) -> None:
     demo = run(tmp_path, demos, variables={"DEMO_BROKEN": broken})
     assert demo.end(None) == 3
     errors = "".join(demo.errors)
-    assert f"error: {told} ended with exit code 3 while the demo was starting" in errors
+    assert f"error: {named} ended with exit code 3 while the demo was starting" in errors
     assert "  | there is no luck today" in errors
     assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []

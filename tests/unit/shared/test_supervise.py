@@ -53,7 +53,7 @@ async def test_a_task_that_raises_is_a_failure_with_name_and_reason(caplog: pyte
     await supervisor.stop()
 
 
-async def test_the_first_failure_is_the_one_that_is_told() -> None:
+async def test_the_first_failure_is_the_one_that_is_reported() -> None:
     gate = asyncio.Event()
 
     async def fails(why: str) -> None:

@@ -76,7 +76,9 @@ def test_fewer_nodes_than_replicas_get_as_many_as_possible() -> None:
         pytest.param([], task("a", "bc"), "b", id="somebody when nobody tells anything"),
     ],
 )
-def test_who_is_promoted_when_the_active_dies(replicas: list[Replica], before: AssignedTask, promoted: str) -> None:
+def test_which_replica_is_promoted_when_the_active_dies(
+    replicas: list[Replica], before: AssignedTask, promoted: str
+) -> None:
     assert one([B, C], before, replicas, standbys=2).active == promoted
 
 
@@ -209,7 +211,7 @@ def test_a_node_that_is_away_keeps_its_place(
     assert while_away([B, C], [A], before, replicas) == after
 
 
-def test_a_replica_that_nobody_was_given_serves_when_all_who_were_are_away() -> None:
+def test_a_replica_that_was_not_assigned_serves_when_all_assigned_ones_are_away() -> None:
     assert while_away([B, C], [A], task("a"), ready("c"), standbys=0) == task("c", "a")
 
 

@@ -38,7 +38,7 @@ def test_what_was_believed_at_first_sight_is_not_the_highest_once_more_is_known(
     assert neighbours.highest() == (0, 0)
 
 
-def test_who_follows_a_forged_assignment_sees_that_all_others_are_far_behind() -> None:
+def test_a_node_that_follows_a_forged_assignment_sees_that_all_others_are_far_behind() -> None:
     neighbours = knowing(FIRST_SIGHT, FIRST_SIGHT)
     assert not neighbours.is_far_ahead("n1")
     neighbours.heard(heartbeat("n1", term=FIRST_SIGHT, epoch=FIRST_SIGHT), age_ms=0, now_ms=0)

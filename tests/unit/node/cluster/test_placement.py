@@ -120,7 +120,7 @@ async def test_a_layout_that_only_one_node_serves_already_is_led_by_that_node() 
     assert [written.tasks[key].active for key in LAYOUT[2]] == ["a", "a"]
 
 
-async def test_draining_is_told_and_moves_the_roles_away() -> None:
+async def test_draining_is_published_and_moves_the_roles_away() -> None:
     world = World()
     placement = world.placement()
     first = await world.first(placement, [beat("a"), beat("b")])

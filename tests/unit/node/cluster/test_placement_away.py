@@ -91,7 +91,7 @@ async def test_a_node_that_came_back_to_another_checkpoint_keeps_no_place() -> N
     assert named(written) == {"a"}
 
 
-async def test_whoever_takes_over_waits_as_long_as_it_has_seen_the_node_away() -> None:
+async def test_a_new_leader_waits_as_long_as_it_has_seen_the_node_away() -> None:
     world = World()
     holder, other = (world.placement(node_id, rebalance_delay_ms=DELAY_MS) for node_id in "ac")
     first = await settled(world, holder)

@@ -212,7 +212,7 @@ def test_the_first_failure_is_the_one_that_is_kept(caplog: pytest.LogCaptureFixt
     assert workers.failure is first
 
 
-def test_a_task_that_cannot_tell_its_class_after_a_step_is_a_failure_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_cannot_say_its_class_after_a_step_is_a_failure_too(caplog: pytest.LogCaptureFixture) -> None:
     class Torn:
         stepped = False
 

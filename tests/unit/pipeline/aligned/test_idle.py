@@ -147,7 +147,7 @@ def test_nobody_is_given_up_on_before_it_was_caught_up_for_the_idle_time(
         now_ms += passed_ms
         waiting = {partition for partition, seen in observed.items() if seen == CAUGHT_UP}
         since = {partition: since.get(partition, now_ms) for partition in waiting}
-        told_now = decide_idle(deadlines, observed, max_task_idle_ms=idle_ms, now_ms=now_ms)
-        deadlines = dict(told_now.deadlines)
+        decision = decide_idle(deadlines, observed, max_task_idle_ms=idle_ms, now_ms=now_ms)
+        deadlines = dict(decision.deadlines)
         assert deadlines.keys() == waiting
-        assert waiting & told_now.may_pass == {each for each in waiting if now_ms - since[each] >= idle_ms}
+        assert waiting & decision.may_pass == {each for each in waiting if now_ms - since[each] >= idle_ms}

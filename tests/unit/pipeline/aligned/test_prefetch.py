@@ -144,7 +144,7 @@ def test_the_age_of_a_lag_counts_from_its_question_and_not_from_its_answer(start
     assert bench.lag(A) == Lag(0, 3_000)
 
 
-def test_a_lag_of_0_is_none_any_more_once_records_came_without_a_new_answer() -> None:
+def test_a_lag_of_0_is_out_of_date_once_records_came_without_a_new_answer() -> None:
     bench = Bench("a").ready()
     bench.turns(1)
     assert bench.lag(A) == Lag(0, 0)

@@ -25,8 +25,8 @@ def test_an_absurd_end_or_order_of_a_heartbeat_is_left_out_and_the_node_is_not()
     assert tables.end_version == 7
     assert tables.heard(beat("b", end_version=FIRST_SIGHT, term=FIRST_SIGHT, epoch=3), age_ms=0, now_ms=0)
     assert tables.end_version == 7
-    told = tables.nodes["b"].heartbeat
-    assert (told.term, told.epoch, told.end_age_ms) == (0, 0, None)
+    kept = tables.nodes["b"].heartbeat
+    assert (kept.term, kept.epoch, kept.end_age_ms) == (0, 0, None)
     assert not tables.hop_answered("a", 1, took_ms=1, term=FIRST_SIGHT, epoch=1, end_version=FIRST_SIGHT)
     assert tables.end_version == 7
     assert tables.hop_answered("a", 1, took_ms=1, term=1, epoch=2, end_version=8)

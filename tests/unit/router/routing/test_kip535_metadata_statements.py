@@ -48,8 +48,8 @@ def test_statement_01_metadata_is_an_active_host_standby_hosts_and_a_partition()
     found = resolve(tables, route(), ("w",))
     assert [field.name for field in dataclasses.fields(found)] == ["active_host", "standby_hosts", "partition"]
     assert (found.active_host, set(found.standby_hosts), found.partition) == (host("a"), {host("b"), host("c")}, 0)
-    told = explain_key(tables, route(), ("w",), NO_BOUND, load={"d": 1}, now_ms=0)
-    assert [each["node_id"] for each in told["choice"]] == ["a", "c", "d", "b"]  # type: ignore[attr-defined]
+    explanation = explain_key(tables, route(), ("w",), NO_BOUND, load={"d": 1}, now_ms=0)
+    assert [each["node_id"] for each in explanation["choice"]] == ["a", "c", "d", "b"]  # type: ignore[attr-defined]
 
 
 def test_statement_02_before_the_first_assignment_the_call_is_refused_and_may_be_retried() -> None:
@@ -110,7 +110,7 @@ def test_statement_06_a_store_without_key_columns_has_a_real_partition_and_real_
 
 
 @given(st.text(), st.sets(st.integers(0, 7)))
-def test_statement_07_the_number_of_partitions_is_the_catalogues_whoever_is_assigned(
+def test_statement_07_the_number_of_partitions_is_the_catalogues_whatever_the_assignment(
     word: str, given_out: set[int]
 ) -> None:
     tables = Tables()
