@@ -32,7 +32,7 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one value of max_task_idle_ms. `enforced` is the source's own count, up to its last report to Spark."""
+    """The result for one value of max_task_idle_ms. `enforced` is the source's own last count."""
 
     idle_ms: int
     records: int
@@ -69,7 +69,7 @@ class _Sink:
 
 
 def order_against_latency(world: World, *, seconds: float, rounds: int) -> Sequence[Outcome]:
-    """Each value with topics of its own, by turns. Counts are of all rounds, times their medians."""
+    """Measure each value by turns, with its own topics. Counts cover all rounds; times are their medians."""
     runs = [[_outcome(world, idle_ms, seconds=seconds) for idle_ms in IDLE_MS] for _ in range(rounds)]
     return [
         Outcome(
@@ -161,6 +161,6 @@ def _wait_for(sink: _Sink, records: int) -> None:
 
 
 def _enforced(progress: object) -> int:
-    """From the source's metrics in Spark's progress."""
+    """Read the count from the source's metrics in Spark's progress."""
     reported = progress["sources"][0]["latestOffset"]  # type: ignore[index]
     return int(json.loads(reported)["enforced-processing-total"])

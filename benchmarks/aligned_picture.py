@@ -8,7 +8,7 @@ from benchmarks.aligned_order import Outcome
 
 _WIDTH, _LEFT, _ROW, _TOP = 720, 150, 58, 74
 _BAR = 400
-"""Of the greatest value of its kind."""
+"""The width of a bar for the greatest value of its kind."""
 
 # Greys and hues of middling lightness, on no ground of their own: legible on white and on black.
 _STYLE = (

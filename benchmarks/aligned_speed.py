@@ -27,7 +27,7 @@ LATENCY_ROWS = 100
 _INDEX_REQUESTS = 20
 
 Source = Callable[[World, int, int], DataFrame]
-"""Of a world, rows of a batch, and records in all."""
+"""A function of a world, the rows of a batch, and the number of records in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Run:
 
 
 def fill_topics(world: World, records: int) -> None:
-    """Into topics of these names."""
+    """Write into topics of these names."""
     for topic in TOPICS:
         world.broker.make_topic(PARTITIONS, name=topic)
     fill(world.broker.servers, TOPICS, partitions=PARTITIONS, records=records)
@@ -64,7 +64,7 @@ def throughput(world: World, *, records: int, batch: int, rounds: int) -> Mappin
 
 
 def latency(world: World, *, batches: int, warm_up: int, rounds: int) -> Mapping[str, Sequence[Mapping[str, float]]]:
-    """Of each source its rounds: medians of Spark's split of a batch of LATENCY_ROWS rows that are there already."""
+    """The rounds of each source: medians of Spark's split of a batch of LATENCY_ROWS rows that are there already."""
     records = 2 * (warm_up + batches) * LATENCY_ROWS
     sources = {SPARK: _spark, OURS: _ours, OFF: _ours_unspooled, RANGES: _ranges_only, RATE: _rate}
     splits: dict[str, list[Mapping[str, float]]] = {name: [] for name in sources}

@@ -29,7 +29,7 @@ async def taken(bus: Bus, owner: str, *, above: int = 0, expiry_ms: int = LONG_M
 
 
 async def lapsed(bus: Bus) -> None:
-    """Wait until the lease is nobody's."""
+    """Wait until nobody holds the lease."""
 
     async def is_free() -> bool:
         return await bus.lease_holder(LEASE) is None

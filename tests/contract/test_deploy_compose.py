@@ -1,4 +1,4 @@
-"""The stack of docker-compose.yml: the demo's topology, told by real settings, and allowed no more than it needs."""
+"""The stack of docker-compose.yml: the demo's topology, with valid settings, and allowed no more than it needs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def known_variables(image: str) -> set[str]:
 
 
 def environment_of(name: str) -> dict[str, str]:
-    """What a process is told of ours: by its image, then by the compose file."""
+    """Our variables in a process's environment: from its image, then from the compose file."""
     environment = variables(DOCKER.line_of(IMAGES[name])[::-1]) | SERVICES[name]["environment"]
     return {variable: value for variable, value in environment.items() if variable.startswith("UNDERSTUDY_")}
 

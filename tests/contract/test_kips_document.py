@@ -61,7 +61,7 @@ def test_every_number_of_the_five_proposals_has_a_row() -> None:
 
 
 def test_a_row_without_a_test_says_why() -> None:
-    """A row of the statements, or of an interface, proves something, or tells why there is nothing to prove."""
+    """A row of the statements, or of an interface, proves something, or says why there is nothing to prove."""
     reasons = ("not offered", "upstream", "nothing corresponds", "never existed")
     for row in re.findall(r"(?m)^\| .*$", DOCUMENT.partition("### Interfaces")[2].partition("### Rejected")[0]):
         if not row.startswith("| theirs") and not row.startswith("| no."):

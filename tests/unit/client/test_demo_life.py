@@ -54,12 +54,12 @@ class RunningDemo:
             reader.start()
 
     def wait_for(self, text: str) -> None:
-        """Until it has said it."""
+        """Wait until the demo has printed this event."""
         wait_until(lambda: text in "".join(self.lines) or self.process.poll() is not None, what=text, limit_s=LIMIT_S)
         assert text in "".join(self.lines), (self.lines, self.errors)
 
     def end(self, how: signal.Signals | None = signal.SIGINT) -> int:
-        """Its exit code, after all that it says was read."""
+        """The exit code, once all output was read."""
         if how is signal.SIGINT:  # as a terminal sends it: to everybody in the group
             os.killpg(self.process.pid, how)
         elif how is not None:
@@ -70,7 +70,7 @@ class RunningDemo:
         return code
 
     def events(self) -> list[dict[str, Any]]:
-        """What it said with --json."""
+        """The events that it printed with --json."""
         return [json.loads(line) for line in self.lines]
 
 

@@ -31,7 +31,7 @@ FOLDER = Path("/tmp/a folder")
 
 
 def plan_of(options: DemoOptions) -> Plan:
-    """On the ports of the documentation."""
+    """A plan on the ports of the documentation."""
     return make_plan(options, folder=FOLDER, redis="unix:///run/v.sock", ports=wanted_ports(options))
 
 

@@ -1,4 +1,4 @@
-"""Settings: who wins, what is refused (KIP-770 statements 60 to 62 are numbered as in docs/kips.md)."""
+"""Settings: which value wins, what is refused (KIP-770 statements 60 to 62 are numbered as in docs/kips.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which numbers are believed: no sequence of them takes the room to go on, and what a cluster does is never refused."""
+"""Which numbers are believed: no sequence of them uses up the range, and what a cluster does is never refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom to ask because the bus tells nothing of them, and when again."""
+"""Which processes to ask because nothing is heard of them on the bus, and when to ask again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Background tasks have an owner: whoever dies, or merely ends, is known by name."""
+"""Background tasks have an owner: a task that fails, or merely ends, is known by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def forever() -> None:
 
 
 async def died(supervisor: Supervisor) -> None:
-    """Wait until something died."""
+    """Wait until a task failed."""
 
     async def is_dead() -> bool:
         return supervisor.failure is not None

@@ -1,4 +1,4 @@
-"""What a node says of its bus: one cause at a time, and one line in the log for each that comes."""
+"""What a node reports about its bus: one cause at a time, and one line in the log for each that comes."""
 
 from __future__ import annotations
 

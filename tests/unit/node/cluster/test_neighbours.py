@@ -1,4 +1,4 @@
-"""Who lives, by what arrived here and when; and which of two checkpoints an application's nodes are to follow."""
+"""Which nodes are alive, by what arrived here and when; and which of two checkpoints an application follows."""
 
 from __future__ import annotations
 

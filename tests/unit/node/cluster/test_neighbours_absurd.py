@@ -1,4 +1,4 @@
-"""What a node makes of neighbours that say what cannot be, or that there are not."""
+"""How a node treats impossible heartbeats, and heartbeats of nodes that do not exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from understudy_shared.plausible import FIRST_SIGHT
 
 
 def knowing(term: int = 5, epoch: int = 7) -> Neighbours:
-    """Follows an assignment that names n1, and history l1 up to version 7."""
+    """Neighbours of a node that follows an assignment with n1, and lineage l1 up to version 7."""
     neighbours = Neighbours()
     neighbours.know(assignment(term=term, epoch=epoch), lineage="l1", end_version=7)
     return neighbours

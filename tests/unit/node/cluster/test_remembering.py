@@ -1,4 +1,4 @@
-"""What a node that starts without the bus goes by: its own disk, and whom it can ask."""
+"""Where a node that starts without the bus gets an assignment: from its own disk, and from other nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OWN = HostInfo("127.0.0.1", 9)
 
 @dataclass
 class World:
-    """One node's memory, with everything that it was told to take."""
+    """One node's memory, with every assignment that was handed to it."""
 
     memory: Remembering
     taken: list[Assignment] = field(default_factory=list)
@@ -113,7 +113,7 @@ async def test_without_anything_remembered_seeds_are_asked_until_one_answers(tmp
         asked = len(deaf.requests)
         world.memory.bus_is_away()
         await world.memory.bus_is_there()
-        assert len(deaf.requests) == asked, "one that told is enough"
+        assert len(deaf.requests) == asked, "one answer is enough"
 
 
 async def test_the_nodes_of_what_is_remembered_may_know_of_a_later_one(tmp_path: Path) -> None:

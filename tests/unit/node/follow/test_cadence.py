@@ -1,4 +1,4 @@
-"""Whether a query still commits, told from the moves of the end alone."""
+"""Whether a query still commits, judged by the moves of the end alone."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def reported(node: Node) -> list[tuple[int, str]]:
 
 
 class CountingFiles(LocalFiles):
-    """Counts what the test's own thread, the reader, asks of the storage."""
+    """Count the storage calls of the test's own thread, the reader."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -29,7 +29,7 @@ def end_at(version: int, confirmed_ms: float | None = 100.0, unseen_ms: float | 
 
 
 def lag_at(version: int, end: End, *, now_ms: float = 100.0, committed_ns: Mapping[int, int] = COMMITTED_NS) -> LagInfo:
-    """When the end was committed is told by its file alone."""
+    """Only the commit file says when the end was committed."""
     newest_ns = committed_ns.get(end.version)
     seen = replace(end, last_commit=None if newest_ns is None else FileStat(newest_ns, 30, 1))
     earlier_ns = {at: ns for at, ns in committed_ns.items() if at != end.version}

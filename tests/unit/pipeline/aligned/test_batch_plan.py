@@ -1,4 +1,4 @@
-"""One plan: who is waited for, what is taken, and when it is worth while to plan again.
+"""One plan: which inputs are waited for, what is taken, and when it is worth while to plan again.
 
 Numbers are those of docs/kips.md. A poll of Kafka's consumer, and a turn of a Kafka Streams thread, is one micro-batch
 here: a batch is planned at once from what was fetched, by threads that go on fetching meanwhile.

@@ -1,4 +1,4 @@
-"""Who is waited for, and until when. Numbers are those of docs/kips.md."""
+"""Which inputs are waited for, and until when. Numbers are those of docs/kips.md."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_an_input_that_has_records_may_or_may_not_run_empty(seen: InputState, id
 def test_nobody_is_given_up_on_before_it_was_caught_up_for_the_idle_time(
     idle_ms: int, history: list[tuple[int, Mapping[TopicPartition, InputState]]]
 ) -> None:
-    """For every history; and it is given up on as soon as it was."""
+    """For every history; and it is given up on as soon as the idle time is over."""
     now_ms, deadlines = 0.0, dict[TopicPartition, float]()
     since: dict[TopicPartition, float] = {}
     for passed_ms, observed in history:

@@ -1,4 +1,4 @@
-"""The thread of one server: what it asks, and what becomes of answers, failures and the end. Mostly turn by turn."""
+"""The thread of one server: its requests, and how it handles answers, failures and the end. Mostly turn by turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A catalogue that cannot be used is refused by a reason, in bounded time, whatever is in it."""
+"""A catalogue that cannot be used is refused with a reason, in bounded time, whatever is in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a router says does not work although lookups do: every cause that is there, each once."""
+"""What a router reports as degraded although lookups work: every present cause, each once."""
 
 from __future__ import annotations
 

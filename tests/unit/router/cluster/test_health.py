@@ -1,4 +1,4 @@
-"""What becomes of a node by how the requests to it go: the rules."""
+"""A node's health by the results of requests to it: the rules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from understudy_router.cluster.outliers import OUTLIER_FACTOR, OUTLIER_MS
 
 
 def quarantined(*, now_ms: float = 0) -> HealthTable:
-    """Node a failed as often as it takes, the last time at `now_ms`."""
+    """A table in which node a is in quarantine; its last failure was at `now_ms`."""
     nodes = table()
     for number in reversed(range(MAX_BAD_IN_A_ROW)):
         nodes.failed("a", now_ms - number * RESULT_GAP_MS, "reset")
@@ -80,7 +80,7 @@ def test_an_answer_to_what_was_sent_before_the_doubt_began_says_nothing_against_
 
 
 def test_silence_makes_suspect_and_is_no_result_of_its_own() -> None:
-    """The request that waits will still fail, or be answered late: it is counted then."""
+    """The waiting request will still fail, or be answered late: it is counted then."""
     nodes = table()
     change = nodes.silent("a", 250, 210)
     assert change == Change(SUSPECT, "silent for 210 ms while others answered")

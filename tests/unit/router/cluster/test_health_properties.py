@@ -1,4 +1,4 @@
-"""What becomes of a node by how the requests to it go: what holds for every history."""
+"""A node's health by the results of requests to it: what holds for every history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from understudy_router.cluster.health import (
 
 
 class Result(NamedTuple):
-    """Of one request: how long after the result before it, of which node, and what."""
+    """The result of one request: how long after the result before it, of which node, and its kind."""
 
     after_ms: float
     node_id: str
@@ -43,7 +43,7 @@ RESULTS = st.lists(
 
 
 def take(nodes: HealthTable, results: Sequence[Result]) -> tuple[list[tuple[float, str, Change]], float]:
-    """The changes of a history, and when it ends."""
+    """Feed a history to the table. Return its changes, and when it ends."""
     now_ms, changes = 0.0, []
     for after_ms, node_id, kind, took_ms in results:
         now_ms += after_ms

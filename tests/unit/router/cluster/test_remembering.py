@@ -1,4 +1,4 @@
-"""What a router keeps for a start without the bus, and when that is of no use any more."""
+"""What a router keeps for a start without the bus, and when that is out of date."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settings(application_id: str = "flights", **options: object) -> RouterSettin
 
 
 async def written(memory: RouterMemory, folder: Path) -> RouterMemory:
-    """Another process that finds what this one kept."""
+    """The memory of another process, which reads what this one kept."""
     await memory.flush()
     return RouterMemory(Remembered(folder, APPLICATION))
 

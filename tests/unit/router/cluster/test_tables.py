@@ -1,4 +1,4 @@
-"""What a router knows: each event through its door, and what holds in whichever order events come."""
+"""What a router knows: each kind of event, and what holds in any order of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a router makes of numbers that cannot be true, and of nodes that there are not."""
+"""How a router treats impossible numbers, and nodes that do not exist."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_strangers_have_bounded_room_and_known_nodes_always_theirs() -> None:
     assert len(tables.nodes) == MAX_NODES
     assert {"a", "b"} <= tables.nodes.keys()
     assert f"forged-{MAX_NODES - 2}" not in tables.nodes, "the newest stranger made room"
-    assert tables.heard(beat("new"), age_ms=0, now_ms=QUIET_MS + 200), "who is silent makes room"
+    assert tables.heard(beat("new"), age_ms=0, now_ms=QUIET_MS + 200), "a silent node makes room"
     assert len(tables.nodes) == MAX_NODES
 
 

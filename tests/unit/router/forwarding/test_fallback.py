@@ -1,4 +1,4 @@
-"""The pure core of forwarding: who is asked next, and what is said when nobody answered."""
+"""The pure core of forwarding: which candidate is asked next, and how a read ends when none answered."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def choice(ordered: int, doubtful: int = 0, excluded: int = 0, reason: Reason = 
 
 
 def step(plan: ReplicaPlan, attempt: int) -> Candidate | None:
-    """Ask the next candidate, if there is one."""
+    """Begin an attempt at the next candidate, if there is one."""
     candidate = plan.next()
     if candidate is not None:
         plan.begin(attempt, candidate)
@@ -68,7 +68,7 @@ def step(plan: ReplicaPlan, attempt: int) -> Candidate | None:
 
 
 def plan_after(choice: Choice, *reasons: str) -> ReplicaPlan:
-    """A walk whose candidates failed so, in order."""
+    """A plan whose attempts failed for these reasons, in order."""
     plan = ReplicaPlan(choice)
     for attempt, reason in enumerate(reasons):
         assert step(plan, attempt) is not None
@@ -77,7 +77,7 @@ def plan_after(choice: Choice, *reasons: str) -> ReplicaPlan:
 
 
 class Purse:
-    """Pays for so many steps; remembers which were asked for."""
+    """A budget for so many paid steps. It remembers the steps that it allowed."""
 
     def __init__(self, units: int) -> None:
         self.units = units

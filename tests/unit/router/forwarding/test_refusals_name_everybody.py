@@ -1,4 +1,4 @@
-"""When nobody answers, the reader is told of every candidate: by name, with a reason."""
+"""When no candidate answers, the refusal names every candidate with a reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reasons_in(body: bytes) -> Mapping[str, Any]:
 def test_a_refusal_names_every_candidate_once_with_its_reason(
     crowd: list[Candidate], bound: Bound, reasons: list[str], asked: int
 ) -> None:
-    """`asked`: so many are asked until the deadline."""
+    """`asked` is how many candidates are asked before the deadline."""
     choice = choose(crowd, bound, key_hash=1, load={})
     plan, expected = ReplicaPlan(choice), {}
     for reason in reasons[:asked]:

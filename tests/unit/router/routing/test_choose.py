@@ -1,4 +1,4 @@
-"""Whom to ask: properties that hold for every set of candidates, and the order that readers are promised."""
+"""Which candidates are asked: properties of every choice, and the order that readers are promised."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_without_a_bound_nobody_that_lives_and_is_open_is_left_out(crowd: list[C
 
 @given(crowds(), BOUNDS)
 def test_health_puts_nobody_out(crowd: list[Candidate], bound: Bound) -> None:
-    """So whoever is left is asked, however bad it is: the panic rule needs no rule of its own."""
+    """So the candidates that are left are asked, however bad they are: no panic rule is needed."""
     all_well = [dataclasses.replace(each, health=Health.OK) for each in crowd]
     assert set(names(chosen(crowd, bound).asked)) == set(names(chosen(all_well, bound).asked))
 

@@ -1,4 +1,4 @@
-"""What people are told: the explanation of a key, and the lag report. What is not known is null."""
+"""The explanation of a key, and the lag report. What is not known is null."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lane and the tick that looks after all of them: what is refused, what is late, whom silence is told of."""
+"""The client of one node, and the tick of all clients: what is refused, what is late, which readers hear of silence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def value(_group: HopGroup, _key: HopKey) -> HopOutcome:
 
 
 class RecordingListener:
-    """Remembers what a lane tells."""
+    """Keeps what a client reports."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[str, float]] = []
@@ -69,7 +69,7 @@ async def client_to(host: HostInfo, clock: ManualClock, listener: RecordingListe
 
 
 class World:
-    """Lanes to nodes, under a clock that is moved by hand."""
+    """Clients of nodes, under a clock that is moved by hand."""
 
     def __init__(self, nodes: Sequence[FakeNode], *, allowance: float = 0.0, hedge_after_ms: float = 50) -> None:
         self.clock, self.listener, self.nodes = ManualClock(), RecordingListener(), nodes
@@ -90,14 +90,14 @@ class World:
         return self.clients.to(self.nodes[number].node_id, self.host(number))
 
     async def submit(self, number: int, *, keys: int = 1) -> asyncio.Future[Reply]:
-        """Ask a node, and return when it has got it."""
+        """Send a request to a node, and return when the node has it."""
         had = len(self.nodes[number].hops)
         future = asked(self.client(number), [KEY] * keys, now_ms=self.clock.monotonic_ms())
         await until(lambda: len(self.nodes[number].hops) > had)
         return future
 
     def pass_ms(self, ms: int) -> None:
-        """Tick on time for so long."""
+        """Let so many ms pass, with every tick on time."""
         for _ in range(0, ms, 10):
             self.clock.advance(10)
             self.clients.tick(self.clock.monotonic_ms())
@@ -122,7 +122,7 @@ def asked(
 
 
 def delay(future: asyncio.Future[Reply]) -> Delay | None:
-    """What a reader was told first."""
+    """The first delay that a reader heard of."""
     if not future.done():
         return None
     reply = future.result()
@@ -203,7 +203,7 @@ async def test_after_this_process_stood_still_nobody_is_called_silent_before_ans
         assert [node_id for node_id, _ in at.listener.silences] == ["a"]
         reply = waiting.result()
         assert isinstance(reply, StillWaiting)
-        assert delay(reply.future) is Delay.SILENT  # slow was told before
+        assert delay(reply.future) is Delay.SILENT  # slow was reported before
 
 
 async def test_an_answer_ends_the_silence_and_the_next_one_is_reported_again() -> None:

@@ -1,4 +1,4 @@
-"""Redis by URL, value and pause: what is shown hides passwords, what is not ours is told apart, nobody hurries."""
+"""Redis by URL, value and pause: shown URLs hide passwords, foreign values are recognised, no retry hurries."""
 
 from __future__ import annotations
 
