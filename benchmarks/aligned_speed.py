@@ -44,7 +44,7 @@ class Run:
 
 
 def fill_topics(world: World, records: int) -> None:
-    """Write into topics of these names."""
+    """Make the topics and fill them."""
     for topic in TOPICS:
         world.broker.make_topic(PARTITIONS, name=topic)
     fill(world.broker.servers, TOPICS, partitions=PARTITIONS, records=records)

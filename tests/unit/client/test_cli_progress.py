@@ -73,7 +73,7 @@ class Service:
     steps: list[tuple[int, ReplicaState, int | None]] = field(default_factory=list)
 
     def not_ready(self) -> list[str]:
-        """Take the next step, then say whether all are ready."""
+        """Take the next step, then name the tasks that show nothing yet."""
         if self.generation is None:
             self.generation = Replicas([Task(TaskId(ApplicationId("app"), 0, part)) for part in range(2)])
             return ["no batch yet"]

@@ -54,7 +54,7 @@ class RunningDemo:
             reader.start()
 
     def wait_for(self, text: str) -> None:
-        """Wait until the demo has printed this event."""
+        """Wait until the demo has printed this text."""
         wait_until(lambda: text in "".join(self.lines) or self.process.poll() is not None, what=text, limit_s=LIMIT_S)
         assert text in "".join(self.lines), (self.lines, self.errors)
 

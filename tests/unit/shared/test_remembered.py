@@ -159,7 +159,7 @@ def test_two_writers_of_one_folder_leave_one_whole_document(kept: Remembered) ->
 
 
 class Slow(Remembered):
-    """A folder that holds each write until the test releases it."""
+    """Documents whose writes wait until the test lets them go."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, APPLICATION)

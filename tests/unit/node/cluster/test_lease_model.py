@@ -80,7 +80,7 @@ class Node:
         self.node_id = node_id
         self.known: Assignment | None = None
         self.turn: asyncio.Task[None] | None = None
-        """The call that is under way while the node is held up."""
+        """The turn under way, while the node is held up."""
         self.must_read = True
         self.turned_ms = cluster.clock.monotonic_ms()
         self.spoke_ms = float("-inf")

@@ -248,7 +248,7 @@ async def test_an_assignment_that_nobody_knows_any_more_is_replaced_by_a_later_o
 
 
 class Failing(Gossip):
-    """A bus that loses the answer of one write."""
+    """Gossip that loses the answer of one write."""
 
     lost = False
 
