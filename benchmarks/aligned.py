@@ -37,15 +37,15 @@ def main() -> None:
         if wanted != ["order"]:
             fill_topics(running, options.records)
         if "throughput" in wanted:
-            _tell_throughput(throughput(running, records=options.records, batch=BATCH, rounds=options.rounds))
+            _print_throughput(throughput(running, records=options.records, batch=BATCH, rounds=options.rounds))
         if "latency" in wanted:
-            _tell_latency(latency(running, batches=BATCHES, warm_up=WARM_UP, rounds=options.rounds))
+            _print_latency(latency(running, batches=BATCHES, warm_up=WARM_UP, rounds=options.rounds))
             print(f"a plan's questions to Kafka's time index: {index_ms(running):.1f} ms", flush=True)
         if "order" in wanted:
-            _tell_order(running, seconds=options.seconds, rounds=options.rounds)
+            _print_order(running, seconds=options.seconds, rounds=options.rounds)
 
 
-def _tell_throughput(runs: Mapping[str, Sequence[Run]]) -> None:
+def _print_throughput(runs: Mapping[str, Sequence[Run]]) -> None:
     print(f"records/s of whole queries, median and best of rounds; of batches after the first; batches of {BATCH:,}")
     base = runs[SPARK]
     for name, each in runs.items():
@@ -64,19 +64,19 @@ def _ratios(runs: Sequence[Run], peers: Sequence[Run]) -> Sequence[float]:
     return [run.records_s / peer.records_s for run, peer in zip(runs, peers, strict=True)]
 
 
-def _tell_latency(splits: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
+def _print_latency(splits: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
     print(f"a batch of {LATENCY_ROWS} rows, ms; medians of {BATCHES} batches, then median and least of rounds")
     times = {name: [each["triggerExecution"] for each in rounds] for name, rounds in splits.items()}
     for name, rounds in splits.items():
         ratio = median(times[name]) / median(times[SPARK])
-        told = f"{median(times[name]):6.0f} {min(times[name]):6.0f}   {ratio:.2f} x Spark's Kafka source"
-        print(f"  {name:22} {told}; {_split(rounds[-1])}", flush=True)
+        row = f"{median(times[name]):6.0f} {min(times[name]):6.0f}   {ratio:.2f} x Spark's Kafka source"
+        print(f"  {name:22} {row}; {_split(rounds[-1])}", flush=True)
     for peer in (SPARK, RATE):
         ratio, least = median(times[OURS]) / median(times[peer]), min(times[OURS]) / min(times[peer])
         print(f"  understudy against {peer}: {ratio:.2f} x, least {least:.2f} x (goal 1.5 x)", flush=True)
 
 
-def _tell_order(running: World, *, seconds: float, rounds: int) -> None:
+def _print_order(running: World, *, seconds: float, rounds: int) -> None:
     outcomes = order_against_latency(running, seconds=seconds, rounds=rounds)
     print("order against latency: max_task_idle_ms, records, violations, enforced, p50 and p95 ms of the timely topic")
     for each in outcomes:

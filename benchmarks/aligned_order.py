@@ -32,7 +32,7 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one value of max_task_idle_ms. `enforced` is the source's own count, up to its last report to Spark."""
+    """The result for one value of max_task_idle_ms. `enforced` is the source's own last count."""
 
     idle_ms: int
     records: int
@@ -69,7 +69,7 @@ class _Sink:
 
 
 def order_against_latency(world: World, *, seconds: float, rounds: int) -> Sequence[Outcome]:
-    """Each value with topics of its own, by turns. Counts are of all rounds, times their medians."""
+    """Measure each value by turns, with its own topics. Counts cover all rounds; times are their medians."""
     runs = [[_outcome(world, idle_ms, seconds=seconds) for idle_ms in IDLE_MS] for _ in range(rounds)]
     return [
         Outcome(
@@ -86,8 +86,8 @@ def order_against_latency(world: World, *, seconds: float, rounds: int) -> Seque
 
 def _outcome(world: World, idle_ms: int, *, seconds: float) -> Outcome:
     late, on_time = world.broker.make_topic(), world.broker.make_topic()
-    told = {"kafka": world.broker.servers, "topics": f"{late},{on_time}", "max_task_idle_ms": str(idle_ms)}
-    frame = world.spark.readStream.format("understudy").options(**told, spool=str(world.folder / "spool")).load()
+    options = {"kafka": world.broker.servers, "topics": f"{late},{on_time}", "max_task_idle_ms": str(idle_ms)}
+    frame = world.spark.readStream.format("understudy").options(**options, spool=str(world.folder / "spool")).load()
     sink, total = _Sink(on_time), [0]
     writer = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", str(world.checkpoint()))
     query = writer.trigger(processingTime="0 seconds").start()
@@ -161,6 +161,6 @@ def _wait_for(sink: _Sink, records: int) -> None:
 
 
 def _enforced(progress: object) -> int:
-    """From the source's metrics in Spark's progress."""
-    told = progress["sources"][0]["latestOffset"]  # type: ignore[index]
-    return int(json.loads(told)["enforced-processing-total"])
+    """Read the count from the source's metrics in Spark's progress."""
+    reported = progress["sources"][0]["latestOffset"]  # type: ignore[index]
+    return int(json.loads(reported)["enforced-processing-total"])

@@ -8,7 +8,7 @@ from benchmarks.aligned_order import Outcome
 
 _WIDTH, _LEFT, _ROW, _TOP = 720, 150, 58, 74
 _BAR = 400
-"""Of the greatest value of its kind."""
+"""The width of a bar for the greatest value of its kind."""
 
 # Greys and hues of middling lightness, on no ground of their own: legible on white and on black.
 _STYLE = (
@@ -39,12 +39,12 @@ def picture(outcomes: Sequence[Outcome]) -> str:
 
 
 def _legend() -> list[str]:
-    told = {
+    entries = {
         "order": "records with a time before one that came out earlier",
         "latency": "event to sink, median of the topic that is on time",
     }
     lines = [f'<text class="name" x="{_LEFT - 12}" y="40" text-anchor="end">max_task_idle_ms</text>']
-    for number, (kind, text) in enumerate(told.items()):
+    for number, (kind, text) in enumerate(entries.items()):
         y = 14 + 22 * number
         lines.append(f'<rect class="{kind}" x="{_LEFT}" y="{y}" width="12" height="12"/>')
         lines.append(f'<text x="{_LEFT + 20}" y="{y + 11}">{text}</text>')

@@ -24,10 +24,10 @@ OURS, OFF, SPARK, RANGES, RATE = (
 )
 
 LATENCY_ROWS = 100
-_INDEX_ASKS = 20
+_INDEX_REQUESTS = 20
 
 Source = Callable[[World, int, int], DataFrame]
-"""Of a world, rows of a batch, and records in all."""
+"""A function of a world, the rows of a batch, and the number of records in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Run:
 
 
 def fill_topics(world: World, records: int) -> None:
-    """Into topics of these names."""
+    """Make the topics and fill them."""
     for topic in TOPICS:
         world.broker.make_topic(PARTITIONS, name=topic)
     fill(world.broker.servers, TOPICS, partitions=PARTITIONS, records=records)
@@ -64,7 +64,7 @@ def throughput(world: World, *, records: int, batch: int, rounds: int) -> Mappin
 
 
 def latency(world: World, *, batches: int, warm_up: int, rounds: int) -> Mapping[str, Sequence[Mapping[str, float]]]:
-    """Of each source its rounds: medians of Spark's split of a batch of LATENCY_ROWS rows that are there already."""
+    """The rounds of each source: medians of Spark's split of a batch of LATENCY_ROWS rows that are there already."""
     records = 2 * (warm_up + batches) * LATENCY_ROWS
     sources = {SPARK: _spark, OURS: _ours, OFF: _ours_unspooled, RANGES: _ranges_only, RATE: _rate}
     splits: dict[str, list[Mapping[str, float]]] = {name: [] for name in sources}
@@ -81,13 +81,13 @@ def latency(world: World, *, batches: int, warm_up: int, rounds: int) -> Mapping
 def index_ms(world: World) -> float:
     """Median time of a plan's questions to the time index."""
     index = TimeIndex(world.broker.servers, [(topic, p) for topic in TOPICS for p in range(PARTITIONS)])
-    return median(index.plan_s(FIRST_TIME_MS + number) for number in range(_INDEX_ASKS)) * 1000
+    return median(index.plan_s(FIRST_TIME_MS + number) for number in range(_INDEX_REQUESTS)) * 1000
 
 
 def _ours(world: World, batch: int, _: int, *, spool: str | None = None) -> DataFrame:
-    told = {"kafka": world.broker.servers, "topics": ",".join(TOPICS), "max_poll_records": str(batch)}
-    told["spool"] = spool or str(world.folder / "spool")
-    return world.spark.readStream.format("understudy").options(**told).load().select(*COLUMNS)
+    options = {"kafka": world.broker.servers, "topics": ",".join(TOPICS), "max_poll_records": str(batch)}
+    options["spool"] = spool or str(world.folder / "spool")
+    return world.spark.readStream.format("understudy").options(**options).load().select(*COLUMNS)
 
 
 def _ours_unspooled(world: World, batch: int, records: int) -> DataFrame:
@@ -95,25 +95,25 @@ def _ours_unspooled(world: World, batch: int, records: int) -> DataFrame:
 
 
 def _spark(world: World, batch: int, _: int) -> DataFrame:
-    told = {
+    options = {
         "kafka.bootstrap.servers": world.broker.servers,
         "subscribe": ",".join(TOPICS),
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(batch),
     }
-    return world.spark.readStream.format("kafka").options(**told).load().select(*COLUMNS)
+    return world.spark.readStream.format("kafka").options(**options).load().select(*COLUMNS)
 
 
 def _ranges_only(world: World, batch: int, records: int) -> DataFrame:
     logs = len(TOPICS) * PARTITIONS
-    told = {"kafka": world.broker.servers, "topics": ",".join(TOPICS), "partitions": str(PARTITIONS)}
-    told |= {"step": str(batch // logs), "end": str(records // logs)}
-    return world.spark.readStream.format("ranges-only").options(**told).load().select(*COLUMNS)
+    options = {"kafka": world.broker.servers, "topics": ",".join(TOPICS), "partitions": str(PARTITIONS)}
+    options |= {"step": str(batch // logs), "end": str(records // logs)}
+    return world.spark.readStream.format("ranges-only").options(**options).load().select(*COLUMNS)
 
 
 def _rate(world: World, batch: int, _: int) -> DataFrame:
-    told = {"rowsPerBatch": str(batch), "numPartitions": str(PARTITIONS)}
-    return world.spark.readStream.format("rate-micro-batch").options(**told).load()
+    options = {"rowsPerBatch": str(batch), "numPartitions": str(PARTITIONS)}
+    return world.spark.readStream.format("rate-micro-batch").options(**options).load()
 
 
 def _run_to_end(world: World, frame: DataFrame, *, records: int) -> Run:

@@ -42,13 +42,13 @@ class World:
     folder: Path
 
     def checkpoint(self) -> Path:
-        """A new one."""
+        """The folder of a new checkpoint."""
         return Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self.folder))
 
 
 @contextmanager
 def world() -> Iterator[World]:
-    """Until the end of the block. One JVM for Spark with two cores, one for the broker."""
+    """A world that lasts until the end of the block: one JVM for Spark with two cores, one for the broker."""
     broker_jars = jars()
     if isinstance(broker_jars, str):
         raise SystemExit(f"no broker to measure with: {broker_jars}")
@@ -68,7 +68,7 @@ def world() -> Iterator[World]:
 
 
 def fill(servers: str, topics: Sequence[str], *, partitions: int, records: int) -> None:
-    """So many records in all, evenly, of 8 + 100 B, and all partitions go through the same times."""
+    """Write so many records of 8 + 100 B, evenly over all partitions, which go through the same times."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
     for number in range(records // (len(topics) * partitions)):
         key, time_ms = number.to_bytes(8, "big"), FIRST_TIME_MS + number
@@ -81,7 +81,7 @@ def fill(servers: str, topics: Sequence[str], *, partitions: int, records: int) 
 
 
 def started(frame: DataFrame, checkpoint: Path, *, available_now: bool) -> StreamingQuery:
-    """Into Spark's sink that keeps nothing."""
+    """Start a query that writes into Spark's `noop` sink."""
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")).start()
 

@@ -43,7 +43,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from understudy_shared import http_service
 http_service.HttpProtocol = lambda guard, **named: HttpToolsProtocol(**named)
 """
-"""Services as they would be without limits."""
+"""Code that takes the limits off a service."""
 
 READERS = 8
 MIB = 1 << 20

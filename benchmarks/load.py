@@ -21,7 +21,7 @@ WARM_UP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a run gave: answers per second, latency percentiles, and the statuses that came back."""
+    """The result of a run: answers per second, latency percentiles, and the statuses that came back."""
 
     per_second: float
     p50_ms: float

@@ -89,7 +89,7 @@ def wait_ready(port: int, path: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def fetch(port: int, path: str) -> tuple[int, bytes]:
-    """One GET."""
+    """The answer to one GET request."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("GET", path)
@@ -139,7 +139,7 @@ async def forward(path: str):
     return Response(answer.content, answer.status_code, media_type="application/json")
 uvicorn.run(app, port=int(sys.argv[1]), log_config=None, access_log=False)
 """
-"""What one writes first: every request forwarded as it comes."""
+"""The router that most people write first: it forwards every request as it comes."""
 
 REDIS_GET = """
 import sys, redis.asyncio, uvicorn

@@ -1,4 +1,4 @@
-"""Every bus, for the contracts of the bus and of what is said over it."""
+"""Every kind of bus, for the contracts of the bus and of the messages over it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def named_by_sentinel() -> Iterator[tuple[RedisServer, str]]:
-    """A server, and the URL by which a sentinel tells of it."""
+    """A server, and the URL by which a sentinel names it."""
     with redis_server(port=0) as running, sentinels_of(running) as sentinels:
         yield running, sentinel_url(sentinels)
 

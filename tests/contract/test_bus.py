@@ -29,7 +29,7 @@ async def taken(bus: Bus, owner: str, *, above: int = 0, expiry_ms: int = LONG_M
 
 
 async def lapsed(bus: Bus) -> None:
-    """Wait until the lease is nobody's."""
+    """Wait until nobody holds the lease."""
 
     async def is_free() -> bool:
         return await bus.lease_holder(LEASE) is None
@@ -73,7 +73,7 @@ async def test_an_owned_value_is_written_by_its_owner_alone(bus: Bus, other: Bus
 
 
 @pytest.mark.parametrize("owner", ["a b", "a\nb", "a%20b", "é" * 256, "us1 owned a"])
-async def test_owners_of_any_spelling_are_told_apart(bus: Bus, owner: str) -> None:
+async def test_owners_of_any_spelling_are_kept_apart(bus: Bus, owner: str) -> None:
     assert await bus.put_owned(KEY, owner, b"x", expiry_ms=LONG_MS, channel=CHANNEL)
     assert not await bus.put_owned(KEY, owner + " ", b"y", expiry_ms=LONG_MS, channel=CHANNEL)
     assert await bus.put_owned(KEY, owner, b"z", expiry_ms=LONG_MS, channel=CHANNEL)
@@ -142,7 +142,7 @@ async def test_a_subscription_begins_with_back_and_misses_nothing_after_it(bus: 
         assert await ear.next() == b"after"
 
 
-async def test_a_reader_that_is_too_slow_is_told_that_it_lost_messages(bus: Bus, other: Bus) -> None:
+async def test_a_reader_that_is_too_slow_learns_that_it_lost_messages(bus: Bus, other: Bus) -> None:
     async with listening(other.listen(CHANNEL)) as ear:
         for number in range(MAX_MESSAGES + 500):
             await bus.publish(CHANNEL, b"%d" % number)
@@ -212,7 +212,7 @@ async def test_a_bus_that_lost_everything_does_not_turn_the_term_back(world: Wor
     assert (await taken(emptied, "b", above=fence.term)).term > fence.term
 
 
-async def test_a_lease_is_kept_by_renewing_and_its_loss_is_told(bus: Bus, other: Bus) -> None:
+async def test_a_lease_is_kept_by_renewing_and_its_loss_is_reported(bus: Bus, other: Bus) -> None:
     fence = await taken(bus, "a", expiry_ms=SHORT_MS * 500)
     assert await bus.renew(fence, expiry_ms=LONG_MS)
     assert await other.acquire(LEASE, TERM, "b", above=0, expiry_ms=LONG_MS) is None

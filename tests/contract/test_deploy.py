@@ -1,4 +1,4 @@
-"""The image and the stack are linted by those who know the formats; the image is checked for what only we know of it.
+"""The image and the stack are linted by tools that know the formats; the image is checked for what only we know of it.
 
 Nothing is built or started here.
 """

@@ -1,4 +1,4 @@
-"""The stack of docker-compose.yml: the demo's topology, told by real settings, and allowed no more than it needs."""
+"""The stack of docker-compose.yml: the demo's topology, with valid settings, and allowed no more than it needs."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def known_variables(image: str) -> set[str]:
 
 
 def environment_of(name: str) -> dict[str, str]:
-    """What a process is told of ours: by its image, then by the compose file."""
-    told = variables(DOCKER.line_of(IMAGES[name])[::-1]) | SERVICES[name]["environment"]
-    return {variable: value for variable, value in told.items() if variable.startswith("UNDERSTUDY_")}
+    """Our variables in a process's environment: from its image, then from the compose file."""
+    environment = variables(DOCKER.line_of(IMAGES[name])[::-1]) | SERVICES[name]["environment"]
+    return {variable: value for variable, value in environment.items() if variable.startswith("UNDERSTUDY_")}
 
 
 def test_the_stack_is_the_demos_topology() -> None:
@@ -68,8 +68,8 @@ def test_every_variable_is_a_setting_of_its_service(name: str) -> None:
 
 @pytest.mark.parametrize("name", HTTP)
 def test_the_settings_of_a_service_are_complete_and_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = environment_of(name)
-    for variable, value in told.items():
+    environment = environment_of(name)
+    for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     settings = SETTINGS[IMAGES[name]]()
     assert isinstance(settings, ClusterNodeSettings | RouterSettings)
@@ -79,7 +79,7 @@ def test_the_settings_of_a_service_are_complete_and_valid(name: str, monkeypatch
         assert settings.node_id == settings.advertise_host == SERVICES[name]["hostname"] == name
 
 
-def test_everybody_is_told_the_same_application_and_the_same_redis() -> None:
+def test_every_service_has_the_same_application_and_the_same_redis() -> None:
     for variable in ("UNDERSTUDY_APPLICATION_ID", "UNDERSTUDY_REDIS"):
         assert len({environment_of(name)[variable] for name in OURS}) == 1
     followers = [name for name in OURS if IMAGES[name] != "router"]
@@ -100,7 +100,7 @@ def test_no_service_has_a_privilege_that_it_does_not_need(name: str) -> None:
 
 
 @each_service
-def test_every_service_says_how_it_is_and_who_waits_for_it_waits_until_it_is_well(name: str) -> None:
+def test_every_service_has_a_health_check_and_its_dependents_wait_until_it_is_healthy(name: str) -> None:
     assert SERVICES[name]["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
     for needed, how in SERVICES[name].get("depends_on", {}).items():
         assert needed in SERVICES
@@ -109,8 +109,8 @@ def test_every_service_says_how_it_is_and_who_waits_for_it_waits_until_it_is_wel
 
 @pytest.mark.parametrize("name", HTTP)
 def test_the_stack_asks_a_service_for_its_health_where_it_listens(name: str) -> None:
-    told = environment_of(name)
-    assert f":{told['UNDERSTUDY_PORT']}/livez" in SERVICES[name]["healthcheck"]["test"][-1]
+    environment = environment_of(name)
+    assert f":{environment['UNDERSTUDY_PORT']}/livez" in SERVICES[name]["healthcheck"]["test"][-1]
 
 
 def test_the_pipeline_is_well_when_the_checkpoint_that_nodes_follow_has_a_commit() -> None:

@@ -1,4 +1,4 @@
-"""What is said over every bus: names, types, and what is left out.
+"""The messages between processes, over every kind of bus: names, types, and what is left out.
 
 In one process, over a real Redis, and over one that real sentinels name.
 """

@@ -47,7 +47,7 @@ def test_every_test_that_is_numbered_after_a_statement_is_in_the_document() -> N
 
 @pytest.mark.parametrize("number", sorted({*range(1, 16), *range(23, 64)} - NOTHING_TO_SHOW))
 def test_every_statement_is_shown_by_a_test_of_its_number(number: int) -> None:
-    numbers = {told for of in NUMBERED.findall(rows_of(number)) for told in re.findall(r"\d\d", of)}
+    numbers = {digits for of in NUMBERED.findall(rows_of(number)) for digits in re.findall(r"\d\d", of)}
     assert f"{number:02d}" in numbers
 
 
@@ -61,7 +61,7 @@ def test_every_number_of_the_five_proposals_has_a_row() -> None:
 
 
 def test_a_row_without_a_test_says_why() -> None:
-    """A row of the statements, or of an interface, proves something, or tells why there is nothing to prove."""
+    """A row of the statements, or of an interface, proves something, or says why there is nothing to prove."""
     reasons = ("not offered", "upstream", "nothing corresponds", "never existed")
     for row in re.findall(r"(?m)^\| .*$", DOCUMENT.partition("### Interfaces")[2].partition("### Rejected")[0]):
         if not row.startswith("| theirs") and not row.startswith("| no."):

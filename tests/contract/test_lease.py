@@ -31,7 +31,7 @@ RUBBISH = [
 
 
 async def race(bus: Bus, other: Bus, owners: int) -> list[Fence]:
-    """All of them want the lease at once; those who got it."""
+    """Let all of them take the lease at once; return those that got it."""
     buses = (bus, other)
     terms = await asyncio.gather(
         *(buses[number % 2].acquire(LEASE, TERM, f"n{number}", above=0, expiry_ms=LONG_MS) for number in range(owners))

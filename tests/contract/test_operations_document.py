@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
 SIZES = {"statestore_cache_max_bytes", "overlay_max_bytes"}
 DERIVED = {"node_id", "advertise_host", "application_id", "data_dir", "memory_limit_bytes"}
-"""Their default is no value but a rule, told in words. Of a router the application id is required."""
+"""Their default is a rule, described in words. A router needs an application id."""
 
 
 def section(title: str) -> str:

@@ -289,7 +289,7 @@ CONVERSIONS: dict[type[SparkType], str] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def permissive_types(spark: SparkSession) -> Iterator[None]:
-    """Spark hides TIME behind a switch, and hashes maps only for those who insist."""
+    """Spark hides TIME behind a switch, and hashes maps only with another."""
     switches = ("spark.sql.timeType.enabled", "spark.sql.legacy.allowHashOnMapType")
     for switch in switches:
         spark.conf.set(switch, "true")

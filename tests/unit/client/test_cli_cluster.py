@@ -128,14 +128,14 @@ def test_what_a_router_does_not_know_is_never_shown_as_a_number() -> None:
 def test_zones_and_reasons_have_columns_only_where_there_are_any() -> None:
     plain, _ = sheets(lag_page(router_report()))
     assert not {"zone", "why"} & set(plain.columns)
-    told, _ = sheets(lag_page(router_report(nodes=[member("a", zone="z1"), member("b", reason="suspect: silent")])))
-    assert [(row[2], row[-1]) for row in told.rows] == [("z1", ""), ("-", "suspect: silent")]
+    sheet, _ = sheets(lag_page(router_report(nodes=[member("a", zone="z1"), member("b", reason="suspect: silent")])))
+    assert [(row[2], row[-1]) for row in sheet.rows] == [("z1", ""), ("-", "suspect: silent")]
 
 
 def test_a_node_that_is_not_well_says_so_beside_its_state() -> None:
     members = [member("a"), member("b", health="suspect"), member("c", health="quarantined", state="draining")]
-    told, _ = sheets(lag_page(router_report(nodes=[*members, member("d", live=False, health=None)])))
-    assert [row[2] for row in told.rows] == ["serving", "serving, suspect", "draining, quarantined", "dead"]
+    sheet, _ = sheets(lag_page(router_report(nodes=[*members, member("d", live=False, health=None)])))
+    assert [row[2] for row in sheet.rows] == ["serving", "serving, suspect", "draining, quarantined", "dead"]
 
 
 def test_an_error_of_a_replica_stands_below_with_its_node() -> None:
@@ -210,14 +210,14 @@ def test_drain_that_takes_too_long_says_what_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "body", "told"),
+    ("arguments", "body", "outcome"),
     [(["--undo"], b'{"drain":false}', "takes tasks again"), (["--no-wait"], b'{"drain":true}', "is draining")],
     ids=["undo", "no-wait"],
 )
-def test_drain_without_waiting_asks_once(arguments: list[str], body: bytes, told: str) -> None:
+def test_drain_without_waiting_asks_once(arguments: list[str], body: bytes, outcome: str) -> None:
     result, asked = run(["drain", "a b", *arguments], DRAINING)
     assert (result.exit_code, asked) == (0, [("POST /admin/v1/nodes/a%20b/drain", body)])
-    assert result.stdout == f"a b {told}\n"
+    assert result.stdout == f"a b {outcome}\n"
 
 
 def test_drain_as_json_prints_a_document_per_change() -> None:
@@ -227,7 +227,7 @@ def test_drain_as_json_prints_a_document_per_change() -> None:
     assert [tasks_left(document) for document in documents[1:]] == [3, 0]
 
 
-def test_a_node_that_the_router_does_not_know_is_told_as_the_router_tells_it() -> None:
+def test_a_node_that_the_router_does_not_know_is_an_error_in_the_routers_words() -> None:
     problem = {"type": "unknown-path", "title": "t", "status": 404, "detail": "there is no node 'x'", "fix": "node-1"}
     result, _ = run(["drain", "x"], Canned(json.dumps(problem).encode(), 404, PROBLEM))
     assert (result.exit_code, result.stderr) == (ExitCode.USAGE, "error: there is no node 'x'\n  fix: node-1\n")

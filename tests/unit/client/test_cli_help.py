@@ -49,12 +49,12 @@ def python(code: str) -> str:
 
 
 def test_the_help_loads_nothing_heavy() -> None:
-    told = python(
+    output = python(
         "import sys\nfrom understudy.commands import cli\ncli(['--help'], standalone_mode=False)\n"
         "print('heavy:', {'rich', 'httpx', 'pydantic', 'orjson', 'asyncio', 'understudy_node'} & set(sys.modules))"
     )
-    assert told.startswith("0 ")
-    assert "heavy: set()" in told
+    assert output.startswith("0 ")
+    assert "heavy: set()" in output
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_the_help_loads_nothing_heavy() -> None:
     ids=["client", "serve", "node", "router", "demo"],
 )
 def test_a_missing_extra_is_named_without_a_traceback(missing: str, arguments: Sequence[str], fix: str) -> None:
-    told = python(
+    output = python(
         f"import sys\nsys.modules[{missing!r}] = None\nsys.argv = ['understudy', *{arguments!r}]\n"
         "from understudy.cli import main\nmain()"
     )
-    assert re.search(rf"error: (the command line needs |the demo needs )?{missing}", told), told
-    assert f"pip install '{fix}'" in told
-    assert "Traceback" not in told
+    assert re.search(rf"error: (the command line needs |the demo needs )?{missing}", output), output
+    assert f"pip install '{fix}'" in output
+    assert "Traceback" not in output
 
 
 STRING = {"name": "tailnum", "type": "string", "example": "text"}
@@ -88,12 +88,12 @@ ARRAY = {"name": "items", "type": "array<string>", "example": ["text"]}
 
 
 def test_a_lookup_loads_nothing_heavy() -> None:
-    told = python(
+    output = python(
         "import sys\nfrom understudy.commands import cli\n"
         "try:\n    cli(['get', 's', 'k', '--url', 'http://127.0.0.1:1'])\nexcept SystemExit as end:\n"
         "    print('code', end.code, 'heavy:', {'rich', 'httpx', 'pydantic', 'asyncio', 'difflib'} & set(sys.modules))"
     )
-    assert "code 4 heavy: set()" in told
+    assert "code 4 heavy: set()" in output
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

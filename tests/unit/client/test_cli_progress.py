@@ -73,7 +73,7 @@ class Service:
     steps: list[tuple[int, ReplicaState, int | None]] = field(default_factory=list)
 
     def not_ready(self) -> list[str]:
-        """Moves on, then tells."""
+        """Take the next step, then name the tasks that show nothing yet."""
         if self.generation is None:
             self.generation = Replicas([Task(TaskId(ApplicationId("app"), 0, part)) for part in range(2)])
             return ["no batch yet"]
@@ -151,7 +151,7 @@ def test_the_reason_for_waiting_is_logged_once(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_the_bar_tells_tasks_and_versions_and_is_gone_at_the_end() -> None:
+def test_the_bar_shows_tasks_and_versions_and_is_gone_at_the_end() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, color_system=None)
     with BarDisplay(console) as display:

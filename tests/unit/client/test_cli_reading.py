@@ -243,7 +243,7 @@ PASSED = "has passed the end of this window: Spark has dropped its state"
 
 
 @pytest.mark.parametrize(
-    ("answer", "is_told"),
+    ("answer", "is_explained"),
     [
         (windowed("2026-01-01T06:00:00.000000Z"), True),
         (windowed("2026-01-01T06:00:00.000000Z", end="2026-01-01T06:00:00.000000"), True),
@@ -255,12 +255,12 @@ PASSED = "has passed the end of this window: Spark has dropped its state"
     ],
     ids=["at-its-end", "without-a-zone", "before-its-end", "no-watermark", "no-time", "found", "no-window"],
 )
-def test_an_absent_window_that_the_watermark_has_passed_is_explained(answer: bytes, is_told: bool) -> None:
+def test_an_absent_window_that_the_watermark_has_passed_is_explained(answer: bytes, is_explained: bool) -> None:
     status = 200 if json.loads(answer)["found"] else 404
     single, _ = run(["get", "s", "k"], [Canned(answer, status)])
-    assert (PASSED in single.stdout) == is_told
+    assert (PASSED in single.stdout) == is_explained
     several, _ = run(["lookup", "s", "[1]", "[2]"], [batch(answer, FOUND)])
-    assert (PASSED in several.stdout) == is_told
+    assert (PASSED in several.stdout) == is_explained
     as_json, _ = run(["get", "s", "k", "--json"], [Canned(answer, status)])
     assert as_json.stdout_bytes.rstrip() == answer.rstrip()
 
@@ -358,7 +358,7 @@ def test_a_line_that_is_not_utf8_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["get", "s"], "understudy lookup s"),
         (["get", "s", ""], "understudy lookup s"),
@@ -377,10 +377,10 @@ def test_a_line_that_is_not_utf8_is_named() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_wrong_usage_exits_2_without_asking_anybody(arguments: list[str], told: str) -> None:
+def test_wrong_usage_exits_2_without_asking_anybody(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(cli, arguments, env={"UNDERSTUDY_URL": "http://127.0.0.1:1"})
     assert result.exit_code == ExitCode.USAGE
-    assert told in result.stderr
+    assert message in result.stderr
 
 
 def test_a_reader_that_has_enough_ends_the_command_without_a_word() -> None:

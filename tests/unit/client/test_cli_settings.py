@@ -72,12 +72,12 @@ def test_flags_win_over_variables_and_variables_over_the_file(tmp_path: Path, mo
     assert settings.overlay_max_bytes == 1 << 20
 
 
-def test_every_wrong_setting_is_told_at_once_with_where_it_may_come_from() -> None:
+def test_every_wrong_setting_is_reported_at_once_with_where_it_may_come_from() -> None:
     with pytest.raises(ValueError, match="validation") as caught:
         NodeSettings(port=99_999, workers=1, nonsense=1)  # type: ignore[call-arg]
-    told = settings_error(caught.value, command="serve")  # type: ignore[arg-type]
-    problems = [told.what, *told.notes]
-    assert told.exit_code is ExitCode.USAGE
+    error = settings_error(caught.value, command="serve")  # type: ignore[arg-type]
+    problems = [error.what, *error.notes]
+    assert error.exit_code is ExitCode.USAGE
     assert len(problems) == 4
     assert any("checkpoint: none was given (CHECKPOINT" in text for text in problems)
     assert any("port=99999" in text and "--port, UNDERSTUDY_PORT" in text for text in problems)
@@ -98,8 +98,8 @@ def test_every_wrong_setting_is_told_at_once_with_where_it_may_come_from() -> No
 def test_a_required_setting_that_is_nowhere_is_named_with_its_places(arguments: list[str], missing: list[str]) -> None:
     done = ask(*arguments)
     assert done.returncode == ExitCode.USAGE
-    told = [line.removeprefix("error:").strip() for line in done.stderr.splitlines() if "none was given" in line]
-    assert sorted(line.partition(":")[0] for line in told) == missing
+    errors = [line.removeprefix("error:").strip() for line in done.stderr.splitlines() if "none was given" in line]
+    assert sorted(line.partition(":")[0] for line in errors) == missing
     assert all(f"UNDERSTUDY_{name.upper()}" in done.stderr for name in missing)
     assert f"understudy {arguments[0]} --help" in done.stderr
 
@@ -130,7 +130,7 @@ def test_a_variable_that_no_service_knows_is_warned_of_with_what_was_probably_me
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--overlay-max-bytes", "much"], "'much' is not a size (--overlay-max-bytes)"),
         (["--port", "http"], "'http' is not a valid integer"),
@@ -139,7 +139,7 @@ def test_a_variable_that_no_service_knows_is_warned_of_with_what_was_probably_me
     ],
     ids=["size", "number", "config", "log-format"],
 )
-def test_a_bad_flag_is_wrong_usage(arguments: list[str], told: str) -> None:
+def test_a_bad_flag_is_wrong_usage(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(cli, ["serve", "/nowhere", *arguments])
     assert result.exit_code == ExitCode.USAGE
-    assert told in result.stderr
+    assert message in result.stderr

@@ -80,7 +80,7 @@ REPORT = {
 }  # fmt: skip
 
 
-def test_the_lag_report_tells_position_lag_and_marks_of_every_partition() -> None:
+def test_the_lag_report_shows_position_lag_and_marks_of_every_partition() -> None:
     running, restoring = next(part for part in lag_page(REPORT) if isinstance(part, Sheet)).rows
     assert running == (
         "op0", "0", "active", "RUNNING", "5/6", "1", "12 ms", "2026-11-20T11:00:03Z", "stale-snapshot"

@@ -69,7 +69,7 @@ def test_a_terminal_is_redrawn_and_given_back_with_the_last_table() -> None:
     assert output.rindex("\x1b[?25h") > output.rindex("flights: end 420") > output.index("\x1b[1A")
 
 
-def test_a_server_that_is_away_for_a_moment_is_told_and_asked_again() -> None:
+def test_a_server_that_is_away_for_a_moment_is_reported_and_asked_again() -> None:
     code, output, _ = watched([REPORT, BROKEN, REPORT], looks=5)
     assert code == 0
     before, _, after = output.partition("error: the reply is not one of an Understudy server: status 500")
@@ -83,7 +83,7 @@ def test_a_first_look_that_fails_ends_the_command() -> None:
     assert (result.exit_code, len(served.requests)) == (ExitCode.REFUSED, 1)
 
 
-def test_a_pause_that_is_none_is_wrong_usage() -> None:
+def test_an_invalid_pause_is_wrong_usage() -> None:
     assert CliRunner().invoke(cli, ["lag", "--watch", "0"]).exit_code == ExitCode.USAGE
 
 
@@ -96,10 +96,10 @@ def test_an_error_between_looks_is_shown_in_place_of_the_page(capsys: pytest.Cap
     ]
 
     def fetch() -> bytes:
-        told = looks.pop(0)
-        if isinstance(told, BaseException):
-            raise told
-        return told
+        look = looks.pop(0)
+        if isinstance(look, BaseException):
+            raise look
+        return look
 
     watch_pages(fetch, lambda body: (Lines([body.decode()]),), every_s=0.001, as_json=False)
     assert capsys.readouterr().out.split() == ["first", "error:", "away", "third"]

@@ -14,11 +14,11 @@ from understudy.demo.tables import changes, unplaced
 TWO_NODES = [member("node-1"), member("node-2")]
 
 
-def test_nothing_is_told_while_nothing_changes() -> None:
+def test_nothing_is_announced_while_nothing_changes() -> None:
     assert changes(router_report(), router_report(end_offset_position=421)) == []
 
 
-def test_a_node_that_dies_and_the_actives_that_move_are_told() -> None:
+def test_a_node_that_dies_and_the_actives_that_move_are_announced() -> None:
     before = router_report(
         nodes=TWO_NODES,
         partitions=[replica(part, "node-1", "active", "RUNNING") for part in range(3)]
@@ -35,7 +35,7 @@ def test_a_node_that_dies_and_the_actives_that_move_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "message"),
     [
         (TWO_NODES[:1], TWO_NODES, "node-2 is serving (was not there)"),
         (TWO_NODES, TWO_NODES[:1], "node-2 is not there (was serving)"),
@@ -43,13 +43,13 @@ def test_a_node_that_dies_and_the_actives_that_move_are_told() -> None:
     ],
     ids=["comes", "goes", "drains"],
 )
-def test_a_node_that_comes_goes_or_drains_is_told(
-    before: list[dict[str, Any]], after: list[dict[str, Any]], told: str
+def test_a_node_that_comes_goes_or_drains_is_announced(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], message: str
 ) -> None:
-    assert changes(router_report(nodes=before), router_report(nodes=after)) == [("node", told)]
+    assert changes(router_report(nodes=before), router_report(nodes=after)) == [("node", message)]
 
 
-def test_a_bus_that_is_away_is_told_with_the_reason() -> None:
+def test_a_bus_that_is_away_is_announced_with_the_reason() -> None:
     away = router_report(bus={"state": "degraded", "why": "connection refused"})
     assert changes(router_report(), away) == [("bus", "the bus is degraded: connection refused")]
 
@@ -103,7 +103,7 @@ ANSWER: dict[str, Any] = {
 }
 
 
-def test_an_answer_in_one_line_has_its_age_and_who_gave_it() -> None:
+def test_an_answer_in_one_line_has_its_age_and_the_node_that_gave_it() -> None:
     assert answer_line(ANSWER) == "count 15, sum 3.5  (version 4, 0 behind, from 127.0.0.1:7101, active)"
     assert answer_line({**ANSWER, "result": {"flights": 15}}).startswith("flights 15  (")
     assert answer_line({**ANSWER, "found": False}).startswith("absent  (")

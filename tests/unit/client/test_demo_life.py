@@ -54,12 +54,12 @@ class RunningDemo:
             reader.start()
 
     def wait_for(self, text: str) -> None:
-        """Until it has said it."""
+        """Wait until the demo has printed this text."""
         wait_until(lambda: text in "".join(self.lines) or self.process.poll() is not None, what=text, limit_s=LIMIT_S)
         assert text in "".join(self.lines), (self.lines, self.errors)
 
     def end(self, how: signal.Signals | None = signal.SIGINT) -> int:
-        """Its exit code, after all that it says was read."""
+        """The exit code, once all output was read."""
         if how is signal.SIGINT:  # as a terminal sends it: to everybody in the group
             os.killpg(self.process.pid, how)
         elif how is not None:
@@ -70,7 +70,7 @@ class RunningDemo:
         return code
 
     def events(self) -> list[dict[str, Any]]:
-        """What it said with --json."""
+        """The events that it printed with --json."""
         return [json.loads(line) for line in self.lines]
 
 
@@ -128,7 +128,7 @@ def test_it_says_where_everything_is_what_was_answered_and_whom_to_kill(
     assert next(line for line in demo.errors if "done" in line).startswith("Valkey")
 
 
-def test_a_part_that_is_killed_is_told_with_the_command_that_starts_it_again(
+def test_a_part_that_is_killed_is_reported_with_the_command_that_starts_it_again(
     tmp_path: Path, demos: list[RunningDemo]
 ) -> None:
     demo = run(tmp_path, demos, "--json")
@@ -144,14 +144,14 @@ def test_a_part_that_is_killed_is_told_with_the_command_that_starts_it_again(
     assert demo.end() == 0
 
 
-@pytest.mark.parametrize(("broken", "told"), [("pipeline", "pipeline"), ("router", "router-1")])
+@pytest.mark.parametrize(("broken", "named"), [("pipeline", "pipeline"), ("router", "router-1")])
 def test_a_part_that_dies_during_the_start_ends_the_demo_with_its_last_lines(
-    tmp_path: Path, demos: list[RunningDemo], broken: str, told: str
+    tmp_path: Path, demos: list[RunningDemo], broken: str, named: str
 ) -> None:
     demo = run(tmp_path, demos, variables={"DEMO_BROKEN": broken})
     assert demo.end(None) == 3
     errors = "".join(demo.errors)
-    assert f"error: {told} ended with exit code 3 while the demo was starting" in errors
+    assert f"error: {named} ended with exit code 3 while the demo was starting" in errors
     assert "  | there is no luck today" in errors
     assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []

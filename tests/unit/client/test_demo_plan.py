@@ -31,7 +31,7 @@ FOLDER = Path("/tmp/a folder")
 
 
 def plan_of(options: DemoOptions) -> Plan:
-    """On the ports of the documentation."""
+    """A plan on the ports of the documentation."""
     return make_plan(options, folder=FOLDER, redis="unix:///run/v.sock", ports=wanted_ports(options))
 
 
@@ -73,16 +73,16 @@ def test_the_command_line_understands_every_part() -> None:
 
 
 def test_what_the_user_did_not_choose_is_left_to_the_pipeline() -> None:
-    def told(options: DemoOptions) -> dict[str, object]:
+    def settings_for(options: DemoOptions) -> dict[str, object]:
         settings: dict[str, object] = json.loads(plan_of(options).pipeline.arguments[1])
         return settings
 
-    assert not {"speed_up", "max_flights"} & told(DemoOptions()).keys()
-    chosen = told(DemoOptions(provider="hdfs", speed_up=60.0, max_flights=100))
+    assert not {"speed_up", "max_flights"} & settings_for(DemoOptions()).keys()
+    chosen = settings_for(DemoOptions(provider="hdfs", speed_up=60.0, max_flights=100))
     assert (chosen["provider"], chosen["speed_up"], chosen["max_flights"]) == ("hdfs", 60.0, 100)
 
 
-def test_the_pipeline_takes_what_it_is_told_and_the_help_tells_its_defaults() -> None:
+def test_the_pipeline_takes_the_options_and_the_help_shows_its_defaults() -> None:
     chosen = DemoOptions(provider="hdfs", speed_up=60.0, max_flights=100)
     settings = DemoSettings(**json.loads(plan_of(chosen).pipeline.arguments[1]))
     assert (settings.provider, settings.speed_up, settings.max_flights) == ("hdfs", 60.0, 100)
@@ -120,7 +120,7 @@ def test_a_port_that_somebody_has_is_replaced_and_no_port_is_given_twice() -> No
     assert free_ports(chosen) == chosen
 
 
-def test_every_missing_package_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_missing_package_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(CommandError) as caught:

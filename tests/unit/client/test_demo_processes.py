@@ -95,7 +95,7 @@ def test_a_part_dies_with_the_demo_however_that_one_ends(tmp_path: Path) -> None
     wait_until(lambda: not is_there(pid), what="the end of the part")
 
 
-def test_the_last_lines_of_a_log_are_told_and_cannot_bend_the_terminal(started: list[Child], tmp_path: Path) -> None:
+def test_the_last_lines_of_a_log_are_shown_and_cannot_bend_the_terminal(started: list[Child], tmp_path: Path) -> None:
     code = "import sys; [print(n) for n in range(100)]; print('\\x1b[2J', flush=True); sys.exit(3)"
     child = run(code, tmp_path, started)
     wait_until(lambda: child.ended is not None, what="its end")
@@ -108,7 +108,7 @@ def test_a_part_has_its_temporary_files_in_the_demos_folder(started: list[Child]
     assert child.last_lines() == [str(tmp_path / "tmp")]
 
 
-def test_an_end_is_told_in_words() -> None:
+def test_an_end_is_described_in_words() -> None:
     assert how_it_ended(0) == "ended"
     assert how_it_ended(1) == "ended with exit code 1"
     assert how_it_ended(-signal.SIGKILL) == "was killed by SIGKILL"

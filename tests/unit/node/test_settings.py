@@ -1,4 +1,4 @@
-"""Settings: who wins, what is refused (KIP-770 statements 60 to 62 are numbered as in docs/kips.md)."""
+"""Settings: which value wins, what is refused (KIP-770 statements 60 to 62 are numbered as in docs/kips.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_statement_61_the_deprecated_name_counts_alone_and_warns() -> None:
     assert settings.statestore_cache_max_bytes == 5
 
 
-def test_statement_61_the_new_name_wins_and_a_difference_is_told() -> None:
+def test_statement_61_the_new_name_wins_and_a_difference_is_a_warning() -> None:
     with pytest.warns(DeprecationWarning, match="both set and differ"):
         settings = NodeSettings(checkpoint="/c", statestore_cache_max_bytes=7, cache_max_bytes_buffering=5)
     assert settings.statestore_cache_max_bytes == 7
@@ -55,7 +55,7 @@ def test_statement_61_the_new_name_wins_from_whatever_place_it_was_given(
         assert NodeSettings(checkpoint="/c", cache_max_bytes_buffering=6).statestore_cache_max_bytes == 7
 
 
-def test_statement_62_zero_is_a_size_and_negative_is_none() -> None:
+def test_statement_62_zero_is_a_size_and_a_negative_number_is_not() -> None:
     assert NodeSettings(checkpoint="/c", statestore_cache_max_bytes=0).statestore_cache_max_bytes == 0
     with pytest.raises(ValidationError, match="statestore_cache_max_bytes"):
         NodeSettings(checkpoint="/c", statestore_cache_max_bytes=-1)
@@ -110,8 +110,8 @@ def test_two_nodes_on_one_machine_have_directories_of_their_own_and_the_same_aga
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def directory(**settings: object) -> Path:
-        told = {"checkpoint": "/a/flights", "redis": "redis://a", **settings}
-        return ClusterNodeSettings(**told).data_directory  # type: ignore[arg-type]
+        values = {"checkpoint": "/a/flights", "redis": "redis://a", **settings}
+        return ClusterNodeSettings(**values).data_directory  # type: ignore[arg-type]
 
     nodes: list[dict[str, object]] = [
         {"port": 7101},

@@ -132,7 +132,7 @@ def says_absent_from_a_wrong_host(model: Model) -> Iterator[tuple[int, Read]]:
 
 
 def says_rightly_absent_from_a_wrong_host(model: Model) -> Iterator[tuple[int, Read]]:
-    """The key is absent, and only the partition tells that who said it could not know."""
+    """The key is absent, and only the partition shows that the replica that said so could not know."""
     for place, read, _ in served(model):
         same = sum(1 for _, other, _ in served(model) if other.key == read.key)
         if read.outcome == "absent" and same > 2 and read.partition is not None:

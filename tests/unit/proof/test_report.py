@@ -56,7 +56,7 @@ def test_a_percentile_is_the_nearest_rank(percent: float, value: float) -> None:
     assert percentile(range(1, 11), percent) == value
 
 
-def test_latencies_are_told_for_all_for_the_quiet_and_for_each_fault() -> None:
+def test_latencies_are_reported_for_all_for_the_quiet_and_for_each_fault() -> None:
     _, verdict = run(broken=False)
     counts = {phase.phase: phase.reads for phase in verdict.latencies}
     faults = ["hostile-connections", "kill-active"]

@@ -70,7 +70,7 @@ def test_a_random_schedule_ends_in_time_and_no_fault_comes_again_before_all_have
 
 @settings(max_examples=50)
 @given(seed=SEEDS)
-def test_every_schedule_may_be_run_and_hits_only_who_is_there(seed: int) -> None:
+def test_every_schedule_may_be_run_and_hits_only_processes_that_are_there(seed: int) -> None:
     cast = Cast(nodes=("a", "b", "c", "d"), routers=("r",))
     for schedule in (short(seed, cast), long(seed, cast), random_schedule(12, seed, cast)):
         assert objections(schedule) == []

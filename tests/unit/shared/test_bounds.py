@@ -88,7 +88,7 @@ SERVE, REFUSE = UnknownLag.SERVE, UnknownLag.REFUSE
         ),
     ],
 )
-def test_who_may_answer(bound: Bound, lag_info: LagInfo, expected: Refusal | None) -> None:
+def test_which_replica_may_answer(bound: Bound, lag_info: LagInfo, expected: Refusal | None) -> None:
     assert verdict(bound, lag_info) is expected
 
 
@@ -152,7 +152,7 @@ def tightened(bound: Bound, *, max_lag: int | None, max_staleness_ms: int | None
 
 
 @given(BOUNDS, LAGS, st.sampled_from(Role), NUMBERS)
-def test_who_is_refused_is_refused_under_every_tighter_bound(
+def test_a_replica_that_is_refused_is_refused_under_every_tighter_bound(
     bound: Bound, lag_info: LagInfo, role: Role, smaller: int
 ) -> None:
     assume(verdict(bound, lag_info, role=role) is not None)
@@ -169,7 +169,7 @@ def _least(limit: int | None, other: int) -> int:
 
 
 @given(BOUNDS, LAGS, st.sampled_from(Role))
-def test_who_may_answer_is_inside_every_bound_or_of_unknown_lag_that_was_accepted(
+def test_a_replica_that_may_answer_is_inside_every_bound_or_its_unknown_lag_was_accepted(
     bound: Bound, lag_info: LagInfo, role: Role
 ) -> None:
     assume(verdict(bound, lag_info, role=role) is None)
@@ -277,7 +277,7 @@ def test_a_bound_nobody_knows_is_refused_with_the_ones_there_are() -> None:
     assert "max_staleness_ms" in refused.value.fix
 
 
-def test_a_reader_with_a_position_waits_a_little_unless_told() -> None:
+def test_a_reader_with_a_position_waits_a_little_by_default() -> None:
     token = SEEN.encode()
     assert parse_bound({"min_position": token}).wait_ms == WAIT_WITH_POSITION_MS
     assert parse_bound({"min_position": token, "wait_ms": "0"}).wait_ms == 0

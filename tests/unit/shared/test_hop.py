@@ -212,7 +212,7 @@ def test_a_header_above_its_limit_is_refused_before_it_is_parsed() -> None:
         decode_request(with_header(body, long))
 
 
-def test_a_request_of_many_groups_is_decoded_in_slices_that_tell_its_deadline() -> None:
+def test_a_request_of_many_groups_is_decoded_in_slices_that_carry_its_deadline() -> None:
     groups = [HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"k")])] * (5 * HOP_SLICE_GROUPS)
     request = HopRequest("a", 0, 0, 0, 900, groups)
     assert list(decode_in_steps(encode_request(request))) == [900] * 4

@@ -199,7 +199,7 @@ def test_a_document_with_one_value_replaced_is_read_exactly_or_refused(data: st.
 
 
 def as_read(known: Any, path: list[Any], fields: Any) -> Any:
-    """The replaced value as the document holds it after reading; of an object, defaults were added to what was told."""
+    """The replaced value as the document holds it after reading; an object also has its defaults."""
     for key in path:
         known, fields = known[key], fields[key]
     return fields if isinstance(known, dict) and set(fields) <= set(known) else known

@@ -1,4 +1,4 @@
-"""Which numbers are believed: no sequence of them takes the room to go on, and what a cluster does is never refused."""
+"""Which numbers are believed: no sequence of them uses up the range, and what a cluster does is never refused."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ORDERS = st.tuples(NUMBERS, NUMBERS)
 
 
 @given(st.lists(NUMBERS, max_size=500))
-def test_whatever_is_told_the_number_that_is_believed_leaves_room_for_as_many_steps_again(told: list[int]) -> None:
+def test_whatever_arrives_the_number_that_is_believed_leaves_room_for_as_many_steps_again(numbers: list[int]) -> None:
     known = 0
-    for number in told:
+    for number in numbers:
         if number > known and is_plausible(number, known):
             known = number
-    assert known <= FIRST_SIGHT + len(told) * MAX_JUMP < CEILING
+    assert known <= FIRST_SIGHT + len(numbers) * MAX_JUMP < CEILING
 
 
 @given(st.integers(0, FIRST_SIGHT), st.integers(1, MAX_JUMP))
@@ -39,26 +39,26 @@ def test_the_next_numbers_are_always_believed(known: int, step: int) -> None:
 
 
 @given(NUMBERS, st.integers(0, CEILING))
-def test_what_lies_below_what_is_known_is_believed_and_nothing_above_the_ceiling(told: int, known: int) -> None:
-    assert is_plausible(told, known) or told > known
-    assert not is_plausible(told, known) or told <= CEILING
+def test_what_lies_below_what_is_known_is_believed_and_nothing_above_the_ceiling(number: int, known: int) -> None:
+    assert is_plausible(number, known) or number > known
+    assert not is_plausible(number, known) or number <= CEILING
 
 
 @given(ORDERS, ORDERS)
-def test_an_order_is_as_plausible_as_each_of_its_numbers(told: tuple[int, int], known: tuple[int, int]) -> None:
-    each = [is_plausible(number, before) for number, before in zip(told, known, strict=True)]
-    assert is_plausible_order(told, known) == all(each)
+def test_an_order_is_as_plausible_as_each_of_its_numbers(order: tuple[int, int], known: tuple[int, int]) -> None:
+    each = [is_plausible(number, before) for number, before in zip(order, known, strict=True)]
+    assert is_plausible_order(order, known) == all(each)
 
 
 @given(st.lists(ORDERS), ORDERS)
-def test_the_highest_order_is_one_that_was_told_and_can_exist(
-    told: list[tuple[int, int]], known: tuple[int, int]
+def test_the_highest_order_is_one_that_was_reported_and_can_exist(
+    orders: list[tuple[int, int]], known: tuple[int, int]
 ) -> None:
-    found = highest_plausible(told, known)
-    assert found == (0, 0) or (found in told and is_plausible_order(found, known))
+    found = highest_plausible(orders, known)
+    assert found == (0, 0) or (found in orders and is_plausible_order(found, known))
 
 
-def test_who_follows_what_nobody_else_can_have_reached_is_far_ahead() -> None:
+def test_a_node_that_follows_what_no_other_can_have_reached_is_far_ahead() -> None:
     assert is_far_ahead((FIRST_SIGHT, 1), [(5, 7), (0, 0)])
     assert is_far_ahead((5, 7 + MAX_JUMP + 1), [(5, 7)])
     assert not is_far_ahead((5, 7), [(4, 6)])
@@ -76,7 +76,7 @@ def test_of_two_sequences_said_together_one_at_most_is_newer_unless_one_is_absur
 
 
 @given(st.integers(0, FIRST_SIGHT), NUMBERS, st.integers(1, 1000))
-def test_whatever_was_told_in_its_name_the_process_itself_is_believed_again_two_heartbeats_later(
+def test_whatever_was_forged_in_its_name_the_process_itself_is_believed_again_two_heartbeats_later(
     own: int, forged: int, heartbeat_ms: int
 ) -> None:
     known, said_ms = own, 0.0
@@ -90,9 +90,9 @@ def test_whatever_was_told_in_its_name_the_process_itself_is_believed_again_two_
 
 
 @given(NUMBERS, st.integers(0, FIRST_SIGHT))
-def test_a_number_that_cannot_be_is_refused_while_its_process_beats(told: int, known: int) -> None:
-    found = succession(told, known, later_ms=1000, heartbeat_ms=1000)
-    assert (found is Succession.ABSURD) == (told > min(CEILING, known + MAX_JUMP))
+def test_a_number_that_cannot_be_is_refused_while_its_process_beats(number: int, known: int) -> None:
+    found = succession(number, known, later_ms=1000, heartbeat_ms=1000)
+    assert (found is Succession.ABSURD) == (number > min(CEILING, known + MAX_JUMP))
 
 
 @given(st.permutations(range(1, 8)))

@@ -119,7 +119,7 @@ def test_positions_of_one_history_merge_to_the_latest_in_any_order(seen: list[tu
     merged = reduce(Position.merge, positions)
     assert merged.version == max(position.version for position in positions)
     assert merged == reduce(Position.merge, reversed(positions))
-    # The commit time is kept if anybody who saw that version knew it.
+    # The commit time is kept if any token of that version had it.
     known = {position.committed_at_us for position in positions if position.version == merged.version}
     assert merged.committed_at_us == max(known, key=lambda time: -1 if time is None else time)
 

@@ -70,7 +70,7 @@ def test_any_damage_is_noticed(kept: Remembered, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("fields", "why"),
     [
         ({"application_id": "other"}, "application"),
         ({"format": 2}, "format 2"),
@@ -78,9 +78,9 @@ def test_any_damage_is_noticed(kept: Remembered, data: st.DataObject) -> None:
     ],
 )
 def test_what_is_whole_but_not_ours_is_a_warning_and_not_remembered(
-    told: dict[str, object], why: str, kept: Remembered, caplog: pytest.LogCaptureFixture
+    fields: dict[str, object], why: str, kept: Remembered, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert kept.save(assignment(term=1, epoch=2).model_copy(update=told))
+    assert kept.save(assignment(term=1, epoch=2).model_copy(update=fields))
     assert kept.load(Assignment) is None
     (warning,) = warnings(caplog)
     assert why in warning
@@ -159,7 +159,7 @@ def test_two_writers_of_one_folder_leave_one_whole_document(kept: Remembered) ->
 
 
 class Slow(Remembered):
-    """Holds each write until it is told."""
+    """Documents whose writes wait until the test lets them go."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, APPLICATION)

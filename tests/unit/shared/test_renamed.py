@@ -33,7 +33,7 @@ def test_statement_61_of_two_names_the_new_one_counts_and_the_warning_says_so(
 
 
 @given(new=VALUES, old=VALUES)
-def test_who_uses_the_new_name_only_is_never_warned_and_never_overruled(new: int | None, old: int | None) -> None:
+def test_the_new_name_alone_is_never_warned_of_and_never_overruled(new: int | None, old: int | None) -> None:
     resolved, warning = resolve("store_cache", new, "cache", old)
     assert resolved == (old if new is None else new)
     assert (warning is None) == (old is None or old == new)

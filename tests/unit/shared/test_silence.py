@@ -1,4 +1,4 @@
-"""Whom to ask because the bus tells nothing of them, and when again."""
+"""Which processes to ask because nothing is heard of them on the bus, and when to ask again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_silent_node_is_asked_once_per_heartbeat() -> None:
     assert silence.due(last(a=0), now_ms=3000) == ["a"]
 
 
-def test_who_never_spoke_is_asked() -> None:
+def test_a_process_that_never_spoke_is_asked() -> None:
     assert Silence().due(last(a=float("-inf")), now_ms=0) == ["a"]
 
 
@@ -40,7 +40,7 @@ def test_those_that_did_not_answer_are_asked_after_the_others() -> None:
     assert silence.due(last(a=0, b=100), now_ms=3000) == ["b", "a"]
 
 
-def test_who_does_not_answer_is_asked_more_and_more_seldom_and_never_given_up() -> None:
+def test_a_process_that_does_not_answer_is_asked_ever_more_seldom_and_never_given_up() -> None:
     silence, asked_ms = Silence(), [0.0]
     silence.asked("a", 0)
     silence.did_not_answer("a", 0)
@@ -57,7 +57,9 @@ def test_who_does_not_answer_is_asked_more_and_more_seldom_and_never_given_up() 
 
 
 @given(st.lists(st.tuples(st.sampled_from(["asked", "did_not_answer", "answered", "keep"]), st.sampled_from("abc"))))
-def test_only_who_was_asked_in_vain_since_it_was_last_heard_is_unanswered(story: list[tuple[str, str]]) -> None:
+def test_only_a_process_that_was_asked_in_vain_since_it_was_last_heard_is_unanswered(
+    story: list[tuple[str, str]],
+) -> None:
     silence = Silence()
     unanswered: set[str] = set()
     for now_ms, (what, node_id) in enumerate(story):

@@ -29,7 +29,7 @@ def read(tmp_path: Path, text: str) -> StoreBounds:
     return read_store_bounds(file)
 
 
-def test_a_reader_that_tells_nothing_gets_what_holds_for_its_store_and_for_every_store(tmp_path: Path) -> None:
+def test_a_reader_without_parameters_gets_what_holds_for_its_store_and_for_every_store(tmp_path: Path) -> None:
     bounds = read(tmp_path, FILE)
     assert bounds.bound("airports", {}) == Bound(max_lag=10)
     assert bounds.bound("aircraft", {}) == parse_bound(
@@ -37,7 +37,7 @@ def test_a_reader_that_tells_nothing_gets_what_holds_for_its_store_and_for_every
     )
 
 
-def test_each_parameter_that_a_reader_tells_counts_instead_of_the_files(tmp_path: Path) -> None:
+def test_each_parameter_of_a_reader_counts_instead_of_the_files(tmp_path: Path) -> None:
     bounds = read(tmp_path, FILE)
     assert bounds.bound("airports", {"max_lag": "3"}) == Bound(max_lag=3)
     assert bounds.bound("airports", {"require_active": "true"}) == Bound(max_lag=10, require_active=True)
@@ -48,12 +48,12 @@ def test_a_reader_takes_a_bound_back_with_none(tmp_path: Path, nothing: object) 
     assert read(tmp_path, FILE).bound("airports", {"max_lag": nothing}) == NO_BOUND
 
 
-def test_a_reader_that_tells_nothing_where_nothing_holds_has_the_one_bound_that_is_none() -> None:
+def test_a_reader_without_parameters_where_nothing_holds_has_the_one_empty_bound() -> None:
     assert StoreBounds().bound("airports", {}) is NO_BOUND
     assert read_store_bounds(None).bound("airports", {}) is NO_BOUND
 
 
-def test_readers_that_tell_nothing_share_one_bound(tmp_path: Path) -> None:
+def test_readers_without_parameters_share_one_bound(tmp_path: Path) -> None:
     bounds = read(tmp_path, FILE)
     assert bounds.bound("airports", {}) is bounds.bound("airports", {})
 
@@ -63,8 +63,8 @@ _LAGS = st.none() | st.integers(0, 99)
 
 @given(_LAGS, _LAGS, _LAGS)
 def test_the_nearest_word_counts(every: int | None, store: int | None, reader: int | None) -> None:
-    told = {"*": every, "s": store}
-    bounds = StoreBounds({name: {"max_lag": lag} for name, lag in told.items() if lag is not None})
+    limits = {"*": every, "s": store}
+    bounds = StoreBounds({name: {"max_lag": lag} for name, lag in limits.items() if lag is not None})
     expected = next((lag for lag in (reader, store, every) if lag is not None), None)
     assert bounds.bound("s", {} if reader is None else {"max_lag": reader}).max_lag == expected
 
@@ -90,7 +90,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read_store_bounds(tmp_path / "none.toml")
 
 
-def test_a_table_of_a_store_that_is_not_there_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_of_a_store_that_is_not_there_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         read(tmp_path, FILE).warn_of_unknown(["airports"])
     assert "aircraft" in caplog.text

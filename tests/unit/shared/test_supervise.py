@@ -1,4 +1,4 @@
-"""Background tasks have an owner: whoever dies, or merely ends, is known by name."""
+"""Background tasks have an owner: a task that fails, or merely ends, is known by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def forever() -> None:
 
 
 async def died(supervisor: Supervisor) -> None:
-    """Wait until something died."""
+    """Wait until a task failed."""
 
     async def is_dead() -> bool:
         return supervisor.failure is not None
@@ -53,7 +53,7 @@ async def test_a_task_that_raises_is_a_failure_with_name_and_reason(caplog: pyte
     await supervisor.stop()
 
 
-async def test_the_first_failure_is_the_one_that_is_told() -> None:
+async def test_the_first_failure_is_the_one_that_is_reported() -> None:
     gate = asyncio.Event()
 
     async def fails(why: str) -> None:

@@ -32,7 +32,7 @@ def test_every_moment_that_a_watermark_can_be_is_printed(moment_us: int | None, 
     assert utc_text(moment_us) == text
 
 
-def test_a_manual_clock_moves_only_forward_and_only_when_told() -> None:
+def test_a_manual_clock_moves_only_forward_and_only_by_advance() -> None:
     clock = ManualClock(monotonic_ms=5.0, wall_us=1_000)
     assert (clock.monotonic_ms(), clock.wall_us()) == (5.0, 1_000)
     clock.advance(2.5)

@@ -1,4 +1,4 @@
-"""A checkpoint that is not there yet is waited for; what will never be one is refused by whoever opens it."""
+"""A checkpoint that is not there yet is waited for; a path that can never be one is refused when it is opened."""
 
 from __future__ import annotations
 

@@ -114,9 +114,9 @@ def v2_schema(key: str = KEY, value: str = VALUE) -> bytes:
 
 
 def v3_schema(*families: str, encoder: str = "NoPrefixKeyStateEncoderSpec") -> bytes:
-    told = spark.chunked(json.dumps({"keyStateEncoderType": encoder})) + spark.chunked("{    }")
+    encoding = spark.chunked(json.dumps({"keyStateEncoderType": encoder})) + spark.chunked("{    }")
     body = b"".join(
-        spark.utf(name) + b"\0\0" + spark.chunked(KEY) + b"\0\0" + spark.chunked(VALUE) + told for name in families
+        spark.utf(name) + b"\0\0" + spark.chunked(KEY) + b"\0\0" + spark.chunked(VALUE) + encoding for name in families
     )
     return spark.utf("v3") + len(families).to_bytes(4, "big") + body
 

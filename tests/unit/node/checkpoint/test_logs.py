@@ -55,7 +55,7 @@ def test_a_damaged_commit_is_refused(data: bytes) -> None:
         parse_commit(data, 3)
 
 
-def test_offsets_tell_how_the_batch_wrote_its_state() -> None:
+def test_offsets_say_how_the_batch_wrote_its_state() -> None:
     entry = parse_offsets(
         spark.offsets(
             partitions=7,

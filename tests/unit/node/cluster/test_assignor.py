@@ -73,10 +73,12 @@ def test_fewer_nodes_than_replicas_get_as_many_as_possible() -> None:
         ),
         pytest.param(behind("b", version=2) + behind("c"), task("a", "bc"), "b", id="the nearest when all are behind"),
         pytest.param(behind("b") + behind("c"), task("a", "", "bc"), "b", id="a warm-up when there is nothing else"),
-        pytest.param([], task("a", "bc"), "b", id="somebody when nobody tells anything"),
+        pytest.param([], task("a", "bc"), "b", id="some replica when nobody reports anything"),
     ],
 )
-def test_who_is_promoted_when_the_active_dies(replicas: list[Replica], before: AssignedTask, promoted: str) -> None:
+def test_which_replica_is_promoted_when_the_active_dies(
+    replicas: list[Replica], before: AssignedTask, promoted: str
+) -> None:
     assert one([B, C], before, replicas, standbys=2).active == promoted
 
 
@@ -199,7 +201,7 @@ def while_away(
         pytest.param(task("a", "b"), ready("b"), task("b", "a"), id="its active role moves at once, its place stays"),
         pytest.param(task("b", "a"), ready("b"), task("b", "a"), id="a standby that is away is not replaced"),
         pytest.param(task("b", "c", "a"), ready("b", "c"), task("b", "c"), id="a warm-up keeps no place"),
-        pytest.param(task("a", "b"), behind("b"), task("b", "a"), id="whoever is left, when it is behind as well"),
+        pytest.param(task("a", "b"), behind("b"), task("b", "a"), id="the replica that is left, even when behind"),
         pytest.param(task("a", "d"), [], task("b", "a"), id="the last that had it: another begins at once"),
     ],
 )
@@ -209,7 +211,7 @@ def test_a_node_that_is_away_keeps_its_place(
     assert while_away([B, C], [A], before, replicas) == after
 
 
-def test_a_replica_that_nobody_was_given_serves_when_all_who_were_are_away() -> None:
+def test_a_replica_that_was_not_assigned_serves_when_all_assigned_ones_are_away() -> None:
     assert while_away([B, C], [A], task("a"), ready("c"), standbys=0) == task("c", "a")
 
 

@@ -32,7 +32,7 @@ class AnySequence(RuleBasedStateMachine):
         self.cluster.turn()
 
     def pick(self, which: int) -> str:
-        """One of those that live."""
+        """One of the live members."""
         return picked(self.cluster.members, which)
 
     @precondition(lambda self: len(self.cluster.members) + len(self.cluster.away) < len(NODES))
@@ -90,7 +90,7 @@ class AnySequence(RuleBasedStateMachine):
 
     @rule()
     def keep_what_was_taken_away(self) -> None:
-        """Nodes give up slowly: what is told may be what the assignment before gave."""
+        """Nodes give up tasks slowly: they may still report what the assignment before gave them."""
         for task in self.cluster.tasks[::3]:
             for node in list(self.cluster.members)[:2]:
                 self.cluster.data[node].setdefault(task, END)

@@ -44,20 +44,20 @@ def test_when_a_node_joins_little_more_than_its_share_is_moved(cluster: Cluster)
 
 
 @given(cluster=clusters(), gone=st.integers(0, 7), seed=st.randoms(use_true_random=False))
-def test_the_order_in_which_things_are_told_changes_nothing(cluster: Cluster, gone: int, seed: Random) -> None:
+def test_the_order_of_members_tasks_and_replicas_changes_nothing(cluster: Cluster, gone: int, seed: Random) -> None:
     cluster.die(sorted(cluster.members)[gone % len(cluster.members)])
     cluster.join("n7")
-    found, told = cluster.next(), cluster.held()
+    found, held = cluster.next(), cluster.held()
     members, tasks = list(cluster.members.values()), list(cluster.tasks)
     seed.shuffle(members)
     seed.shuffle(tasks)
-    for replicas in told.values():
+    for replicas in held.values():
         seed.shuffle(replicas)
     again = assign(
         members,
         tasks,
         dict(reversed(cluster.assignment.items())),
-        told,
+        held,
         num_standby_replicas=cluster.standbys,
         max_warmup_replicas=cluster.warmups,
     )

@@ -1,4 +1,4 @@
-"""What a node says of its bus: one cause at a time, and one line in the log for each that comes."""
+"""What a node reports about its bus: one cause at a time, and one line in the log for each that comes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from understudy_node.cluster.bus_state import BusState
 from understudy_shared.bus.base import BusError, BusRefusedError
 
 
-def test_a_bus_that_refuses_writes_is_told_apart_from_one_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bus_that_refuses_writes_is_kept_apart_from_one_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     state = BusState()
     assert state.causes == {"bus-away": "the bus is away: not connected yet"}

@@ -12,7 +12,7 @@ from understudy_shared.messages import Heartbeat
 from understudy_shared.words import Role
 
 
-def test_tasks_in_step_are_told_as_one_and_the_others_by_name(tmp_path: Path) -> None:
+def test_tasks_in_step_are_reported_as_one_and_the_others_by_name(tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=4).create().add(1)
     with followed_node(checkpoint.path, tmp_path / "data") as node:
         wait_to_hold(node, "0_0", "0_1", "0_2", "0_3", version=1)
@@ -22,12 +22,12 @@ def test_tasks_in_step_are_told_as_one_and_the_others_by_name(tmp_path: Path) ->
         checkpoint.commit(2)
         wait_until(lambda: held(node)["0_2"].error is not None, what="the damage to be met")
         wait_until(lambda: heartbeat(node).applied.version == 2, what="the others at version 2")
-        told = heartbeat(node)
-        assert (told.applied.version, told.applied.state, told.applied.error) == (2, "RUNNING", None)
-        assert list(told.exceptions) == ["0_2"]
-        assert told.exceptions["0_2"].version == 1
-        assert "changelog" in str(told.exceptions["0_2"].error) or "2.delta" in str(told.exceptions["0_2"].error)
-        assert Heartbeat.decode(told.encode(), application_id="checkpoint", where="here") == told
+        beat = heartbeat(node)
+        assert (beat.applied.version, beat.applied.state, beat.applied.error) == (2, "RUNNING", None)
+        assert list(beat.exceptions) == ["0_2"]
+        assert beat.exceptions["0_2"].version == 1
+        assert "changelog" in str(beat.exceptions["0_2"].error) or "2.delta" in str(beat.exceptions["0_2"].error)
+        assert Heartbeat.decode(beat.encode(), application_id="checkpoint", where="here") == beat
 
 
 def test_a_heartbeat_names_what_is_held_when_that_is_not_what_was_given(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def test_an_end_that_is_not_confirmed_has_no_age(tmp_path: Path) -> None:
     with followed_node(checkpoint.path, tmp_path / "data") as node:
         wait_to_hold(node, "0_0", "0_1", version=1)
         wait_until(lambda: heartbeat(node).end_age_ms is not None, what="the end to be confirmed")
-        told = heartbeat(node)
-        assert (told.end_version, told.partitions, told.lineage) == (1, 2, node.lineage)
+        beat = heartbeat(node)
+        assert (beat.end_version, beat.partitions, beat.lineage) == (1, 2, node.lineage)
         (checkpoint.path / "metadata").unlink()
         wait_until(lambda: heartbeat(node).end_age_ms is None, what="the end to be in doubt", limit_s=20)
         assert heartbeat(node).applied.time_lag_ms is None

@@ -74,18 +74,18 @@ class Line:
 
 
 class Node:
-    """What a node does at each heartbeat, as `Member` does it; it follows what it is told."""
+    """What a node does at each heartbeat, as `Member` does it; it follows the assignment that it hears of."""
 
     def __init__(self, cluster: Cluster, node_id: str) -> None:
         self.node_id = node_id
         self.known: Assignment | None = None
         self.turn: asyncio.Task[None] | None = None
-        """Under way, while it is held up."""
+        """The turn under way, while the node is held up."""
         self.must_read = True
         self.turned_ms = cluster.clock.monotonic_ms()
         self.spoke_ms = float("-inf")
         self.unheard: list[Heartbeat | Assignment] = []
-        """Said while it was held up; its connection keeps that for it."""
+        """Messages that arrived while it was held up; its connection keeps them."""
         self.line = Line(cluster, lambda: cluster.check_write(self))
         self.neighbours = Neighbours()
         self._cluster = cluster
@@ -204,7 +204,7 @@ class Cluster:
                 self._go_on(node)
 
     def wake(self, node: Node) -> None:
-        """It goes on where it was held up, in whatever has become of the world, and then hears of that."""
+        """The node goes on where it was held up, whatever changed meanwhile, and then hears of the changes."""
         node.line.let_go()
         self._go_on(node)
         unheard, node.unheard = node.unheard, []
@@ -230,12 +230,12 @@ class Cluster:
     def check_write(self, writer: Node) -> None:
         """What was written this moment, and every promise about it.
 
-        Who was held up until now has told nobody yet what it follows; all who spoke lately have.
+        A node that was held up until now has not yet reported what it follows; all others have.
         """
         (written,) = [self._decoded(value.payload) for value in self.bus._values.values() if value.order is not None]
         assert written.written_by == writer.node_id
         lease = self.bus._leases[Gossip(self.bus, "flights").names.lease]
-        assert lease.owner == f"{writer.node_id}/1", "written by somebody who no longer had the lease"
+        assert lease.owner == f"{writer.node_id}/1", "written by a node that no longer had the lease"
         assert lease.order == (written.term, 0), "written under an old term"
         assert written.order > self.last, "two assignments of one term and epoch, or an older one"
         recent_ms = self.clock.monotonic_ms() - BEAT_MS
@@ -359,7 +359,7 @@ class AnyFault(RuleBasedStateMachine):
         self.check_agreement()
 
     def is_whole(self) -> bool:
-        """Whether nobody is held up, or is about to be, and Redis is there."""
+        """Whether no node is held up or about to be, and Redis is there."""
         nodes = self.cluster.nodes.values()
         return (
             bool(nodes)

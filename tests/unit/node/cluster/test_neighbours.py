@@ -1,4 +1,4 @@
-"""Who lives, by what arrived here and when; and which of two checkpoints an application's nodes are to follow."""
+"""Which nodes are alive, by what arrived here and when; and which of two checkpoints an application follows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_farewell_of_an_earlier_process_does_not_remove_the_one_that_lives() -
     assert ids(neighbours, 1) == []
 
 
-def test_who_has_no_key_when_the_keys_are_read_is_gone() -> None:
+def test_a_node_without_a_key_when_the_keys_are_read_is_gone() -> None:
     neighbours = Neighbours()
     neighbours.heard(heartbeat("a"), age_ms=0, now_ms=0)
     neighbours.read([Seen(heartbeat("b"), 10)], now_ms=5)
@@ -76,7 +76,7 @@ def test_in_whatever_order_heartbeats_arrive_the_newest_stands(order: list[int])
     assert neighbours.highest() == (5, 0)
 
 
-def test_a_lone_node_on_another_checkpoint_is_outvoted_and_told_which_is_which() -> None:
+def test_a_lone_node_on_another_checkpoint_is_outvoted_and_learns_which_is_which() -> None:
     own = heartbeat("a", lineage="wrong")
     nodes = [Seen(own, 0), Seen(heartbeat("b"), 0), Seen(heartbeat("c"), 0)]
     why = outvoted(own, nodes)

@@ -1,4 +1,4 @@
-"""What a node makes of neighbours that say what cannot be, or that there are not."""
+"""How a node treats impossible heartbeats, and heartbeats of nodes that do not exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from understudy_shared.plausible import FIRST_SIGHT
 
 
 def knowing(term: int = 5, epoch: int = 7) -> Neighbours:
-    """Follows an assignment that names n1, and history l1 up to version 7."""
+    """Neighbours of a node that follows an assignment with n1, and lineage l1 up to version 7."""
     neighbours = Neighbours()
     neighbours.know(assignment(term=term, epoch=epoch), lineage="l1", end_version=7)
     return neighbours
@@ -38,7 +38,7 @@ def test_what_was_believed_at_first_sight_is_not_the_highest_once_more_is_known(
     assert neighbours.highest() == (0, 0)
 
 
-def test_who_follows_a_forged_assignment_sees_that_all_others_are_far_behind() -> None:
+def test_a_node_that_follows_a_forged_assignment_sees_that_all_others_are_far_behind() -> None:
     neighbours = knowing(FIRST_SIGHT, FIRST_SIGHT)
     assert not neighbours.is_far_ahead("n1")
     neighbours.heard(heartbeat("n1", term=FIRST_SIGHT, epoch=FIRST_SIGHT), age_ms=0, now_ms=0)

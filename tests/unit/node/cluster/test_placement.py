@@ -1,4 +1,4 @@
-"""Who assigns, and when it does not."""
+"""Which node assigns, and when it does not."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_a_heartbeat_is_read_by_the_assignment_that_its_node_follows() -> 
     first = await world.first(placement, [beat("a")])
     joined = await world.turn(placement, [beat("a", at=first.order), beat("b", version=None)])
     assert joined is not None
-    # b has not heard of it: what it holds and how far that is, it tells of the assignment before
+    # b has not heard of it: what it holds, and how far that is, belongs to the assignment before
     assert await world.turn(placement, [beat("a", at=joined.order), beat("b", at=first.order)]) is None
     assert await world.turn(placement, [beat("a", at=joined.order), beat("b", at=joined.order, held=[])]) is None
 
@@ -120,7 +120,7 @@ async def test_a_layout_that_only_one_node_serves_already_is_led_by_that_node() 
     assert [written.tasks[key].active for key in LAYOUT[2]] == ["a", "a"]
 
 
-async def test_draining_is_told_and_moves_the_roles_away() -> None:
+async def test_draining_is_published_and_moves_the_roles_away() -> None:
     world = World()
     placement = world.placement()
     first = await world.first(placement, [beat("a"), beat("b")])
@@ -248,7 +248,7 @@ async def test_an_assignment_that_nobody_knows_any_more_is_replaced_by_a_later_o
 
 
 class Failing(Gossip):
-    """Loses the answer of one write."""
+    """Gossip that loses the answer of one write."""
 
     lost = False
 

@@ -1,4 +1,4 @@
-"""What becomes of the place of a node that died, restarts, leaves or is drained, while the delay runs and after it."""
+"""The place of a node that died, restarts, leaves or is drained, while the delay runs and after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def settled(world: World, placement: Placement, *, nodes: str = "abc") -> 
 
 
 def named(assignment: Assignment) -> set[str]:
-    """Who has a place in an assignment."""
+    """The nodes that have a place in an assignment."""
     return {node_id for task in assignment.tasks.values() for node_id in task.holders}
 
 
@@ -27,7 +27,7 @@ async def test_a_node_that_died_keeps_its_place_and_no_role_until_the_delay_is_o
     away = await turns_until_written(world, placement, [beat("a", at=first.order)])
     assert world.clock.monotonic_ms() == died_ms, "roles move at once"
     assert all((task.active, task.standbys) == ("a", ["b"]) for task in away.tasks.values())
-    assert set(away.members) == {"a"}, "who starts now must not ask it"
+    assert set(away.members) == {"a"}, "a node that starts now must not ask it"
     gone = await turns_until_written(world, placement, [beat("a", at=away.order)])
     assert world.clock.monotonic_ms() - died_ms == DELAY_MS
     assert named(gone) == {"a"}
@@ -91,7 +91,7 @@ async def test_a_node_that_came_back_to_another_checkpoint_keeps_no_place() -> N
     assert named(written) == {"a"}
 
 
-async def test_whoever_takes_over_waits_as_long_as_it_has_seen_the_node_away() -> None:
+async def test_a_new_leader_waits_as_long_as_it_has_seen_the_node_away() -> None:
     world = World()
     holder, other = (world.placement(node_id, rebalance_delay_ms=DELAY_MS) for node_id in "ac")
     first = await settled(world, holder)

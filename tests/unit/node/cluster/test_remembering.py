@@ -1,4 +1,4 @@
-"""What a node that starts without the bus goes by: its own disk, and whom it can ask."""
+"""Where a node that starts without the bus gets an assignment: from its own disk, and from other nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OWN = HostInfo("127.0.0.1", 9)
 
 @dataclass
 class World:
-    """One node's memory, with everything that it was told to take."""
+    """One node's memory, with every assignment that was handed to it."""
 
     memory: Remembering
     taken: list[Assignment] = field(default_factory=list)
@@ -66,8 +66,8 @@ async def remembering(
         await memory.close()
 
 
-def tells(node: FakeNode, told: Assignment) -> None:
-    node.documents["/internal/v1/assignment"] = told.encode()
+def publish(node: FakeNode, latest: Assignment) -> None:
+    node.documents["/internal/v1/assignment"] = latest.encode()
 
 
 def first(epoch: int, **fields: object) -> Assignment:
@@ -97,7 +97,7 @@ async def test_when_the_bus_is_there_what_is_remembered_comes_after_its_word_and
         assert seed.requests == []
 
 
-async def test_without_anything_remembered_seeds_are_asked_until_one_tells(tmp_path: Path) -> None:
+async def test_without_anything_remembered_seeds_are_asked_until_one_answers(tmp_path: Path) -> None:
     async with (
         fake_nodes(reply(500, b""), reply(500, b"")) as (deaf, seed),
         remembering(tmp_path, [HostInfo("127.0.0.1", 1), deaf, seed]) as world,
@@ -108,19 +108,19 @@ async def test_without_anything_remembered_seeds_are_asked_until_one_tells(tmp_p
             return len(seed.requests) >= 3
 
         await eventually(asked_often, what="a third question")
-        tells(seed, first(4))
+        publish(seed, first(4))
         await world.wait_to_take((1, 4))
         asked = len(deaf.requests)
         world.memory.bus_is_away()
         await world.memory.bus_is_there(None)
-        assert len(deaf.requests) == asked, "one that told is enough"
+        assert len(deaf.requests) == asked, "one answer is enough"
 
 
 async def test_the_nodes_of_what_is_remembered_may_know_of_a_later_one(tmp_path: Path) -> None:
     async with fake_nodes(reply(500, b"")) as (other,):
         members = {"n1": Endpoint(host=OWN.host, port=OWN.port), "n2": Endpoint(host="127.0.0.1", port=other.port)}
         Remembered(tmp_path, APPLICATION).save(first(2, members=members))
-        tells(other, first(3))
+        publish(other, first(3))
         async with remembering(tmp_path) as world:
             world.memory.bus_is_away()
             await world.wait_to_take((1, 2), (1, 3))
@@ -135,7 +135,7 @@ async def test_an_assignment_of_another_history_is_left_alone_and_said_once(
             fake_nodes(reply(500, b"")) as (seed,),
             remembering(tmp_path, [seed], lineage="l2") as world,
         ):
-            tells(seed, first(3))
+            publish(seed, first(3))
             world.memory.bus_is_away()
 
             async def asked_often() -> bool:
@@ -143,19 +143,19 @@ async def test_an_assignment_of_another_history_is_left_alone_and_said_once(
 
             await eventually(asked_often, what="a third question")
             assert world.taken == []
-            tells(seed, first(4, lineage="l2"))
+            publish(seed, first(4, lineage="l2"))
             await world.wait_to_take((1, 4))
     assert caplog.text.count("is of lineage l1; the checkpoint's is l2") == 1
 
 
 async def test_without_a_place_only_seeds_are_asked() -> None:
     async with fake_nodes(reply(500, b"")) as (seed,), remembering(None, [seed]) as world:
-        tells(seed, first(1))
+        publish(seed, first(1))
         world.memory.note(first(9))
         world.memory.bus_is_away()
         await world.wait_to_take((1, 1))
 
 
-def test_a_node_with_a_seed_that_is_none_does_not_start(tmp_path: Path) -> None:
+def test_a_node_with_an_invalid_seed_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="'n1:' is not a seed"):
         main({"checkpoint": str(tmp_path), "redis": "redis://unused", "port": 0, "seed": "n1:"})

@@ -1,4 +1,4 @@
-"""Whether a query still commits, told from the moves of the end alone."""
+"""Whether a query still commits, judged by the moves of the end alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_an_end_that_is_not_confirmed_says_nothing_of_the_query() -> None:
     assert Cadence().state(0, confirmed=False) == "unknown"
 
 
-def test_a_query_is_idle_after_a_minute_without_a_commit_and_this_is_told_once() -> None:
+def test_a_query_is_idle_after_a_minute_without_a_commit_and_this_is_reported_once() -> None:
     cadence = Cadence()
     cadence.saw(end(1_000), now_ms=1_000)
     assert cadence.state(1_000 + IDLE_AFTER_MS, confirmed=True) == "committing"
@@ -43,7 +43,7 @@ def test_a_query_that_commits_every_ten_minutes_is_not_idle_after_one() -> None:
     assert cadence.turned_idle(600_001 + 10 * 600_000)
 
 
-def test_a_commit_after_idleness_is_told() -> None:
+def test_a_commit_after_idleness_is_reported() -> None:
     cadence = Cadence()
     assert not cadence.saw(end(0), now_ms=0)
     assert cadence.turned_idle(IDLE_AFTER_MS + 1)

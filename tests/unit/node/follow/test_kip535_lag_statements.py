@@ -45,9 +45,9 @@ def test_statement_08_positions_are_read_before_the_end_so_that_an_error_is_upwa
         wait_to_hold(node, "0_0", "0_1", version=1)
         for version in range(2, 40):
             checkpoint.add(version)
-            told = heartbeat(node)
-            positions = [told.applied.version, *(exception.version for exception in told.exceptions.values())]
-            assert max(position or 0 for position in positions) <= told.end_version
+            beat = heartbeat(node)
+            positions = [beat.applied.version, *(exception.version for exception in beat.exceptions.values())]
+            assert max(position or 0 for position in positions) <= beat.end_version
         wait_to_hold(node, "0_0", "0_1", version=39)
 
 
@@ -77,15 +77,17 @@ def test_statement_10_what_is_restored_counts_from_where_it_is_shown_never_ahead
         wait_to_hold(node)
         node.assign({"0_0": Role.STANDBY})
         wait_until(lambda: list(held(node)) == ["0_0"], what="the task to be held")
-        told = heartbeat(node).applied
-        assert (told.version, told.time_lag_ms, told.state) == (None, None, "CREATED")
+        applied = heartbeat(node).applied
+        assert (applied.version, applied.time_lag_ms, applied.state) == (None, None, "CREATED")
         node.hold_at(1)
         wait_to_hold(node, "0_0", version=1)
         assert heartbeat(node).applied.version == 1
         assert offset_lag(held(node)["0_0"]) == 1
 
 
-def test_statement_11_lag_is_told_of_local_tasks_only_once_each_and_of_none_before_the_start(tmp_path: Path) -> None:
+def test_statement_11_lag_is_reported_for_local_tasks_only_once_each_and_for_none_before_the_start(
+    tmp_path: Path,
+) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=4).create().add(1)
     with followed_node(checkpoint.path, tmp_path / "data", duties={}) as node:
         wait_to_hold(node)
@@ -93,8 +95,8 @@ def test_statement_11_lag_is_told_of_local_tasks_only_once_each_and_of_none_befo
         node.assign({"0_1": Role.ACTIVE, "0_3": Role.STANDBY})
         wait_to_hold(node, "0_1", "0_3", version=1)
         assert reported(node) == [(1, "active"), (3, "standby")]
-        told = heartbeat(node)
-        assert (told.applied.version, told.exceptions, told.held) == (1, {}, None)
+        beat = heartbeat(node)
+        assert (beat.applied.version, beat.exceptions, beat.held) == (1, {}, None)
 
 
 def reported(node: Node) -> list[tuple[int, str]]:
@@ -105,7 +107,7 @@ def reported(node: Node) -> list[tuple[int, str]]:
 
 
 class CountingFiles(LocalFiles):
-    """Counts what the test's own thread, the reader, asks of the storage."""
+    """Count the storage calls of the test's own thread, the reader."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

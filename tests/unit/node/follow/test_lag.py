@@ -29,7 +29,7 @@ def end_at(version: int, confirmed_ms: float | None = 100.0, unseen_ms: float | 
 
 
 def lag_at(version: int, end: End, *, now_ms: float = 100.0, committed_ns: Mapping[int, int] = COMMITTED_NS) -> LagInfo:
-    """When the end was committed is told by its file alone."""
+    """Only the commit file says when the end was committed."""
     newest_ns = committed_ns.get(end.version)
     seen = replace(end, last_commit=None if newest_ns is None else FileStat(newest_ns, 30, 1))
     earlier_ns = {at: ns for at, ns in committed_ns.items() if at != end.version}
@@ -137,9 +137,9 @@ def test_time_lag_is_never_less_than_the_time_since_the_first_version_that_is_mi
     now_ms = polls_ms[-1] + data.draw(st.floats(0, 500))
     version = data.draw(st.integers(0, end.version))
     committed_ns = {index + 1: round(at_ms * MS) for index, at_ms in enumerate(commits_ms)}
-    told_ms = lag_at(version, end, now_ms=now_ms, committed_ns=committed_ns).time_lag_ms
-    if version < len(commits_ms) and told_ms is not None:
-        assert told_ms >= now_ms - commits_ms[version] - 0.01
+    time_lag_ms = lag_at(version, end, now_ms=now_ms, committed_ns=committed_ns).time_lag_ms
+    if version < len(commits_ms) and time_lag_ms is not None:
+        assert time_lag_ms >= now_ms - commits_ms[version] - 0.01
 
 
 @given(VERSIONS, ENDS, HISTORIES, NOW, st.integers(0, 20))

@@ -78,8 +78,8 @@ async def sent_by(hops: Hops, request: HopRequest) -> list[MutableMapping[str, A
 
 def hops_of(node: Node, order: tuple[int, int] | None = None) -> Hops:
     """The end of a node that follows the assignment `order`; None for one outside of a cluster."""
-    told = None if order is None else (lambda: order)
-    return Hops(nowhere, Reads(node, StoreBounds()), order=told, max_in_flight=4, requests=Counter())
+    current_order = None if order is None else (lambda: order)
+    return Hops(nowhere, Reads(node, StoreBounds()), order=current_order, max_in_flight=4, requests=Counter())
 
 
 async def test_a_long_hop_gives_the_loop_up_between_slices(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_nothing_more_is_looked_up_for_a_reply_that_is_longer_than_a_route
             assert sum(len(outcome.body) for outcome in outcomes) > 1000, "the router has to see that it is too large"
 
 
-async def test_who_knows_of_a_later_assignment_and_requires_the_active_is_refused(tmp_path: Path) -> None:
+async def test_a_reader_that_knows_of_a_later_assignment_and_requires_the_active_is_refused(tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
     with followed_node(checkpoint.path, tmp_path / "data", node_id="n1") as node:
         wait_to_hold(node, "0_0", "0_1")

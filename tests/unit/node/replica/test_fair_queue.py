@@ -1,4 +1,4 @@
-"""Who works next: one step per task at a time, nobody starves, and the last worker never restores."""
+"""Which task works next: one step per task at a time, no task starves, and the last worker never restores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers run steps fairly, keep what broke, and stop when told. Tests wait for events, never for time to pass."""
+"""The workers run steps fairly, keep what broke, and stop on request. Tests wait for events, never for time to pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from understudy_node.replica.workers import Workers
 
 PATIENCE_S = 60.0
-"""Only a test that fails waits that long."""
+"""Only a failing test waits that long."""
 
 
 class Task:
@@ -72,7 +72,7 @@ def finished(workers: Workers, *, restoring: bool = False) -> threading.Event:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """For what has no event of its own."""
+    """Wait for a condition that has no event."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s
@@ -212,7 +212,7 @@ def test_the_first_failure_is_the_one_that_is_kept(caplog: pytest.LogCaptureFixt
     assert workers.failure is first
 
 
-def test_a_task_that_cannot_tell_its_class_after_a_step_is_a_failure_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_cannot_say_its_class_after_a_step_is_a_failure_too(caplog: pytest.LogCaptureFixture) -> None:
     class Torn:
         stepped = False
 

@@ -1,4 +1,4 @@
-"""One plan: who is waited for, what is taken, and when it is worth while to plan again.
+"""One plan: which inputs are waited for, what is taken, and when it is worth while to plan again.
 
 Numbers are those of docs/kips.md. A poll of Kafka's consumer, and a turn of a Kafka Streams thread, is one micro-batch
 here: a batch is planned at once from what was fetched, by threads that go on fetching meanwhile.
@@ -59,7 +59,7 @@ def left(tasks: Mapping[int, Sequence[Queue]], batch: Batch) -> Tasks:
     }
 
 
-def test_statement_24_never_waiting_takes_everything_of_whom_nothing_is_known() -> None:
+def test_statement_24_never_waiting_takes_everything_of_inputs_of_which_nothing_is_known() -> None:
     tasks = one(flights=[1, 9], weather=[])
     assert plan(tasks, lags={}, idle_ms=-1) == Batch({A: 2}, {0: 0}, 0, {}, None)
 
@@ -120,7 +120,7 @@ def test_statement_32_enforced_records_are_counted_for_each_task() -> None:
     assert plan(tasks).enforced == {0: 4, 1: 2}
 
 
-def test_statement_32_of_records_that_are_left_for_another_batch_none_is_counted() -> None:
+def test_statement_32_records_that_are_left_for_another_batch_are_not_counted() -> None:
     tasks = one(flights=[1, 4, 9], weather=[3])
     assert [plan(tasks, records=records).enforced[0] for records in (1, 2, 3, 4)] == [0, 0, 1, 2]
 

@@ -183,7 +183,7 @@ def test_without_waiting_the_order_is_that_of_delivery(idle_ms: int) -> None:
 def test_statement_32_while_nothing_was_enforced_the_order_is_the_logs_own(
     logs: Logs, steps: Steps, records: int, idle_ms: int
 ) -> None:
-    """So the metric tells of every order that another run need not have."""
+    """So the metric counts every order that another run may not repeat."""
     run, expected = Run(logs, idle_ms=idle_ms, records=records), merged(logs)
     for _ in played(run, steps):
         if not run.enforced:

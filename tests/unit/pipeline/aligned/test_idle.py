@@ -1,4 +1,4 @@
-"""Who is waited for, and until when. Numbers are those of docs/kips.md."""
+"""Which inputs are waited for, and until when. Numbers are those of docs/kips.md."""
 
 from __future__ import annotations
 
@@ -140,14 +140,14 @@ def test_an_input_that_has_records_may_or_may_not_run_empty(seen: InputState, id
 def test_nobody_is_given_up_on_before_it_was_caught_up_for_the_idle_time(
     idle_ms: int, history: list[tuple[int, Mapping[TopicPartition, InputState]]]
 ) -> None:
-    """For every history; and it is given up on as soon as it was."""
+    """For every history; and it is given up on as soon as the idle time is over."""
     now_ms, deadlines = 0.0, dict[TopicPartition, float]()
     since: dict[TopicPartition, float] = {}
     for passed_ms, observed in history:
         now_ms += passed_ms
         waiting = {partition for partition, seen in observed.items() if seen == CAUGHT_UP}
         since = {partition: since.get(partition, now_ms) for partition in waiting}
-        told_now = decide_idle(deadlines, observed, max_task_idle_ms=idle_ms, now_ms=now_ms)
-        deadlines = dict(told_now.deadlines)
+        decision = decide_idle(deadlines, observed, max_task_idle_ms=idle_ms, now_ms=now_ms)
+        deadlines = dict(decision.deadlines)
         assert deadlines.keys() == waiting
-        assert waiting & told_now.may_pass == {each for each in waiting if now_ms - since[each] >= idle_ms}
+        assert waiting & decision.may_pass == {each for each in waiting if now_ms - since[each] >= idle_ms}

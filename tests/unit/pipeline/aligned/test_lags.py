@@ -53,7 +53,7 @@ def test_what_was_fetched_since_is_taken_off_an_answer() -> None:
     assert lags.current(A, 2_000) == Lag(0, 1_000), "all that it knew of"
 
 
-def test_an_answer_that_knew_of_fewer_than_were_fetched_since_is_none_any_more() -> None:
+def test_an_answer_that_knew_of_fewer_than_were_fetched_since_is_out_of_date() -> None:
     lags = lags_of(0)
     lags.subtract_fetched(A, 1)
     lags.subtract_fetched(A, 1)

@@ -1,4 +1,4 @@
-"""KIP-770, pure: who is paused, and what one fetch may bring."""
+"""KIP-770, pure: which input is paused, and what one fetch may bring."""
 
 from __future__ import annotations
 

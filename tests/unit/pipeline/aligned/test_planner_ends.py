@@ -1,4 +1,4 @@
-"""How the planner begins, ends by itself, and tells of what goes wrong."""
+"""How the planner begins, ends by itself, and reports errors."""
 
 from __future__ import annotations
 

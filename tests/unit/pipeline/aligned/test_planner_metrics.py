@@ -1,4 +1,4 @@
-"""What the planner tells: names, and that they are what they say."""
+"""The planner's metrics: their names, and that each value is what its name says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def metrics_of(query: PlannedQuery) -> Mapping[str, object]:
 
 
 def scraped(query: PlannedQuery) -> Mapping[str, float]:
-    """By name, with labels."""
+    """The metrics by name, with labels."""
     registry = CollectorRegistry()
     registry.register(PlannerCollector(query.planner.snapshot))
     return {

@@ -1,4 +1,4 @@
-"""The thread of one server: what it asks, and what becomes of answers, failures and the end. Mostly turn by turn."""
+"""The thread of one server: its requests, and how it handles answers, failures and the end. Mostly turn by turn."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_the_age_of_a_lag_counts_from_its_question_and_not_from_its_answer(start
     assert bench.lag(A) == Lag(0, 3_000)
 
 
-def test_a_lag_of_0_is_none_any_more_once_records_came_without_a_new_answer() -> None:
+def test_a_lag_of_0_is_out_of_date_once_records_came_without_a_new_answer() -> None:
     bench = Bench("a").ready()
     bench.turns(1)
     assert bench.lag(A) == Lag(0, 0)

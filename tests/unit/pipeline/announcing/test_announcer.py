@@ -227,7 +227,7 @@ def test_the_end_of_the_query_ends_it(listen: bool) -> None:
 
 
 @pytest.mark.parametrize("application_id", ["", "x" * 257])
-def test_an_application_id_that_is_none_is_refused_at_once(application_id: str) -> None:
+def test_an_invalid_application_id_is_refused_at_once(application_id: str) -> None:
     with pytest.raises(SettingsError, match="application id"):
         announce(object(), application_id=application_id, redis="redis://127.0.0.1:1/0")  # type: ignore[arg-type]
 

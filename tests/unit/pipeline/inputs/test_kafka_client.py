@@ -1,4 +1,4 @@
-"""What the client asks of librdkafka, and when. What comes of it is seen against brokers (tests/integration)."""
+"""The client's calls to librdkafka, and when they happen. Their effect is tested with brokers (tests/integration)."""
 
 from __future__ import annotations
 

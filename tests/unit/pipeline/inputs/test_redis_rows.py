@@ -1,4 +1,4 @@
-"""Entries of a stream as records, and what tells that some were removed unread: against a stream that knows."""
+"""Entries of a stream as records, and how unread removals are found: against a stream that knows."""
 
 from __future__ import annotations
 

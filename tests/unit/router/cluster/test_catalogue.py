@@ -1,4 +1,4 @@
-"""A catalogue that cannot be used is refused by a reason, in bounded time, whatever is in it."""
+"""A catalogue that cannot be used is refused with a reason, in bounded time, whatever is in it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nested(levels: int, *, kind: str = "array") -> str:
 
 
 def catalogue(*stores: dict[str, Any], **fields: Any) -> Catalogue:
-    told: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "store": "s",
         "operator_id": 0,
         "operator": "stateStoreSave",
@@ -37,7 +37,7 @@ def catalogue(*stores: dict[str, Any], **fields: Any) -> Catalogue:
         "partitions": 1,
         "value": [],
     }
-    made = [CatalogueStore(**{**told, **store}) for store in stores]
+    made = [CatalogueStore(**{**defaults, **store}) for store in stores]
     return Catalogue(application_id="flights", lineage="l1", partitions=1, stores=made, **fields)
 
 

@@ -1,4 +1,4 @@
-"""What a router says does not work although lookups do: every cause that is there, each once."""
+"""What a router reports as degraded although lookups work: every present cause, each once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from understudy_router.cluster.tables import Tables
 
 
 def causes(tables: Tables, *, now_ms: float = 0, **why: str | None) -> dict[str, str]:
-    told = {"bus_lost_why": None, "unheard": None, "no_catalogue_why": None, **why}
-    return {str(cause): text for cause, text in causes_of(tables, now_ms=now_ms, **told).items()}
+    reasons = {"bus_lost_why": None, "unheard": None, "no_catalogue_why": None, **why}
+    return {str(cause): text for cause, text in causes_of(tables, now_ms=now_ms, **reasons).items()}
 
 
 def test_when_all_is_well_nothing_is_said() -> None:
@@ -26,16 +26,16 @@ def test_lag_that_no_node_knows_is_said_and_that_of_one_is_not() -> None:
 
 def test_nodes_whose_writes_are_refused_are_named_and_many_are_counted() -> None:
     nodes = [beat(node_id, degraded=["bus-writes-refused", "later"]) for node_id in "abcde"]
-    told = causes(tables_of(task("a"), *nodes, beat("f")))
-    assert told == {
+    found = causes(tables_of(task("a"), *nodes, beat("f")))
+    assert found == {
         "bus-writes-refused": "the bus refuses what a, b, c and 2 more write: nothing is reassigned by them"
     }
 
 
 def test_a_bus_that_is_away_is_said_once_whatever_follows_from_it() -> None:
     away = "the bus is away: connection refused"
-    told = causes(tables_of(task("a"), beat("a")), bus_lost_why=away, unheard="1 of 1 nodes", no_catalogue_why=away)
-    assert told == {"bus-away": away}
+    found = causes(tables_of(task("a"), beat("a")), bus_lost_why=away, unheard="1 of 1 nodes", no_catalogue_why=away)
+    assert found == {"bus-away": away}
 
 
 def test_several_causes_are_all_said() -> None:

@@ -19,7 +19,7 @@ class Nodes:
     """Answers for every node of an assignment, by its address."""
 
     def __init__(self, assignment: Assignment, beats: Mapping[HostInfo, Heartbeat]) -> None:
-        self.assignment_told = assignment
+        self.latest = assignment
         self.beats = beats
         self.asked: list[HostInfo] = []
         self.fetched: list[HostInfo] = []
@@ -39,17 +39,17 @@ class Nodes:
     async def assignment(self, host: HostInfo) -> Assignment:
         self.fetched.append(host)
         await asyncio.sleep(0)
-        return self.assignment_told
+        return self.latest
 
 
 def world(count: int) -> tuple[Tables, Nodes, Polls]:
     """Nodes that nobody has heard of, all in one assignment."""
     names = [f"n{number:03}" for number in range(count)]
-    told = assigned({TASK: task(names[0], *names[1:])}, order=(2, 5))
-    endpoints = {name: told.members[name].model_copy(update={"port": 7000 + at}) for at, name in enumerate(names)}
-    told = told.model_copy(update={"members": endpoints})
+    latest = assigned({TASK: task(names[0], *names[1:])}, order=(2, 5))
+    endpoints = {name: latest.members[name].model_copy(update={"port": 7000 + at}) for at, name in enumerate(names)}
+    latest = latest.model_copy(update={"members": endpoints})
     beats = {endpoints[name].host_info(): beat(name, endpoint=endpoints[name], term=2, epoch=5) for name in names}
-    tables, nodes = Tables(), Nodes(told, beats)
+    tables, nodes = Tables(), Nodes(latest, beats)
 
     def heard(heartbeat: Heartbeat) -> None:
         tables.heard(heartbeat, age_ms=0, now_ms=0)
@@ -65,7 +65,7 @@ async def test_one_seed_leads_to_everybody_and_each_is_asked_once() -> None:
     await polls.ask_everybody([HostInfo("127.0.0.1", 7003), HostInfo("nobody", 1)])
     assert set(tables.nodes) == {f"n{number:03}" for number in range(50)}
     assert sorted(nodes.asked, key=str) == sorted({*nodes.beats, HostInfo("nobody", 1)}, key=str)
-    assert tables.assignment == nodes.assignment_told
+    assert tables.assignment == nodes.latest
 
 
 async def test_few_are_asked_at_once_and_the_assignment_is_fetched_once() -> None:
@@ -77,7 +77,7 @@ async def test_few_are_asked_at_once_and_the_assignment_is_fetched_once() -> Non
 
 async def test_an_assignment_that_is_known_is_not_fetched_again() -> None:
     tables, nodes, polls = world(5)
-    tables.assigned(nodes.assignment_told, 0)
+    tables.assigned(nodes.latest, 0)
     await polls.ask_everybody([])
     assert len(nodes.asked) == 5
     assert nodes.fetched == []
@@ -88,5 +88,5 @@ async def test_the_latest_assignment_is_asked_of_a_node_that_follows_it() -> Non
     assert await polls.ask_the_latest() is None, "nobody is heard"
     tables.heard(beat("old", term=1, epoch=9), age_ms=0, now_ms=0)
     tables.heard(next(iter(nodes.beats.values())), age_ms=0, now_ms=0)
-    assert await polls.ask_the_latest() == nodes.assignment_told
+    assert await polls.ask_the_latest() == nodes.latest
     assert nodes.fetched == [next(iter(nodes.beats))]

@@ -1,4 +1,4 @@
-"""What a router keeps for a start without the bus, and when that is of no use any more."""
+"""What a router keeps for a start without the bus, and when that is out of date."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from understudy_shared.remembered import Remembered
 ORDERS = st.tuples(st.integers(0, 3), st.integers(0, 3))
 
 
-def settings(application_id: str = "flights", **told: object) -> RouterSettings:
-    return RouterSettings(redis="redis://unused", application_id=application_id, **told)  # type: ignore[arg-type]
+def settings(application_id: str = "flights", **options: object) -> RouterSettings:
+    return RouterSettings(redis="redis://unused", application_id=application_id, **options)  # type: ignore[arg-type]
 
 
 async def written(memory: RouterMemory, folder: Path) -> RouterMemory:
-    """Another process that finds what this one kept."""
+    """The memory of another process, which reads what this one kept."""
     await memory.flush()
     return RouterMemory(Remembered(folder, APPLICATION))
 
 
 @given(ORDERS, st.lists(ORDERS))
 def test_what_is_remembered_is_of_a_past_life_only_if_all_that_follow_anything_are_before_it(
-    remembered: tuple[int, int], told: list[tuple[int, int]]
+    remembered: tuple[int, int], orders: list[tuple[int, int]]
 ) -> None:
-    beats = [beat(f"n{number}", term=term, epoch=epoch) for number, (term, epoch) in enumerate(told)]
-    following = [order for order in told if order != (0, 0)]
+    beats = [beat(f"n{number}", term=term, epoch=epoch) for number, (term, epoch) in enumerate(orders)]
+    following = [order for order in orders if order != (0, 0)]
     found = is_from_previous_cluster(assigned({TASK: task("a")}, order=remembered), beats)
     assert found == (len(following) > 0 and all(order < remembered for order in following))
 
 
 async def test_assignment_catalogue_and_nodes_are_recalled_and_no_heartbeat_is(tmp_path: Path) -> None:
     memory = RouterMemory(Remembered(tmp_path, APPLICATION))
-    told, words = assigned({TASK: task("a", "b")}), catalogue(lineage="l1")
-    memory.note(told)
+    latest, words = assigned({TASK: task("a", "b")}), catalogue(lineage="l1")
+    memory.note(latest)
     memory.note(words)
     memory.note_nodes(tables_of(task("a", "b"), beat("a"), beat("b")), APPLICATION)
     again = await written(memory, tmp_path)
     recalled = await again.recall()
-    assert recalled.assignment == told
+    assert recalled.assignment == latest
     assert recalled.stores is not None
     assert recalled.stores.digest == digest_of(words)
     assert again.hosts == {beat(node).endpoint.host_info() for node in "ab"}
@@ -75,7 +75,7 @@ async def test_a_catalogue_that_this_release_cannot_read_is_not_used(tmp_path: P
     assert await (await written(memory, tmp_path)).recall() == (None, None)
 
 
-async def test_nodes_that_were_remembered_and_not_heard_are_kept_until_the_bus_tells_who_there_is(
+async def test_nodes_that_were_remembered_and_not_heard_are_kept_until_the_bus_names_the_members(
     tmp_path: Path,
 ) -> None:
     memory = RouterMemory(Remembered(tmp_path, APPLICATION))
@@ -134,7 +134,7 @@ def test_the_folder_is_one_of_its_own_whatever_the_application_is_called(
     assert other != folder
 
 
-def test_the_folder_is_as_told(tmp_path: Path) -> None:
+def test_the_folder_is_the_configured_one(tmp_path: Path) -> None:
     assert settings(data_dir=tmp_path / "here").data_directory == tmp_path / "here"
 
 
@@ -144,6 +144,6 @@ def test_without_a_home_there_is_a_folder_all_the_same(monkeypatch: pytest.Monke
     assert settings().data_directory == Path("/.cache/understudy/router-flights")
 
 
-def test_a_router_with_a_seed_that_is_none_does_not_start() -> None:
+def test_a_router_with_an_invalid_seed_does_not_start() -> None:
     with pytest.raises(SettingsError, match="'n1' is not a seed"):
         main({"redis": "redis://unused", "application_id": "flights", "port": 0, "seed": "n1"})

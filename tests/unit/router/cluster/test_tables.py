@@ -1,4 +1,4 @@
-"""What a router knows: each event through its door, and what holds in whichever order events come."""
+"""What a router knows: each kind of event, and what holds in any order of events."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_assignment_never_goes_back(orders: list[tuple[int, int]]) -> None:
         assert tables.assignment.order == highest
 
 
-def test_a_silent_node_leaves_within_one_expiry_and_people_are_told_why() -> None:
+def test_a_silent_node_leaves_within_one_expiry_and_an_event_says_why() -> None:
     tables = tables_of(task("a", "b"), beat("a"), beat("b"))
     tables.heard(beat("b", sequence=2), age_ms=0, now_ms=EXPIRY_MS)
     expire(tables, EXPIRY_MS)
@@ -208,7 +208,7 @@ def test_a_failed_request_is_forgiven_by_an_answer_and_not_by_a_heartbeat() -> N
     assert happened(tables)[-2:] == ["suspect", "recovered"]
 
 
-def test_silence_while_others_answer_is_told_and_puts_a_node_last() -> None:
+def test_silence_while_others_answer_is_reported_and_puts_a_node_last() -> None:
     tables = tables_of(task("a", "b"), beat("a"), beat("b"))
     before = tables.version
     tables.hop_silent("a", 300, 210)
@@ -236,14 +236,14 @@ def test_what_is_known_of_a_nodes_health_goes_with_the_node() -> None:
     assert len(tables.health) == 0, "nothing is kept of nodes that are not here"
 
 
-def test_an_answer_tells_when_its_node_follows_a_later_assignment() -> None:
+def test_an_answer_shows_when_its_node_follows_a_later_assignment() -> None:
     tables = tables_of(task("a"), beat())
     assert not answered(tables, "a", 0, 7)
     assert answered(tables, "a", 0, 7, order=(1, 2))
     assert answered(tables, "a", 0, 7, order=(2, 0))
 
 
-def test_an_answer_that_tells_nothing_new_keeps_the_choices_that_were_made() -> None:
+def test_an_answer_without_news_keeps_the_choices_that_were_made() -> None:
     tables = tables_of(task("a"), beat())
     before = tables.version
     answered(tables, "a", 0, 7)
@@ -261,7 +261,7 @@ def test_an_answer_that_tells_nothing_new_keeps_the_choices_that_were_made() -> 
         assert tables.version > before
 
 
-def test_a_promotion_is_told_to_people() -> None:
+def test_a_promotion_is_an_event() -> None:
     tables = tables_of(task("a", "b"))
     tables.assigned(assigned({TASK: task("b")}, order=(1, 2)), 5)
     assert happened(tables)[-1] == "promoted"
@@ -347,7 +347,7 @@ def test_what_a_node_says_it_holds_goes_before_what_it_was_given() -> None:
     assert candidates_of(tables, 0, 0, 0)[0].version is None
 
 
-def test_a_member_that_was_never_heard_of_is_told_apart_from_a_dead_one() -> None:
+def test_a_member_that_was_never_heard_of_is_kept_apart_from_a_dead_one() -> None:
     tables = tables_of(task("a", "b"), beat("a"))
     expire(tables, EXPIRY_MS + 1)
     dead, silent = candidates_of(tables, 0, 0, EXPIRY_MS + 1)
@@ -374,7 +374,7 @@ def test_no_clock_reading_of_a_sender_changes_anything(clocks: dict[str, int | s
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2000), st.booleans()), max_size=30))
-def test_whoever_looks_for_the_dead_finds_everybody_who_was_silent_for_an_expiry(
+def test_expiry_finds_every_node_that_was_silent_for_an_expiry(
     story: list[tuple[str, int, bool]],
 ) -> None:
     """Each with its own heartbeat, however seldom somebody looks: as after a pause of this process."""

@@ -1,4 +1,4 @@
-"""What a router makes of numbers that cannot be true, and of nodes that there are not."""
+"""How a router treats impossible numbers, and nodes that do not exist."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_an_absurd_end_or_order_of_a_heartbeat_is_left_out_and_the_node_is_not()
     assert tables.end_version == 7
     assert tables.heard(beat("b", end_version=FIRST_SIGHT, term=FIRST_SIGHT, epoch=3), age_ms=0, now_ms=0)
     assert tables.end_version == 7
-    told = tables.nodes["b"].heartbeat
-    assert (told.term, told.epoch, told.end_age_ms) == (0, 0, None)
+    kept = tables.nodes["b"].heartbeat
+    assert (kept.term, kept.epoch, kept.end_age_ms) == (0, 0, None)
     assert not tables.hop_answered("a", 1, took_ms=1, term=FIRST_SIGHT, epoch=1, end_version=FIRST_SIGHT)
     assert tables.end_version == 7
     assert tables.hop_answered("a", 1, took_ms=1, term=1, epoch=2, end_version=8)
@@ -59,7 +59,7 @@ def test_strangers_have_bounded_room_and_known_nodes_always_theirs() -> None:
     assert len(tables.nodes) == MAX_NODES
     assert {"a", "b"} <= tables.nodes.keys()
     assert f"forged-{MAX_NODES - 2}" not in tables.nodes, "the newest stranger made room"
-    assert tables.heard(beat("new"), age_ms=0, now_ms=QUIET_MS + 200), "who is silent makes room"
+    assert tables.heard(beat("new"), age_ms=0, now_ms=QUIET_MS + 200), "a silent node makes room"
     assert len(tables.nodes) == MAX_NODES
 
 

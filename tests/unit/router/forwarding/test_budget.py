@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from understudy_router.forwarding.budget import FADE_MS, RetryBudget
 
 Event = tuple[float, int, int]
-"""After so many ms so many keys are asked for, and so many are to be retried."""
+"""(ms since the step before, keys that are requested, keys that are to be retried)."""
 
 HISTORY = st.lists(
     st.tuples(st.floats(0, 60_000), st.integers(0, 2000), st.integers(0, 300)),

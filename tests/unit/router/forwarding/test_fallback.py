@@ -1,4 +1,4 @@
-"""The pure core of forwarding: who is asked next, and what is said when nobody answered."""
+"""The pure core of forwarding: which candidate is asked next, and how a read ends when none answered."""
 
 from __future__ import annotations
 
@@ -59,25 +59,25 @@ def choice(ordered: int, doubtful: int = 0, excluded: int = 0, reason: Reason = 
     )
 
 
-def step(plan: ReplicaPlan, read: int) -> Candidate | None:
-    """Ask the next candidate, if there is one."""
+def step(plan: ReplicaPlan, attempt: int) -> Candidate | None:
+    """Begin an attempt at the next candidate, if there is one."""
     candidate = plan.next()
     if candidate is not None:
-        plan.begin(read, candidate)
+        plan.begin(attempt, candidate)
     return candidate
 
 
-def walked(choice: Choice, *reasons: str) -> ReplicaPlan:
-    """A walk whose candidates failed so, in order."""
+def plan_after(choice: Choice, *reasons: str) -> ReplicaPlan:
+    """A plan whose attempts failed for these reasons, in order."""
     plan = ReplicaPlan(choice)
-    for read, reason in enumerate(reasons):
-        assert step(plan, read) is not None
-        plan.ended(read, Rejection(reason, "as it is"))
+    for attempt, reason in enumerate(reasons):
+        assert step(plan, attempt) is not None
+        plan.ended(attempt, Rejection(reason, "as it is"))
     return plan
 
 
 class Purse:
-    """Pays for so many steps; remembers which were asked for."""
+    """A budget for so many paid steps. It remembers the steps that it allowed."""
 
     def __init__(self, units: int) -> None:
         self.units = units
@@ -98,18 +98,18 @@ class Purse:
     excluded=st.integers(0, 3),
     reasons=st.lists(st.sampled_from(REASONS), min_size=12, max_size=12),
 )
-def test_each_candidate_is_asked_at_most_once_and_the_walk_ends_and_names_everybody(
+def test_each_candidate_is_asked_at_most_once_and_the_plan_ends_and_names_everybody(
     ordered: int, doubtful: int, excluded: int, reasons: list[str]
 ) -> None:
     chosen = choice(ordered, doubtful, excluded)
     plan = ReplicaPlan(chosen)
     asked = []
-    for read, reason in enumerate(reasons):
-        current = step(plan, read)
+    for attempt, reason in enumerate(reasons):
+        current = step(plan, attempt)
         if current is None:
             break
         asked.append(current.node_id)
-        plan.ended(read, Rejection(reason, ""))
+        plan.ended(attempt, Rejection(reason, ""))
     assert plan.next() is None
     assert asked == [f"n{number}" for number in range(ordered + doubtful)]
     problem = plan.refused(NO_BOUND, late=False, after_ms=1)
@@ -121,8 +121,8 @@ def test_each_candidate_is_asked_at_most_once_and_the_walk_ends_and_names_everyb
 
 
 @given(asked=st.integers(0, 3), rest=st.integers(0, 3))
-def test_who_was_not_asked_before_the_deadline_is_named_as_not_asked(asked: int, rest: int) -> None:
-    problem = walked(choice(asked + rest), *[WireError.TIMEOUT] * asked).refused(NO_BOUND, late=True, after_ms=3000)
+def test_candidates_not_asked_before_the_deadline_are_named_as_not_asked(asked: int, rest: int) -> None:
+    problem = plan_after(choice(asked + rest), *[WireError.TIMEOUT] * asked).refused(NO_BOUND, late=True, after_ms=3000)
     named = problem.extra["candidates"]
     assert isinstance(named, list)
     assert [each["reason"] for each in named] == ["timeout"] * asked + ["not-asked"] * rest
@@ -165,13 +165,13 @@ def test_in_any_race_nobody_is_asked_twice_hedges_stay_in_the_bound_and_all_but_
     for pick, reason in events:
         if not delays:
             break
-        read = sorted(delays)[pick % len(delays)]
+        attempt = sorted(delays)[pick % len(delays)]
         if reason in set(Delay):
-            plan.waits(read, Delay(reason))
-            delays[read] = reason
+            plan.waits(attempt, Delay(reason))
+            delays[attempt] = reason
         else:
-            plan.ended(read, Rejection(reason, ""))
-            del delays[read]
+            plan.ended(attempt, Rejection(reason, ""))
+            del delays[attempt]
         before = len(asked)
         someone_is_merely_slow = any(delay != "silent" for delay in delays.values())
         request(plan.after(reason, purse))
@@ -186,7 +186,7 @@ def test_in_any_race_nobody_is_asked_twice_hedges_stay_in_the_bound_and_all_but_
     assert len(asked) == len(purse.steps) + min(1, ordered + doubtful)
 
 
-def test_who_was_asked_since_is_waited_for_before_another_one_is_asked() -> None:
+def test_an_attempt_begun_since_is_waited_for_before_another_node_is_asked() -> None:
     plan, purse = ReplicaPlan(choice(3)), Purse(9)
     step(plan, 0)
     plan.waits(0, Delay.SLOW)
@@ -209,7 +209,7 @@ def test_a_rescue_may_leave_the_bound_by_the_tables_but_a_hedge_may_not() -> Non
         assert plan.rest == [candidate(1)]
 
 
-def test_after_a_silence_the_walk_goes_on_with_who_is_first_by_what_is_known_now() -> None:
+def test_after_a_silence_the_plan_goes_on_with_the_candidate_that_is_first_now() -> None:
     first, purse = ReplicaPlan(choice(3)), Purse(0)
     step(first, 0)
     first.waits(0, Delay.SILENT)
@@ -219,7 +219,7 @@ def test_after_a_silence_the_walk_goes_on_with_who_is_first_by_what_is_known_now
     assert purse.steps == [Step.RESCUE]
 
 
-def test_a_new_walk_of_the_same_reader_keeps_who_is_on_the_way_and_is_not_rescued_for_free_again() -> None:
+def test_a_new_plan_of_the_same_read_keeps_attempts_in_flight_and_is_not_rescued_for_free_again() -> None:
     first, purse = ReplicaPlan(choice(3)), Purse(0)
     step(first, 0)
     first.waits(0, Delay.SILENT)
@@ -251,7 +251,7 @@ def test_a_refusal_is_known_by_the_bound_that_it_could_not_keep(reason: Refusal)
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"[]", b"7", b"{}", b'{"type":"a"}', b'{"type":"a","detail":1}'])
-def test_a_problem_that_is_none_is_told_as_such_and_nothing_breaks(body: bytes) -> None:
+def test_an_unparsable_problem_is_a_rejection_like_others_and_nothing_breaks(body: bytes) -> None:
     rejection = rejection_by_problem(body)
     assert next_step(rejection.reason) is Step.FREE
     assert rejection.replica == {}
@@ -280,24 +280,24 @@ def test_refusals_that_show_an_old_view_ask_for_a_new_one(reason: str, outdated:
     ],
 )
 def test_what_is_said_when_nobody_answered(bound: Bound, reasons: list[str], expected: ProblemType) -> None:
-    assert walked(choice(2), *reasons).refused(bound, late=False, after_ms=5).type is expected
+    assert plan_after(choice(2), *reasons).refused(bound, late=False, after_ms=5).type is expected
 
 
-def test_when_the_next_one_cannot_be_paid_for_the_reader_is_told_why_it_should_come_back() -> None:
+def test_when_the_next_attempt_cannot_be_paid_for_the_refusal_says_why_to_come_back() -> None:
     for reason, expected in (("overloaded", ProblemType.OVERLOADED), ("timeout", ProblemType.DEADLINE)):
-        plan = walked(choice(3), reason)
+        plan = plan_after(choice(3), reason)
         assert plan.after(reason, Purse(0)) is None
         assert plan.refused(NO_BOUND, late=False, after_ms=5).type is expected
-    plan = walked(choice(3), "refused", "overloaded")
+    plan = plan_after(choice(3), "refused", "overloaded")
     assert plan.after("overloaded", Purse(0)) is None
     assert plan.refused(NO_BOUND, late=False, after_ms=5).type is ProblemType.OVERLOADED
-    plan = walked(choice(2), "refused", "overloaded")
+    plan = plan_after(choice(2), "refused", "overloaded")
     assert plan.after("overloaded", Purse(9)) is None
     assert plan.refused(NO_BOUND, late=False, after_ms=5).type is ProblemType.NO_ACCEPTABLE_REPLICA
 
 
 def test_the_bound_that_nobody_kept_says_what_to_do() -> None:
-    problem = walked(choice(2), "refused", "lag-exceeded").refused(Bound(max_lag=1), late=False, after_ms=5)
+    problem = plan_after(choice(2), "refused", "lag-exceeded").refused(Bound(max_lag=1), late=False, after_ms=5)
     assert (problem.refusal, problem.fix) == (
         Refusal.LAG_EXCEEDED,
         "Retry, or accept a larger max_lag or max_staleness_ms",
@@ -317,15 +317,15 @@ def test_what_a_node_says_of_itself_counts_more_than_what_was_heard_of_it() -> N
 @pytest.mark.parametrize(
     ("plan", "may"),
     [
-        (walked(choice(1), "below-min-position"), True),
-        (walked(choice(0, excluded=1, reason=Reason.BELOW_MIN_POSITION)), True),
-        (walked(choice(1, excluded=1), "lag-exceeded"), False),
-        (walked(choice(0)), False),
+        (plan_after(choice(1), "below-min-position"), True),
+        (plan_after(choice(0, excluded=1, reason=Reason.BELOW_MIN_POSITION)), True),
+        (plan_after(choice(1, excluded=1), "lag-exceeded"), False),
+        (plan_after(choice(0)), False),
     ],
 )
 def test_only_a_position_that_is_not_reached_yet_is_worth_waiting_for(plan: ReplicaPlan, may: bool) -> None:
     assert plan.may_pass is may
 
 
-def test_a_hop_that_failed_tells_its_reason() -> None:
+def test_a_hop_that_failed_gives_its_reason() -> None:
     assert rejection_by_failure(HopFailure("refused", "nobody listens")) == Rejection("refused", "nobody listens")

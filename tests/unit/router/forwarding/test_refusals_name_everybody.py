@@ -1,4 +1,4 @@
-"""When nobody answers, the reader is told of every candidate: by name, with a reason."""
+"""When no candidate answers, the refusal names every candidate with a reason."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def reasons_in(body: bytes) -> Mapping[str, Any]:
 
 @given(crowds(), BOUNDS, st.lists(REASONS, min_size=6, max_size=6), st.integers(0, 6))
 def test_a_refusal_names_every_candidate_once_with_its_reason(
-    crowd: list[Candidate], bound: Bound, told: list[str], asked: int
+    crowd: list[Candidate], bound: Bound, reasons: list[str], asked: int
 ) -> None:
-    """`asked`: so many are asked until the deadline."""
+    """`asked` is how many candidates are asked before the deadline."""
     choice = choose(crowd, bound, key_hash=1, load={})
     plan, expected = ReplicaPlan(choice), {}
-    for reason in told[:asked]:
+    for reason in reasons[:asked]:
         candidate = plan.next()
         if candidate is None:
             break

@@ -1,4 +1,4 @@
-"""Whom to ask: properties that hold for every set of candidates, and the order that readers are promised."""
+"""Which candidates are asked: properties of every choice, and the order that readers are promised."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def names(crowd: Sequence[Candidate]) -> str:
 
 
 @given(crowds(), BOUNDS, st.integers(), LOADS)
-def test_every_candidate_is_told_of_exactly_once(
+def test_every_candidate_is_named_exactly_once(
     crowd: list[Candidate], bound: Bound, key_hash: int, load: dict[str, int]
 ) -> None:
     choice = choose(crowd, bound, key_hash=key_hash, load=load)
-    told = [*choice.order, *(each.candidate for each in (*choice.doubtful, *choice.exclusions))]
-    assert sorted(names(told)) == sorted(names(crowd))
+    named = [*choice.order, *(each.candidate for each in (*choice.doubtful, *choice.exclusions))]
+    assert sorted(names(named)) == sorted(names(crowd))
 
 
 @given(crowds(), BOUNDS, st.integers(), LOADS, st.randoms())
@@ -55,7 +55,9 @@ def test_the_choice_is_the_same_however_the_candidates_are_listed(
 
 
 @given(crowds(), BOUNDS)
-def test_nobody_is_asked_who_is_dead_or_has_another_history_or_layout(crowd: list[Candidate], bound: Bound) -> None:
+def test_no_candidate_is_asked_that_is_dead_or_has_another_history_or_layout(
+    crowd: list[Candidate], bound: Bound
+) -> None:
     for each in chosen(crowd, bound).asked:
         assert each.is_live
         assert each.has_lineage
@@ -64,7 +66,9 @@ def test_nobody_is_asked_who_is_dead_or_has_another_history_or_layout(crowd: lis
 
 
 @given(crowds(), BOUNDS)
-def test_who_is_asked_first_keeps_the_bound_by_all_that_is_known(crowd: list[Candidate], bound: Bound) -> None:
+def test_the_candidates_that_are_asked_first_keep_the_bound_by_all_that_is_known(
+    crowd: list[Candidate], bound: Bound
+) -> None:
     for each in chosen(crowd, bound).order:
         for lag, limit in ((each.offset_lag, bound.max_lag), (each.time_lag_ms, bound.max_staleness_ms)):
             assert lag is None or limit is None or lag <= limit
@@ -95,26 +99,26 @@ def test_without_a_bound_nobody_that_lives_and_is_open_is_left_out(crowd: list[C
 
 @given(crowds(), BOUNDS)
 def test_health_puts_nobody_out(crowd: list[Candidate], bound: Bound) -> None:
-    """So whoever is left is asked, however bad it is: the panic rule needs no rule of its own."""
+    """So the candidates that are left are asked, however bad they are: no panic rule is needed."""
     all_well = [dataclasses.replace(each, health=Health.OK) for each in crowd]
     assert set(names(chosen(crowd, bound).asked)) == set(names(chosen(all_well, bound).asked))
 
 
 @given(crowds(), BOUNDS)
-def test_a_node_in_quarantine_is_asked_after_everybody_who_is_not(crowd: list[Candidate], bound: Bound) -> None:
+def test_a_node_in_quarantine_is_asked_after_all_that_are_not(crowd: list[Candidate], bound: Bound) -> None:
     ranks = [each.health is Health.QUARANTINED for each in chosen(crowd, bound).asked]
     assert ranks == sorted(ranks)
     assert all(each.health is not Health.QUARANTINED for each in chosen(crowd, bound).order)
 
 
 @given(crowds(), BOUNDS)
-def test_a_node_in_quarantine_is_told_as_such_unless_something_else_speaks_against_it(
+def test_a_node_in_quarantine_is_named_as_such_unless_something_else_speaks_against_it(
     crowd: list[Candidate], bound: Bound
 ) -> None:
-    told = {each.candidate.node_id: each.reason for each in chosen(crowd, bound).doubtful}
+    doubtful = {each.candidate.node_id: each.reason for each in chosen(crowd, bound).doubtful}
     for each in crowd:
         otherwise = reason_against(dataclasses.replace(each, health=Health.OK), bound)
-        assert (told.get(each.node_id) is Reason.QUARANTINED) is (
+        assert (doubtful.get(each.node_id) is Reason.QUARANTINED) is (
             each.health is Health.QUARANTINED and otherwise is None
         )
 
@@ -258,7 +262,7 @@ def test_what_a_node_cannot_put_right_is_never_asked(bound: Bound, fields: dict[
     assert choice.asked == ()
 
 
-def test_who_is_dead_by_the_bus_alone_is_asked_after_everybody_who_was_heard_and_before_those_in_quarantine() -> None:
+def test_a_node_dead_by_the_bus_alone_is_asked_after_all_that_were_heard_and_before_those_in_quarantine() -> None:
     crowd = [
         candidate("a", role="active", is_silent=True),
         candidate("b", version=None, offset_lag=None),

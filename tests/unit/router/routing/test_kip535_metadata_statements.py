@@ -43,17 +43,17 @@ def asked(tables: Tables, now_ms: float, bound: Bound = NO_BOUND) -> str:
 
 
 def test_statement_01_metadata_is_an_active_host_standby_hosts_and_a_partition() -> None:
-    """Whom to ask first is told beside the hosts, not by their order. A warm-up is no standby."""
+    """The choice stands beside the hosts; their order says nothing. A warm-up is no standby."""
     tables = tables_of(task("a", "b", "c", warmups=("d",)), beat("a"), beat("b", version=3), beat("c"), beat("d"))
     found = resolve(tables, route(), ("w",))
     assert [field.name for field in dataclasses.fields(found)] == ["active_host", "standby_hosts", "partition"]
     assert (found.active_host, set(found.standby_hosts), found.partition) == (host("a"), {host("b"), host("c")}, 0)
-    told = explain_key(tables, route(), ("w",), NO_BOUND, load={"d": 1}, now_ms=0)
-    assert [each["node_id"] for each in told["choice"]] == ["a", "c", "d", "b"]  # type: ignore[attr-defined]
+    explanation = explain_key(tables, route(), ("w",), NO_BOUND, load={"d": 1}, now_ms=0)
+    assert [each["node_id"] for each in explanation["choice"]] == ["a", "c", "d", "b"]  # type: ignore[attr-defined]
 
 
 def test_statement_02_before_the_first_assignment_the_call_is_refused_and_may_be_retried() -> None:
-    """Deviation: a 503 instead of the NOT_AVAILABLE constant, whose host is none."""
+    """Deviation: a 503 instead of the NOT_AVAILABLE constant, which names no host."""
     tables = Tables()
     tables.heard(beat("a"), age_ms=0, now_ms=0)
     for call in (lambda: resolve(tables, route(), ("w",)), lambda: explain_store(tables, route())):
@@ -88,7 +88,7 @@ def test_statement_04_an_active_that_left_is_no_host_and_its_standbys_are_asked(
 
 @given(st.permutations([(1, 9), (2, 1), (2, 3)]))
 def test_statement_05_of_two_claims_to_be_active_the_higher_term_and_epoch_wins(orders: list[tuple[int, int]]) -> None:
-    """Deviation: there the later in (host, port) order wins, silently. Here it does not matter who claims what when."""
+    """Deviation: there the later in (host, port) order wins, silently. Here the order of claims does not matter."""
     claims: dict[tuple[int, int], Assignment] = {
         order: assigned({TASK: task(node_id)}, order=order)
         for order, node_id in zip([(1, 9), (2, 1), (2, 3)], ("z", "y", "a"), strict=True)
@@ -110,7 +110,7 @@ def test_statement_06_a_store_without_key_columns_has_a_real_partition_and_real_
 
 
 @given(st.text(), st.sets(st.integers(0, 7)))
-def test_statement_07_the_number_of_partitions_is_the_catalogues_whoever_is_assigned(
+def test_statement_07_the_number_of_partitions_is_the_catalogues_whatever_the_assignment(
     word: str, given_out: set[int]
 ) -> None:
     tables = Tables()

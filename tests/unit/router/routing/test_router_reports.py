@@ -1,4 +1,4 @@
-"""What people are told: the explanation of a key, and the lag report. What is not known is null."""
+"""The explanation of a key, and the lag report. What is not known is null."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from understudy_shared.words import HostInfo
 
 
 def explained(tables: Tables, bound: Bound = NO_BOUND, *, now_ms: float = 0) -> dict[str, Any]:
-    told = explain_key(tables, route(), ("w",), bound, load={}, now_ms=now_ms)
-    return dict(orjson.loads(orjson.dumps(told)))
+    explanation = explain_key(tables, route(), ("w",), bound, load={}, now_ms=now_ms)
+    return dict(orjson.loads(orjson.dumps(explanation)))
 
 
 def reported(tables: Tables, *, now_ms: float = 0) -> dict[str, Any]:
-    told = lag_report(
+    report = lag_report(
         tables,
         stores_of(catalogue(), "c1"),
         application_id="flights",
@@ -41,26 +41,35 @@ def reported(tables: Tables, *, now_ms: float = 0) -> dict[str, Any]:
         now_ms=now_ms,
         now_us=1_000_000_000,
     )
-    return dict(orjson.loads(orjson.dumps(told)))
+    return dict(orjson.loads(orjson.dumps(report)))
 
 
 def test_an_explanation_names_everybody_with_what_is_known_and_why() -> None:
     tables = tables_of(task("a", "b", "c"), beat("a", version=2), beat("b", version=6), beat("c", lineage="l2"))
-    told = explained(tables, Bound(max_lag=1))
-    assert told["key"] == {"word": "w"}
-    assert (told["partition"], told["partitions"], told["term"], told["epoch"]) == (0, 1, 1, 1)
-    assert (told["end_offset_position"], told["end_confirmed"], told["bounds"]) == (7, True, {"max_lag": 1})
-    assert [(each["node_id"], each["offset_lag"]) for each in told["choice"]] == [("b", 1), ("a", 5)]
-    assert told["choice"][0]["why"] == "standby, 1 version behind"
-    assert "lag-exceeded" in told["choice"][1]["why"]
-    assert [(each["node_id"], each["reason"]) for each in told["exclusions"]] == [("c", "lineage-changed")]
-    assert told["active_host"] == {"host": "127.0.0.1", "port": port_of("a")}
+    explanation = explained(tables, Bound(max_lag=1))
+    assert explanation["key"] == {"word": "w"}
+    assert (explanation["partition"], explanation["partitions"], explanation["term"], explanation["epoch"]) == (
+        0,
+        1,
+        1,
+        1,
+    )
+    assert (explanation["end_offset_position"], explanation["end_confirmed"], explanation["bounds"]) == (
+        7,
+        True,
+        {"max_lag": 1},
+    )
+    assert [(each["node_id"], each["offset_lag"]) for each in explanation["choice"]] == [("b", 1), ("a", 5)]
+    assert explanation["choice"][0]["why"] == "standby, 1 version behind"
+    assert "lag-exceeded" in explanation["choice"][1]["why"]
+    assert [(each["node_id"], each["reason"]) for each in explanation["exclusions"]] == [("c", "lineage-changed")]
+    assert explanation["active_host"] == {"host": "127.0.0.1", "port": port_of("a")}
 
 
 def test_an_explanation_says_null_for_what_is_not_known() -> None:
-    told = explained(tables_of(task("a")))
-    assert (told["end_offset_position"], told["end_confirmed"]) == (None, False)
-    (silent,) = told["choice"]
+    explanation = explained(tables_of(task("a")))
+    assert (explanation["end_offset_position"], explanation["end_confirmed"]) == (None, False)
+    (silent,) = explanation["choice"]
     unknown = ("state", "version", "offset_lag", "time_lag_ms", "report_age_ms")
     assert [silent[name] for name in unknown] == [None] * 5
 
@@ -68,27 +77,27 @@ def test_an_explanation_says_null_for_what_is_not_known() -> None:
 def test_the_metadata_of_a_store_has_every_partition_and_each_host_once() -> None:
     tables = Tables()
     tables.assigned(assigned({"0_0": task("a", "b"), "0_2": task("b", "a")}, partitions=3), 0)
-    told = explain_store(tables, route(partitions=3))
+    metadata = explain_store(tables, route(partitions=3))
     a, b = ({"host": "127.0.0.1", "port": port_of(node_id)} for node_id in "ab")
-    assert told["partitions"] == [
+    assert metadata["partitions"] == [
         {"partition": 0, "active_host": a, "standby_hosts": [b]},
         {"partition": 1, "active_host": None, "standby_hosts": []},
         {"partition": 2, "active_host": b, "standby_hosts": [a]},
     ]
-    assert told["hosts"] == [a, b]
+    assert metadata["hosts"] == [a, b]
 
 
 def test_the_report_has_the_members_that_were_agreed() -> None:
-    told = reported(tables_of(task("a", "b", warmups=("c",)), beat("a"), beat("b", version=5), beat("c", version=1)))
-    assert told["view_of"] == {"router": "127.0.0.1:8080"}
-    assert told["assignment"] == {"term": 1, "epoch": 1, "written_by": "a"}
-    assert told["bus"] == {"state": "connected", "why": ""}
-    assert [(node["node_id"], node["active"], node["standby"], node["warmup"]) for node in told["nodes"]] == [
+    report = reported(tables_of(task("a", "b", warmups=("c",)), beat("a"), beat("b", version=5), beat("c", version=1)))
+    assert report["view_of"] == {"router": "127.0.0.1:8080"}
+    assert report["assignment"] == {"term": 1, "epoch": 1, "written_by": "a"}
+    assert report["bus"] == {"state": "connected", "why": ""}
+    assert [(node["node_id"], node["active"], node["standby"], node["warmup"]) for node in report["nodes"]] == [
         ("a", 1, 0, 0),
         ("b", 0, 1, 0),
         ("c", 0, 0, 1),
     ]
-    (store,) = told["stores"]
+    (store,) = report["stores"]
     assert (store["store"], store["operator_id"]) == ("words", 0)
     assert [(each["role"], each["offset_lag"]) for each in store["partitions"]] == [
         ("active", 0),
@@ -99,35 +108,35 @@ def test_the_report_has_the_members_that_were_agreed() -> None:
 
 def test_the_report_says_null_for_lag_that_is_unknown() -> None:
     tables = tables_of(task("a", "b"), beat("a", end_age_ms=None))
-    told = reported(tables)
-    assert told["end_confirmed"] is False
-    known, silent = told["stores"][0]["partitions"]
+    report = reported(tables)
+    assert report["end_confirmed"] is False
+    known, silent = report["stores"][0]["partitions"]
     assert (known["current_offset_position"], known["end_offset_position"], known["offset_lag"]) == (7, None, None)
     assert (silent["current_offset_position"], silent["offset_lag"], silent["report_age_ms"]) == (None, None, None)
 
 
-def test_the_report_tells_of_the_dead_the_suspect_and_a_bus_that_is_away() -> None:
+def test_the_report_names_the_dead_the_suspect_and_a_bus_that_is_away() -> None:
     tables = tables_of(task("a", "b"), beat("a"), beat("b"))
     tables.heard(beat("b", sequence=2), age_ms=0, now_ms=3 * HEARTBEAT_MS)
     now_ms = 3 * HEARTBEAT_MS + 1
     expire(tables, now_ms)
     tables.hop_failed("b", now_ms, "timeout")
     tables.bus_lost(now_ms, "connection refused")
-    told = reported(tables, now_ms=now_ms)
-    nodes = {node["node_id"]: node for node in told["nodes"]}
+    report = reported(tables, now_ms=now_ms)
+    nodes = {node["node_id"]: node for node in report["nodes"]}
     assert (nodes["a"]["live"], nodes["a"]["version"]) == (False, None)
     assert "silent" in nodes["a"]["reason"]
     assert (nodes["b"]["health"], nodes["b"]["reason"]) == ("suspect", "timeout")
     assert nodes["a"]["health"] is None
-    assert told["bus"] == {"state": "degraded", "why": "connection refused"}
-    assert [event["event"] for event in told["events"]][-3:] == ["died", "suspect", "bus-lost"]
+    assert report["bus"] == {"state": "degraded", "why": "connection refused"}
+    assert [event["event"] for event in report["events"]][-3:] == ["died", "suspect", "bus-lost"]
 
 
 def test_before_anything_is_known_the_report_is_empty_and_not_an_error() -> None:
-    told = reported(Tables())
-    assert (told["lineage"], told["end_offset_position"], told["assignment"]) == (None, None, None)
-    assert told["stores"] == [{"store": "words", "operator_id": 0, "partitions": []}]
-    assert told["bus"]["state"] == "degraded"
+    report = reported(Tables())
+    assert (report["lineage"], report["end_offset_position"], report["assignment"]) == (None, None, None)
+    assert report["stores"] == [{"store": "words", "operator_id": 0, "partitions": []}]
+    assert report["bus"]["state"] == "degraded"
 
 
 def test_events_are_dated_by_how_long_ago_they_were() -> None:
@@ -141,20 +150,20 @@ def test_a_task_is_named_as_assignments_name_it() -> None:
 
 
 def test_a_node_that_has_nothing_assigned_is_in_the_report() -> None:
-    told = reported(tables_of(task("a"), beat("a"), beat("idle")))
-    (idle,) = (node for node in told["nodes"] if node["node_id"] == "idle")
+    report = reported(tables_of(task("a"), beat("a"), beat("idle")))
+    (idle,) = (node for node in report["nodes"] if node["node_id"] == "idle")
     assert (idle["live"], idle["health"], idle["active"], idle["standby"], idle["warmup"]) == (True, "ok", 0, 0, 0)
-    assert "idle" not in {replica["node_id"] for replica in told["stores"][0]["partitions"]}
+    assert "idle" not in {replica["node_id"] for replica in report["stores"][0]["partitions"]}
 
 
-def test_a_node_in_quarantine_is_told_of_with_the_reason_by_report_and_explanation() -> None:
+def test_a_node_in_quarantine_is_named_with_the_reason_by_report_and_explanation() -> None:
     tables = tables_of(task("a", "b"), beat("a"), beat("b", version=3))
     for number in range(MAX_BAD_IN_A_ROW):
         tables.hop_failed("a", number * 1000, "timeout: no reply within 1000 ms")
-    told = explained(tables, now_ms=4000)
-    assert [(each["node_id"], each["health"]) for each in told["choice"]] == [("b", "ok"), ("a", "quarantined")]
+    explanation = explained(tables, now_ms=4000)
+    assert [(each["node_id"], each["health"]) for each in explanation["choice"]] == [("b", "ok"), ("a", "quarantined")]
     why = f"{MAX_BAD_IN_A_ROW} bad results in a row, the last: timeout: no reply within 1000 ms"
-    assert told["choice"][1]["why"] == f"asked last: quarantined, {why}"
+    assert explanation["choice"][1]["why"] == f"asked last: quarantined, {why}"
     report = reported(tables, now_ms=4000)
     assert [(node["health"], node["reason"]) for node in report["nodes"]] == [("quarantined", why), ("ok", "")]
     assert [event["event"] for event in report["events"]][-2:] == ["suspect", "quarantined"]

@@ -1,4 +1,4 @@
-"""A lane and the tick that looks after all of them: what is refused, what is late, whom silence is told of."""
+"""The client of one node, and the tick of all clients: what is refused, what is late, which readers hear of silence."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def value(_group: HopGroup, _key: HopKey) -> HopOutcome:
     return found("v")
 
 
-class Ear:
-    """Remembers what a lane tells."""
+class RecordingListener:
+    """Keeps what a client reports."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[str, float]] = []
@@ -52,12 +52,12 @@ class Ear:
 
 
 @asynccontextmanager
-async def lane_to(host: HostInfo, clock: ManualClock, ear: Ear) -> AsyncIterator[NodeClient]:
+async def client_to(host: HostInfo, clock: ManualClock, listener: RecordingListener) -> AsyncIterator[NodeClient]:
     client = NodeClient(
         "a",
         host,
         application_id="flights",
-        listener=ear,
+        listener=listener,
         counts=HopCounts(),
         patience=Patience(hedge_after_ms=50),
         clock=clock,
@@ -69,13 +69,13 @@ async def lane_to(host: HostInfo, clock: ManualClock, ear: Ear) -> AsyncIterator
 
 
 class World:
-    """Lanes to nodes, under a clock that is moved by hand."""
+    """Clients of nodes, under a clock that is moved by hand."""
 
     def __init__(self, nodes: Sequence[FakeNode], *, allowance: float = 0.0, hedge_after_ms: float = 50) -> None:
-        self.clock, self.ear, self.nodes = ManualClock(), Ear(), nodes
+        self.clock, self.listener, self.nodes = ManualClock(), RecordingListener(), nodes
         self.clients = NodeClients(
             application_id="flights",
-            listener=self.ear,
+            listener=self.listener,
             patience=Patience(hedge_after_ms=hedge_after_ms),
             suspect_after_ms=200,
             hop_timeout_ms=1000,
@@ -90,14 +90,14 @@ class World:
         return self.clients.to(self.nodes[number].node_id, self.host(number))
 
     async def submit(self, number: int, *, keys: int = 1) -> asyncio.Future[Reply]:
-        """Ask a node, and return when it has got it."""
+        """Send a request to a node, and return when the node has it."""
         had = len(self.nodes[number].hops)
         future = asked(self.client(number), [KEY] * keys, now_ms=self.clock.monotonic_ms())
         await until(lambda: len(self.nodes[number].hops) > had)
         return future
 
     def pass_ms(self, ms: int) -> None:
-        """Tick on time for so long."""
+        """Let so many ms pass, with every tick on time."""
         for _ in range(0, ms, 10):
             self.clock.advance(10)
             self.clients.tick(self.clock.monotonic_ms())
@@ -122,7 +122,7 @@ def asked(
 
 
 def delay(future: asyncio.Future[Reply]) -> Delay | None:
-    """What a reader was told first."""
+    """The first delay that a reader heard of."""
     if not future.done():
         return None
     reply = future.result()
@@ -134,19 +134,19 @@ async def test_what_does_not_fit_in_the_queue_is_refused_at_once_and_the_rest_is
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("understudy_router.transport.request_queue.MAX_WAITING_KEYS", 5)
-    ear = Ear()
-    async with lane_to(NOWHERE, ManualClock(), ear) as client:
+    listener = RecordingListener()
+    async with client_to(NOWHERE, ManualClock(), listener) as client:
         first, second, third = asked(client, [KEY] * 3), asked(client, [KEY] * 3), asked(client, [KEY] * 2)
         assert second.result() == HopFailure("overloaded", "3 keys wait for this node")
         assert (first.done(), third.done(), client.load) == (False, False, 5)
     assert first.result() == third.result() == HopFailure("refused", "the client of this node was closed")
     assert asked(client, [KEY]).result() == HopFailure("refused", "the client of this node was closed")
-    assert [sent for _, _, sent in ear.failures] == [False]
+    assert [sent for _, _, sent in listener.failures] == [False]
 
 
 async def test_what_is_dropped_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("understudy_router.transport.request_queue.MAX_WAITING_KEYS", 5)
-    async with lane_to(NOWHERE, ManualClock(), Ear()) as client:
+    async with client_to(NOWHERE, ManualClock(), RecordingListener()) as client:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         request = NodeRequest(ROUTE, NO_BOUND, [KEY] * 5, future, 0.0, 1000.0)
         client.submit(request)
@@ -156,18 +156,18 @@ async def test_what_is_dropped_leaves_room_for_others(monkeypatch: pytest.Monkey
 
 
 async def test_what_waits_longer_than_its_reader_is_a_timeout_that_says_nothing_about_the_node() -> None:
-    ear = Ear()
-    async with lane_to(NOWHERE, ManualClock(), ear) as client:
+    listener = RecordingListener()
+    async with client_to(NOWHERE, ManualClock(), listener) as client:
         soon, late = asked(client, [KEY], until_ms=10), asked(client, [KEY], until_ms=20)
         client.expire(10)
         assert isinstance(soon.result(), HopFailure)
         assert soon.result()[0] == "timeout"
         assert not late.done()
         assert client.load == 1
-        assert [sent for _, _, sent in ear.failures] == [False]
+        assert [sent for _, _, sent in listener.failures] == [False]
 
 
-async def test_a_node_that_answers_nothing_while_another_one_does_is_silent_and_all_its_readers_are_told_once() -> None:
+async def test_a_node_that_answers_nothing_while_another_does_is_silent_and_all_its_readers_learn_it_once() -> None:
     async with world(Hang(), value) as at:
         first = await at.submit(0)
         at.pass_ms(150)
@@ -177,7 +177,7 @@ async def test_a_node_that_answers_nothing_while_another_one_does_is_silent_and_
         at.pass_ms(50)
         assert (delay(first), delay(second)) == (Delay.SILENT, Delay.SILENT)
         at.pass_ms(100)
-        assert at.ear.silences == [("a", 200)]
+        assert at.listener.silences == [("a", 200)]
         assert at.client(0).is_silent
 
 
@@ -187,7 +187,7 @@ async def test_without_an_answer_of_another_node_the_silence_may_be_this_routers
         at.clock.advance(10)
         waiting = await at.submit(0)
         at.pass_ms(500)
-        assert at.ear.silences == []
+        assert at.listener.silences == []
         assert delay(waiting) is Delay.SLOW  # its reader learns at least that it waits for long
 
 
@@ -198,15 +198,15 @@ async def test_after_this_process_stood_still_nobody_is_called_silent_before_ans
         at.clock.advance(400)
         await (await at.submit(1))  # its answer was read first
         at.pass_ms(190)
-        assert at.ear.silences == []
+        assert at.listener.silences == []
         at.pass_ms(30)
-        assert [node_id for node_id, _ in at.ear.silences] == ["a"]
-        told = waiting.result()
-        assert isinstance(told, StillWaiting)
-        assert delay(told.future) is Delay.SILENT  # slow was told before
+        assert [node_id for node_id, _ in at.listener.silences] == ["a"]
+        reply = waiting.result()
+        assert isinstance(reply, StillWaiting)
+        assert delay(reply.future) is Delay.SILENT  # slow was reported before
 
 
-async def test_an_answer_ends_the_silence_and_the_next_one_is_told_again() -> None:
+async def test_an_answer_ends_the_silence_and_the_next_one_is_reported_again() -> None:
     async with world(value, value) as at:
         at.nodes[0].held = asyncio.Event()
         for _ in range(2):
@@ -214,14 +214,14 @@ async def test_an_answer_ends_the_silence_and_the_next_one_is_told_again() -> No
             at.clock.advance(1)
             await (await at.submit(1))
             at.pass_ms(210)
-            told = waiting.result()
-            assert isinstance(told, StillWaiting)
+            reply = waiting.result()
+            assert isinstance(reply, StillWaiting)
             at.nodes[0].held.set()
-            assert await told.future == [found("v")]
+            assert await reply.future == [found("v")]
             assert not at.client(0).is_silent
             at.nodes[0].held.clear()
             at.clock.advance(10)
-        assert len(at.ear.silences) == 2
+        assert len(at.listener.silences) == 2
 
 
 async def test_a_connection_that_is_never_made_is_silence_too() -> None:
@@ -234,7 +234,7 @@ async def test_a_connection_that_is_never_made_is_silence_too() -> None:
             at.clock.advance(1)
             await (await at.submit(1))
             at.pass_ms(210)
-            assert at.ear.silences
+            assert at.listener.silences
             assert delay(waiting) is Delay.SILENT
         finally:
             await at.clients.close()
@@ -260,20 +260,20 @@ async def _no_accept() -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("allowance", "told"), [(0.0, [None, None]), (1.0, [Delay.SLOW, None]), (2.0, [Delay.SLOW] * 2)]
+    ("allowance", "expected"), [(0.0, [None, None]), (1.0, [Delay.SLOW, None]), (2.0, [Delay.SLOW] * 2)]
 )
-async def test_slow_reads_are_told_after_the_hedges_delay_as_far_as_the_budget_goes(
-    allowance: float, told: list[Delay | None]
+async def test_slow_reads_are_reported_after_the_hedges_delay_as_far_as_the_budget_goes(
+    allowance: float, expected: list[Delay | None]
 ) -> None:
     async with world(Hang(), allowance=allowance) as at:
         both = [await at.submit(0), await at.submit(0)]
         at.pass_ms(40)
         assert [delay(each) for each in both] == [None, None]
         at.pass_ms(10)
-        assert [delay(each) for each in both] == told
+        assert [delay(each) for each in both] == expected
 
 
-async def test_without_hedges_only_what_nobody_should_wait_for_is_told() -> None:
+async def test_without_hedges_only_what_nobody_should_wait_for_is_reported() -> None:
     async with world(Hang(), allowance=100.0, hedge_after_ms=0) as at:
         waiting = await at.submit(0)
         at.pass_ms(190)
@@ -282,7 +282,7 @@ async def test_without_hedges_only_what_nobody_should_wait_for_is_told() -> None
         assert delay(waiting) is Delay.SLOW
 
 
-async def test_a_probe_is_an_empty_hop_that_shares_nothing_and_is_told_as_an_answer() -> None:
+async def test_a_probe_is_an_empty_hop_that_shares_nothing_and_counts_as_an_answer() -> None:
     async with world(value) as at:
         at.nodes[0].held = asyncio.Event()
         busy = [await at.submit(0), await at.submit(0)]
@@ -295,7 +295,7 @@ async def test_a_probe_is_an_empty_hop_that_shares_nothing_and_is_told_as_an_ans
         assert await probe == 7
         assert [await each for each in (*busy, behind)] == [[found("v")]] * 3
         assert at.nodes[0].keys == [1, 1, 0, 1]
-        assert at.ear.answers.count(("a", 7.0)) == 3
+        assert at.listener.answers.count(("a", 7.0)) == 3
         assert at.nodes[0].accepted == 3
         await until(lambda: len(at.nodes[0].connections) == 2, what="the probe's own connection to be closed")
 
@@ -312,7 +312,7 @@ async def test_a_probe_takes_an_idle_connection_and_replaces_it_when_it_had_gone
 
 
 @pytest.mark.parametrize("how", ["killed", "hangs", "closed"])
-async def test_a_probe_always_ends_and_the_listener_is_told(how: str) -> None:
+async def test_a_probe_always_ends_and_the_listener_hears_of_it(how: str) -> None:
     async with world(Hang()) as at:
         probe = at.client(0).probe(50 if how == "hangs" else 60_000)
         if how == "killed":
@@ -322,7 +322,9 @@ async def test_a_probe_always_ends_and_the_listener_is_told(how: str) -> None:
         outcome = await probe
         assert isinstance(outcome, HopFailure)
         assert outcome.reason == {"killed": outcome.reason, "hangs": "timeout", "closed": "refused"}[how]
-        assert [(node_id, sent) for node_id, _, sent in at.ear.failures] == ([] if how == "closed" else [("a", True)])
+        assert [(node_id, sent) for node_id, _, sent in at.listener.failures] == (
+            [] if how == "closed" else [("a", True)]
+        )
 
 
 async def test_a_node_that_nobody_asked_lately_is_probed_once_to_learn_whether_others_answer() -> None:
@@ -331,7 +333,7 @@ async def test_a_node_that_nobody_asked_lately_is_probed_once_to_learn_whether_o
         at.clock.advance(1)
         for _ in range(5):
             at.clients.probe_if_quiet("b", at.host(1))
-        await until(lambda: at.ear.answers)
+        await until(lambda: at.listener.answers)
         at.clients.probe_if_quiet("b", at.host(1))
         at.pass_ms(200)
         assert at.nodes[1].keys == [0]

@@ -60,7 +60,7 @@ def test_hops_take_everything_in_order_and_none_is_too_large(sizes: list[tuple[i
 @given(
     kinds=st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(1, 4)), min_size=1, max_size=20),
 )
-def test_each_ask_gets_the_outcomes_of_its_own_keys(kinds: list[tuple[int, bool, int]]) -> None:
+def test_each_request_gets_the_outcomes_of_its_own_keys(kinds: list[tuple[int, bool, int]]) -> None:
     requests = [
         request(*(b"%d-%d" % (number, key) for key in range(count)), bound=LAGS[bound], other=other)
         for number, (bound, other, count) in enumerate(kinds)
@@ -101,18 +101,18 @@ def test_a_hop_lasts_for_as_long_as_a_reader_that_has_nobody_else_to_ask() -> No
         loop.close()
 
 
-async def test_a_reader_is_told_of_each_delay_once_and_then_of_the_answer() -> None:
+async def test_a_reader_gets_each_delay_once_and_then_the_answer() -> None:
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     waiting = NodeRequest(ROUTE, NO_BOUND, KEYS, future, 0.0, 100.0)
     for why in (Delay.SLOW, Delay.SLOW, Delay.SILENT, Delay.SILENT):
         waiting.report_delay(why)
     waiting.finish([HopOutcome(FOUND, b"v")])
-    told = []
+    delays = []
     reply = future.result()
     while isinstance(reply, StillWaiting):
-        told.append(reply.why)
+        delays.append(reply.why)
         reply = reply.future.result()
-    assert told == [Delay.SLOW, Delay.SILENT]
+    assert delays == [Delay.SLOW, Delay.SILENT]
     assert reply == [HopOutcome(FOUND, b"v")]
 
 
@@ -122,7 +122,7 @@ async def test_a_reader_is_told_of_each_delay_once_and_then_of_the_answer() -> N
         max_size=40,
     )
 )
-def test_a_queue_counts_the_keys_of_those_who_wait_and_sends_nobody_who_was_dropped(
+def test_a_queue_counts_the_keys_of_waiting_requests_and_sends_none_that_was_dropped(
     steps: list[tuple[str, int, int]],
 ) -> None:
     loop = asyncio.new_event_loop()

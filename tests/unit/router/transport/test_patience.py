@@ -22,7 +22,7 @@ def test_the_estimate_is_the_p95_or_at_most_a_bucket_above_it(took: list[float])
     assert exact * 0.999 <= estimate <= exact * 1.201
 
 
-def test_too_few_measurements_tell_nothing() -> None:
+def test_too_few_measurements_give_no_estimate() -> None:
     quantile = Quantile()
     for _ in range(19):
         quantile.add(1)
@@ -41,7 +41,7 @@ def test_a_changed_latency_is_seen_after_some_thousand_reads_however_many_there_
 
 
 @given(took=st.lists(st.floats(0, 1e6), max_size=100), limit_ms=st.floats(1, 1000), is_active=st.booleans())
-def test_a_hedge_waits_no_longer_than_told_and_never_shorter_than_a_pause_lasts(
+def test_a_hedge_waits_no_longer_than_configured_and_never_shorter_than_a_pause_lasts(
     took: list[float], limit_ms: float, is_active: bool
 ) -> None:
     patience = Patience(hedge_after_ms=limit_ms)

@@ -1,4 +1,4 @@
-"""Who is probed when: by tables filled by hand, and a way to the nodes that only remembers what was asked of it."""
+"""Which node is probed and when: with tables filled by hand, and a sender that only remembers its probes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEADLINE_MS = 1000
 
 
 class ProbeSender:
-    """Remembers whom it was asked to probe; the test says what comes of it."""
+    """Keeps the probes that it was asked to send; the test sets their results."""
 
     def __init__(self) -> None:
         self.probes: list[tuple[str, HostInfo]] = []

@@ -1,4 +1,4 @@
-"""What waits for a reader is bounded, and a reader that lost something is told so before anything newer."""
+"""What waits for a reader is bounded, and a reader that lost messages learns it before anything newer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_is_missing_was_dropped_before_a_loss_and_the_bounds_hold(arrived: 
     assert kept == arrived[len(arrived) - len(kept) :]
     last_lost = next((part for part in reversed(arrived) if not isinstance(part, bytes)), None)
     standing = [part for part in left if not isinstance(part, bytes)]
-    assert isinstance(standing[-1], Lost) == isinstance(last_lost, Lost), "it stands at the end if it stood when told"
+    assert isinstance(standing[-1], Lost) == isinstance(last_lost, Lost), "it stands at the end if it stood before"
 
 
 async def test_a_reader_waits_and_gets_what_comes() -> None:

@@ -1,4 +1,4 @@
-"""Redis by URL, value and pause: what is shown hides passwords, what is not ours is told apart, nobody hurries."""
+"""Redis by URL, value and pause: shown URLs hide passwords, foreign values are recognised, no retry hurries."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_url_that_lacks_something_for_sentinels_says_what(url: str, why: str) 
         assert "secret" not in str(caught.value)
 
 
-def test_a_url_of_sentinels_tells_theirs_from_the_servers() -> None:
+def test_a_url_of_sentinels_keeps_their_options_from_those_of_the_servers() -> None:
     place = sentinel_place(
         "rediss+sentinel://me:s%40@a:1,[::1],b/my%20bus/3"
         "?ssl_cert_reqs=none&sentinel_username=you&sentinel_password=x%26y&sentinel_ssl=true"
@@ -129,12 +129,12 @@ def test_every_part_of_a_url_of_sentinels_is_read_as_it_was_meant(
 
 
 def test_tls_to_servers_and_to_sentinels_are_chosen_apart() -> None:
-    for scheme, told, of_servers, of_sentinels in (
+    for scheme, setting, of_servers, of_sentinels in (
         ("redis", "false", False, False),
         ("rediss", "", True, False),
         ("redis", "true", False, True),
     ):
-        place = sentinel_place(f"{scheme}+sentinel://a/us?sentinel_ssl={told}")
+        place = sentinel_place(f"{scheme}+sentinel://a/us?sentinel_ssl={setting}")
         assert place is not None
         assert ("connection_class" in READ(place.server_url)) is of_servers
         assert ("connection_class" in READ(place.sentinel_url)) is of_sentinels
@@ -159,14 +159,14 @@ def test_values_say_what_they_are(owner: str, term: int, payload: bytes) -> None
 
 
 @given(st.binary().filter(lambda value: not value.startswith(b"us1 ")))
-def test_what_is_not_ours_is_told_apart(value: bytes) -> None:
+def test_what_is_not_ours_is_recognised(value: bytes) -> None:
     assert scripts.opened(value) is None
 
 
 @pytest.mark.parametrize(
     "value", [b"us1 put", b"us1\nput", b"us1 nonsense\n", b"us2 put\n", b"us1 put" + b" " * 4096 + b"\n"]
 )
-def test_what_only_resembles_ours_is_told_apart(value: bytes) -> None:
+def test_what_only_resembles_ours_is_recognised(value: bytes) -> None:
     assert scripts.opened(value) is None
 
 

@@ -53,7 +53,7 @@ def test_a_normalised_key_is_stored_under_its_own_bytes(schema_and_row: tuple[St
 
 
 @given(schemas_and_rows(), st.integers(1, 9), st.sampled_from([None, 0, 1]))
-def test_a_stored_key_tells_its_partition_by_its_bytes_alone(
+def test_a_stored_key_gives_its_partition_by_its_bytes_alone(
     schema_and_row: tuple[StructType, tuple[object, ...]], partitions: int, num_hash_columns: int | None
 ) -> None:
     schema, row = schema_and_row

@@ -99,7 +99,7 @@ def test_a_timestamp_may_have_any_offset(text: str, micros: int) -> None:
         ("٢٠١٣-03-01T00:00:00Z", "not an ISO"),
     ],
 )
-def test_a_timestamp_that_is_none_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_an_invalid_timestamp_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         temporal.parse_timestamp(text)
 
