@@ -21,7 +21,7 @@ BATCH = 50
 ORDINARY = 1_000
 
 CPU_S_PER_BATCH = 5.0
-"""Of this thread, for 50 inputs of some kilobytes: a hundred times what they take. A quadratic step is over it."""
+"""This thread's limit for 50 inputs of some kilobytes: a hundred times what they take. A quadratic step breaks it."""
 
 MEMORY_PER_BYTE, MEMORY_BASE = 60, 4 * 1024 * 1024
 """Python objects of JSON are up to fifty times its text."""

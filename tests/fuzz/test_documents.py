@@ -42,7 +42,7 @@ def silent() -> Iterator[None]:
 
 
 def files(rng: Random, count: int) -> list[bytes]:
-    """Files with a hash that fits, mostly: whoever damages one on purpose can write that too."""
+    """Files with a hash that fits, mostly: an attacker who damages a file can write that too."""
     made = []
     for _ in range(count):
         document = bad_document(rng.choice(ALL), rng)

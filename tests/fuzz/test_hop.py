@@ -48,7 +48,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
 
 
 def with_header(body: bytes, change: Any) -> bytes:
-    """The same packed parts behind another header, of whatever length that has."""
+    """The same packed parts behind another header of any length."""
     length = struct.unpack_from("<I", body, 4)[0]
     header: bytes = change(body[8 : 8 + length])
     return body[:4] + struct.pack("<I", len(header)) + header + body[8 + length :]

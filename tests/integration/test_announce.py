@@ -1,4 +1,4 @@
-"""`announce` on a real query and a real Redis: what it tells fits the checkpoint, and it never disturbs the query.
+"""`announce` on a real query and a real Redis: what it announces fits the checkpoint, and it never disturbs the query.
 
 One query with four stateful operators runs through the whole module; each test announces it anew.
 """

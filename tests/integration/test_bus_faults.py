@@ -156,9 +156,9 @@ async def test_a_quiet_subscription_to_a_redis_that_lives_is_not_lost(server: Re
     async with listening(bus.listen(CHANNEL)) as ear:
         heard = asyncio.ensure_future(ear.next())
         while pings < 3:  # each was answered in time, or the subscription would be lost
-            told = server.command("INFO", "commandstats")
-            assert isinstance(told, dict)
-            pings = told.get("cmdstat_ping", {"calls": 0})["calls"]
+            stats = server.command("INFO", "commandstats")
+            assert isinstance(stats, dict)
+            pings = stats.get("cmdstat_ping", {"calls": 0})["calls"]
             await asyncio.sleep(0.005)
         await calling.publish(CHANNEL, b"still there")
         assert await heard == b"still there"

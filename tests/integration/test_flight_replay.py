@@ -72,7 +72,7 @@ def entries(server: RedisServer, partition: int) -> list[Entry]:
 
 
 def places(server: RedisServer) -> list[int]:
-    """Of the flights that lie in the streams, in the table."""
+    """Where in the table the flights are that lie in the streams."""
     found = [entry for partition in range(PARTITIONS) for entry in entries(server, partition)]
     return sorted(int(entry.partition("-")[2]) for entry, _, _ in found)
 
@@ -298,6 +298,6 @@ def _away(server: RedisServer, *, emptied: bool) -> Callable[[], None]:
 
 
 def _key_and_value(fields: dict[bytes, bytes] | list[bytes]) -> tuple[bytes, bytes]:
-    """In whatever form the client gives them."""
+    """In any form that the client gives them."""
     named = fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
     return named[b"key"], named[b"value"]

@@ -52,7 +52,7 @@ def read_range(config: KafkaConfig, wanted: Range) -> list[int]:
 
 
 def log_end(broker: KafkaBroker, where: TopicPartition) -> int:
-    """Of everything written, committed or not."""
+    """The end of everything written, committed or not."""
     with reading(config(broker, where, isolation="read_uncommitted")) as reads:
         return reads.input.first_cursors([where], timeout_ms=10_000)[where].ordinal
 

@@ -164,7 +164,7 @@ def test_a_second_signal_ends_a_service_that_is_about_to_leave_at_once(second: s
 
 
 def leave(node: ClusterNode) -> None:
-    """What its process does first when it is told to stop."""
+    """What a node's process does first when it gets SIGTERM."""
     loop = node.member._loop
     assert loop is not None
     asyncio.run_coroutine_threadsafe(node.member.leave(), loop).result(LIMIT_S)

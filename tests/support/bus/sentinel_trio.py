@@ -211,14 +211,14 @@ def _leads(server: RedisServer) -> bool:
 
 
 def _follows(server: RedisServer) -> bool:
-    told = _replication(server)
-    return (told.get("role"), told.get("master_link_status")) == ("slave", "up")
+    info = _replication(server)
+    return (info.get("role"), info.get("master_link_status")) == ("slave", "up")
 
 
 def _replication(server: RedisServer) -> dict[str, Any]:
     """What it says of its part; nothing when it ends connections, as it does when its part changes."""
     try:
-        told: Any = server.command("INFO", "replication")
+        info: Any = server.command("INFO", "replication")
     except redis.ConnectionError:
         return {}
-    return dict(told)
+    return dict(info)

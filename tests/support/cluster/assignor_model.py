@@ -16,7 +16,7 @@ from understudy_node.cluster.assignor import Member, Replica, assign
 from understudy_shared.messages import AssignedTask
 
 END = 100
-"""The version of whoever is in step."""
+"""The version of a replica that is in step."""
 
 LAG = 10
 """Behind by more is not caught up."""
@@ -121,7 +121,7 @@ class Cluster:
 
     @property
     def staying(self) -> set[str]:
-        """Who may be given replicas."""
+        """The members that may be given replicas."""
         return {node for node, member in self.members.items() if not member.draining} or set(self.members)
 
     def living_copies(self, kept: int) -> int:
@@ -219,5 +219,5 @@ def picked(nodes: Iterable[str], which: int) -> str:
 
 
 def spread(counts: Iterable[int]) -> int:
-    told = list(counts)
-    return max(told, default=0) - min(told, default=0)
+    values = list(counts)
+    return max(values, default=0) - min(values, default=0)

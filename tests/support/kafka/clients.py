@@ -75,7 +75,7 @@ class Reading:
         return fetched.lags
 
     def until_lag(self, partition: TopicPartition, lag: int, *, most: int = 10_000) -> None:
-        """Fetch on until a turn tells this lag."""
+        """Fetch on until a turn reports this lag."""
         wait_until(lambda: self.turn({partition: most}).get(partition) == lag, what=f"lag {lag} of {partition}")
 
     def column(self, partition: TopicPartition, name: str) -> list[Any]:

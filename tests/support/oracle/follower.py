@@ -124,7 +124,7 @@ class Follower:
             while not self._ended.wait(0.002):
                 self._note_views()
                 self._last_answers()
-        except BaseException as error:  # told by `wait_for_version` and `following`: a thread cannot fail a test
+        except BaseException as error:  # reported by `wait_for_version` and `following`: a thread cannot fail a test
             self.failure = error
 
     def _last_answers(self) -> list[Answered]:

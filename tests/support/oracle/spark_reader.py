@@ -115,7 +115,7 @@ def canonical_rows(rows: Iterable[OracleRow]) -> dict[tuple[int, object], object
 
 
 def _reader_conf(checkpoint: Path) -> dict[str, str | None]:
-    """The reader wants to be told the checkpoint's format; the commit log knows it."""
+    """The reader needs the checkpoint's format as a setting; the commit log has it."""
     commits = [entry for entry in (checkpoint / "commits").iterdir() if entry.name.isdigit()]
     newest = max(commits, key=lambda entry: int(entry.name))
     version = "2" if "stateUniqueIds" in newest.read_text() else "1"

@@ -28,7 +28,7 @@ ANSWER = {
 
 
 def main() -> None:
-    """Fail if told so, else serve until SIGTERM."""
+    """Fail if the environment asks for it, else serve until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     command, arguments = sys.argv[1], sys.argv[2:]
     broken = os.environ.get("DEMO_BROKEN", "")

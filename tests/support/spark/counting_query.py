@@ -146,7 +146,7 @@ class Watch:
         try:
             while not self._ended.wait(0.002):
                 self._look()
-        except BaseException as error:  # told by `watched`: a thread of its own cannot fail the test
+        except BaseException as error:  # reported by `watched`: a thread of its own cannot fail the test
             self.failure = error
 
     def _look(self) -> None:

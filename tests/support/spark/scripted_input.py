@@ -59,7 +59,7 @@ class ScriptedServer:
     asked: set[TopicPartition] = field(default_factory=set)
     """Partitions that the last turn wanted."""
     open_inputs: int = 0
-    tells_lags: bool = True
+    reports_lags: bool = True
 
     def __post_init__(self) -> None:
         self.changed = threading.Condition()
@@ -248,7 +248,7 @@ class ScriptedInput:
                     self._at.withheld[partition] -= count
                     self._at.changed.notify_all()
         lags = {partition: self._at.end(partition) - self._next[partition] for partition in wanted}
-        return Fetched(chunks, lags if self._at.tells_lags else {})
+        return Fetched(chunks, lags if self._at.reports_lags else {})
 
 
 class ScriptedReader:

@@ -25,7 +25,7 @@ END_EXPIRY_MS = 10_000
 class Limits:
     """What a run is held to beyond correctness.
 
-    `settle_ms`: how long after its healing a fault may still explain what a reader is told. `slowest_read_ms` holds
+    `settle_ms`: how long after its healing a fault may still explain what a reader gets. `slowest_read_ms` holds
     always, `slowest_by_fault_ms` while that fault lasts; a reader's own `wait_ms` is not counted.
     """
 

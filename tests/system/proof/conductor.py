@@ -16,9 +16,9 @@ READY_LIMIT_S = 30.0
 class Conductor:
     """One run of a schedule. `tick` is called often while it waits."""
 
-    def __init__(self, world: World, told: Callable[[FaultEvent], None], tick: Callable[[], None]) -> None:
+    def __init__(self, world: World, record: Callable[[FaultEvent], None], tick: Callable[[], None]) -> None:
         self._world = world
-        self._told = told
+        self._record = record
         self._tick = tick
         self._open: list[tuple[float, Step, faults.Fault]] = []
         """What is injected now, with when it is to be healed; companions lie within what they accompany."""
@@ -79,4 +79,4 @@ class Conductor:
             time.sleep(min(0.1, left_s))
 
     def _note(self, fault: str, target: str, phase: FaultPhase, detail: str = "") -> None:
-        self._told(FaultEvent(time.monotonic() * 1000, fault, target, phase, detail))
+        self._record(FaultEvent(time.monotonic() * 1000, fault, target, phase, detail))

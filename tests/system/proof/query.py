@@ -25,11 +25,11 @@ OPTIONS = QueryOptions(partitions=6, min_batches_to_retain=100_000, maintenance_
 """Nothing is purged: the truth of every version must still be readable at the end."""
 
 STARTED = "the query is running"
-TOLD = "the truth is written"
+TRUTH_WRITTEN = "the truth is written"
 
 
 def main() -> None:
-    """Run until told to end."""
+    """Run until standard input ends."""
     arguments = _arguments()
     state_format = StateFormat(**json.loads(arguments.format))
     with spark_session(arguments.folder) as spark:
@@ -40,7 +40,7 @@ def main() -> None:
             if word == "truth":
                 query.stop()
                 write_truth(spark, arguments.checkpoint, state_format, Path(path))
-                _say(TOLD)
+                _say(TRUTH_WRITTEN)
 
 
 def start(spark: SparkSession, checkpoint: Path, state_format: StateFormat, every_ms: int) -> StreamingQuery:

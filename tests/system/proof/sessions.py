@@ -63,7 +63,7 @@ class Session:
 
     @property
     def bounds(self) -> Bounds:
-        """Of its next read."""
+        """The bounds of the session's next read."""
         if not self.kind.is_monotonic or self.position is None:
             return self.kind.bounds
         return replace(self.kind.bounds, min_version=self.position.version, wait_ms=WAIT_WITH_POSITION_MS)

@@ -64,14 +64,14 @@ class SparkDriver:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
-    def tell_truth(self, path: Path) -> None:
+    def write_truth(self, path: Path) -> None:
         """Stop the query for good and have Spark write the truth about every version to `path`."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._job is not None
         self._process.stdin.write(f"truth {path}\n".encode())
         self._process.stdin.flush()
-        self._job.wait_for_line(query.TOLD)
+        self._job.wait_for_line(query.TRUTH_WRITTEN)
 
 
 @contextmanager

@@ -114,8 +114,8 @@ def unsettled_by(report: Mapping[str, Any], version: int) -> str:
 
 
 @contextmanager
-def world(folder: Path, options: WorldOptions, told: Callable[[Commit | Watched | Memory], None]) -> Iterator[World]:
-    """All of it until the end of the block, which begins when all is well. Commits are `told` as they appear."""
+def world(folder: Path, options: WorldOptions, record: Callable[[Commit | Watched | Memory], None]) -> Iterator[World]:
+    """The whole world until the end of the block, which begins when all is well. `record` gets each commit."""
     checkpoint = folder / APPLICATION
     with ExitStack() as stack:
         spark = stack.enter_context(
@@ -138,9 +138,9 @@ def world(folder: Path, options: WorldOptions, told: Callable[[Commit | Watched 
             for name in NODES
         }
         nodes[NODE_WITH_FAKE_CLOCK].launcher = clock.launcher
-        watch = CommitWatch(checkpoint, told)
+        watch = CommitWatch(checkpoint, record)
         stack.callback(watch.end)
-        stack.callback(MemoryWatch((*nodes.values(), *routers.values()), told).end)
+        stack.callback(MemoryWatch((*nodes.values(), *routers.values()), record).end)
         made = World(folder, checkpoint, spark, redis, proxies, watch, nodes, routers, views, disk, clock)
         for service in routers.values():
             stack.callback(service.kill)
