@@ -1,4 +1,4 @@
-"""Whatever comes over the bus is used, or refused by type: nothing else is raised, and no task dies of it."""
+"""Any message on the bus is used, or refused by type: nothing else is raised, and no task dies of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever comes as a hop, or as the reply to one, is answered, or refused by type; nothing else is raised."""
+"""Any bytes as a hop, or as its reply, are answered, or refused by type; nothing else is raised."""
 
 from __future__ import annotations
 

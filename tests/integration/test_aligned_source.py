@@ -89,7 +89,7 @@ class KeptTwice(Kept):
     differing: list[int] = field(default_factory=list)
 
     def keep(self, frame: DataFrame, batch_id: int) -> None:
-        """For `foreachBatch`."""
+        """Keep the rows of a batch; passed to `foreachBatch`."""
         rows = self.batches[batch_id] = rows_of(frame)
         for path in self.spool.rglob("*.arrow"):
             path.unlink()

@@ -248,7 +248,7 @@ async def test_a_peer_that_accepts_and_never_answers_ends_calls_at_their_deadlin
 
 
 def test_on_the_services_loop_a_peer_that_resets_its_connections_at_any_moment_is_a_bus_that_is_away() -> None:
-    """As a proxy before a dead Redis does. uvloop says otherwise than asyncio that a connection is gone."""
+    """A proxy before a dead Redis does this. uvloop reports a lost connection otherwise than asyncio."""
     with socket.create_server(("127.0.0.1", 0)) as port:
         resetting = threading.Thread(target=_reset_every_connection, args=[port], name="resets")
         resetting.start()

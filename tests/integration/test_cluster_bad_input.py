@@ -126,7 +126,7 @@ def test_nonsense_on_the_channel_is_counted_and_left_out_and_lookups_go_on(known
 
 
 def assert_well(known: Cluster) -> None:
-    """Everybody lives and is ready, nobody else was let in, and all is as it was."""
+    """All members live and are ready, no stranger was let in, and the assignment is as it was."""
     for each in (known.router, *known.nodes.values()):
         assert each.get("/livez").status == 200
         assert each.not_ready() == ""
@@ -170,7 +170,7 @@ def test_nonsense_does_not_keep_the_cluster_from_healing(known: Cluster, redis: 
 
 
 def start_a_node(folder: Path, redis: RedisServer, **settings: object) -> None:
-    """As the command does; it must be refused."""
+    """Start a node as the command does; the start must be refused."""
     options = {
         "application_id": APPLICATION,
         "redis": redis.url,

@@ -71,7 +71,7 @@ class Trio:
         )
 
     def assert_nearer_within_bounds(self) -> None:
-        """The less lagged standby is asked first, and answers, whatever bound it keeps and the active breaks."""
+        """The less lagged standby is asked first, and answers, with each bound that it keeps and the active breaks."""
         for bound in (NEARER_LAG, FARTHER_LAG - 1, FARTHER_LAG, ACTIVE_LAG - 1):
             assert self.answers(self.look_up(f"max_lag={bound}"), self.nearer, NEARER_LAG)
             asked = self.order(bounds=f"max_lag={bound}")

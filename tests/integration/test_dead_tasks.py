@@ -45,7 +45,7 @@ def checkpoint(tmp_path: Path, redis: RedisServer) -> HandmadeCheckpoint:
 
 
 class BuggyFiles(LocalFiles):
-    """Storage that raises what nobody expects of it, in the threads whose name begins with `victim`."""
+    """Storage that raises unexpected errors in the threads whose name begins with `victim`."""
 
     victim: str | None = None
 

@@ -88,7 +88,7 @@ def cursors_at(flights: list[Flight], end: int) -> dict[int, Cursor]:
 
 
 def read_all(server: RedisServer, checkpoint: Path, batch: int) -> list[int]:
-    """A query that takes what there is and commits: the flights' numbers, each stream's in its order."""
+    """Read and commit all that is there: the flights' numbers, each stream's in its order."""
     taken = {partition: entries(server, partition) for partition in range(PARTITIONS)}
     newest = {partition: Cursor(found[-1][0]) for partition, found in taken.items() if found}
     if newest:
@@ -298,6 +298,6 @@ def _away(server: RedisServer, *, emptied: bool) -> Callable[[], None]:
 
 
 def _key_and_value(fields: dict[bytes, bytes] | list[bytes]) -> tuple[bytes, bytes]:
-    """In any form that the client gives them."""
+    """Key and value of an entry, in any form that the client gives the fields."""
     named = fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
     return named[b"key"], named[b"value"]

@@ -171,7 +171,7 @@ def leave(node: ClusterNode) -> None:
 
 
 def lease_holder(redis_url: str) -> str | None:
-    """The node that assigns, None while nobody does."""
+    """The node that assigns, None while no node does."""
 
     async def ask() -> str | None:
         bus = RedisBus(redis_url)
@@ -192,7 +192,7 @@ PATIENT = {
     "retry_percent": 0,
     "retry_per_s": 0,
 }
-"""Settings of a router that asks nobody else because an answer takes long, as it may on a loaded machine."""
+"""Settings of a router that asks no second node because an answer takes long, as it may on a loaded machine."""
 
 
 def test_a_node_that_leaves_is_asked_last_and_keeps_its_tasks_while_another_node_assigns(

@@ -1,4 +1,4 @@
-"""Redis is back and everybody with it: what each of thirty nodes and ten routers asks of it is bounded, and spread."""
+"""Redis comes back: the requests of thirty nodes and ten routers to it are bounded in number, and spread in time."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def members(
 
 @asynccontextmanager
 async def routers(url: str, bus_of: Callable[[], B]) -> AsyncIterator[list[tuple[Router, B]]]:
-    """Ten routers on this loop; nobody asks them."""
+    """Ten routers on this loop, which get no requests."""
     known: list[tuple[Router, B]] = []
     async with AsyncExitStack() as stack:
         for number in range(ROUTERS):

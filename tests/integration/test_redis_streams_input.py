@@ -208,7 +208,7 @@ def test_trimming_what_was_read_is_no_loss_also_over_a_restart(server: RedisServ
 
 
 def harm(server: RedisServer, kind: str) -> None:
-    """To a stream of 1 to 6, read up to 3."""
+    """Damage a stream of records 1 to 6 of which 1 to 3 were read."""
     match kind:
         case "trimmed":
             server.command("XTRIM", KEY, "MINID", 5)

@@ -51,7 +51,7 @@ def running(tmp_path: Path, checkpoint: HandmadeCheckpoint) -> Iterator[tuple[Cl
 
 
 def order_of(known: Cluster) -> tuple[int, int]:
-    """(term, epoch) that everybody follows."""
+    """The (term, epoch) that each router and node follows."""
     wait_until(lambda: len({known.router.order(), *orders(known)}) == 1, what="one assignment", limit_s=LIMIT_S)
     return known.router.order()
 
@@ -61,7 +61,7 @@ def orders(known: Cluster) -> list[tuple[int, int]]:
 
 
 def kill_redis(known: Cluster, redis: RedisServer, *, freeze: bool = False) -> None:
-    """Or freeze it; and return when everybody knows."""
+    """Kill or freeze Redis; return when all nodes and routers have noticed."""
     if freeze:
         redis.pause()
     else:

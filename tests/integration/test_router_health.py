@@ -33,7 +33,7 @@ def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
 
 
 class SkippingClock(SystemClock):
-    """As if this process slept meanwhile: its loop did nothing, and time went on."""
+    """A clock that jumps, as if the process had slept: its loop did nothing, and time went on."""
 
     def __init__(self) -> None:
         self.skipped_ms = 0.0

@@ -259,7 +259,7 @@ def at_rest(folder: Path, trio: SentinelTrio, *, heartbeat_ms: int) -> Iterator[
 
 
 def wait_to_be_at(server: RedisServer, known: Cluster) -> None:
-    """Return when everybody listens there, every node has its key there, and nobody calls the bus away."""
+    """Return when all listen there, every node has its key there, and no probe reports the bus as away."""
     everybody = [*known.routers, *known.nodes.values()]
 
     def is_so() -> bool:

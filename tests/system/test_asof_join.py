@@ -127,7 +127,7 @@ def killed_and_finished(spark: SparkSession, url: str, records: Records, case: C
     job_folder = folder / "job"
 
     def enough(before: Sent, sent: Sent) -> int:
-        """With fewer fetched, the source might not know the new flights; it need not fetch more than a batch."""
+        """How many must be fetched: with fewer, the source might not know the new flights; a batch is enough."""
         return min(sum(sent), sum(before) + case.live // 2)
 
     arguments = [str(run.folder), "--spark", str(job_folder / "spark"), "--options", json.dumps(options)]

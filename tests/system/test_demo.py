@@ -12,7 +12,7 @@ from tests.support.spark.queries import wait_until
 
 
 def wait_for_line(log: Path, text: str) -> None:
-    """Until a log has it."""
+    """Return when a log has the text."""
     wait_until(lambda: text in log.read_text(), what=f"{text!r} in {log.name}")
 
 

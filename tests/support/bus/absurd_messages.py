@@ -77,7 +77,7 @@ class AbsurdMessages:
                 self._publish(b"heartbeat\n" + orjson.dumps(known | fields))
 
     def members(self, count: int) -> None:
-        """Members that there are not: of this history, ready to be given everything."""
+        """Forged members of this history, ready to be given everything."""
         known = next(iter(self._living()), {})
         for begin in range(0, count, AT_ONCE):
             pipeline = self._redis.pipeline(transaction=False)

@@ -19,7 +19,7 @@ class RedisServer(LocalRedis):
 
     @property
     def folder(self) -> Path:
-        """Where it would save."""
+        """The folder in which the server would save."""
         return self._folder
 
     def info(self, section: str) -> bytes:

@@ -109,7 +109,7 @@ class SentinelTrio:
 
     @property
     def primary(self) -> RedisServer:
-        """As most of the sentinels say."""
+        """The primary that most sentinels name."""
         ports = [sentinel.sees().get("port") for sentinel in self.sentinels]
         return next(server for server in self.servers if ports.count(server.port) >= QUORUM)
 
@@ -139,7 +139,7 @@ class SentinelTrio:
         return self.wait_for_new_primary(old)
 
     def unlink_replica(self) -> RedisServer:
-        """From now on the replica, which is returned, misses what is written."""
+        """Cut the replica off and return it: it misses what is written from now on."""
         primary = self.primary
         replica = self.other(primary)
         replica.command("CONFIG", "SET", "masterauth", "wrong")

@@ -186,7 +186,7 @@ def check_step(cluster: Cluster, found: dict[str, AssignedTask]) -> None:
 
 
 def check_rest(cluster: Cluster) -> None:
-    """Every promise about where it comes to rest. While somebody is away, standbys wait for it to be evened out."""
+    """Every promise about the settled assignment. While a member is away, standbys wait for it before they even out."""
     staying = cluster.staying
     actives, standbys = Counter(dict.fromkeys(staying, 0)), Counter(dict.fromkeys(staying, 0))
     for assigned in cluster.assignment.values():

@@ -101,7 +101,7 @@ class FakeNode:
         self.port = self.server.sockets[0].getsockname()[1]
 
     async def kill(self) -> None:
-        """As if the process were killed: nobody listens, every connection is reset."""
+        """Behave like a killed process: the port is closed, every connection is reset."""
         if self.server is not None:
             self.server.close()
             self.server = None

@@ -221,7 +221,7 @@ class Cluster:
         self._ends.pop(node_id).close()
 
     def end(self, node_id: str) -> None:
-        """It answers nobody from now on, and said nothing about it."""
+        """Stop the node without a farewell: it answers no request from now on."""
         self.nodes[node_id].bus.is_cut = True
         self.stop(node_id)
 

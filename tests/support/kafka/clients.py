@@ -61,7 +61,7 @@ class Reading:
         self.lags: dict[TopicPartition, int] = {}
 
     def seek(self, *partitions: TopicPartition, cursor: Cursor | None = None) -> None:
-        """By default to the beginning."""
+        """Move to a cursor, by default to the beginning."""
         self.input.seek(dict.fromkeys(partitions, cursor or Cursor()), timeout_ms=10_000)
 
     def turn(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int = 100) -> Mapping[TopicPartition, int]:

@@ -34,7 +34,7 @@ class Shape:
 
     @property
     def store(self) -> str:
-        """What the store is called where nobody gave it another name."""
+        """The store's name when it has no alias."""
         return f"op{self.operator_id}"
 
     def evicted(self, version: int) -> list[OracleRow]:

@@ -1,4 +1,4 @@
-"""A node that follows a checkpoint through whatever happens to it, with a note of everything its readers could see.
+"""A node that follows a checkpoint through every fault, with a note of everything its readers could see.
 
 Every view is noted when it is published, by the thread that publishes it, and views and HTTP answers are sampled all
 the time besides, so that nothing shown for an instant escapes.

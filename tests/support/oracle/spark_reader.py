@@ -107,7 +107,7 @@ def same_value(left: Value, right: Value) -> bool:
 
 
 def canonical_rows(rows: Iterable[OracleRow]) -> dict[tuple[int, object], object]:
-    """`{(partition, key): value}` in canonical form: compares two stores whatever their order."""
+    """`{(partition, key): value}` in canonical form: compares two stores in any order."""
     listed = list(rows)
     found = {(row.partition, canonical(row.key)): canonical(row.value) for row in listed}
     assert len(found) == len(listed), "a key stands twice in one partition"

@@ -22,7 +22,7 @@ _NO_COLUMNS = '{"type":"struct","fields":[]}'
 
 
 def port_of(node_id: str) -> int:
-    """Where a node of these tables listens: each elsewhere."""
+    """The port of a node in these tables; each node has its own."""
     return 7000 + sum(node_id.encode()) % 1000
 
 

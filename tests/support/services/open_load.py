@@ -1,4 +1,4 @@
-"""An open-loop load of GETs from this process: requests leave when they are due, whatever became of those before.
+"""An open-loop load of GETs from this process: requests leave when they are due, even if earlier ones still wait.
 
 So do many independent readers; a closed loop cannot show it: it gives a service that is too slow its rest.
 """
@@ -36,7 +36,7 @@ class LoadResult:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
     def line(self) -> str:
-        """For people."""
+        """One line for people."""
         statuses = ", ".join(
             f"{status}: {self.per_second(status):.0f}/s p50 {self.percentile_ms(status, 0.5):.1f} "
             f"p99 {self.percentile_ms(status, 0.99):.1f} max {self.percentile_ms(status, 1):.1f} ms"

@@ -163,7 +163,7 @@ class Watch:
             self._note_history(result)
 
     def _note_history(self, result: dict[str, object]) -> None:
-        """In one history no partition may ever show an older version than it did."""
+        """Note the version that a partition shows: within one history it may never go back."""
         if "type" in result:
             return
         position = decode_position(str(result["position"]))

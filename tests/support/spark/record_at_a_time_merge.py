@@ -13,7 +13,7 @@ from understudy_pipeline.aligned.cut import Queue
 from understudy_pipeline.inputs.records import TopicPartition
 
 TOPICS = ("flights", "weather", "alerts")
-"""By rank."""
+"""Topics in the order of their rank."""
 
 
 class Popped(NamedTuple):

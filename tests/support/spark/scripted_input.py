@@ -29,7 +29,7 @@ class ScriptedRecord:
 
 
 def rows_of(records: Sequence[ScriptedRecord], first: int) -> pa.RecordBatch:
-    """As an input gives them, the first with that ordinal, which is also its offset."""
+    """Records as an input returns them; `first` is the ordinal and the offset of the first one."""
     columns: Mapping[str, Sequence[object]] = {
         "offset": [str(first + index) for index in range(len(records))],
         "ordinal": list(range(first, first + len(records))),
@@ -74,7 +74,7 @@ class ScriptedServer:
 
     @property
     def config(self) -> ScriptedConfig:
-        """For AlignedOptions."""
+        """The input's configuration for AlignedOptions."""
         return ScriptedConfig(self)
 
     def put(self, topic: str, partition: int, *times_ms: int | None, size: int = 0) -> None:
@@ -101,7 +101,7 @@ class ScriptedServer:
             return self.withheld[TopicPartition(topic, partition)] > 0
 
     def wait_until_fetched(self, topic: str, partition: int, *, limit_s: float) -> None:
-        """Until everything that was released was fetched, or the time is over."""
+        """Return when everything that was released was fetched, or the time is over."""
         with self.changed:
             self.changed.wait_for(lambda: not self.withheld[TopicPartition(topic, partition)], limit_s)
 

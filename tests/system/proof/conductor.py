@@ -25,7 +25,7 @@ class Conductor:
         self._free_s = 0.0
 
     def run(self, schedule: Schedule) -> None:
-        """From now to the schedule's end."""
+        """Run the schedule from now to its end."""
         began_s = time.monotonic()
         for step in schedule.steps:
             while self._open and not self._accompanies(step, began_s):
@@ -37,7 +37,7 @@ class Conductor:
         self._wait_until(began_s + schedule.ends_s)
 
     def end(self) -> None:
-        """Heal what is injected, whatever happened."""
+        """Heal what is injected, even after an error."""
         while self._open:
             self._heal_innermost()
 

@@ -133,7 +133,7 @@ def compare_clocks() -> None:
 
 
 def say_absent_for_others() -> None:
-    """Look a key of somebody else's partition up in a partition of one's own."""
+    """Look up a key of another node's partition in an own partition."""
     from understudy_node.stores.lookup import StoreReader
 
     read_from = StoreReader.read_from
@@ -156,7 +156,7 @@ def ask_the_wrong_node() -> None:
 
 
 def tell_nothing_that_is_refused() -> None:
-    """Say nothing while the bus refuses to write it down."""
+    """Send no heartbeat while the bus refuses to store it."""
     from understudy_shared.bus.gossip import Gossip
 
     async def say(self: Gossip, heartbeat: Any) -> None:

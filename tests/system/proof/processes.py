@@ -177,7 +177,7 @@ class Proxies:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has now."""
+    """A loopback port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port

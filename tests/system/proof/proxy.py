@@ -118,7 +118,7 @@ class Pipe:
         self.flush()
 
     def flush(self) -> None:
-        """Hand over what is due, once there is somebody to take it."""
+        """Hand over what is due, once a peer is there to take it."""
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,6 +1,6 @@
 """One run of the proof: start the world, read all the while, inject what the schedule says, compare at the end.
 
-What was recorded is saved whatever happens: `history.jsonl.gz` and `truth.json.gz` in the run's folder.
+What was recorded is saved even after an error: `history.jsonl.gz` and `truth.json.gz` in the run's folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RunOptions:
     world: WorldOptions = field(default_factory=WorldOptions)
 
     def to_settings(self) -> dict[str, Any]:
-        """For the history."""
+        """The options as the history stores them."""
         return {**asdict(self.world), "rate": self.rate}
 
     @classmethod
@@ -65,7 +65,7 @@ def run(schedule: Schedule, folder: Path, options: RunOptions, say: Say) -> None
 
 
 def conduct(running: World, schedule: Schedule, load: Talking, writer: HistoryWriter, say: Say) -> None:
-    """Inject and heal what the schedule says; whatever happens, nothing stays injected."""
+    """Inject and heal what the schedule says; nothing stays injected, even after an error."""
     progress = ProgressPrinter(load, say)
     conductor = Conductor(running, progress.also_print(writer.write), progress.tick)
     try:

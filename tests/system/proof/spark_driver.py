@@ -58,7 +58,7 @@ class SparkDriver:
         self._job.wait_for_line(query.STARTED)
 
     def kill(self) -> None:
-        """`kill -9` of driver and JVM, in whatever batch they are. No effect when they do not run."""
+        """`kill -9` of driver and JVM, in any batch they are in. No effect when they do not run."""
         if self._job is not None:
             self._job.kill()
         if self._process is not None and self._process.stdin is not None:

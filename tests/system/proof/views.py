@@ -36,7 +36,7 @@ class View:
         self._lead_to(self.path.with_name("nowhere"))
 
     def spoil(self, spoil: Spoil) -> None:
-        """From now on files appear as `spoil` makes them."""
+        """Let files appear as `spoil` makes them from now on."""
         self._copies += 1
         self._copy = _Copy(self._checkpoint, self.path.with_name(f"copy-{self._copies}"), spoil)
         self._lead_to(self._copy.folder)

@@ -60,7 +60,7 @@ class World:
     small_disk: Path | str
     clock: FakeClock
     refusals: Iterator[str] = field(default_factory=lambda: cycle(WAYS))
-    """In which way Redis refuses writes next."""
+    """The next way in which Redis refuses writes."""
 
     def lag_report(self, router: str = ROUTERS[0]) -> dict[str, Any]:
         """What a router knows."""
@@ -158,7 +158,7 @@ def world(folder: Path, options: WorldOptions, record: Callable[[Commit | Watche
 
 
 def wait_for_commits(watch: CommitWatch, version: int) -> None:
-    """Until `version` is committed."""
+    """Return when `version` is committed."""
     until_s = time.monotonic() + COMMIT_LIMIT_S
     while watch.version < version:
         assert time.monotonic() < until_s, f"Spark does not commit version {version}"
