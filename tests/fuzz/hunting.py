@@ -36,7 +36,7 @@ def sizes(full: int) -> pytest.MarkDecorator:
 
 
 def kept(target: str) -> list[bytes]:
-    """What was found once."""
+    """Inputs of the corpus: failures that were found once."""
     return [path.read_bytes() for path in sorted((CORPUS / target).glob("*"))]
 
 
@@ -78,7 +78,7 @@ def _bounded(attempt: Try, batch: Sequence[bytes]) -> None:
 
 
 def peak_bytes(act: Callable[[], object]) -> int:
-    """What it holds at most, of Python's memory."""
+    """The most Python memory that the call holds at a time."""
     tracemalloc.start()
     try:
         act()

@@ -35,7 +35,7 @@ NODE = HostInfo("127.0.0.1", 7101)
 
 @pytest.fixture(autouse=True)
 def silent() -> Iterator[None]:
-    """What is refused is a warning each time."""
+    """Mute the log: each refusal logs a warning."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

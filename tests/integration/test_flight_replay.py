@@ -57,7 +57,7 @@ def streams(server: RedisServer) -> Iterator[FlightStreams]:
 
 
 def flights_of(minutes: int) -> list[Flight]:
-    """Some every minute, from all airports in turn."""
+    """Some flights every minute, from all airports in turn."""
     return [
         Flight(60 * minute, "UA", PER_MINUTE * (minute - 1) + at, None, ORIGINS[at % 3], "IAH", None, None, None)
         for minute in range(1, minutes + 1)

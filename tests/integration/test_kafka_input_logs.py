@@ -43,7 +43,7 @@ def span(where: TopicPartition, start: int, end: int) -> Range:
 
 
 def read_range(config: KafkaConfig, wanted: Range) -> list[int]:
-    """Offsets that a fresh reader finds in it."""
+    """The offsets that a fresh reader finds in the range."""
     reader = open_reader(config)
     try:
         return [offset for rows in reader.read(wanted) for offset in rows["ordinal"].to_pylist()]

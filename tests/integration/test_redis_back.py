@@ -43,7 +43,7 @@ READ_ALL = 1 + 2 * NODES + 2 + 2
 
 
 class CountedBus(RedisBus):
-    """Knows what its owner got done, by kind."""
+    """A bus that counts what its owner got done, by kind."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -113,7 +113,7 @@ def commands(redis: RedisServer) -> Counter[str]:
 
 
 class TimedBus(FragileBus):
-    """Knows when its keys were read."""
+    """A bus that notes when its keys were read."""
 
     def __init__(self) -> None:
         super().__init__()

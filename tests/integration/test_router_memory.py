@@ -38,7 +38,7 @@ def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
 
 
 class Counted(Remembered):
-    """Knows what was written."""
+    """A memory that notes what was written."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, APPLICATION)
@@ -50,7 +50,7 @@ class Counted(Remembered):
 
 
 class Sealed(Remembered):
-    """Keeps what it has."""
+    """A memory that refuses every write and keeps what it has."""
 
     def save(self, document: Message) -> bool:
         return False

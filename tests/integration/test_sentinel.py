@@ -89,7 +89,7 @@ async def heard(ear: Ear[Any], payload: bytes) -> None:
 
 
 def connections(server: RedisServer) -> int:
-    """How many were ever made to it."""
+    """How many connections the server has ever accepted."""
     stats: Any = server.command("INFO", "stats")
     return int(stats["total_connections_received"])
 
@@ -251,7 +251,7 @@ async def test_after_a_failover_values_are_there_subscriptions_are_back_and_hint
 
 @contextmanager
 def at_rest(folder: Path, trio: SentinelTrio, *, heartbeat_ms: int) -> Iterator[Cluster]:
-    """Three nodes and two routers."""
+    """A settled cluster of three nodes and two routers."""
     checkpoint = HandmadeCheckpoint(folder / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
     with cluster(checkpoint.path, folder, trio.url, routers=2, lag_refresh_ms=heartbeat_ms) as known:
         known.wait_to_rest(copies=2, version=VERSION)

@@ -54,7 +54,7 @@ PATIENT = {"max_task_idle_ms": "3600000"}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How much of the year, in which batches."""
+    """A part of the year, and the batch sizes to read it in."""
 
     until_s: int
     live: int
@@ -174,7 +174,7 @@ def joined_late(spark: SparkSession, url: str, records: Records, run: AsofRun, i
 
 
 def last_fetched(job: SparkJob) -> int:
-    """What the job said of its source."""
+    """The highest fetch count that the job printed of its source."""
     return max((int(line.split()[1]) for line in job.lines() if line.startswith("fetched ")), default=0)
 
 

@@ -42,7 +42,7 @@ class AbsurdMessages:
         self._redis.close()
 
     def all_at_once(self, *, members: int) -> None:
-        """Everything there is."""
+        """Send each kind of absurd message once."""
         self.assignments()
         self.heartbeats()
         self.catalogues()
@@ -62,7 +62,7 @@ class AbsurdMessages:
         self._redis.set(self.names.term, str(2**53))
 
     def heartbeats(self) -> None:
-        """Heartbeats in the name of each living process."""
+        """Send heartbeats in the name of each living process."""
         for key in list(self._redis.scan_iter(self._pattern(self.names.nodes), count=1000)):
             known = self._document(key)
             if not known or known["node_id"].startswith(FORGED):
@@ -106,7 +106,7 @@ class AbsurdMessages:
             self._redis.set(key, PUT + b"catalogue\n" + orjson.dumps(known), px=60_000)
 
     def announcements(self) -> None:
-        """Names that fit nothing."""
+        """Announce names that fit no store."""
         for beat in self._living():
             for stores in (
                 [{"operator_id": 0, "name": "x", "key": ["same"] * 4000}] * 200,

@@ -118,13 +118,13 @@ class SentinelTrio:
         return next(other for other in self.servers if other is not server)
 
     def kill_primary(self) -> RedisServer:
-        """End the primary at once; which it was."""
+        """Kill the primary and return it."""
         primary = self.primary
         primary.kill()
         return primary
 
     def pause_primary(self) -> RedisServer:
-        """Freeze the primary; which it was."""
+        """Freeze the primary and return it."""
         primary = self.primary
         primary.pause()
         return primary
@@ -163,7 +163,7 @@ class SentinelTrio:
 
 
 def sentinel_url(sentinels: list[SentinelProcess]) -> str:
-    """What a bus is given."""
+    """The URL with which a bus finds the sentinels."""
     hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
     return f"redis+sentinel://{hosts}/{SERVICE}/0"
 

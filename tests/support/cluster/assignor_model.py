@@ -52,7 +52,7 @@ class Cluster:
         del self.members[node], self.data[node]
 
     def go_away(self, node: str) -> None:
-        """It died, and the delay runs."""
+        """A member died, and the rebalance delay runs."""
         self.away[node] = self.members[node]
         self.die(node)
 

@@ -109,7 +109,7 @@ class FakeNode:
         await asyncio.sleep(0)
 
     def drop(self) -> None:
-        """Reset the connections; it listens on."""
+        """Reset the connections; the node still listens."""
         for transport in list(self.connections):
             transport.abort()
 

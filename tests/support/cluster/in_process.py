@@ -216,7 +216,7 @@ class Cluster:
         return self.nodes[node_id]
 
     def stop(self, node_id: str) -> None:
-        """It leaves in good order."""
+        """Let the node leave with a farewell."""
         del self.nodes[node_id]
         self._ends.pop(node_id).close()
 
@@ -226,7 +226,7 @@ class Cluster:
         self.stop(node_id)
 
     def start_router(self, **settings: Any) -> ClusterRouter:
-        """One more router."""
+        """Start one more router."""
         stack = ExitStack()
         self.routers.append(stack.enter_context(cluster_router(self._redis_url, **settings)))
         self._router_ends.append(stack)

@@ -54,7 +54,7 @@ def _fail(is_broken: bool) -> None:
 
 
 class Replies(BaseHTTPRequestHandler):
-    """What the demo asks of nodes and routers."""
+    """Answers the requests that the demo sends to nodes and routers."""
 
     def do_GET(self) -> None:
         body = json.dumps(self._document()).encode()

@@ -79,7 +79,7 @@ class Records:
         )
 
     def rounds(self, step_s: int) -> list[Records]:
-        """All of them, by stretches of time."""
+        """All records, by stretches of time."""
         last_s = self.weather[-1].event_time + 1
         return [self.between(start, end) for start, end in pairwise([*range(FIRST_S, last_s, step_s), last_s])]
 
@@ -227,7 +227,7 @@ class AsofRun:
         return sum(pq.read_metadata(path).num_rows for path in self._output_files())
 
     def joined(self) -> Joined:
-        """What lies in the output now."""
+        """The joined rows that the output holds now."""
         rows: dict[FlightId, InputState] = {}
         count: Counter[FlightId] = Counter()
         files = self._output_files()

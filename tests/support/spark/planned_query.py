@@ -49,7 +49,7 @@ class PlannedQuery:
         return batch
 
     def until(self, records: int) -> list[PlannedBatch]:
-        """Batches with so many records together."""
+        """Take batches until they have so many records together."""
         batches: list[PlannedBatch] = []
         while sum(batch.end.records for batch in batches) < records:
             batches.append(self.next())
@@ -60,7 +60,7 @@ class PlannedQuery:
         assert self.at_once() is None
 
     def wait_for_records(self, count: int) -> None:
-        """So many are fetched and not planned."""
+        """Return when so many records are fetched and not planned."""
         wait_until(lambda: self.planner.snapshot().input_buffer_records == count, what=f"{count} records", limit_s=30)
 
     def wait_for_lag(self, lag: int | None, topic: str, partition: int = 0) -> None:

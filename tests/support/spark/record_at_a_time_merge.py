@@ -24,7 +24,7 @@ class Popped(NamedTuple):
 
 
 def tp(topic: str, partition: int = 0) -> TopicPartition:
-    """Short, as many are needed."""
+    """A TopicPartition; the name is short because tests need many."""
     return TopicPartition(topic, partition)
 
 

@@ -22,7 +22,7 @@ _HANG_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRecord:
-    """`time_ms` is None for poison."""
+    """A record of a scripted topic; `time_ms` is None for poison."""
 
     time_ms: int | None
     value: bytes = b""
@@ -111,7 +111,7 @@ class ScriptedServer:
             self.stable[TopicPartition(topic, partition)] = self.end(TopicPartition(topic, partition))
 
     def commit(self, topic: str, partition: int) -> None:
-        """Now it is."""
+        """Commit the open transaction."""
         with self.changed:
             del self.stable[TopicPartition(topic, partition)]
             self.changed.notify_all()
@@ -143,13 +143,13 @@ class ScriptedServer:
             self.is_hanging = True
 
     def resume(self) -> None:
-        """Those that hang go on."""
+        """Let calls that hang go on."""
         with self.changed:
             self.is_hanging = False
             self.changed.notify_all()
 
     def answer(self) -> None:
-        """What each call does first; holding `changed`."""
+        """Do what each call does first; the caller holds `changed`."""
         self.has_caught = self.is_hanging
         self.changed.wait_for(lambda: not self.is_hanging, _HANG_LIMIT_S)
         self.has_caught = False
@@ -265,7 +265,7 @@ class ScriptedReader:
         yield rows_of(records, span.start.ordinal)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Do nothing: the reader holds no resources."""
 
 
 def _open_input(config: ScriptedConfig) -> Input:

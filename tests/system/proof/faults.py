@@ -34,7 +34,7 @@ SLOW = Toxics(delay_ms=250)
 
 
 class SkippedFault(Exception):  # noqa: N818  # not an error: the machine does not allow it
-    """Why a fault cannot be had here."""
+    """The reason why this machine cannot inject a fault."""
 
 
 @dataclass(frozen=True, slots=True)

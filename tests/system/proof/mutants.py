@@ -155,7 +155,7 @@ def ask_the_wrong_node() -> None:
     _patch("understudy_router.router", "candidates_of", of_the_next)
 
 
-def tell_nothing_that_is_refused() -> None:
+def stay_silent_when_refused() -> None:
     """Send no heartbeat while the bus refuses to store it."""
     from understudy_shared.bus.gossip import Gossip
 
@@ -217,7 +217,7 @@ MUTANTS = {
     "ignore-bound": Mutant((follow_behind,), (forget_lag_bounds,), "bounds"),
     "compare-clocks": Mutant((follow_behind, compare_clocks), (), "time lag"),
     "silence-is-death": Mutant(
-        (tell_nothing_that_is_refused,), (take_silence_for_death,), "availability", "redis-refuses-writes"
+        (stay_silent_when_refused,), (take_silence_for_death,), "availability", "redis-refuses-writes"
     ),
     "no-connection-limits": Mutant(
         (forget_connection_limits,), (forget_connection_limits,), "memory", "hostile-connections"

@@ -135,7 +135,7 @@ class Talking:
             )
 
     def order(self, line: str) -> str:
-        """Say `line` and return the answer."""
+        """Send `line` to the process and return its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")
@@ -169,7 +169,7 @@ class Proxies:
         return int(self._talking.order(json.dumps({"proxy": name, "target": target})))
 
     def set(self, name: str, toxics: Toxics) -> None:
-        """How it behaves from now on."""
+        """Set how a proxy behaves from now on."""
         self._talking.order(json.dumps({"proxy": name, "toxics": asdict(toxics)}))
 
     def end(self) -> None:

@@ -215,5 +215,5 @@ def _finished(name: str, seed: int, steps: Sequence[Step]) -> Schedule:
 
 
 def _tenths(seconds: float) -> float:
-    """Rounded up: a gap never becomes smaller."""
+    """Round up to tenths of a second, so that a gap never becomes smaller."""
     return math.ceil(seconds * 10) / 10

@@ -134,5 +134,5 @@ def damaged(version: int) -> Spoil:
 
 
 def missing(version: int) -> Spoil:
-    """No changelogs of a version."""
+    """Hide all changelogs of a version."""
     return lambda name, path, copy: version_of(name) == version

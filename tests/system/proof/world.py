@@ -63,7 +63,7 @@ class World:
     """The next way in which Redis refuses writes."""
 
     def lag_report(self, router: str = ROUTERS[0]) -> dict[str, Any]:
-        """What a router knows."""
+        """The lag report of a router."""
         reply = self.routers[router].get("/admin/v1/lag")
         assert reply.status == 200, reply
         return reply.body
