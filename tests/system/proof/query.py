@@ -1,8 +1,8 @@
 """The Spark query of the proof, in a process of its own: commits all the while, and at the end says what was true.
 
 Each batch changes keys, adds keys, and every so often removes a slot of them. The input is counted, not read: a
-restarted driver runs the same batches. Told `truth PATH` on standard input it stops the query and writes Spark's own
-account of every version to PATH; it ends with its standard input.
+restarted driver runs the same batches. The line `truth PATH` on standard input stops the query and writes Spark's own
+account of every version to PATH; the process ends with its standard input.
 """
 
 from __future__ import annotations
