@@ -45,7 +45,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first."""
+    """Run the longest tests first."""
     items.sort(key=lambda item: not item.nodeid.startswith(SYSTEM))
 
 
@@ -58,7 +58,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """What a worker measured."""
+    """Collect what a worker measured."""
     for line in getattr(node, "workeroutput", {}).get("measured", ()):
         measured(line)
 

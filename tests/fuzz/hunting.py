@@ -21,7 +21,7 @@ BATCH = 50
 ORDINARY = 1_000
 
 CPU_S_PER_BATCH = 5.0
-"""Of this thread, for 50 inputs of some kilobytes: a hundred times what they take. A quadratic step is over it."""
+"""This thread's limit for 50 inputs of some kilobytes: a hundred times what they take. A quadratic step breaks it."""
 
 MEMORY_PER_BYTE, MEMORY_BASE = 60, 4 * 1024 * 1024
 """Python objects of JSON are up to fifty times its text."""
@@ -36,7 +36,7 @@ def sizes(full: int) -> pytest.MarkDecorator:
 
 
 def kept(target: str) -> list[bytes]:
-    """What was found once."""
+    """Inputs of the corpus: failures that were found once."""
     return [path.read_bytes() for path in sorted((CORPUS / target).glob("*"))]
 
 
@@ -78,7 +78,7 @@ def _bounded(attempt: Try, batch: Sequence[bytes]) -> None:
 
 
 def peak_bytes(act: Callable[[], object]) -> int:
-    """What it holds at most, of Python's memory."""
+    """The most Python memory that the call holds at a time."""
     tracemalloc.start()
     try:
         act()

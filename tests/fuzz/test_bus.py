@@ -1,4 +1,4 @@
-"""Whatever comes over the bus is used, or refused by type: nothing else is raised, and no task dies of it."""
+"""Any message on the bus is used, or refused by type: nothing else is raised, and no task dies of it."""
 
 from __future__ import annotations
 
@@ -190,10 +190,10 @@ def test_a_number_at_the_end_of_what_can_be_counted_does_not_silence_a_node(
     kind: type, number: int, tmp_path: Path
 ) -> None:
     base = ASSIGNMENT if kind is Assignment else HEARTBEAT
-    told = base.model_copy(update={"term": number, "epoch": number})
+    forged = base.model_copy(update={"term": number, "epoch": number})
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
     settings = ClusterNodeSettings(
         checkpoint=str(checkpoint.path), redis="redis://unused", application_id=APPLICATION, data_dir=tmp_path / "data"
     )
     node = Node(settings, LocalFiles(checkpoint.path), host=HOST, clock=SystemClock())
-    asyncio.run(node_hears([envelope_of(base) + told.encode()], node, settings))
+    asyncio.run(node_hears([envelope_of(base) + forged.encode()], node, settings))

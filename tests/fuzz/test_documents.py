@@ -35,14 +35,14 @@ NODE = HostInfo("127.0.0.1", 7101)
 
 @pytest.fixture(autouse=True)
 def silent() -> Iterator[None]:
-    """What is refused is a warning each time."""
+    """Mute the log: each refusal logs a warning."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
 
 
 def files(rng: Random, count: int) -> list[bytes]:
-    """Files with a hash that fits, mostly: whoever damages one on purpose can write that too."""
+    """Files with a hash that fits, mostly: an attacker who damages a file can write that too."""
     made = []
     for _ in range(count):
         document = bad_document(rng.choice(ALL), rng)

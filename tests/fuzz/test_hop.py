@@ -1,4 +1,4 @@
-"""Whatever comes as a hop, or as the reply to one, is answered, or refused by type; nothing else is raised."""
+"""Any bytes as a hop, or as its reply, are answered, or refused by type; nothing else is raised."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
 
 
 def with_header(body: bytes, change: Any) -> bytes:
-    """The same packed parts behind another header, of whatever length that has."""
+    """The same packed parts behind another header of any length."""
     length = struct.unpack_from("<I", body, 4)[0]
     header: bytes = change(body[8 : 8 + length])
     return body[:4] + struct.pack("<I", len(header)) + header + body[8 + length :]

@@ -1,4 +1,4 @@
-"""Whatever a reader asks of a node or a router, the answer is JSON of ours: a value, an absent key, or a problem."""
+"""A node or a router answers any request with its own JSON: a value, an absent key, or a problem."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def requests(store: bytes) -> Any:
 
 
 def printable(target: bytes) -> bytes:
-    """As a client must write it: the HTTP parser lets nothing else through."""
+    """A target as a client must write it: the HTTP parser lets nothing else through."""
     return b"/" + bytes(byte for byte in target if 0x21 <= byte <= 0x7E).lstrip(b"/")
 
 

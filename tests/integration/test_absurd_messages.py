@@ -1,4 +1,4 @@
-"""A cluster is told what cannot be, by somebody who can write to its bus: reads go on, and nothing of it lasts."""
+"""A stranger who can write to the bus sends absurd messages: reads go on, and nothing of it lasts."""
 
 from __future__ import annotations
 
@@ -153,11 +153,11 @@ def test_a_heartbeat_that_nobody_could_read_does_not_end_the_beat(
     with reading(known.router):
         real = heartbeat_of
 
-        def absurd(of: Node, **told: Any) -> Heartbeat:
-            return real(of, **(told | ({"term": 2**60} if told["node_id"] == "n2" else {})))
+        def absurd(of: Node, **fields: Any) -> Heartbeat:
+            return real(of, **(fields | ({"term": 2**60} if fields["node_id"] == "n2" else {})))
 
         monkeypatch.setattr(member_module, "heartbeat_of", absurd)
-        wait_until(lambda: "cannot say its heartbeat" in str(node.get("/readyz").body["degraded"]), what="it is told")
+        wait_until(lambda: "cannot say its heartbeat" in str(node.get("/readyz").body["degraded"]), what="its report")
         assert node.get("/livez").status == 200
         assert node.member.refused["own-heartbeat"] > 0
         assert "n2" in known.router.living()

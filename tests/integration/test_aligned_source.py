@@ -89,7 +89,7 @@ class KeptTwice(Kept):
     differing: list[int] = field(default_factory=list)
 
     def keep(self, frame: DataFrame, batch_id: int) -> None:
-        """For `foreachBatch`."""
+        """Keep the rows of a batch; passed to `foreachBatch`."""
         rows = self.batches[batch_id] = rows_of(frame)
         for path in self.spool.rglob("*.arrow"):
             path.unlink()
@@ -115,7 +115,7 @@ def test_what_there_is_comes_in_the_order_of_time_with_the_spool_or_without_and_
         assert order(of_task) == order(merged(of_task))
 
 
-def test_a_running_query_takes_what_comes_tells_its_metrics_and_leaves_nothing_when_it_is_stopped(
+def test_a_running_query_takes_what_comes_reports_its_metrics_and_leaves_nothing_when_it_is_stopped(
     spark: SparkSession, logs: InputLogs, checkpoint: Path, tmp_path: Path
 ) -> None:
     frame = load(spark, files_options(logs, TOPICS, checkpoint=str(checkpoint), include_headers="true"))
@@ -144,7 +144,7 @@ def test_a_running_query_takes_what_comes_tells_its_metrics_and_leaves_nothing_w
 
 
 def _progress(query: StreamingQuery) -> dict[str, Any]:
-    """Of the last batch that had rows."""
+    """The progress of the last batch that had rows."""
     every = [json.loads(progress.json) for progress in query.recentProgress]
     return next((progress for progress in reversed(every) if progress["numInputRows"]), {})
 

@@ -1,4 +1,4 @@
-"""`announce` on a real query and a real Redis: what it tells fits the checkpoint, and it never disturbs the query.
+"""`announce` on a real query and a real Redis: what it announces fits the checkpoint, and it never disturbs the query.
 
 One query with four stateful operators runs through the whole module; each test announces it anew.
 """
@@ -46,7 +46,7 @@ Branches = dict[str, DataFrame]
 
 
 def branches(flights: DataFrame) -> Branches:
-    """By the name of the store; `op2` carries no alias."""
+    """Queries by the name of their store; `op2` carries no alias."""
     of_all_kinds = flights.groupBy("k").agg(
         F.count("*").alias("n"),
         F.sum("i").alias("i_sum"),

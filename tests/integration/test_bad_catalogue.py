@@ -41,7 +41,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     "bad", [catalogue(SCHEMA, "a", "b"), catalogue(SCHEMA), catalogue(DEEP, "c0")], ids=["names", "no names", "deep"]
 )
-async def test_a_bad_catalogue_leaves_the_last_good_one_in_use_and_is_told(
+async def test_a_bad_catalogue_leaves_the_last_good_one_in_use_and_is_reported(
     bad: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[str] = []
@@ -64,8 +64,8 @@ async def test_a_bad_catalogue_leaves_the_last_good_one_in_use_and_is_told(
         await bus.publish(gossip.names.channel, enveloped(assigned({TASK: task("a")}, lineage="l1")))
         for sequence, each in enumerate((good, bad, good)):
             digest = digest_of(each)
-            told = beat("a", sequence=sequence, lineage="l1", catalogue=digest, heartbeat_ms=60_000)
-            await bus.publish(gossip.names.channel, enveloped(told))
+            message = beat("a", sequence=sequence, lineage="l1", catalogue=digest, heartbeat_ms=60_000)
+            await bus.publish(gossip.names.channel, enveloped(message))
             if each is good:
                 await until(lambda: router.watcher.stores is not None and not router.watcher.unusable)
             else:

@@ -203,7 +203,7 @@ def test_head_is_answered_wherever_get_is_with_the_same_head_and_no_body(served:
         "/metrics",
         f"{STORE}/keys/{WORDS[0]}",
         f"{STORE}/keys/absent",
-    }:  # these tell ages
+    }:  # these report ages
         assert headers["content-length"] == asked[1]["content-length"]
     assert int(headers["content-length"]) > 0
 
@@ -220,7 +220,7 @@ def test_head_is_answered_wherever_get_is_with_the_same_head_and_no_body(served:
         ("HEAD", "/internal/v1/lookup", "POST"),
     ],
 )
-def test_a_method_that_a_path_does_not_take_is_told_which_it_takes(
+def test_a_method_that_a_path_does_not_take_is_answered_with_those_it_takes(
     served: ServedNode, method: str, target: str, allow: str
 ) -> None:
     status, headers, body = served.head(method, target)

@@ -19,7 +19,7 @@ Damage = Callable[[bytes], bytes]
 
 
 def flipped(data: bytes) -> bytes:
-    """In the text of a key, where nothing but a checksum can tell."""
+    """Flip a bit in the text of a key, where only a checksum can find it."""
     at = data.index(b"word-")
     return data[:at] + bytes([data[at] ^ 0x01]) + data[at + 1 :]
 

@@ -156,9 +156,9 @@ async def test_a_quiet_subscription_to_a_redis_that_lives_is_not_lost(server: Re
     async with listening(bus.listen(CHANNEL)) as ear:
         heard = asyncio.ensure_future(ear.next())
         while pings < 3:  # each was answered in time, or the subscription would be lost
-            told = server.command("INFO", "commandstats")
-            assert isinstance(told, dict)
-            pings = told.get("cmdstat_ping", {"calls": 0})["calls"]
+            stats = server.command("INFO", "commandstats")
+            assert isinstance(stats, dict)
+            pings = stats.get("cmdstat_ping", {"calls": 0})["calls"]
             await asyncio.sleep(0.005)
         await calling.publish(CHANNEL, b"still there")
         assert await heard == b"still there"
@@ -248,7 +248,7 @@ async def test_a_peer_that_accepts_and_never_answers_ends_calls_at_their_deadlin
 
 
 def test_on_the_services_loop_a_peer_that_resets_its_connections_at_any_moment_is_a_bus_that_is_away() -> None:
-    """As a proxy before a dead Redis does. uvloop says otherwise than asyncio that a connection is gone."""
+    """A proxy before a dead Redis does this. uvloop reports a lost connection otherwise than asyncio."""
     with socket.create_server(("127.0.0.1", 0)) as port:
         resetting = threading.Thread(target=_reset_every_connection, args=[port], name="resets")
         resetting.start()

@@ -1,4 +1,4 @@
-"""A cluster that is told nonsense: on the bus, by its operators, and by readers. Nothing of it stops a lookup."""
+"""Nonsense reaches a cluster: on the bus, from its operators, and from readers. Nothing of it stops a lookup."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def known(folder: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer) -> I
 
 def heartbeat(**fields: object) -> bytes:
     """A heartbeat as JSON: one that could be used, but for `fields`."""
-    told = {
+    defaults = {
         "format": 1,
         "application_id": APPLICATION,
         "node_id": "stranger",
@@ -70,7 +70,7 @@ def heartbeat(**fields: object) -> bytes:
         "term": 1_000_000,
         "epoch": 1_000_000,
     }
-    return json.dumps(told | fields).encode()
+    return json.dumps(defaults | fields).encode()
 
 
 NONSENSE = {
@@ -126,7 +126,7 @@ def test_nonsense_on_the_channel_is_counted_and_left_out_and_lookups_go_on(known
 
 
 def assert_well(known: Cluster) -> None:
-    """Everybody lives and is ready, nobody else was let in, and all is as it was."""
+    """All members live and are ready, no stranger was let in, and the assignment is as it was."""
     for each in (known.router, *known.nodes.values()):
         assert each.get("/livez").status == 200
         assert each.not_ready() == ""
@@ -170,8 +170,8 @@ def test_nonsense_does_not_keep_the_cluster_from_healing(known: Cluster, redis: 
 
 
 def start_a_node(folder: Path, redis: RedisServer, **settings: object) -> None:
-    """As the command does; it must be refused."""
-    told = {
+    """Start a node as the command does; the start must be refused."""
+    options = {
         "application_id": APPLICATION,
         "redis": redis.url,
         "port": 0,
@@ -179,7 +179,7 @@ def start_a_node(folder: Path, redis: RedisServer, **settings: object) -> None:
         "checkpoint_wait_ms": 0,
         **settings,
     }
-    main({"data_dir": folder / "refused", **told})
+    main({"data_dir": folder / "refused", **options})
 
 
 def test_a_second_node_of_one_id_is_refused_at_its_start_by_that_id(
@@ -246,7 +246,7 @@ def test_in_a_batch_bad_keys_are_refused_in_their_places_and_the_others_are_answ
     assert all(result["detail"] for result in results if "type" in result)
 
 
-def test_what_there_is_not_is_told_from_what_is_mistyped(known: Cluster) -> None:
+def test_what_does_not_exist_is_kept_apart_from_what_is_mistyped(known: Cluster) -> None:
     unknown = known.router.look_up(["word-0"], store="nostore")
     assert (unknown.status, unknown.problem) == (404, "unknown-store")
     assert "nostore" in unknown.text
@@ -339,8 +339,8 @@ def test_a_node_on_another_checkpoint_is_outvoted_gets_no_tasks_and_answers_nobo
             wait_until(lambda: shows(known, 2), what="the next version", limit_s=LIMIT_S)
             reader.wait_for_answers()
             assert outvoted.holds == set()
-            told = known.router.living()[stranger]
-            assert (told["active"], told["standby"], told["warmup"]) == (0, 0, 0)
+            report = known.router.living()[stranger]
+            assert (report["active"], report["standby"], report["warmup"]) == (0, 0, 0)
             assert known.router.lag()["end_offset_position"] == 2
         known.wait_to_rest(copies=2, version=2)
     assert all(stranger not in duty.holders for assignment in heard for duty in assignment.tasks.values())

@@ -125,8 +125,8 @@ def test_a_node_that_comes_back_under_its_id_is_a_warm_up_before_it_counts(
                 given,
             )
         assert "standby" in {role for given in roles.values() for role in given}
-        told = [event["event"] for event in known.router.lag()["events"] if "n3" in event["detail"]]  # type: ignore[attr-defined]
-        lives = [event for event in told if event in {"joined", "died"}]
+        events = [event["event"] for event in known.router.lag()["events"] if "n3" in event["detail"]]  # type: ignore[attr-defined]
+        lives = [event for event in events if event in {"joined", "died"}]
         assert lives[:3] == ["joined", "died", "joined"]
         assert lives[3:] == ["died", "joined"] * (len(lives[3:]) // 2), "a late heartbeat may be taken for a death"
 
@@ -141,8 +141,8 @@ def test_a_drain_through_a_router_empties_a_node_and_undo_brings_tasks_back(
             reply = known.router.post("/admin/v1/nodes/n1/drain", b"")
             assert (reply.status, reply.body) == (202, {"node_id": "n1", "draining": True})
             wait_until(lambda: not node.holds, what="an empty node", limit_s=LIMIT_S)
-            told = known.router.living()["n1"]
-            assert (told["state"], told["active"], told["standby"], told["warmup"]) == ("draining", 0, 0, 0)
+            report = known.router.living()["n1"]
+            assert (report["state"], report["active"], report["standby"], report["warmup"]) == ("draining", 0, 0, 0)
             assert node.not_ready() == ""
             reader.wait_for_answers()
             reply = known.router.post("/admin/v1/nodes/n1/drain", json.dumps({"drain": False}).encode())

@@ -41,8 +41,8 @@ def degraded(of: Served) -> str:
     return str(of.get("/readyz").body["degraded"] or "")
 
 
-def wait_to_be_told(of: Served, what: str) -> None:
-    """Return when its probe says that; "" is that all works."""
+def wait_until_probe_says(of: Served, what: str) -> None:
+    """Return when the readiness probe says that; "" means that all works."""
     wait_until(lambda: what in degraded(of) if what else not degraded(of), what=what or "no word", limit_s=LIMIT_S)
 
 
@@ -62,9 +62,9 @@ def test_without_redis_everybody_starts_waits_and_says_so_and_is_ready_when_it_c
 ) -> None:
     with redis_server(running=False) as redis, cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
         for node in known.nodes.values():
-            wait_to_be_told(node, "the bus is away: Redis cannot be reached")
+            wait_until_probe_says(node, "the bus is away: Redis cannot be reached")
             assert node.not_ready().startswith("no assignment is known yet")
-        wait_to_be_told(known.router, "the bus is away: Redis cannot be reached")
+        wait_until_probe_says(known.router, "the bus is away: Redis cannot be reached")
         assert known.router.not_ready() == "no catalogue is known yet; no assignment is known yet"
         assert degraded(known.router).count("Redis cannot be reached") == 1
         for each in (known.router, *known.nodes.values()):
@@ -75,7 +75,7 @@ def test_without_redis_everybody_starts_waits_and_says_so_and_is_ready_when_it_c
         redis.start()
         known.wait_to_rest(copies=2, version=VERSION)
         for each in (known.router, *known.nodes.values()):
-            wait_to_be_told(each, "")
+            wait_until_probe_says(each, "")
             assert each.get("/readyz").status == 200
         with reading(known.router):
             pass
@@ -90,7 +90,7 @@ def test_while_redis_is_away_lookups_go_on_lag_is_known_and_nothing_is_reassigne
     with reading(*known.routers) as reader, heard_assignments(redis.url) as heard:
         redis.kill()
         for each in (*known.routers, *known.nodes.values()):
-            wait_to_be_told(each, "the bus is away: Redis cannot be reached")
+            wait_until_probe_says(each, "the bus is away: Redis cannot be reached")
             assert each.get("/readyz").status == 200
             assert each.get("/livez").status == 200
         checkpoint.add(VERSION + 1)
@@ -109,7 +109,7 @@ def test_while_redis_is_away_lookups_go_on_lag_is_known_and_nothing_is_reassigne
         assert keys(redis) == set()
         known.wait_to_rest(copies=2, version=VERSION + 1)
         for each in (*known.routers, *known.nodes.values()):
-            wait_to_be_told(each, "")
+            wait_until_probe_says(each, "")
         reader.wait_for_answers()
         wait_until(lambda: bool(heard), what="an assignment without n3", limit_s=LIMIT_S)
     assert_goes_on_from(before, heard)
@@ -130,12 +130,12 @@ def test_nodes_that_are_heard_again_before_they_hear_do_not_take_the_others_for_
     with reading(*known.routers) as reader:
         redis.kill()
         for node in known.nodes.values():
-            wait_to_be_told(node, "the bus is away: Redis cannot be reached")
+            wait_until_probe_says(node, "the bus is away: Redis cannot be reached")
         redis.start()
         wait_until(lambda: NAMES.assignment in keys(redis), what="the assignment in Redis again", limit_s=LIMIT_S)
         known.wait_to_rest(copies=2, version=VERSION)
         for each in (*known.routers, *known.nodes.values()):
-            wait_to_be_told(each, "")
+            wait_until_probe_says(each, "")
         wait_until(lambda: known.router.order() > before.order, what="the next assignment", limit_s=LIMIT_S)
         reader.wait_for_answers()
     after = known.router.router.tables.assignment

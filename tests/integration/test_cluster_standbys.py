@@ -1,4 +1,4 @@
-"""Two standbys of different lag: who is asked, what is answered, and what a reader with a bound is told."""
+"""Two standbys of different lag: who is asked, what is answered, and what a reader with a bound gets."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Trio:
         )
 
     def assert_nearer_within_bounds(self) -> None:
-        """The less lagged standby is asked first, and answers, whatever bound it keeps and the active breaks."""
+        """The less lagged standby is asked first, and answers, with each bound that it keeps and the active breaks."""
         for bound in (NEARER_LAG, FARTHER_LAG - 1, FARTHER_LAG, ACTIVE_LAG - 1):
             assert self.answers(self.look_up(f"max_lag={bound}"), self.nearer, NEARER_LAG)
             asked = self.order(bounds=f"max_lag={bound}")
@@ -83,13 +83,13 @@ class Trio:
         reply = self.known.router.look_up([KEY], bounds=bounds)
         assert (reply.status, reply.problem) == (503, "no-acceptable-replica")
         candidates: Any = reply.body["candidates"]
-        told = {each["node_id"]: (each["reason"], each["offset_lag"], each["version"]) for each in candidates}
-        assert told[self.nearer] == ("lag-exceeded", NEARER_LAG, END - NEARER_LAG)
-        assert told[self.farther] == ("lag-exceeded", FARTHER_LAG, END - FARTHER_LAG)
+        reported = {each["node_id"]: (each["reason"], each["offset_lag"], each["version"]) for each in candidates}
+        assert reported[self.nearer] == ("lag-exceeded", NEARER_LAG, END - NEARER_LAG)
+        assert reported[self.farther] == ("lag-exceeded", FARTHER_LAG, END - FARTHER_LAG)
         if self.active in self.known.nodes:
-            assert told[self.active] == ("lag-exceeded", ACTIVE_LAG, END - ACTIVE_LAG)
-        elif self.active in told:
-            assert told[self.active][0] in {"dead", "refused", "reset"}
+            assert reported[self.active] == ("lag-exceeded", ACTIVE_LAG, END - ACTIVE_LAG)
+        elif self.active in reported:
+            assert reported[self.active][0] in {"dead", "refused", "reset"}
         explained = self.known.router.explain(KEY, bounds=bounds)["choice"]
         standbys = [each for each in explained if each["node_id"] != self.active]
         assert [(each["node_id"], each["offset_lag"]) for each in standbys] == self.standbys

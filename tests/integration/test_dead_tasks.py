@@ -1,4 +1,4 @@
-"""A background task of a node or a router that dies is told, and reads go on where they can."""
+"""A background task of a node or a router that dies is reported, and reads go on where they can."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def checkpoint(tmp_path: Path, redis: RedisServer) -> HandmadeCheckpoint:
 
 
 class BuggyFiles(LocalFiles):
-    """Storage that raises what nobody expects of it, in the threads whose name begins with `victim`."""
+    """Storage that raises unexpected errors in the threads whose name begins with `victim`."""
 
     victim: str | None = None
 
@@ -105,7 +105,7 @@ class Injection:
 
 
 @pytest.mark.parametrize(
-    ("task", "told"),
+    ("task", "expected"),
     [
         ("follow", "failed"),
         ("worker", "failed"),
@@ -114,12 +114,12 @@ class Injection:
         ("beat_without_a_last_word", "failed"),
     ],
 )
-def test_a_task_of_a_node_that_dies_makes_it_unready_and_is_told_while_reads_go_on(
+def test_a_task_of_a_node_that_dies_makes_it_unready_and_is_reported_while_reads_go_on(
     checkpoint: HandmadeCheckpoint,
     redis: RedisServer,
     monkeypatch: pytest.MonkeyPatch,
     task: str,
-    told: str,
+    expected: str,
 ) -> None:
     files = BuggyFiles(checkpoint.path)
     states: set[str] = set()
@@ -143,7 +143,7 @@ def test_a_task_of_a_node_that_dies_makes_it_unready_and_is_told_while_reads_go_
                 states.add(found)
                 return found
 
-            wait_until(lambda: state() == told, what=f"{told}, seen {states}", limit_s=LIMIT_S)
+            wait_until(lambda: state() == expected, what=f"{expected}, seen {states}", limit_s=LIMIT_S)
             wait_until(
                 lambda: all(chosen(known.router, word)[0][0] == "n1" for word in WORDS[:8]),
                 what="readers to be sent elsewhere",

@@ -1,4 +1,4 @@
-"""A checkpoint that is gone under a running cluster: lookups go on, and the probes of everybody say what is wrong."""
+"""A checkpoint that is gone under a running cluster: lookups go on, and all readiness probes say what is wrong."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_a_setting_that_does_not_exist_is_refused_before_spark_starts(tmp_path: 
 
 
 def wait_for_commits(checkpoint: Path, count: int, process: subprocess.Popen[bytes]) -> None:
-    """Until there are so many, or the process has ended."""
+    """Return when there are so many commits, or the process has ended."""
     wait_until(
         lambda: len(committed_batches(checkpoint)) >= count or process.poll() is not None,
         what=f"{count} commits",

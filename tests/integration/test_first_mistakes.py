@@ -29,7 +29,7 @@ class Caller(Protocol):
 
 @pytest.fixture(scope="module", params=["node", "router"])
 def caller(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
-    """Who is asked: counts by (word, number), at version 3."""
+    """The node under test serves counts by (word, number), at version 3."""
     folder = tmp_path_factory.mktemp("mistakes")
     checkpoint = HandmadeCheckpoint(folder / "counts").create().add(1, 2, 3)
     if request.param == "node":

@@ -57,7 +57,7 @@ def streams(server: RedisServer) -> Iterator[FlightStreams]:
 
 
 def flights_of(minutes: int) -> list[Flight]:
-    """Some every minute, from all airports in turn."""
+    """Some flights every minute, from all airports in turn."""
     return [
         Flight(60 * minute, "UA", PER_MINUTE * (minute - 1) + at, None, ORIGINS[at % 3], "IAH", None, None, None)
         for minute in range(1, minutes + 1)
@@ -72,7 +72,7 @@ def entries(server: RedisServer, partition: int) -> list[Entry]:
 
 
 def places(server: RedisServer) -> list[int]:
-    """Of the flights that lie in the streams, in the table."""
+    """Where in the table the flights are that lie in the streams."""
     found = [entry for partition in range(PARTITIONS) for entry in entries(server, partition)]
     return sorted(int(entry.partition("-")[2]) for entry, _, _ in found)
 
@@ -88,7 +88,7 @@ def cursors_at(flights: list[Flight], end: int) -> dict[int, Cursor]:
 
 
 def read_all(server: RedisServer, checkpoint: Path, batch: int) -> list[int]:
-    """A query that takes what there is and commits: the flights' numbers, each stream's in its order."""
+    """Read and commit all that is there: the flights' numbers, each stream's in its order."""
     taken = {partition: entries(server, partition) for partition in range(PARTITIONS)}
     newest = {partition: Cursor(found[-1][0]) for partition, found in taken.items() if found}
     if newest:
@@ -298,6 +298,6 @@ def _away(server: RedisServer, *, emptied: bool) -> Callable[[], None]:
 
 
 def _key_and_value(fields: dict[bytes, bytes] | list[bytes]) -> tuple[bytes, bytes]:
-    """In whatever form the client gives them."""
+    """Key and value of an entry, in any form that the client gives the fields."""
     named = fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
     return named[b"key"], named[b"value"]

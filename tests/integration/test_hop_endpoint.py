@@ -181,7 +181,7 @@ def test_an_empty_hop_and_one_of_several_slices_are_answered_whole(served: Serve
     assert {outcome.kind for outcome in outcomes} == {FOUND}
 
 
-def test_after_the_deadline_the_keys_that_are_left_are_told_so(served: ServedNode) -> None:
+def test_after_the_deadline_the_keys_that_are_left_are_answered_with_deadline(served: ServedNode) -> None:
     keys = keys_of(served, [[word] for word in WORDS])
     _, outcomes = hop(served, request_of(served, group_of(served, keys), deadline_ms=0))
     assert {outcome.problem for outcome in outcomes} == {"deadline"}

@@ -40,7 +40,7 @@ def new_topic() -> str:
 
 
 def has_come(reads: Reading, where: TopicPartition, count: int) -> bool:
-    """After one more turn."""
+    """Whether so many records are there after one more fetch."""
     reads.turn({where: 100})
     return len(reads.values(where)) >= count
 

@@ -43,7 +43,7 @@ def span(where: TopicPartition, start: int, end: int) -> Range:
 
 
 def read_range(config: KafkaConfig, wanted: Range) -> list[int]:
-    """Offsets that a fresh reader finds in it."""
+    """The offsets that a fresh reader finds in the range."""
     reader = open_reader(config)
     try:
         return [offset for rows in reader.read(wanted) for offset in rows["ordinal"].to_pylist()]
@@ -52,7 +52,7 @@ def read_range(config: KafkaConfig, wanted: Range) -> list[int]:
 
 
 def log_end(broker: KafkaBroker, where: TopicPartition) -> int:
-    """Of everything written, committed or not."""
+    """The end of everything written, committed or not."""
     with reading(config(broker, where, isolation="read_uncommitted")) as reads:
         return reads.input.first_cursors([where], timeout_ms=10_000)[where].ordinal
 

@@ -164,14 +164,14 @@ def test_a_second_signal_ends_a_service_that_is_about_to_leave_at_once(second: s
 
 
 def leave(node: ClusterNode) -> None:
-    """What its process does first when it is told to stop."""
+    """What a node's process does first when it gets SIGTERM."""
     loop = node.member._loop
     assert loop is not None
     asyncio.run_coroutine_threadsafe(node.member.leave(), loop).result(LIMIT_S)
 
 
 def lease_holder(redis_url: str) -> str | None:
-    """The node that assigns, None while nobody does."""
+    """The node that assigns, None while no node does."""
 
     async def ask() -> str | None:
         bus = RedisBus(redis_url)
@@ -192,7 +192,7 @@ PATIENT = {
     "retry_percent": 0,
     "retry_per_s": 0,
 }
-"""Settings of a router that asks nobody else because an answer takes long, as it may on a loaded machine."""
+"""Settings of a router that asks no second node because an answer takes long, as it may on a loaded machine."""
 
 
 def test_a_node_that_leaves_is_asked_last_and_keeps_its_tasks_while_another_node_assigns(

@@ -67,7 +67,7 @@ class NotedFiles(LocalFiles):
 
 
 def version_of(name: str) -> int:
-    """Of a state file, in whichever format: `7.changelog`, `7_<unique id>.zip`."""
+    """The version of a state file, in either format: `7.changelog`, `7_<unique id>.zip`."""
     return int(name.partition(".")[0].partition("_")[0])
 
 

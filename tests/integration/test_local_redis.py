@@ -1,4 +1,4 @@
-"""A server of one's own: found, started, reached by its user alone, and gone with whoever started it."""
+"""A private Redis server: found, started, reached by its user alone, and gone with the process that started it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last replica of everything, cut off from the checkpoint: it answers who gave no lag bound, and says so."""
+"""The last replica of everything, cut off from the checkpoint: it answers reads without a lag bound, and says so."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def lag(known: Cluster, bounds: str = "") -> dict[str, Any]:
     reply = known.router.look_up(KEY, bounds=bounds)
     assert reply.status == 200, reply
     body: dict[str, Any] = reply.body
-    told: dict[str, Any] = body["lag"]
-    return told
+    lag_info: dict[str, Any] = body["lag"]
+    return lag_info
 
 
 def test_a_lone_survivor_of_unknown_lag_answers_who_gave_no_lag_bound_and_marks_it(survivor: Cluster) -> None:
@@ -60,8 +60,8 @@ def test_a_lone_survivor_of_unknown_lag_answers_who_gave_no_lag_bound_and_marks_
     assert (reply.status, reply.body["found"], reply.body["version"]) == (200, True, END)
     value: Any = reply.body["value"]
     assert value["count"] == END
-    told: Any = reply.body["lag"]
-    assert (told["offset_lag"], told["time_lag_ms"], told["current_offset_position"]) == (None, None, END)
+    lag_info: Any = reply.body["lag"]
+    assert (lag_info["offset_lag"], lag_info["time_lag_ms"], lag_info["current_offset_position"]) == (None, None, END)
     assert reply.body["committed_at"] is not None
 
 

@@ -145,8 +145,8 @@ def test_a_node_with_nothing_to_hold_is_ready_and_says_what_there_is(tmp_path: P
         wait_until(lambda: node.tasks() == ["0_0", "0_1"], what="the tasks of the first commit")
         wait_to_hold(node)
         assert node.not_ready() == []
-        told = heartbeat(node)
-        assert (told.applied.version, told.exceptions, told.held, told.partitions) == (None, {}, None, 2)
+        report = heartbeat(node)
+        assert (report.applied.version, report.exceptions, report.held, report.partitions) == (None, {}, None, 2)
 
 
 def test_duties_about_another_layout_wait_for_it_while_the_one_that_is_served_goes_on(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_node_that_is_held_back_says_truly_how_far_it_is_behind(tmp_path: Path
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
     with served_node(checkpoint.path, tmp_path / "data") as served:
         served.wait_for_version(1)
-        # Of commits that were there at its first look a node cannot say how long ago they were made.
+        # A node cannot say how long ago commits were made that were there at its first look.
         wait_until(lambda: heartbeat(served.node).applied.time_lag_ms is not None, what="a confirmed end")
         served.node.hold_at(2)
         checkpoint.add(2, 3, 4)
@@ -187,8 +187,8 @@ def test_a_node_that_is_held_back_says_truly_how_far_it_is_behind(tmp_path: Path
             what="lag of two versions",
         )
         wait_until(lambda: heartbeat(served.node).applied.time_lag_ms is not None, what="the times of those commits")
-        told = heartbeat(served.node)
-        assert (told.applied.version, told.end_version, told.applied.state) == (2, 4, "RUNNING")
+        report = heartbeat(served.node)
+        assert (report.applied.version, report.end_version, report.applied.state) == (2, 4, "RUNNING")
         refused = served.look_up([WORDS[0]], bounds="max_lag=1")
         assert refused.problem == "no-acceptable-replica"
         answer = served.look_up([WORDS[0]], bounds="max_lag=2").body

@@ -18,7 +18,7 @@ from understudy_shared.messages import Assignment
 BEAT_MS = 100
 
 SLOW_BEAT_MS = 2000
-"""Of node b: what it takes it keeps, however slow the machine is."""
+"""The interval of node b, so long that it keeps its lease however slow the machine is."""
 
 CLOCK = SystemClock()
 LAYOUT = ("l1", 2, ["0_0", "0_1"])
@@ -63,8 +63,8 @@ class Node:
 
     def said(self) -> Seen:
         term, epoch = (0, 0) if self.known is None else self.known.order
-        told = heartbeat(self.node_id, heartbeat_ms=BEAT_MS, partitions=2, term=term, epoch=epoch)
-        return Seen(told, 0)
+        message = heartbeat(self.node_id, heartbeat_ms=BEAT_MS, partitions=2, term=term, epoch=epoch)
+        return Seen(message, 0)
 
     async def wrote(self, *alive: Node) -> Assignment:
         """Take turns until something is written."""

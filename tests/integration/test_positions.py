@@ -1,4 +1,4 @@
-"""A reader that carries its position never goes back, and sees what it was told of: over routers and failovers."""
+"""A reader that carries its position never goes back, and sees each commit it knows of: over routers and failovers."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Session:
         """One lookup, which is answered, or refused because nobody is that far yet."""
         self._turn += 1
         router = self._routers[self._turn % len(self._routers)]
-        told = [f"min_position={self.position}"] if self.position else []
-        reply = router.look_up([self._word], bounds="&".join([*told, *([bounds] if bounds else [])]))
+        carried = [f"min_position={self.position}"] if self.position else []
+        reply = router.look_up([self._word], bounds="&".join([*carried, *([bounds] if bounds else [])]))
         body: dict[str, Any] = reply.body
         if reply.status != 200:
             assert {each["reason"] for each in body["candidates"]} & {"below-min-position"}, body
@@ -133,7 +133,7 @@ def test_a_position_that_is_merged_of_two_sessions_is_kept_as_the_later_one(
     assert early.read()["version"] == FIRST + 1
 
 
-def test_a_reader_that_waits_for_a_commit_it_was_told_of_gets_it_as_soon_as_it_is_there(
+def test_a_reader_that_waits_for_a_commit_it_knows_of_gets_it_as_soon_as_it_is_there(
     known: Cluster, checkpoint: HandmadeCheckpoint
 ) -> None:
     reader = Session(known.routers)

@@ -36,7 +36,7 @@ def mode(path: Path) -> int:
 def test_whatever_a_node_writes_is_for_its_user_only(
     spark: SparkSession, tmp_path: Path, state_format: StateFormat
 ) -> None:
-    """Under the usual umask. Tables that are links are Spark's own files: the folders around them keep others out."""
+    """The umask is the usual one. Tables that are links are Spark's own files: the folders around keep others out."""
     checkpoint, data = tmp_path / "checkpoint", tmp_path / "new" / "data"
     run_counting(spark, checkpoint, state_format, 3)
     of_spark = {path: mode(path) for path in checkpoint.rglob("*")}

@@ -107,7 +107,7 @@ def get(connection: http.client.HTTPConnection) -> int:
 
 
 def impatient(connection: http.client.HTTPConnection) -> None:
-    """From now on silence is an error."""
+    """Make silence of the connection an error from now on."""
     assert connection.sock is not None
     connection.sock.settimeout(SILENCE_S)
 
@@ -188,7 +188,7 @@ def position_of(version: int) -> str:
 
 
 def an_answer(version: int) -> dict[str, object]:
-    """As a router gives one."""
+    """An answer in the form that routers give."""
     return {
         "found": True, "value": {"count": 1}, "partition": 0, "version": version,
         "committed_at": "2026-01-01T00:00:00.000001Z", "position": position_of(version),

@@ -1,4 +1,4 @@
-"""Redis is back and everybody with it: what each of thirty nodes and ten routers asks of it is bounded, and spread."""
+"""Redis comes back: the requests of thirty nodes and ten routers to it are bounded in number, and spread in time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ READ_ALL = 1 + 2 * NODES + 2 + 2
 
 
 class CountedBus(RedisBus):
-    """Knows what its owner got done, by kind."""
+    """A bus that counts what its owner got done, by kind."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -65,7 +65,7 @@ async def members(
     async with AsyncExitStack() as stack:
         for number in range(NODES):
             node_id = f"n{number:02}"
-            told = ClusterNodeSettings(
+            settings = ClusterNodeSettings(
                 checkpoint=str(checkpoint),
                 data_dir=folder / node_id,
                 redis=url,
@@ -75,10 +75,12 @@ async def members(
                 num_standby_replicas=0,
                 workers=2,
             )
-            node = Node(told, LocalFiles(checkpoint), host=HostInfo("127.0.0.1", 7001 + number), clock=SystemClock())
+            node = Node(
+                settings, LocalFiles(checkpoint), host=HostInfo("127.0.0.1", 7001 + number), clock=SystemClock()
+            )
             node.assign({})
             bus = CountedBus(url)
-            member = ClusterMember(node, bus, told, node_id=node_id, incarnation="1", clock=SystemClock())
+            member = ClusterMember(node, bus, settings, node_id=node_id, incarnation="1", clock=SystemClock())
             node.start()
             stack.push_async_callback(asyncio.to_thread, node.stop)
             member.start()
@@ -90,13 +92,13 @@ async def members(
 
 @asynccontextmanager
 async def routers(url: str, bus_of: Callable[[], B]) -> AsyncIterator[list[tuple[Router, B]]]:
-    """Ten routers on this loop; nobody asks them."""
+    """Ten routers on this loop, which get no requests."""
     known: list[tuple[Router, B]] = []
     async with AsyncExitStack() as stack:
         for number in range(ROUTERS):
             bus = bus_of()
-            told = RouterSettings(redis=url, application_id=APPLICATION)
-            router = Router(told, bus, host=HostInfo("127.0.0.1", 8080 + number), clock=SystemClock())
+            settings = RouterSettings(redis=url, application_id=APPLICATION)
+            router = Router(settings, bus, host=HostInfo("127.0.0.1", 8080 + number), clock=SystemClock())
             router.start()
             stack.push_async_callback(router.stop)
             known.append((router, bus))
@@ -106,12 +108,12 @@ async def routers(url: str, bus_of: Callable[[], B]) -> AsyncIterator[list[tuple
 
 def commands(redis: RedisServer) -> Counter[str]:
     """What the server did since it was started, by command."""
-    told: Any = redis.command("INFO", "commandstats")
-    return Counter({name.removeprefix("cmdstat_"): stats["calls"] for name, stats in told.items()})
+    info: Any = redis.command("INFO", "commandstats")
+    return Counter({name.removeprefix("cmdstat_"): stats["calls"] for name, stats in info.items()})
 
 
 class TimedBus(FragileBus):
-    """Knows when its keys were read."""
+    """A bus that notes when its keys were read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +178,7 @@ async def test_when_redis_is_back_empty_each_node_and_router_asks_a_bounded_numb
             await eventually(in_step, what="thirty nodes in step again")
             by_node = {node_id: Counter(bus.done) for node_id, (_, bus) in nodes.items()}
             by_router = [Counter(bus.done) for _, bus in known]
-            told = commands(redis)
+            calls = commands(redis)
     for done in by_node.values():
         # Its own Back, and once more if a heartbeat came through before that.
         assert done["scanning node"] <= 2, done
@@ -188,5 +190,5 @@ async def test_when_redis_is_back_empty_each_node_and_router_asks_a_bounded_numb
         assert done["scanning node"] <= 2, done
         assert done["reading assignment"] <= 2, done
         assert done["reading catalogue"] == 0, done
-    reads = told["get"] + told["pttl"] + told["scan"]
-    assert reads <= 2 * (NODES + ROUTERS) * (READ_ALL + 4), told
+    reads = calls["get"] + calls["pttl"] + calls["scan"]
+    assert reads <= 2 * (NODES + ROUTERS) * (READ_ALL + 4), calls

@@ -49,7 +49,7 @@ def degraded(of: Served) -> str:
 
 
 def wait_for_three_expiries() -> None:
-    """Long enough for whoever is silent to be taken for dead."""
+    """Long enough for a silent node to be taken for dead."""
     from_s = time.monotonic()
     wait_until(lambda: time.monotonic() > from_s + 3 * EXPIRY_S, what="three expiries", limit_s=LIMIT_S)
 
@@ -99,7 +99,7 @@ def test_a_node_that_redis_alone_does_not_hear_keeps_its_tasks_and_answers(
         known.wait_to_rest(copies=2, version=VERSION + 1)
         reader.wait_for_answers(200)
         assert "the bus is away: the test cut it" in degraded(known.nodes["n2"])
-        assert heard == [], "it answers whoever assigns, too"
+        assert heard == [], "it answers the node that assigns, too"
         for router in known.routers:
             assert degraded(router) == "", "one of three is a node's own trouble"
         known.nodes["n2"].bus.is_cut = False
@@ -122,8 +122,8 @@ def test_a_node_that_is_cut_off_from_redis_alone_follows_later_assignments(
             known.nodes["n1"].member.drain(True)
 
             def follows() -> bool:
-                told = cut_off.member.assignment
-                return told is not None and before < told.order == known.router.order()
+                assignment = cut_off.member.assignment
+                return assignment is not None and before < assignment.order == known.router.order()
 
             wait_until(follows, what="the assignment that the others follow", limit_s=LIMIT_S)
             wait_until(lambda: known.router.living()["n1"]["active"] == 0, what="n1 to have no active", limit_s=LIMIT_S)

@@ -208,7 +208,7 @@ def test_trimming_what_was_read_is_no_loss_also_over_a_restart(server: RedisServ
 
 
 def harm(server: RedisServer, kind: str) -> None:
-    """To a stream of 1 to 6, read up to 3."""
+    """Damage a stream of records 1 to 6 of which 1 to 3 were read."""
     match kind:
         case "trimmed":
             server.command("XTRIM", KEY, "MINID", 5)
@@ -365,7 +365,7 @@ def test_a_refused_login_is_reported_without_the_password(server: RedisServer) -
     assert "secret" not in str(caught.value)
 
 
-def test_the_configuration_travels_to_executors_and_tells_no_secret() -> None:
+def test_the_configuration_travels_to_executors_and_shows_no_secret() -> None:
     of = RedisConfig("rediss://me:secret@host:1/0?ssl_password=secret", ("weather",), timestamp=TimestampRule("t"))
     assert pickle.loads(pickle.dumps(of)) == of
     assert hash(of) == hash(pickle.loads(pickle.dumps(of)))

@@ -1,4 +1,4 @@
-"""Routers and nodes that start while Redis is away go by what they remembered, or by what a seed tells them."""
+"""Routers and nodes that start while Redis is away go by what they remembered, or by what a seed node answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def running(tmp_path: Path, checkpoint: HandmadeCheckpoint) -> Iterator[tuple[Cl
 
 
 def order_of(known: Cluster) -> tuple[int, int]:
-    """(term, epoch) that everybody follows."""
+    """The (term, epoch) that each router and node follows."""
     wait_until(lambda: len({known.router.order(), *orders(known)}) == 1, what="one assignment", limit_s=LIMIT_S)
     return known.router.order()
 
@@ -61,7 +61,7 @@ def orders(known: Cluster) -> list[tuple[int, int]]:
 
 
 def kill_redis(known: Cluster, redis: RedisServer, *, freeze: bool = False) -> None:
-    """Or freeze it; and return when everybody knows."""
+    """Kill or freeze Redis; return when all nodes and routers have noticed."""
     if freeze:
         redis.pause()
     else:
@@ -89,7 +89,7 @@ def assert_answers_degraded(router: ClusterRouter) -> None:
 
 
 def wait_until_it_speaks(known: Cluster, node_id: str) -> None:
-    """Twice: the second time it tells what it had taken before."""
+    """Twice: the second time it reports what it had taken before."""
     tables = known.router.router.tables
 
     def sequence() -> int:
@@ -182,8 +182,8 @@ def test_everything_restarts_without_redis_and_goes_on_where_it_was(
                 wait_until_degraded(each, is_degraded=False)
             wait_until(lambda: bool(heard), what="the assignment in Redis again", limit_s=LIMIT_S)
             known.wait_to_rest(copies=2, version=VERSION)
-        told = [before.order, *(each.order for each in heard)]
-        assert told == sorted(set(told)), "epochs go on where they were"
+        epochs = [before.order, *(each.order for each in heard)]
+        assert epochs == sorted(set(epochs)), "epochs go on where they were"
         assert heard[-1].tasks == before.tasks
 
 
@@ -265,13 +265,13 @@ def test_what_a_node_remembers_never_wins_over_a_later_assignment_on_the_bus(
     assert Remembered(folder, APPLICATION).save(old)
     recalled, load = [], Remembered.load
 
-    def told(self: Remembered, kind: type[Any]) -> Any:
+    def loaded(self: Remembered, kind: type[Any]) -> Any:
         found = load(self, kind)
         if self.folder == folder:
             recalled.append(found)
         return found
 
-    monkeypatch.setattr(Remembered, "load", told)
+    monkeypatch.setattr(Remembered, "load", loaded)
     with caplog.at_level(logging.INFO):
         known.start("n1")
         wait_until(lambda: bool(recalled), what="its memory", limit_s=LIMIT_S)
@@ -336,8 +336,8 @@ def test_when_redis_is_back_everybody_is_back_within_three_heartbeats_and_nobody
     beats: Counter[CuttableBus] = Counter()
     put_owned = CuttableBus.put_owned
 
-    async def counted(self: CuttableBus, *given: Any, **told: Any) -> bool:
-        done = await put_owned(self, *given, **told)
+    async def counted(self: CuttableBus, *given: Any, **named: Any) -> bool:
+        done = await put_owned(self, *given, **named)
         beats[self] += 1
         return done
 
@@ -354,9 +354,9 @@ def test_when_redis_is_back_everybody_is_back_within_three_heartbeats_and_nobody
             for each in (known.router, *known.nodes.values()):
                 wait_until_degraded(each, is_degraded=False)
             known.wait_to_rest(copies=2, version=VERSION)
-            told = dict(beats)
+            counts = dict(beats)
             wait_until(lambda: known.router.order() > before, what="the next assignment", limit_s=LIMIT_S)
         events: Any = known.router.lag()["events"]
     # One more than three because each says again how it is when it hears again.
-    assert max(told.values()) <= 4, told
+    assert max(counts.values()) <= 4, counts
     assert not [event for event in events if event["event"] in {"died", "left"}], events

@@ -33,7 +33,7 @@ def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
 
 
 class SkippingClock(SystemClock):
-    """As if this process slept meanwhile: its loop did nothing, and time went on."""
+    """A clock that jumps, as if the process had slept: its loop did nothing, and time went on."""
 
     def __init__(self) -> None:
         self.skipped_ms = 0.0
@@ -72,7 +72,7 @@ def probes(node: FakeNode) -> int:
 
 
 async def by(known: Cluster) -> str:
-    """Who answers a read."""
+    """The node that answers a read."""
     reply = await known.get(f"{STORE}/keys/x")
     assert reply.status_code == 200, reply.text
     return str(reply.json()["value"]["by"])
@@ -118,9 +118,9 @@ async def test_a_node_that_stays_bad_is_quarantined_by_its_probes_and_comes_back
         while health(known) is not Health.QUARANTINED:
             assert await by(known) == "b"
             await asyncio.sleep(0.02)
-        told = (await known.get(f"{STORE}/metadata/x")).json()["choice"]
-        assert [(each["node_id"], each["health"]) for each in told] == [("b", "ok"), ("a", "quarantined")]
-        assert f"quarantined, {MAX_BAD_IN_A_ROW} bad results in a row" in told[1]["why"]
+        choice = (await known.get(f"{STORE}/metadata/x")).json()["choice"]
+        assert [(each["node_id"], each["health"]) for each in choice] == [("b", "ok"), ("a", "quarantined")]
+        assert f"quarantined, {MAX_BAD_IN_A_ROW} bad results in a row" in choice[1]["why"]
         lines = (await known.get("/metrics")).text.splitlines()
         assert {
             'understudy_router_node_health{node="a"} 2.0',

@@ -40,15 +40,15 @@ A, B, C = says(found("a")), says(found("b")), says(found("c"))
 BELOW = says(refusal(Refusal.BELOW_MIN_POSITION))
 
 
-def asks(known: Cluster) -> list[NodeRequest]:
-    """All that is on its way, or waits."""
+def requests_to_nodes(known: Cluster) -> list[NodeRequest]:
+    """All requests that are on their way, or wait."""
     clients = known.router.clients._clients.values()
-    return [ask for client in clients for group in client._all_requests() for ask in group]
+    return [request for client in clients for group in client._all_requests() for request in group]
 
 
-def ask_was_sent(known: Cluster, ask: NodeRequest) -> bool:
-    """Whether it is past its lane's queue."""
-    return all(ask not in client._waiting.requests for client in known.router.clients._clients.values())
+def was_sent(known: Cluster, request: NodeRequest) -> bool:
+    """Whether it has left the queue of its node client."""
+    return all(request not in client._waiting.requests for client in known.router.clients._clients.values())
 
 
 async def behind(known: Cluster, number: int) -> None:
@@ -127,7 +127,9 @@ async def test_a_slow_read_is_not_hedged_outside_the_bound_nor_when_it_may_not_b
             await behind(known, 1)
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(known.get(f"{STORE}/keys/x?max_lag=0"))
-            await until(lambda: any(ask.delay for ask in asks(known)), what="the read to be called slow")
+            await until(
+                lambda: any(request.delay for request in requests_to_nodes(known)), what="the read to be called slow"
+            )
             await until(lambda: known.nodes[1].keys, what="the other node to be probed")
             assert lookups(known, 1) == []
             known.nodes[0].held.set()
@@ -245,7 +247,7 @@ async def test_when_a_reader_leaves_the_router_stops_to_work_for_it(
 ) -> None:
     async with cluster(answer, **LONG) as known, served(known) as (app, port):
         writers = []
-        for number in range(4):  # more than connections: some wait in the queue of the node's lane
+        for number in range(4):  # more than connections: some wait in the queue of the node's client
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(request_bytes)
             writers.append(writer)
@@ -253,7 +255,9 @@ async def test_when_a_reader_leaves_the_router_stops_to_work_for_it(
             await until(lambda sent=sent: len(known.nodes[0].hops) >= sent)  # type: ignore[misc]
         await until(lambda: app.in_flight == 4, what="the requests to be on their way")
         if isinstance(answer, Hang):
-            await until(lambda: any(not ask_was_sent(known, ask) for ask in asks(known)), what="some to wait")
+            await until(
+                lambda: any(not was_sent(known, request) for request in requests_to_nodes(known)), what="some to wait"
+            )
         for writer in writers:
             writer.close()
         await until(lambda: app.in_flight == 0, what="the router to notice")

@@ -87,7 +87,7 @@ async def test_a_refusal_that_shows_an_old_view_makes_the_router_read_the_keys_a
 
     bus = LocalBus()
     async with cluster(refuses, b, bus=bus) as known:
-        # Written behind the channel's back: only whoever reads the key sees it.
+        # Written without a message on the channel: only a reader of the key sees it.
         later = known.assignment(term=9, epoch=9)
         await bus.put(known.gossip.names.assignment, enveloped(later))
         assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "b"}
@@ -139,8 +139,8 @@ async def test_without_the_bus_lookups_go_on_and_lag_is_asked_from_the_nodes() -
         await until(lambda: all(node.heartbeat.heartbeat_ms == 100 for node in known.router.tables.nodes.values()))
         known.sequence += 1
         for node in known.nodes:
-            told = known.heartbeat(node, heartbeat_ms=100, end_version=12, applied=Applied(version=12))
-            node.documents["/internal/v1/lags"] = told.encode()
+            heartbeat = known.heartbeat(node, heartbeat_ms=100, end_version=12, applied=Applied(version=12))
+            node.documents["/internal/v1/lags"] = heartbeat.encode()
         bus.turn(away=True)
         await until(lambda: known.router.tables.end_version == 12, what="nodes to be asked")
         assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
@@ -195,7 +195,7 @@ async def test_a_node_that_falls_silent_while_others_speak_dies() -> None:
         assert silent.hops == []
 
 
-async def test_a_node_that_falls_silent_and_answers_when_asked_lives_and_half_of_them_unheard_is_told() -> None:
+async def test_a_node_that_falls_silent_and_answers_when_asked_lives_and_half_of_them_unheard_is_reported() -> None:
     async with cluster(a, b) as known:
         silent, speaker = known.nodes
         for node in known.nodes:
@@ -203,16 +203,16 @@ async def test_a_node_that_falls_silent_and_answers_when_asked_lives_and_half_of
         known.sequence += 1
         silent.documents["/internal/v1/lags"] = known.heartbeat(silent, heartbeat_ms=50, end_version=9).encode()
 
-        async def beats_until_it_is_told() -> None:
+        async def beat_until_it_is_reported() -> None:
             while "unheard" not in (known.router.degraded or ""):
                 known.sequence += 1
-                told = known.heartbeat(silent, heartbeat_ms=50, end_version=9)
-                silent.documents["/internal/v1/lags"] = told.encode()
+                heartbeat = known.heartbeat(silent, heartbeat_ms=50, end_version=9)
+                silent.documents["/internal/v1/lags"] = heartbeat.encode()
                 await known.beat(speaker, heartbeat_ms=50)
                 await asyncio.sleep(0.01)
 
         async with asyncio.timeout(20):
-            await beats_until_it_is_told()
+            await beat_until_it_is_reported()
         assert set(known.router.tables.nodes) == {"a", "b"}
         assert "1 of 2 nodes are unheard on the bus and answer when asked: a" in (known.router.degraded or "")
         assert known.router.tables.end_version == 9, "by its own word"
@@ -374,8 +374,8 @@ async def test_lookups_go_on_while_redis_is_gone_and_after_it_came_back_empty(ho
     with redis_server() as server:
         async with cluster(a, b, bus=RedisBus(server.url, call_timeout_ms=300)) as known:
             for node in known.nodes:
-                told = known.heartbeat(node, heartbeat_ms=500, end_version=12, applied=Applied(version=12))
-                node.documents["/internal/v1/lags"] = told.model_copy(update={"sequence": 99}).encode()
+                heartbeat = known.heartbeat(node, heartbeat_ms=500, end_version=12, applied=Applied(version=12))
+                node.documents["/internal/v1/lags"] = heartbeat.model_copy(update={"sequence": 99}).encode()
                 await known.beat(node, heartbeat_ms=500)
             await until(lambda: known.router.watcher.heartbeat_ms == 500)
             if how == "frozen":

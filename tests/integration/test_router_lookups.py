@@ -132,7 +132,7 @@ async def test_what_may_be_overload_goes_to_the_next_node_while_the_budget_lasts
 
 
 @pytest.mark.parametrize(("answer", "reason", "code"), MAY_BE_OVERLOAD)
-async def test_what_may_be_overload_is_told_to_the_reader_once_the_budget_is_spent(
+async def test_what_may_be_overload_is_reported_to_the_reader_once_the_budget_is_spent(
     answer: Answer | Raw | Hang, reason: str, code: int
 ) -> None:
     async with cluster(answer, B, hop_timeout_ms=100, suspect_after_ms=5000, **NO_BUDGET) as known:
@@ -216,7 +216,7 @@ async def test_a_position_of_a_history_that_is_gone_is_409() -> None:
         assert (reply.status_code, reply.json()["type"]) == (409, "lineage-changed")
 
 
-async def test_when_every_node_is_overloaded_the_reader_is_told_to_come_back() -> None:
+async def test_when_every_node_is_overloaded_the_reader_is_asked_to_retry_later() -> None:
     async with cluster(status(429, b"{}"), status(429, b"{}")) as known:
         reply = await known.get(f"{STORE}/keys/x")
         assert (reply.status_code, reply.json()["type"]) == (429, "overloaded")
@@ -398,11 +398,11 @@ def hosts(known: Cluster, *numbers: int) -> list[dict[str, object]]:
 async def test_metadata_names_the_hosts_of_a_key_and_explains_the_choice() -> None:
     async with cluster(A, B, C) as known:
         for target in (f"{STORE}/metadata/x?max_lag=5", f"{STORE}/metadata?key=%5B%22x%22%5D&max_lag=5"):
-            told = (await known.get(target)).json()
-            assert (told["key"], told["bounds"]) == ({"word": "x"}, {"max_lag": 5})
-            assert [told["active_host"]] == hosts(known, 0)
-            assert told["standby_hosts"] == hosts(known, 1, 2)
-            assert told["choice"][0]["node_id"] == "a"
+            body = (await known.get(target)).json()
+            assert (body["key"], body["bounds"]) == ({"word": "x"}, {"max_lag": 5})
+            assert [body["active_host"]] == hosts(known, 0)
+            assert body["standby_hosts"] == hosts(known, 1, 2)
+            assert body["choice"][0]["node_id"] == "a"
         whole = (await known.get(f"{STORE}/metadata")).json()
         assert [each["active_host"] for each in whole["partitions"]] == hosts(known, 0)
         assert [node.hops for node in known.nodes] == [[], [], []]

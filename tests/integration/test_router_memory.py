@@ -38,7 +38,7 @@ def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
 
 
 class Counted(Remembered):
-    """Knows what was written."""
+    """A memory that notes what was written."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, APPLICATION)
@@ -50,7 +50,7 @@ class Counted(Remembered):
 
 
 class Sealed(Remembered):
-    """Keeps what it has."""
+    """A memory that refuses every write and keeps what it has."""
 
     def save(self, document: Message) -> bool:
         return False
@@ -61,8 +61,8 @@ async def router_at(
     bus: Bus, remembered: Remembered, nodes: Sequence[FakeNode], *, seed: str = ""
 ) -> AsyncIterator[Cluster]:
     """A router that may remember, in front of nodes that it has not heard of."""
-    told = RouterSettings(redis="redis://unused", application_id=APPLICATION, seed=seed)
-    router = Router(told, bus, host=HostInfo("127.0.0.1", 8080), clock=SystemClock(), remembered=remembered)
+    settings = RouterSettings(redis="redis://unused", application_id=APPLICATION, seed=seed)
+    router = Router(settings, bus, host=HostInfo("127.0.0.1", 8080), clock=SystemClock(), remembered=remembered)
     transport = httpx.ASGITransport(app=create_app(router))
     async with httpx.AsyncClient(transport=transport, base_url="http://router") as http:
         router.start()
@@ -74,16 +74,16 @@ async def router_at(
 
 
 def assignment_of(nodes: Sequence[FakeNode], *, order: tuple[int, int]) -> Assignment:
-    told = Cluster(None, None, None, nodes, catalogue()).assignment(term=order[0], epoch=order[1])  # type: ignore[arg-type]  # what it needs
+    assignment = Cluster(None, None, None, nodes, catalogue()).assignment(term=order[0], epoch=order[1])  # type: ignore[arg-type]  # what it needs
     members = {node.node_id: Endpoint(host="127.0.0.1", port=node.port) for node in nodes}
-    return told.model_copy(update={"members": members})
+    return assignment.model_copy(update={"members": members})
 
 
-def tells(known: Cluster, node: FakeNode, *, order: tuple[int, int]) -> None:
-    """The node answers for itself, and follows that assignment."""
+def answers_with(known: Cluster, node: FakeNode, *, order: tuple[int, int]) -> None:
+    """Let the node answer routers, as a node that follows that assignment."""
     known.sequence += 1
-    told = known.heartbeat(node, term=order[0], epoch=order[1], heartbeat_ms=100)
-    node.documents["/internal/v1/lags"] = told.encode()
+    heartbeat = known.heartbeat(node, term=order[0], epoch=order[1], heartbeat_ms=100)
+    node.documents["/internal/v1/lags"] = heartbeat.encode()
     node.documents["/internal/v1/assignment"] = assignment_of(known.nodes, order=order).encode()
     node.documents["/internal/v1/catalogue"] = known.catalogue.encode()
 
@@ -109,12 +109,12 @@ async def test_what_is_remembered_serves_before_anybody_was_heard(tmp_path: Path
             await until(lambda: not known.router.not_ready(), what="readiness")
             assert known.router.tables.nodes == {}
             assert (await known.get(f"{STORE}/keys/x")).json()["value"]["by"] in {"a", "b"}
-            told = (await known.get(f"{STORE}/metadata/x?max_lag=5")).json()["choice"]
-            assert {(each["node_id"], each["version"], each["offset_lag"]) for each in told} == {
+            choice = (await known.get(f"{STORE}/metadata/x?max_lag=5")).json()["choice"]
+            assert {(each["node_id"], each["version"], each["offset_lag"]) for each in choice} == {
                 ("a", None, None),
                 ("b", None, None),
             }
-            assert {each["why"] for each in told} == {"asked last: nothing was heard of it yet"}
+            assert {each["why"] for each in choice} == {"asked last: nothing was heard of it yet"}
             assert (await known.get("/readyz")).json()["degraded"]
 
 
@@ -130,7 +130,7 @@ async def test_what_is_remembered_of_a_cluster_that_is_gone_gives_way_to_what_no
         async with router_at(bus, kept, nodes) as known:
             await until(lambda: order_of(known.router) == (5, 9), what="what was remembered")
             for node in nodes:
-                tells(known, node, order=(1, 1))
+                answers_with(known, node, order=(1, 1))
             if how == "the bus":
                 bus.turn(away=False)
                 await on_the_bus(known, order=(1, 1))
@@ -145,7 +145,7 @@ async def test_a_router_that_lived_through_the_loss_of_a_whole_cluster_follows_t
         await until(lambda: order_of(known.router) == (5, 9), what="the first cluster")
         await bus.put(known.gossip.names.assignment, b"what is left of it")
         for node in nodes:
-            tells(known, node, order=(1, 1))
+            answers_with(known, node, order=(1, 1))
             await known.beat(node, term=1, epoch=1, heartbeat_ms=500)
             assert order_of(known.router) == (5, 9), "a node may be late"
 
@@ -168,9 +168,9 @@ async def test_what_is_remembered_stays_while_one_node_follows_it(tmp_path: Path
         kept.save(catalogue())
         async with router_at(bus, kept, nodes) as known:
             await until(lambda: order_of(known.router) == (5, 9), what="what was remembered")
-            tells(known, nodes[0], order=(5, 9))
+            answers_with(known, nodes[0], order=(5, 9))
             await until(lambda: "a" in known.router.tables.nodes, what="a word of the first")
-            tells(known, nodes[1], order=(5, 8))
+            answers_with(known, nodes[1], order=(5, 8))
             await until(lambda: "b" in known.router.tables.nodes, what="a word of the second")
             bus.turn(away=False)
             await on_the_bus(known, order=(5, 8))
@@ -204,7 +204,7 @@ async def test_an_assignment_that_nodes_follow_and_the_bus_lost_is_asked_from_a_
     async with fake_nodes(a, b) as nodes, router_at(bus, Counted(tmp_path), nodes) as known:
         await until(lambda: known.router.degraded is None, what="the bus")
         for node in nodes:
-            tells(known, node, order=(3, 4))
+            answers_with(known, node, order=(3, 4))
             await known.beat(node, term=3, epoch=4)
         known.router.refresh()
         await until(lambda: not known.router.not_ready(), what="readiness, though the bus has neither document")

@@ -80,7 +80,7 @@ def test_head_is_answered_wherever_get_is(router: ClusterRouter, target: str) ->
         ("HEAD", "/admin/v1/nodes/n1/drain", "POST"),
     ],
 )
-def test_a_method_that_a_path_does_not_take_is_told_which_it_takes(
+def test_a_method_that_a_path_does_not_take_is_answered_with_those_it_takes(
     router: ClusterRouter, method: str, target: str, allow: str
 ) -> None:
     status, headers, _ = router.head(method, target)

@@ -1,4 +1,4 @@
-"""The router as a process of its own: it opens its port whatever Redis does, says how it is, and ends in good order."""
+"""The router as a process of its own: it opens its port without Redis, reports its health, and shuts down in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis that sentinels name: who uses it follows the primary, and no failover turns anything back."""
+"""A Redis that sentinels name: its clients follow the primary, and no failover turns anything back."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ async def heard(ear: Ear[Any], payload: bytes) -> None:
 
 
 def connections(server: RedisServer) -> int:
-    """How many were ever made to it."""
-    told: Any = server.command("INFO", "stats")
-    return int(told["total_connections_received"])
+    """How many connections the server has ever accepted."""
+    stats: Any = server.command("INFO", "stats")
+    return int(stats["total_connections_received"])
 
 
 # Sentinels that hang, are gone, or know nothing
@@ -251,7 +251,7 @@ async def test_after_a_failover_values_are_there_subscriptions_are_back_and_hint
 
 @contextmanager
 def at_rest(folder: Path, trio: SentinelTrio, *, heartbeat_ms: int) -> Iterator[Cluster]:
-    """Three nodes and two routers."""
+    """A settled cluster of three nodes and two routers."""
     checkpoint = HandmadeCheckpoint(folder / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
     with cluster(checkpoint.path, folder, trio.url, routers=2, lag_refresh_ms=heartbeat_ms) as known:
         known.wait_to_rest(copies=2, version=VERSION)
@@ -259,14 +259,14 @@ def at_rest(folder: Path, trio: SentinelTrio, *, heartbeat_ms: int) -> Iterator[
 
 
 def wait_to_be_at(server: RedisServer, known: Cluster) -> None:
-    """Return when everybody listens there, every node has its key there, and nobody calls the bus away."""
+    """Return when all listen there, every node has its key there, and no probe reports the bus as away."""
     everybody = [*known.routers, *known.nodes.values()]
 
     def is_so() -> bool:
-        told: Any = server.command("PUBSUB", "NUMSUB", NAMES.channel)
+        subscribers: Any = server.command("PUBSUB", "NUMSUB", NAMES.channel)
         found: Any = server.command("KEYS", "*")
         return (
-            told[1] >= len(everybody)
+            subscribers[1] >= len(everybody)
             and {NAMES.assignment, *map(NAMES.node, known.nodes)} <= {key.decode() for key in found}
             and not any(each.get("/readyz").body["degraded"] for each in everybody)
         )
@@ -336,8 +336,8 @@ def test_a_primary_that_freezes_under_load_is_replaced_and_comes_back_as_a_repli
         known.start("n4")
         known.wait_to_rest(copies=2, version=VERSION)
         wait_to_be_at(new, known)
-        told: Any = old.command("PUBSUB", "NUMSUB", NAMES.channel)
-        assert told[1] == 0, "nobody listens to a replica"
+        subscribers: Any = old.command("PUBSUB", "NUMSUB", NAMES.channel)
+        assert subscribers[1] == 0, "nobody listens to a replica"
         reader.wait_for_answers()
     orders = [before, *(assignment.order for assignment in heard)]
     assert orders == sorted(set(orders))

@@ -30,7 +30,7 @@ from understudy_node.reader import CheckpointReader
 from understudy_shared.words import StoreName
 
 pytestmark = pytest.mark.full
-"""Of every run are test_uncommitted_rewrites.py, and the killed Spark of the proof."""
+"""Ordinary runs have test_uncommitted_rewrites.py, and the killed Spark of the proof."""
 
 
 def _case(state_format: StateFormat, *, with_snapshot: bool) -> object:

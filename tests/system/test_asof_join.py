@@ -54,14 +54,14 @@ PATIENT = {"max_task_idle_ms": "3600000"}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How much of the year, in which batches."""
+    """A part of the year, and the batch sizes to read it in."""
 
     until_s: int
     live: int
     """`max_poll_records` of the run that is killed."""
 
     again: tuple[int, int, int]
-    """Of those that read the same logs again."""
+    """`max_poll_records` of the runs that read the same logs again."""
 
 
 JANUARY = Case(FEBRUARY_S, 4_000, (30_000, 12_000, 6_000))
@@ -127,7 +127,7 @@ def killed_and_finished(spark: SparkSession, url: str, records: Records, case: C
     job_folder = folder / "job"
 
     def enough(before: Sent, sent: Sent) -> int:
-        """With fewer fetched, the source might not know the new flights; it need not fetch more than a batch."""
+        """How many must be fetched: with fewer, the source might not know the new flights; a batch is enough."""
         return min(sum(sent), sum(before) + case.live // 2)
 
     arguments = [str(run.folder), "--spark", str(job_folder / "spark"), "--options", json.dumps(options)]
@@ -150,19 +150,19 @@ def test_without_waiting_late_weather_is_missed_and_reading_again_differs(
 ) -> None:
     records = all_records().between(FIRST_S, FIRST_S + 2 * DAY_S).closed()
     oracle = as_of_join(records)
-    told = {}
+    runs = {}
     for idle_ms in (0, -1):
         server.flush()
-        told[idle_ms] = joined_late(spark, server.url, records, AsofRun(tmp_path / f"idle{idle_ms}"), idle_ms)
-        assert told[idle_ms].duplicates == 0
-    hasty = told[-1]
+        runs[idle_ms] = joined_late(spark, server.url, records, AsofRun(tmp_path / f"idle{idle_ms}"), idle_ms)
+        assert runs[idle_ms].duplicates == 0
+    hasty = runs[-1]
     assert hasty.violations(oracle) > 0
     again = read_again(spark, AsofRun(tmp_path / "again"), {**streams(server.url), **PATIENT})
     assert again.differences(oracle) == 0
     assert again.differences(hasty.rows) == hasty.violations(oracle)
     measured(
         f"as-of join of {len(oracle)} flights with late weather: order violations"
-        f" {hasty.violations(oracle)} at -1, {told[0].violations(oracle)} at 0"
+        f" {hasty.violations(oracle)} at -1, {runs[0].violations(oracle)} at 0"
     )
 
 
@@ -174,7 +174,7 @@ def joined_late(spark: SparkSession, url: str, records: Records, run: AsofRun, i
 
 
 def last_fetched(job: SparkJob) -> int:
-    """What the job said of its source."""
+    """The highest fetch count that the job printed of its source."""
     return max((int(line.split()[1]) for line in job.lines() if line.startswith("fetched ")), default=0)
 
 

@@ -204,7 +204,7 @@ def test_a_query_that_has_not_committed_yet_is_waited_for(checkpoint: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "error"),
     [
         (lambda _: None, "there is no checkpoint"),
         (Path.mkdir, "there is no checkpoint"),
@@ -212,13 +212,13 @@ def test_a_query_that_has_not_committed_yet_is_waited_for(checkpoint: Path, tmp_
     ],
     ids=["absent", "empty", "file"],
 )
-def test_what_is_no_checkpoint_is_refused(make: object, told: str, tmp_path: Path) -> None:
+def test_what_is_no_checkpoint_is_refused(make: object, error: str, tmp_path: Path) -> None:
     assert callable(make)
     make(tmp_path / "checkpoint")
     arguments = ("--port", "0", "--data-dir", str(tmp_path / "data"), "--checkpoint-wait-ms", "0")
     done = ask("serve", str(tmp_path / "checkpoint"), *arguments)
     assert done.returncode == 3
-    assert told in done.stderr
+    assert error in done.stderr
     assert "writeStream" in done.stderr
 
 

@@ -12,7 +12,7 @@ from tests.support.spark.queries import wait_until
 
 
 def wait_for_line(log: Path, text: str) -> None:
-    """Until a log has it."""
+    """Return when a log has the text."""
     wait_until(lambda: text in log.read_text(), what=f"{text!r} in {log.name}")
 
 
@@ -30,9 +30,9 @@ def test_a_key_is_found_at_every_router_and_explained(demo: DemoProcess) -> None
         done = ask("get", "aircraft", "N14228", "--json", "--url", router.url)
         answer = json.loads(done.stdout)
         assert (done.returncode, answer["key"], answer["found"]) == (0, {"tailnum": "N14228"}, True), done
-        told = json.loads(ask("explain", "aircraft", "N14228", "--json", "--url", router.url).stdout)
-        assert told["partition"] == answer["partition"]
-        assert len(told["choice"]) >= 2, "an active and a standby"
+        explained = json.loads(ask("explain", "aircraft", "N14228", "--json", "--url", router.url).stdout)
+        assert explained["partition"] == answer["partition"]
+        assert len(explained["choice"]) >= 2, "an active and a standby"
 
 
 def test_every_replica_is_in_the_routers_table(demo: DemoProcess) -> None:

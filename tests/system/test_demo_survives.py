@@ -58,7 +58,7 @@ def samples_of(spark: SparkSession, demo: DemoProcess) -> list[Sample]:
     return samples
 
 
-def ask_all(router: DemoPart, sample: Sample) -> None:
+def look_up_all(router: DemoPart, sample: Sample) -> None:
     """Ask for the whole sample in one batch, and keep each answer under the version it states."""
     reply = router.post(f"/v1/stores/{sample.store}/lookup", json.dumps({"keys": sample.keys}).encode())
     assert reply.status == 200, reply
@@ -100,7 +100,7 @@ def test_every_answer_is_sparks_state_at_the_version_it_states_while_the_query_r
     assert {sample.store for sample in samples} == {"aircraft", "routes", "airport_hours"}
     for router in demo.parts("router"):
         for sample in samples:
-            ask_all(router, sample)
+            look_up_all(router, sample)
         seen = max(version for sample in samples for version in sample.answers)
         wait_until(lambda seen=seen: committed_batches(demo.checkpoint)[-1] + 1 > seen, what="another commit")  # type: ignore[misc]
     assert_spark_says_so(spark, demo, samples)
@@ -121,7 +121,7 @@ class Reader(threading.Thread):
             while not self._ended.wait(0.005):
                 for router in self._routers:
                     self.replies.append(router.get(f"/v1/stores/aircraft/keys/{KEY}"))
-        except BaseException as error:  # told by the test: a thread of its own cannot fail it
+        except BaseException as error:  # reported by the test: a thread of its own cannot fail it
             self.failure = error
 
     def end(self) -> None:
@@ -182,7 +182,7 @@ def test_when_the_active_is_killed_lookups_go_on_from_a_standby_with_its_true_la
     assert (died["name"], died["how"]) == (victim.name, "was killed by SIGKILL")
     assert f"--node-id {victim.name} " in died["detail"]
     for router in routers:
-        ask_all(router, sample)
+        look_up_all(router, sample)
 
     assignments = AssignmentsHeard(demo)
     with assignments:
@@ -209,7 +209,7 @@ def test_ctrl_c_stops_everything_and_leaves_nothing_behind(demo: DemoProcess) ->
     assert demo.interrupt() == 0
     wait_until(lambda: not any(map(is_there, group)), what="the end of all")
     assert demo.events[-1]["event"] == "stopped"
-    assert [told for told in demo.events if told["event"] == "killed"] == []
+    assert [event for event in demo.events if event["event"] == "killed"] == []
     assert not Path(ready["folder"]).exists()
     assert list(demo.scratch.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""What readers notice when something breaks under load: a moment, which is told at the end of the run.
+"""What readers notice when something breaks under load: a moment, which is measured and printed.
 
 Real nodes and a real router at default settings, but for two standbys: each node has everything. A proxy stands before
 each node, and the checkpoint grows all the while.
@@ -21,7 +21,7 @@ import pytest
 from tests.support.bus.redis_server import redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.measurements import measured
-from tests.support.services.open_load import Rejection, open_load
+from tests.support.services.open_load import LoadResult, open_load
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 from tests.system.proof.processes import Proxies, Service, free_port
@@ -138,7 +138,7 @@ FAULTS: dict[str, tuple[Turn, Turn]] = {
 
 async def _answered(
     trio: Trio, what: str, inject: Callable[[], None], heal: Callable[[], None], *, per_second: float, seconds: float
-) -> Rejection:
+) -> LoadResult:
     """What readers got while something was broken and a second before; every read was answered."""
 
     async def break_it() -> None:
@@ -148,13 +148,13 @@ async def _answered(
     trio.wait_until_well()
     try:
         loading = open_load(trio.router.port, REQUESTS, per_second=per_second, seconds=BEFORE_S + seconds)
-        told, _ = await asyncio.gather(loading, break_it())
+        result, _ = await asyncio.gather(loading, break_it())
     finally:
         heal()  # by this thread: what it starts is tied to the thread that started it
-    measured(f"{what}, {per_second:g} reads/s for {seconds:g} s: {told.line()}")
-    assert set(told.latencies_ms) == {200}
-    assert told.broken == told.unsent == 0
-    return told
+    measured(f"{what}, {per_second:g} reads/s for {seconds:g} s: {result.line()}")
+    assert set(result.latencies_ms) == {200}
+    assert result.broken == result.unsent == 0
+    return result
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -165,10 +165,10 @@ async def test_with_all_replicas_but_one_bad_every_read_is_answered_within_a_sec
         for name in BAD:
             on_each(trio, name)
 
-    told = await _answered(
+    result = await _answered(
         trio, f"two of three replicas {fault}", lambda: turn(inject), lambda: turn(heal), per_second=400, seconds=3
     )
-    assert told.percentile_ms(200, 1) <= 1000
+    assert result.percentile_ms(200, 1) <= 1000
 
 
 @pytest.mark.parametrize("fault", ["dead", "hung"])
@@ -178,7 +178,7 @@ async def test_an_active_that_dies_or_hangs_at_1000_reads_a_second_costs_no_read
     inject, heal = FAULTS[fault]
     trio.wait_until_well()
     active = trio.active_of(WORDS[0])
-    told = await _answered(
+    result = await _answered(
         trio,
         f"the active of a third of the keys {fault}",
         lambda: inject(trio, active),
@@ -186,7 +186,7 @@ async def test_an_active_that_dies_or_hangs_at_1000_reads_a_second_costs_no_read
         per_second=1000,
         seconds=4,
     )
-    assert told.percentile_ms(200, 1) <= 1000
+    assert result.percentile_ms(200, 1) <= 1000
 
 
 @pytest.mark.parametrize("seconds", [8, pytest.param(300, marks=[pytest.mark.full, pytest.mark.timeout(600)])])

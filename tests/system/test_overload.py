@@ -19,7 +19,7 @@ from tests.support.cluster.fake_cluster import Cluster, catalogue
 from tests.support.cluster.fake_node import fake_nodes, found
 from tests.support.measurements import measured
 from tests.support.services.command_line import UNDERSTUDY, environment
-from tests.support.services.open_load import Rejection, open_load
+from tests.support.services.open_load import LoadResult, open_load
 
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.redis_bus import RedisBus
@@ -27,7 +27,7 @@ from understudy_shared.bus.redis_bus import RedisBus
 HOP_MS = 20
 AT_ONCE = 16
 HALF, OVERLOAD = 0.5, 3
-"""Of what the router can do."""
+"""Shares of what the router can do."""
 
 REQUESTS = [b"GET /v1/stores/words/keys/word-%d HTTP/1.1\r\nhost: r\r\n\r\n" % n for n in range(64)]
 LIMIT_S = 30.0
@@ -80,10 +80,10 @@ async def _until_ready(port: int) -> None:
     raise AssertionError("the router did not become ready")
 
 
-async def _phase(port: int, name: str, *, per_second: float, seconds: float) -> Rejection:
-    told = await open_load(port, REQUESTS, per_second=per_second, seconds=seconds)
-    measured(f"{name}: {per_second:.0f}/s asked; {told.line()}")
-    return told
+async def _phase(port: int, name: str, *, per_second: float, seconds: float) -> LoadResult:
+    result = await open_load(port, REQUESTS, per_second=per_second, seconds=seconds)
+    measured(f"{name}: {per_second:.0f}/s asked; {result.line()}")
+    return result
 
 
 @pytest.mark.parametrize("seconds", [6, pytest.param(30, marks=pytest.mark.full)])
@@ -108,7 +108,7 @@ async def test_three_times_too_much_is_refused_at_once_and_afterwards_everything
         assert after.percentile_ms(200, 0.5) < 2 * before.percentile_ms(200, 0.5)
 
 
-async def _recovered(port: int, per_second: float) -> Rejection:
+async def _recovered(port: int, per_second: float) -> LoadResult:
     """The first two seconds in which 95 % of what is asked is answered; within the limit, without a restart."""
     asked_s = 0.0
     while True:

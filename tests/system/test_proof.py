@@ -108,5 +108,5 @@ def assert_injected(history: History, faults: Iterable[str]) -> None:
 
 
 def assert_holds(claim: ClaimResult) -> None:
-    """With the first violations, when it does not."""
+    """Fail with the first violations when the claim does not hold."""
     assert claim.holds, "\n".join([claim.says, *claim.vacuous, *(each.text for each in claim.violations[:10])])

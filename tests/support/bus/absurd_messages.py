@@ -1,4 +1,4 @@
-"""Somebody who can write to the bus, and says what no cluster would: through its channel and into its keys."""
+"""A stranger who can write to the bus sends what no cluster would: through its channel and into its keys."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from understudy_shared.bus.redis_scripts import PUT, opened
 
 ABSURD = (2**53 + 1, 2**53, 2**52, 2**48 + 1, 2**48, 2**47)
 FORGED = "forged-"
-"""What the ids of members begin with that there are not."""
+"""What the ids of forged members begin with."""
 
 FORGED_HEARTBEAT_MS = 3000
-"""They are gone three of these after they were told."""
+"""Forged members are gone three of these after their heartbeat."""
 
 AT_ONCE = 500
 
@@ -42,7 +42,7 @@ class AbsurdMessages:
         self._redis.close()
 
     def all_at_once(self, *, members: int) -> None:
-        """Everything there is."""
+        """Send each kind of absurd message once."""
         self.assignments()
         self.heartbeats()
         self.catalogues()
@@ -52,17 +52,17 @@ class AbsurdMessages:
             self._publish(message)
 
     def assignments(self) -> None:
-        """The current assignment under numbers that nobody can follow, told and written; and a counter of terms."""
+        """The current assignment with numbers that no node can follow, published and written, and a term counter."""
         known = self._document(self.names.assignment)
         for number in ABSURD:
-            for told in (known | {"term": number, "epoch": number}, known | {"epoch": number}):
-                payload = b"assignment\n" + orjson.dumps(told)
+            for forged in (known | {"term": number, "epoch": number}, known | {"epoch": number}):
+                payload = b"assignment\n" + orjson.dumps(forged)
                 self._publish(payload)
                 self._redis.set(self.names.assignment, b"us1 fenced %d %d\n" % (number, number) + payload)
         self._redis.set(self.names.term, str(2**53))
 
     def heartbeats(self) -> None:
-        """Heartbeats in the name of each living process."""
+        """Send heartbeats in the name of each living process."""
         for key in list(self._redis.scan_iter(self._pattern(self.names.nodes), count=1000)):
             known = self._document(key)
             if not known or known["node_id"].startswith(FORGED):
@@ -77,12 +77,12 @@ class AbsurdMessages:
                 self._publish(b"heartbeat\n" + orjson.dumps(known | fields))
 
     def members(self, count: int) -> None:
-        """Members that there are not: of this history, ready to be given everything."""
+        """Forged members of this history, ready to be given everything."""
         known = next(iter(self._living()), {})
         for begin in range(0, count, AT_ONCE):
             pipeline = self._redis.pipeline(transaction=False)
             for number in range(begin, min(begin + AT_ONCE, count)):
-                told = known | {
+                forged = known | {
                     "node_id": f"{FORGED}{number}",
                     "incarnation": "f",
                     "endpoint": {"host": "127.0.0.1", "port": 1},
@@ -91,9 +91,9 @@ class AbsurdMessages:
                     "held": [],
                     "exceptions": {},
                 }
-                payload = b"heartbeat\n" + orjson.dumps(told)
+                payload = b"heartbeat\n" + orjson.dumps(forged)
                 pipeline.publish(self.names.channel, payload)
-                pipeline.set(self.names.node(told["node_id"]), b"us1 owned f\n" + payload, px=3 * FORGED_HEARTBEAT_MS)
+                pipeline.set(self.names.node(forged["node_id"]), b"us1 owned f\n" + payload, px=3 * FORGED_HEARTBEAT_MS)
             pipeline.execute()
 
     def catalogues(self) -> None:
@@ -106,19 +106,19 @@ class AbsurdMessages:
             self._redis.set(key, PUT + b"catalogue\n" + orjson.dumps(known), px=60_000)
 
     def announcements(self) -> None:
-        """Names that fit nothing."""
+        """Announce names that fit no store."""
         for beat in self._living():
             for stores in (
                 [{"operator_id": 0, "name": "x", "key": ["same"] * 4000}] * 200,
                 [{"operator_id": 2**47, "result": [{"name": "a", "function": "sum", "buffers": [9], "type": "map<"}]}],
             ):
-                told = {
+                forged = {
                     "format": 1,
                     "application_id": self._application_id,
                     "query_id": beat.get("lineage") or "x",
                     "stores": stores,
                 }
-                self._publish(b"announcement\n" + orjson.dumps(told))
+                self._publish(b"announcement\n" + orjson.dumps(forged))
             return
 
     def _living(self) -> Iterator[dict[str, Any]]:
@@ -132,8 +132,8 @@ class AbsurdMessages:
         found = opened(value) if isinstance(value, bytes) else None
         if found is None:
             return {}
-        told: dict[str, Any] = orjson.loads(found.payload.partition(b"\n")[2])
-        return told
+        document: dict[str, Any] = orjson.loads(found.payload.partition(b"\n")[2])
+        return document
 
     def _publish(self, message: bytes) -> None:
         self._redis.publish(self.names.channel, message)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 def heartbeat(node_id: str = "n1", *, incarnation: str = "i1", sequence: int = 1, **fields: Any) -> Heartbeat:
     """One node of `flights` that serves in step."""
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "application_id": APPLICATION,
         "node_id": node_id,
         "incarnation": incarnation,
@@ -36,7 +36,7 @@ def heartbeat(node_id: str = "n1", *, incarnation: str = "i1", sequence: int = 1
         "epoch": 1,
         **fields,
     }
-    return Heartbeat(**told)
+    return Heartbeat(**values)
 
 
 def assignment(*, term: int, epoch: int) -> Assignment:

@@ -19,16 +19,16 @@ class RedisServer(LocalRedis):
 
     @property
     def folder(self) -> Path:
-        """Where it would save."""
+        """The folder in which the server would save."""
         return self._folder
 
     def info(self, section: str) -> bytes:
-        """What it tells of itself, as text."""
+        """The reply to `INFO`, as text."""
         with redis.Redis.from_url(self.url, socket_timeout=10) as client:
             client.response_callbacks.clear()
-            told = client.execute_command("INFO", section)
-        assert isinstance(told, bytes)
-        return told
+            info = client.execute_command("INFO", section)
+        assert isinstance(info, bytes)
+        return info
 
     def pause(self) -> None:
         """Freeze it: connections stay and nothing answers."""

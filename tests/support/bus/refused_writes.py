@@ -53,4 +53,4 @@ WAYS = {
     "failed-save": Refusing(_fail_to_save, _save_again),
     "no-scripts": Refusing(_commands("ACL SETUSER default -@scripting"), _commands("ACL SETUSER default +@all")),
 }
-"""The first allows not even to publish: nobody is heard. With the others messages still pass."""
+"""The first forbids even PUBLISH: no message passes. With the others messages still pass."""

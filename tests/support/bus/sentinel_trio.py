@@ -109,7 +109,7 @@ class SentinelTrio:
 
     @property
     def primary(self) -> RedisServer:
-        """As most of the sentinels say."""
+        """The primary that most sentinels name."""
         ports = [sentinel.sees().get("port") for sentinel in self.sentinels]
         return next(server for server in self.servers if ports.count(server.port) >= QUORUM)
 
@@ -118,13 +118,13 @@ class SentinelTrio:
         return next(other for other in self.servers if other is not server)
 
     def kill_primary(self) -> RedisServer:
-        """End the primary at once; which it was."""
+        """Kill the primary and return it."""
         primary = self.primary
         primary.kill()
         return primary
 
     def pause_primary(self) -> RedisServer:
-        """Freeze the primary; which it was."""
+        """Freeze the primary and return it."""
         primary = self.primary
         primary.pause()
         return primary
@@ -139,7 +139,7 @@ class SentinelTrio:
         return self.wait_for_new_primary(old)
 
     def unlink_replica(self) -> RedisServer:
-        """From now on the replica, which is returned, misses what is written."""
+        """Cut the replica off and return it: it misses what is written from now on."""
         primary = self.primary
         replica = self.other(primary)
         replica.command("CONFIG", "SET", "masterauth", "wrong")
@@ -163,7 +163,7 @@ class SentinelTrio:
 
 
 def sentinel_url(sentinels: list[SentinelProcess]) -> str:
-    """What a bus is given."""
+    """The URL with which a bus finds the sentinels."""
     hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
     return f"redis+sentinel://{hosts}/{SERVICE}/0"
 
@@ -211,14 +211,14 @@ def _leads(server: RedisServer) -> bool:
 
 
 def _follows(server: RedisServer) -> bool:
-    told = _replication(server)
-    return (told.get("role"), told.get("master_link_status")) == ("slave", "up")
+    info = _replication(server)
+    return (info.get("role"), info.get("master_link_status")) == ("slave", "up")
 
 
 def _replication(server: RedisServer) -> dict[str, Any]:
     """What it says of its part; nothing when it ends connections, as it does when its part changes."""
     try:
-        told: Any = server.command("INFO", "replication")
+        info: Any = server.command("INFO", "replication")
     except redis.ConnectionError:
         return {}
-    return dict(told)
+    return dict(info)

@@ -33,7 +33,7 @@ class LocalWorld:
 
 
 class RedisWorld:
-    """Over a server; `url` is how its processes find it."""
+    """A bus over a Redis server; `url` is how its processes find it."""
 
     def __init__(self, server: RedisServer, url: str) -> None:
         self.server = server

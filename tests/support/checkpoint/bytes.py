@@ -87,7 +87,7 @@ def zstd(raw: bytes) -> bytes:
 
 
 def snappy(raw: bytes, *, chunk_bytes: int = 1 << 15) -> bytes:
-    """Xerial framing."""
+    """Compress with Snappy, in Xerial framing."""
     out = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
     for start in range(0, len(raw), chunk_bytes):
         out += sized(bytes(cramjam.snappy.compress_raw(raw[start : start + chunk_bytes])))

@@ -39,7 +39,7 @@ class HandmadeCheckpoint:
     key_columns: tuple[tuple[str, str], ...] = (("word", "string"),)
 
     def create(self) -> HandmadeCheckpoint:
-        """Everything but batches."""
+        """Write all of a checkpoint but its batches."""
         self.write("metadata", b'{"id":"11111111-2222-4333-8444-555555555555"}')
         self.write("state/0/_metadata/metadata", spark.operator_metadata(0))
         value = schema_json(("count", "long"), ("total", "long"))
@@ -83,7 +83,7 @@ class HandmadeCheckpoint:
         self.write(f"commits/{version - 1}", spark.commit())
 
     def add(self, *versions: int) -> HandmadeCheckpoint:
-        """Whole versions."""
+        """Write whole versions and commit them."""
         for version in versions:
             self.write_state(version)
             self.commit(version)

@@ -1,4 +1,4 @@
-"""A disk of a few hundred KB, and one that nobody may write to: file systems of their own, for root on Linux only."""
+"""A disk of a few hundred KB, and a read-only one: mounted file systems, for root on Linux only."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from understudy_node.cluster.assignor import Member, Replica, assign
 from understudy_shared.messages import AssignedTask
 
 END = 100
-"""The version of whoever is in step."""
+"""The version of a replica that is in step."""
 
 LAG = 10
 """Behind by more is not caught up."""
@@ -52,7 +52,7 @@ class Cluster:
         del self.members[node], self.data[node]
 
     def go_away(self, node: str) -> None:
-        """It died, and the delay runs."""
+        """A member died, and the rebalance delay runs."""
         self.away[node] = self.members[node]
         self.die(node)
 
@@ -121,7 +121,7 @@ class Cluster:
 
     @property
     def staying(self) -> set[str]:
-        """Who may be given replicas."""
+        """The members that may be given replicas."""
         return {node for node, member in self.members.items() if not member.draining} or set(self.members)
 
     def living_copies(self, kept: int) -> int:
@@ -186,7 +186,7 @@ def check_step(cluster: Cluster, found: dict[str, AssignedTask]) -> None:
 
 
 def check_rest(cluster: Cluster) -> None:
-    """Every promise about where it comes to rest. While somebody is away, standbys wait for it to be evened out."""
+    """Every promise about the settled assignment. While a member is away, standbys wait for it before they even out."""
     staying = cluster.staying
     actives, standbys = Counter(dict.fromkeys(staying, 0)), Counter(dict.fromkeys(staying, 0))
     for assigned in cluster.assignment.values():
@@ -219,5 +219,5 @@ def picked(nodes: Iterable[str], which: int) -> str:
 
 
 def spread(counts: Iterable[int]) -> int:
-    told = list(counts)
-    return max(told, default=0) - min(told, default=0)
+    values = list(counts)
+    return max(values, default=0) - min(values, default=0)

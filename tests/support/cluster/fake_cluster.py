@@ -48,7 +48,7 @@ def catalogue(*, lineage: str = "l1", partitions: int = 1, store: str = "words")
 
 @dataclass(slots=True)
 class Cluster:
-    """A running router, and what it is told by the bus."""
+    """A running router, and what it hears on the bus."""
 
     router: Router
     http: httpx.AsyncClient
@@ -66,7 +66,7 @@ class Cluster:
         assert await self.gossip.beat(self.heartbeat(node, **fields))
 
     def heartbeat(self, node: FakeNode, **fields: Any) -> Any:
-        told = {
+        values = {
             "endpoint": Endpoint(host="127.0.0.1", port=node.port),
             "catalogue": digest_of(self.catalogue),
             "partitions": self.catalogue.partitions,
@@ -74,7 +74,7 @@ class Cluster:
             "applied": Applied(version=7, time_lag_ms=0),
             **fields,
         }
-        return heartbeat(node.node_id, incarnation=f"i-{node.node_id}", sequence=self.sequence, **told)
+        return heartbeat(node.node_id, incarnation=f"i-{node.node_id}", sequence=self.sequence, **values)
 
     def assignment(self, *, epoch: int = 1, term: int = 1, order: Sequence[FakeNode] | None = None) -> Assignment:
         """Every task to all nodes, the first one active."""
@@ -106,8 +106,8 @@ async def routed(
     bus: Bus, *, clock: Clock | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Router, httpx.AsyncClient]]:
     """A router on `bus`, and a client of its HTTP."""
-    told = RouterSettings(redis="redis://unused", application_id=APPLICATION, **settings)
-    router = Router(told, bus, host=HostInfo("127.0.0.1", 8080), clock=clock or SystemClock())
+    router_settings = RouterSettings(redis="redis://unused", application_id=APPLICATION, **settings)
+    router = Router(router_settings, bus, host=HostInfo("127.0.0.1", 8080), clock=clock or SystemClock())
     transport = httpx.ASGITransport(app=create_app(router))
     async with httpx.AsyncClient(transport=transport, base_url="http://router") as http:
         router.start()

@@ -1,4 +1,4 @@
-"""A node made by hand: answers hops as it is told to, over real HTTP on loopback, and remembers what it was asked."""
+"""A node made by hand: answers hops as a test sets it up, over HTTP on loopback, and remembers what it was asked."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def problem(kind: ProblemType, detail: str = "as the test wants it") -> HopOutco
 def refusal(reason: Refusal, *, version: int = 3, offset_lag: int = 4) -> HopOutcome:
     """An outcome of a node that may not answer under the bound."""
     replica = {"host": "127.0.0.1", "port": 1, "role": "standby", "state": "RUNNING", "reason": str(reason)}
-    told = {**replica, "version": version, "offset_lag": offset_lag, "time_lag_ms": 40}
-    return HopOutcome(PROBLEM, refused(reason, candidates=[told]).body())
+    candidate = {**replica, "version": version, "offset_lag": offset_lag, "time_lag_ms": 40}
+    return HopOutcome(PROBLEM, refused(reason, candidates=[candidate]).body())
 
 
 def status(code: int, body: bytes) -> Raw:
@@ -101,7 +101,7 @@ class FakeNode:
         self.port = self.server.sockets[0].getsockname()[1]
 
     async def kill(self) -> None:
-        """As if the process were killed: nobody listens, every connection is reset."""
+        """Behave like a killed process: the port is closed, every connection is reset."""
         if self.server is not None:
             self.server.close()
             self.server = None
@@ -109,7 +109,7 @@ class FakeNode:
         await asyncio.sleep(0)
 
     def drop(self) -> None:
-        """Reset the connections; it listens on."""
+        """Reset the connections; the node still listens."""
         for transport in list(self.connections):
             transport.abort()
 

@@ -1,4 +1,4 @@
-"""A node that follows a checkpoint in this process, without a port: what tests of what it holds and tells look at."""
+"""A node that follows a checkpoint in this process, without a port: for tests of what it holds and reports."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def wait_to_hold(node: Node, *tasks: str, version: int | None = None) -> None:
 
 
 def heartbeat(node: Node, *, sequence: int = 1, term: int = 1, epoch: int = 1) -> Heartbeat:
-    """What the node would tell its cluster now."""
+    """The heartbeat that the node would send now."""
     return heartbeat_of(
         node,
         node_id="n1",

@@ -86,7 +86,7 @@ class ClusterRouter(Served):
         return (0, 0) if assignment is None else (assignment["term"], assignment["epoch"])
 
     def living(self) -> dict[str, dict[str, Any]]:
-        """What it tells of each node that lives, by node id."""
+        """What the router reports of each node that lives, by node id."""
         nodes: Any = self.lag()["nodes"]
         return {node["node_id"]: node for node in nodes if node["live"]}
 
@@ -136,26 +136,28 @@ def cluster_node(
         "rebalance_delay_ms": 0,
         **settings,
     }
-    told = ClusterNodeSettings(
+    node_settings = ClusterNodeSettings(
         checkpoint=str(checkpoint), data_dir=data_dir, redis=redis_url, node_id=node_id, **options
     )
     listener = socket.create_server(("127.0.0.1", port))
     try:
         port = listener.getsockname()[1]
-        node = Node(told, files or LocalFiles(checkpoint), host=HostInfo("127.0.0.1", port), clock=SystemClock())
+        node = Node(
+            node_settings, files or LocalFiles(checkpoint), host=HostInfo("127.0.0.1", port), clock=SystemClock()
+        )
         node.assign({})
         incarnation = uuid.uuid4().hex
-        asyncio.run(_claim(told, node, node_id, incarnation))
+        asyncio.run(_claim(node_settings, node, node_id, incarnation))
     except BaseException:
         listener.close()
         raise
     bus = CuttableBus(redis_url)
     remembered = Remembered(data_dir / "cluster", APPLICATION)
     member = ClusterMember(
-        node, bus, told, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
+        node, bus, node_settings, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
     )
     app = create_app(node, member, cluster_routes(member))
-    with departing(app, listener, Departure(member.leave, told.shutdown_delay_ms)):
+    with departing(app, listener, Departure(member.leave, node_settings.shutdown_delay_ms)):
         yield ClusterNode(node, port, member, bus)
         assert may_die or (node.dead, member.dead) == (None, None)
 
@@ -168,11 +170,11 @@ def cluster_router(
     options: dict[str, Any] = {"application_id": APPLICATION, "shutdown_delay_ms": 0, **settings}
     listener = socket.create_server(("127.0.0.1", port))
     port = listener.getsockname()[1]
-    told = RouterSettings(redis=redis_url, **options)
-    remembered = None if told.data_dir is None else Remembered(told.data_directory, APPLICATION)
+    router_settings = RouterSettings(redis=redis_url, **options)
+    remembered = None if router_settings.data_dir is None else Remembered(router_settings.data_directory, APPLICATION)
     host = HostInfo("127.0.0.1", port)
-    router = Router(told, RedisBus(redis_url), host=host, clock=SystemClock(), remembered=remembered)
-    with departing(create_router_app(router), listener, Departure(router.leave, told.shutdown_delay_ms)):
+    router = Router(router_settings, RedisBus(redis_url), host=host, clock=SystemClock(), remembered=remembered)
+    with departing(create_router_app(router), listener, Departure(router.leave, router_settings.shutdown_delay_ms)):
         yield ClusterRouter(router, port)
         assert may_die or router.dead is None
 
@@ -214,17 +216,17 @@ class Cluster:
         return self.nodes[node_id]
 
     def stop(self, node_id: str) -> None:
-        """It leaves in good order."""
+        """Let the node leave with a farewell."""
         del self.nodes[node_id]
         self._ends.pop(node_id).close()
 
     def end(self, node_id: str) -> None:
-        """It answers nobody from now on, and said nothing about it."""
+        """Stop the node without a farewell: it answers no request from now on."""
         self.nodes[node_id].bus.is_cut = True
         self.stop(node_id)
 
     def start_router(self, **settings: Any) -> ClusterRouter:
-        """One more router."""
+        """Start one more router."""
         stack = ExitStack()
         self.routers.append(stack.enter_context(cluster_router(self._redis_url, **settings)))
         self._router_ends.append(stack)

@@ -25,7 +25,7 @@ def beat(
     exceptions: dict[str, Applied] | None = None,
     leaving: bool = False,
 ) -> Seen:
-    """What a node told just now; `at` is the (term, epoch) that it follows."""
+    """What a node reported just now; `at` is the (term, epoch) that it follows."""
     return Seen(
         Heartbeat(
             application_id="flights",

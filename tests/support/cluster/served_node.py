@@ -43,7 +43,7 @@ class Reply:
 
     @property
     def problem(self) -> str:
-        """The type of a problem; fails when it is none, or does not say what was wrong."""
+        """The type of a problem; fails when the reply is not a problem, or does not say what was wrong."""
         assert self.content_type == "application/problem+json", f"{self.status} {self.body}"
         assert self.body["status"] == self.status
         assert self.body["detail"]
@@ -105,7 +105,7 @@ class Served:
         return found
 
     def lag(self) -> dict[str, object]:
-        """What an operator is told."""
+        """The report that operators read."""
         reply = self.get("/admin/v1/lag")
         assert reply.status == 200, reply
         return reply.body
@@ -147,7 +147,7 @@ class ServedNode(Served):
         return [event.what for event in self.node.events]
 
     def changes(self) -> list[str]:
-        """The events that tell of another layout or history, oldest first."""
+        """The events that report another layout or history, oldest first."""
         return [what for what in self.events() if what in {"layout", "re-created", "rewound"}]
 
     def shows(self, version: int, *, partitions: int | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""Who looks on while something happens to a cluster: readers that must always be answered, an ear for assignments."""
+"""Watchers of a cluster to which something happens: readers that must always be answered, a log of assignments."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Reader:
             while not self._ended.wait(0.002) and not self.failed:
                 turn += 1
                 self._look(turn)
-        except BaseException as error:  # told by `reading`: a thread of its own cannot fail the test
+        except BaseException as error:  # reported by `reading`: a thread of its own cannot fail the test
             self.failed.append(repr(error))
 
     def _look(self, turn: int) -> None:
@@ -95,7 +95,7 @@ def reading(*routers: ClusterRouter, goes_elsewhere: bool = False) -> Iterator[R
 
 @contextmanager
 def heard_assignments(redis_url: str) -> Iterator[list[Assignment]]:
-    """Every assignment that is told on the bus while the block runs, in order."""
+    """Every assignment that is published on the bus while the block runs, in order."""
     heard: list[Assignment] = []
     loops: list[asyncio.AbstractEventLoop] = []
     stands = threading.Event()
@@ -121,7 +121,7 @@ def heard_assignments(redis_url: str) -> Iterator[list[Assignment]]:
 
 
 def holders(assignment: Assignment | None) -> dict[str, set[str]]:
-    """Who has each task, in whatever role."""
+    """The nodes that have each task, in any role."""
     assert assignment is not None
     return {task: set(duty.holders) for task, duty in assignment.tasks.items()}
 

@@ -124,7 +124,7 @@ class KafkaBroker:
             wait_until(lambda: self._answers(admin), what="the broker's answer", limit_s=_START_LIMIT_S)
 
     def kill(self) -> None:
-        """At once, as a machine that loses its power would (what it wrote is in the page cache, and stays)."""
+        """Kill the broker at once, as a power cut would (what it wrote is in the page cache, and stays)."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(10)
@@ -146,14 +146,14 @@ class KafkaBroker:
 
     @contextmanager
     def admin(self) -> Iterator[AdminClient]:
-        """To make and change topics."""
+        """A client that makes and changes topics."""
         settings: dict[str, Any] = {"bootstrap.servers": self.servers, "logger": _Silence()}
         yield AdminClient(settings)
 
     def make_topic(
         self, partitions: int = 1, *, name: str | None = None, config: Mapping[str, str] | None = None
     ) -> str:
-        """A new topic's name. Records are kept whatever their time, unless `config` says otherwise."""
+        """A new topic's name. Records are kept at any age, unless `config` says otherwise."""
         name = name or f"t{uuid.uuid4().hex[:12]}"
         kept = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**62), **(config or {})}
         with self.admin() as admin:
@@ -162,13 +162,13 @@ class KafkaBroker:
         return name
 
     def delete_topic(self, name: str) -> None:
-        """And wait until nobody sees it any more."""
+        """Delete a topic, and wait until no client sees it any more."""
         with self.admin() as admin:
             admin.delete_topics([name])[name].result(_ADMIN_LIMIT_S)
             wait_until(lambda: _partitions(admin, name) == 0, what=f"the end of topic {name}")
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        """To so many partitions."""
+        """Grow a topic to so many partitions."""
         with self.admin() as admin:
             admin.create_partitions([NewPartitions(name, partitions)])[name].result(_ADMIN_LIMIT_S)
             wait_until(lambda: _partitions(admin, name) == partitions, what=f"partitions of {name}")
@@ -194,7 +194,7 @@ class KafkaBroker:
 
 
 def _random_id() -> str:
-    """As Kafka's `Uuid` writes itself."""
+    """A random id in the text form of Kafka's `Uuid`."""
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
@@ -205,7 +205,7 @@ def _partitions(admin: AdminClient, topic: str) -> int:
 
 
 class _Silence:
-    """For clients whose broker is not there yet."""
+    """A logger for clients whose broker is not there yet: it drops what they log."""
 
     def log(self, *_: object) -> None:
         """Nothing."""

@@ -61,7 +61,7 @@ class Reading:
         self.lags: dict[TopicPartition, int] = {}
 
     def seek(self, *partitions: TopicPartition, cursor: Cursor | None = None) -> None:
-        """By default to the beginning."""
+        """Move to a cursor, by default to the beginning."""
         self.input.seek(dict.fromkeys(partitions, cursor or Cursor()), timeout_ms=10_000)
 
     def turn(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int = 100) -> Mapping[TopicPartition, int]:
@@ -75,7 +75,7 @@ class Reading:
         return fetched.lags
 
     def until_lag(self, partition: TopicPartition, lag: int, *, most: int = 10_000) -> None:
-        """Fetch on until a turn tells this lag."""
+        """Fetch on until a turn reports this lag."""
         wait_until(lambda: self.turn({partition: most}).get(partition) == lag, what=f"lag {lag} of {partition}")
 
     def column(self, partition: TopicPartition, name: str) -> list[Any]:

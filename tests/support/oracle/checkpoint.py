@@ -24,7 +24,7 @@ ROWS_PER_BATCH = 60
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One store: the operator, its types as Spark tells them, and its rows at every retained version."""
+    """One store: the operator, its types as Spark reports them, and its rows at every retained version."""
 
     name: str
     operator_id: int
@@ -34,7 +34,7 @@ class Shape:
 
     @property
     def store(self) -> str:
-        """What the store is called where nobody gave it another name."""
+        """The store's name when it has no alias."""
         return f"op{self.operator_id}"
 
     def evicted(self, version: int) -> list[OracleRow]:

@@ -1,4 +1,4 @@
-"""A node that follows a checkpoint through whatever happens to it, with a note of everything its readers could see.
+"""A node that follows a checkpoint through every fault, with a note of everything its readers could see.
 
 Every view is noted when it is published, by the thread that publishes it, and views and HTTP answers are sampled all
 the time besides, so that nothing shown for an instant escapes.
@@ -124,7 +124,7 @@ class Follower:
             while not self._ended.wait(0.002):
                 self._note_views()
                 self._last_answers()
-        except BaseException as error:  # told by `wait_for_version` and `following`: a thread cannot fail a test
+        except BaseException as error:  # reported by `wait_for_version` and `following`: a thread cannot fail a test
             self.failure = error
 
     def _last_answers(self) -> list[Answered]:

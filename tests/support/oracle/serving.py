@@ -43,7 +43,7 @@ class ServedProcess:
         return self._ask("POST", target, body)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
 
     def _ask(self, method: str, target: str, body: bytes | None) -> Reply:

@@ -107,7 +107,7 @@ def same_value(left: Value, right: Value) -> bool:
 
 
 def canonical_rows(rows: Iterable[OracleRow]) -> dict[tuple[int, object], object]:
-    """`{(partition, key): value}` in canonical form: compares two stores whatever their order."""
+    """`{(partition, key): value}` in canonical form: compares two stores in any order."""
     listed = list(rows)
     found = {(row.partition, canonical(row.key)): canonical(row.value) for row in listed}
     assert len(found) == len(listed), "a key stands twice in one partition"
@@ -115,7 +115,7 @@ def canonical_rows(rows: Iterable[OracleRow]) -> dict[tuple[int, object], object
 
 
 def _reader_conf(checkpoint: Path) -> dict[str, str | None]:
-    """The reader wants to be told the checkpoint's format; the commit log knows it."""
+    """The reader needs the checkpoint's format as a setting; the commit log has it."""
     commits = [entry for entry in (checkpoint / "commits").iterdir() if entry.name.isdigit()]
     newest = max(commits, key=lambda entry: int(entry.name))
     version = "2" if "stateUniqueIds" in newest.read_text() else "1"

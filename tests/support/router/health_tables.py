@@ -14,5 +14,5 @@ def table() -> HealthTable:
     return HealthTable(suspect_after_ms=SUSPECT_AFTER_MS)
 
 
-def health(told: HealthTable, node_id: str = "a") -> Health:
-    return told.of(node_id).health
+def health(table: HealthTable, node_id: str = "a") -> Health:
+    return table.of(node_id).health

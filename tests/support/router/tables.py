@@ -22,13 +22,13 @@ _NO_COLUMNS = '{"type":"struct","fields":[]}'
 
 
 def port_of(node_id: str) -> int:
-    """Where a node of these tables listens: each elsewhere."""
+    """The port of a node in these tables; each node has its own."""
     return 7000 + sum(node_id.encode()) % 1000
 
 
 def beat(node_id: str = "a", *, version: int | None = 7, sequence: int = 1, **fields: Any) -> Heartbeat:
     """A node that is in step with an end that it confirmed just now."""
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "application_id": APPLICATION,
         "node_id": node_id,
         "incarnation": "i1",
@@ -46,7 +46,7 @@ def beat(node_id: str = "a", *, version: int | None = 7, sequence: int = 1, **fi
         "catalogue": "c1",
         **fields,
     }
-    return Heartbeat(**told)
+    return Heartbeat(**values)
 
 
 def assigned(
@@ -81,7 +81,7 @@ def tables_of(duty: AssignedTask, *heartbeats: Heartbeat, now_ms: float = 0) -> 
 
 
 def expire(tables: Tables, now_ms: float) -> None:
-    """Nobody who is silent for too long by then answers when asked."""
+    """No node that is silent for too long by then answers when asked."""
     for node_id, node in tables.nodes.items():
         if tables.is_silent(node, now_ms):
             tables.did_not_answer(node_id, now_ms)

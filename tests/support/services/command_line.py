@@ -62,7 +62,7 @@ class Serving:
 
     @property
     def url(self) -> str:
-        """Where it says that it answers."""
+        """The URL at which the process says that it answers."""
         (line,) = [line for line in self.output.splitlines() if line.startswith("Serving at ")]
         return line.removeprefix("Serving at ")
 
@@ -146,7 +146,7 @@ def serve_on_terminal(arguments: Sequence[str], folder: Path, *, until: str) -> 
 
 
 def _read_all(descriptor: int, into: list[bytes]) -> None:
-    """Until the other side of the terminal is closed, which the system reports as an error."""
+    """Read until the other side of the terminal is closed, which the system reports as an error."""
     try:
         while part := os.read(descriptor, 65536):
             into.append(part)

@@ -28,7 +28,7 @@ ANSWER = {
 
 
 def main() -> None:
-    """Fail if told so, else serve until SIGTERM."""
+    """Fail if the environment asks for it, else serve until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     command, arguments = sys.argv[1], sys.argv[2:]
     broken = os.environ.get("DEMO_BROKEN", "")
@@ -54,7 +54,7 @@ def _fail(is_broken: bool) -> None:
 
 
 class Replies(BaseHTTPRequestHandler):
-    """What the demo asks of nodes and routers."""
+    """Answers the requests that the demo sends to nodes and routers."""
 
     def do_GET(self) -> None:
         body = json.dumps(self._document()).encode()

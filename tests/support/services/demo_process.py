@@ -76,11 +76,11 @@ class DemoProcess:
     def wait_for(self, event: str, *, limit_s: float = READY_LIMIT_S) -> dict[str, Any]:
         """The first event of a kind."""
         wait_until(
-            lambda: any(told["event"] == event for told in self.events) or self.process.poll() is not None,
+            lambda: any(entry["event"] == event for entry in self.events) or self.process.poll() is not None,
             what=f"{event!r} of the demo",
             limit_s=limit_s,
         )
-        found = next((told for told in self.events if told["event"] == event), None)
+        found = next((entry for entry in self.events if entry["event"] == event), None)
         assert found is not None, self._errors.read_text()
         return found
 

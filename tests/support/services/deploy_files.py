@@ -21,7 +21,7 @@ COMPOSE = ROOT / "docker-compose.yml"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """From one FROM to the next."""
+    """A stage of a Dockerfile: the lines from one FROM to the next."""
 
     base: str
     name: str

@@ -39,7 +39,7 @@ async def connected(port: int) -> socket.socket:
 
 
 async def send(peer: socket.socket, block: bytes, size_bytes: int) -> None:
-    """As much as the other side takes, in blocks."""
+    """Send as much as the other side takes, in blocks."""
     for _ in range(size_bytes // len(block)):
         await asyncio.get_running_loop().sock_sendall(peer, block)
 

@@ -1,4 +1,4 @@
-"""An open-loop load of GETs from this process: requests leave when they are due, whatever became of those before.
+"""An open-loop load of GETs from this process: requests leave when they are due, even if earlier ones still wait.
 
 So do many independent readers; a closed loop cannot show it: it gives a service that is too slow its rest.
 """
@@ -17,7 +17,7 @@ MAX_CONNECTIONS = 2000
 
 
 @dataclass(slots=True)
-class Rejection:
+class LoadResult:
     """What came back. `latencies_ms` by status; `retry_after` of those that were refused."""
 
     latencies_ms: dict[int, list[float]] = field(default_factory=dict)
@@ -31,12 +31,12 @@ class Rejection:
         return len(self.latencies_ms.get(status, ())) / self.seconds
 
     def percentile_ms(self, status: int, share: float) -> float:
-        """Of the latencies of a status; 0 when there was none."""
+        """A percentile of the latencies of a status; 0 when there was none."""
         ordered = sorted(self.latencies_ms.get(status, ()))
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
     def line(self) -> str:
-        """For people."""
+        """One line for people."""
         statuses = ", ".join(
             f"{status}: {self.per_second(status):.0f}/s p50 {self.percentile_ms(status, 0.5):.1f} "
             f"p99 {self.percentile_ms(status, 0.99):.1f} max {self.percentile_ms(status, 1):.1f} ms"
@@ -46,8 +46,8 @@ class Rejection:
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, told: Rejection, free: list[_Connection]) -> None:
-        self._told = told
+    def __init__(self, result: LoadResult, free: list[_Connection]) -> None:
+        self._result = result
         self._free = free
         self._buffer = b""
         self._sent_s = 0.0
@@ -75,24 +75,24 @@ class _Connection(asyncio.Protocol):
         self._buffer = b""
         self._idle.set()
         status = int(head[9:12])
-        self._told.latencies_ms.setdefault(status, []).append((time.perf_counter() - self._sent_s) * 1000)
-        self._told.retry_after.update(line[13:].decode() for line in lines if line.startswith(b"retry-after: "))
+        self._result.latencies_ms.setdefault(status, []).append((time.perf_counter() - self._sent_s) * 1000)
+        self._result.retry_after.update(line[13:].decode() for line in lines if line.startswith(b"retry-after: "))
         self._free.append(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         if not self._idle.is_set():
             self._idle.set()
-            self._told.broken += 1
+            self._result.broken += 1
 
     async def idle(self) -> None:
         """Return when nothing is on its way on it."""
         await self._idle.wait()
 
 
-async def open_load(port: int, requests: Sequence[bytes], *, per_second: float, seconds: float) -> Rejection:
+async def open_load(port: int, requests: Sequence[bytes], *, per_second: float, seconds: float) -> LoadResult:
     """Send `requests` in turn at that rate for so long; return when all were answered or their connection broke."""
-    told, free, every = Rejection(), list[_Connection](), list[_Connection]()
+    result, free, every = LoadResult(), list[_Connection](), list[_Connection]()
     loop = asyncio.get_running_loop()
     began_s = time.perf_counter()
     sent = 0
@@ -102,18 +102,18 @@ async def open_load(port: int, requests: Sequence[bytes], *, per_second: float, 
             while free and free[-1].transport is None:
                 free.pop()
             if not free and len(every) < MAX_CONNECTIONS:
-                _, made = await loop.create_connection(lambda: _Connection(told, free), "127.0.0.1", port)
+                _, made = await loop.create_connection(lambda: _Connection(result, free), "127.0.0.1", port)
                 every.append(made)
                 free.append(made)
             if free:
                 free.pop().send(requests[number % len(requests)], began_s + number / per_second)
             else:
-                told.unsent += 1
+                result.unsent += 1
         sent = max(sent, due)
         await asyncio.sleep(TICK_S)
-    told.seconds = time.perf_counter() - began_s
+    result.seconds = time.perf_counter() - began_s
     await asyncio.gather(*(each.idle() for each in every))
     for each in every:
         if each.transport is not None:
             each.transport.close()
-    return told
+    return result

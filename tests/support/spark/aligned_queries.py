@@ -70,7 +70,7 @@ class Kept:
     batches: dict[int, list[Row]] = field(default_factory=dict)
 
     def keep(self, frame: DataFrame, batch_id: int) -> None:
-        """For `foreachBatch`."""
+        """Keep the rows of a batch; passed to `foreachBatch`."""
         self.batches[batch_id] = rows_of(frame)
 
     @property
@@ -153,5 +153,5 @@ def started(
 
 
 def _has_planner(query: StreamingQuery) -> bool:
-    """Or has failed."""
+    """Whether the query's planner runs, or the query has failed."""
     return not query.isActive or not query.status["message"].startswith("Initializing")

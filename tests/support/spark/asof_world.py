@@ -1,7 +1,7 @@
 """Flights and weather in Redis streams, their as-of join in plain Python, and runs of `docs/examples/asof_join.py`.
 
 A partition's log holds its records in order of time; only when they arrive may differ. So what the join of the logs
-must be is known, whatever the arrival was.
+must be is known, in any order of arrival.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class Records:
         )
 
     def rounds(self, step_s: int) -> list[Records]:
-        """All of them, by stretches of time."""
+        """All records, by stretches of time."""
         last_s = self.weather[-1].event_time + 1
         return [self.between(start, end) for start, end in pairwise([*range(FIRST_S, last_s, step_s), last_s])]
 
     def closed(self) -> Records:
-        """With a weather record for each airport behind its last flight: what shows that no weather is missing."""
+        """The records plus one weather record per airport after its last flight, which shows that none is missing."""
         end_s = max(flight.event_time for flight in self.flights) + HOUR_S
         last = [Weather(end_s, origin, *[None] * (len(Weather._fields) - 2)) for origin in AIRPORTS]
         return Records(self.flights, [*(weather for weather in self.weather if weather.event_time < end_s), *last])
@@ -142,7 +142,7 @@ NOTHING_SENT = Sent(0, 0)
 def arrive_late(
     url: str, rounds: Sequence[Records], are_seen: Callable[[Sent, Sent], bool], sent: Sent = NOTHING_SENT
 ) -> Sent:
-    """In each round its flights, and its weather only when the flights are seen.
+    """Send in each round its flights, and its weather only when the flights are seen.
 
     `are_seen` gets what was there before the flights, and with them. `sent` is what is there already.
     """
@@ -227,7 +227,7 @@ class AsofRun:
         return sum(pq.read_metadata(path).num_rows for path in self._output_files())
 
     def joined(self) -> Joined:
-        """What lies in the output now."""
+        """The joined rows that the output holds now."""
         rows: dict[FlightId, InputState] = {}
         count: Counter[FlightId] = Counter()
         files = self._output_files()

@@ -146,7 +146,7 @@ class Watch:
         try:
             while not self._ended.wait(0.002):
                 self._look()
-        except BaseException as error:  # told by `watched`: a thread of its own cannot fail the test
+        except BaseException as error:  # reported by `watched`: a thread of its own cannot fail the test
             self.failure = error
 
     def _look(self) -> None:
@@ -163,7 +163,7 @@ class Watch:
             self._note_history(result)
 
     def _note_history(self, result: dict[str, object]) -> None:
-        """In one history no partition may ever show an older version than it did."""
+        """Note the version that a partition shows: within one history it may never go back."""
         if "type" in result:
             return
         position = decode_position(str(result["position"]))

@@ -47,7 +47,7 @@ def write_parquet(root: Path, name: str, columns: dict[str, Any], *, rows_of_gro
 
 
 def started(of: FilesConfig, cursor: Cursor = START) -> FilesInput:
-    """Closed when the test ends."""
+    """Start a reader that is closed when the test ends."""
     reads = FilesInput(of)
     STARTED.append(reads)
     reads.seek({TP: cursor}, timeout_ms=1000)

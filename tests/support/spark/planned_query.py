@@ -49,7 +49,7 @@ class PlannedQuery:
         return batch
 
     def until(self, records: int) -> list[PlannedBatch]:
-        """Batches with so many records together."""
+        """Take batches until they have so many records together."""
         batches: list[PlannedBatch] = []
         while sum(batch.end.records for batch in batches) < records:
             batches.append(self.next())
@@ -60,11 +60,11 @@ class PlannedQuery:
         assert self.at_once() is None
 
     def wait_for_records(self, count: int) -> None:
-        """So many are fetched and not planned."""
+        """Return when so many records are fetched and not planned."""
         wait_until(lambda: self.planner.snapshot().input_buffer_records == count, what=f"{count} records", limit_s=30)
 
     def wait_for_lag(self, lag: int | None, topic: str, partition: int = 0) -> None:
-        """That is known of the partition."""
+        """Return when the planner knows this lag of the partition."""
         wait_until(lambda: self.lag(topic, partition) == lag, what=f"lag {lag}", limit_s=30)
 
     def lag(self, topic: str, partition: int = 0) -> int | None:
@@ -110,5 +110,5 @@ def times(batch: PlannedBatch) -> Sequence[int]:
 
 
 def without_time(offset: SourceOffset) -> Mapping[TopicPartition, str]:
-    """Where it stands, in words of the inputs."""
+    """The input cursors of an offset, without its event time."""
     return {tp: cursor.offset for tp, cursor in offset.cursors.items()}

@@ -13,7 +13,7 @@ from understudy_pipeline.aligned.cut import Queue
 from understudy_pipeline.inputs.records import TopicPartition
 
 TOPICS = ("flights", "weather", "alerts")
-"""By rank."""
+"""Topics in the order of their rank."""
 
 
 class Popped(NamedTuple):
@@ -24,7 +24,7 @@ class Popped(NamedTuple):
 
 
 def tp(topic: str, partition: int = 0) -> TopicPartition:
-    """Short, as many are needed."""
+    """A TopicPartition; the name is short because tests need many."""
     return TopicPartition(topic, partition)
 
 

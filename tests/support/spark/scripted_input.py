@@ -22,14 +22,14 @@ _HANG_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRecord:
-    """`time_ms` is None for poison."""
+    """A record of a scripted topic; `time_ms` is None for poison."""
 
     time_ms: int | None
     value: bytes = b""
 
 
 def rows_of(records: Sequence[ScriptedRecord], first: int) -> pa.RecordBatch:
-    """As an input gives them, the first with that ordinal, which is also its offset."""
+    """Records as an input returns them; `first` is the ordinal and the offset of the first one."""
     columns: Mapping[str, Sequence[object]] = {
         "offset": [str(first + index) for index in range(len(records))],
         "ordinal": list(range(first, first + len(records))),
@@ -59,7 +59,7 @@ class ScriptedServer:
     asked: set[TopicPartition] = field(default_factory=set)
     """Partitions that the last turn wanted."""
     open_inputs: int = 0
-    tells_lags: bool = True
+    reports_lags: bool = True
 
     def __post_init__(self) -> None:
         self.changed = threading.Condition()
@@ -74,7 +74,7 @@ class ScriptedServer:
 
     @property
     def config(self) -> ScriptedConfig:
-        """For AlignedOptions."""
+        """The input's configuration for AlignedOptions."""
         return ScriptedConfig(self)
 
     def put(self, topic: str, partition: int, *times_ms: int | None, size: int = 0) -> None:
@@ -101,7 +101,7 @@ class ScriptedServer:
             return self.withheld[TopicPartition(topic, partition)] > 0
 
     def wait_until_fetched(self, topic: str, partition: int, *, limit_s: float) -> None:
-        """Until everything that was released was fetched, or the time is over."""
+        """Return when everything that was released was fetched, or the time is over."""
         with self.changed:
             self.changed.wait_for(lambda: not self.withheld[TopicPartition(topic, partition)], limit_s)
 
@@ -111,7 +111,7 @@ class ScriptedServer:
             self.stable[TopicPartition(topic, partition)] = self.end(TopicPartition(topic, partition))
 
     def commit(self, topic: str, partition: int) -> None:
-        """Now it is."""
+        """Commit the open transaction."""
         with self.changed:
             del self.stable[TopicPartition(topic, partition)]
             self.changed.notify_all()
@@ -143,13 +143,13 @@ class ScriptedServer:
             self.is_hanging = True
 
     def resume(self) -> None:
-        """Those that hang go on."""
+        """Let calls that hang go on."""
         with self.changed:
             self.is_hanging = False
             self.changed.notify_all()
 
     def answer(self) -> None:
-        """What each call does first; holding `changed`."""
+        """Do what each call does first; the caller holds `changed`."""
         self.has_caught = self.is_hanging
         self.changed.wait_for(lambda: not self.is_hanging, _HANG_LIMIT_S)
         self.has_caught = False
@@ -248,7 +248,7 @@ class ScriptedInput:
                     self._at.withheld[partition] -= count
                     self._at.changed.notify_all()
         lags = {partition: self._at.end(partition) - self._next[partition] for partition in wanted}
-        return Fetched(chunks, lags if self._at.tells_lags else {})
+        return Fetched(chunks, lags if self._at.reports_lags else {})
 
 
 class ScriptedReader:
@@ -265,7 +265,7 @@ class ScriptedReader:
         yield rows_of(records, span.start.ordinal)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Do nothing: the reader holds no resources."""
 
 
 def _open_input(config: ScriptedConfig) -> Input:

@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 CHECKPOINT_MANAGER_CONF = "spark.sql.streaming.checkpointFileManagerClass"
 QUICK_CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 SOCKET_NAME = f".{'0' * 36}.sock"
-"""As long as Spark's names: a dot, a uuid, and the ending."""
+"""A name as long as Spark's own: a dot, a uuid, and the ending."""
 
 _LOG4J = """
 rootLogger.level = error
@@ -63,7 +63,7 @@ def spark_conf(folder: Path, sockets: Path) -> dict[str, str]:
 def java_environment() -> dict[str, str]:
     """What a process needs in its environment to start Spark here."""
     home = java_home(REPOSITORY / ".cache")
-    # Workers run in the Python of the tests, whatever `python3` is on the path.
+    # Workers run in the Python of the tests, even if another `python3` is on the path.
     python = {"PYSPARK_PYTHON": sys.executable}
     return {"JAVA_HOME": str(home.path), "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC", **python}
 

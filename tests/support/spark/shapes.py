@@ -148,7 +148,7 @@ def _row(rng: random.Random, pool: _Pool, batch: int) -> dict[str, object]:
 
 
 def operators_by_branch(spark: SparkSession, checkpoint: Path) -> dict[str, int]:
-    """Which operator of a checkpoint is which branch, told by the names of their key columns."""
+    """Which operator of a checkpoint is which branch, by the names of their key columns."""
     found = {}
     for operator_id in operator_ids(checkpoint):
         names = key_names(spark, checkpoint, operator_id)

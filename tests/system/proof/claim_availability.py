@@ -16,7 +16,7 @@ ALL = "all"
 
 
 def reads_are_answered(case: Case) -> ClaimResult:
-    """(f) No read fails. A read is refused only where its reader's bound left nobody to answer, or for a reason that
+    """(f) No read fails. A read is refused only where its reader's bound left no candidate, or for a reason that
     the menu excuses of a fault that was active; and none is slower than the limits say."""
     tally = Tally(case, "availability", "every read is answered, or refused by its own bound", ("reads",))
     for read in case.history.reads:
@@ -38,7 +38,7 @@ def is_excused(read: Read, may_refuse: frozenset[str]) -> bool:
     """Whether a refusal is one that the reader's bound asked for, or that an active fault excuses.
 
     The bound explains it when at least one candidate was kept from answering by the bound alone; the others may be gone
-    for whatever reason. Without that, the problem or every candidate's reason has to be excused by the menu.
+    for any reason. Without that, the problem or every candidate's reason has to be excused by the menu.
     """
     reasons = [reason for _, reason in read.candidates]
     by_bound = reasons_of(read.bounds)

@@ -25,7 +25,7 @@ END_EXPIRY_MS = 10_000
 class Limits:
     """What a run is held to beyond correctness.
 
-    `settle_ms`: how long after its healing a fault may still explain what a reader is told. `slowest_read_ms` holds
+    `settle_ms`: how long after its healing a fault may still explain what a reader gets. `slowest_read_ms` holds
     always, `slowest_by_fault_ms` while that fault lasts; a reader's own `wait_ms` is not counted.
     """
 
@@ -56,7 +56,7 @@ class ClaimResult:
 
     @property
     def vacuous(self) -> tuple[str, ...]:
-        """What was needed and never examined."""
+        """The kinds of evidence that the claim needs and that were never examined."""
         return tuple(aspect for aspect in self.needed if not self.examined.get(aspect))
 
     @property
@@ -78,7 +78,7 @@ class Case:
         return [read for read in self.history.reads if read.answered]
 
     def name_of(self, read: Read) -> str:
-        """Enough to find it in the history."""
+        """A name that is enough to find a read in the history."""
         via = f"{read.router} -> {read.node} ({read.role})" if read.node else read.router
         when = f"at {read.began_ms - self.began_ms:.0f} ms"
         return f"read {read.session}/{read.seq} of {read.store} {read.key} {when}, {via}, version {read.version}"
@@ -100,7 +100,7 @@ class Tally:
         self._examined[aspect] += 1
 
     def accuse(self, read: Read, text: str) -> None:
-        """This read breaks the claim."""
+        """Record that this read breaks the claim."""
         faults = self._case.faults_at(read.began_ms, read.ended_ms)
         self.accuse_at(read.began_ms, f"{self._case.name_of(read)}: {text}; faults then: {faults}")
 

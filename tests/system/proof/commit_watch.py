@@ -13,13 +13,13 @@ LOOK_EVERY_S = 0.002
 
 
 class CommitWatch:
-    """A thread that tells `told` of every commit, from the first one on."""
+    """A thread that passes every commit to `record`, from the first one on."""
 
-    def __init__(self, checkpoint: Path, told: Callable[[Commit | Watched], None]) -> None:
+    def __init__(self, checkpoint: Path, record: Callable[[Commit | Watched], None]) -> None:
         self.version = 0
         """The newest that was seen."""
         self._commits = checkpoint / "commits"
-        self._told = told
+        self._record = record
         self._ended = threading.Event()
         self._missed_ms: float | None = None
         self._thread = threading.Thread(target=self._run, name="commits")
@@ -36,7 +36,7 @@ class CommitWatch:
             while self._look():
                 pass
         assert self._missed_ms is not None
-        self._told(Watched(self._missed_ms))
+        self._record(Watched(self._missed_ms))
 
     def _look(self) -> bool:
         began_ms = time.monotonic() * 1000
@@ -46,5 +46,5 @@ class CommitWatch:
             self._missed_ms = began_ms
             return False
         self.version += 1
-        self._told(Commit(self.version, time.monotonic() * 1000, self._missed_ms, mtime_ns // 1000))
+        self._record(Commit(self.version, time.monotonic() * 1000, self._missed_ms, mtime_ns // 1000))
         return True

@@ -16,16 +16,16 @@ READY_LIMIT_S = 30.0
 class Conductor:
     """One run of a schedule. `tick` is called often while it waits."""
 
-    def __init__(self, world: World, told: Callable[[FaultEvent], None], tick: Callable[[], None]) -> None:
+    def __init__(self, world: World, record: Callable[[FaultEvent], None], tick: Callable[[], None]) -> None:
         self._world = world
-        self._told = told
+        self._record = record
         self._tick = tick
         self._open: list[tuple[float, Step, faults.Fault]] = []
         """What is injected now, with when it is to be healed; companions lie within what they accompany."""
         self._free_s = 0.0
 
     def run(self, schedule: Schedule) -> None:
-        """From now to the schedule's end."""
+        """Run the schedule from now to its end."""
         began_s = time.monotonic()
         for step in schedule.steps:
             while self._open and not self._accompanies(step, began_s):
@@ -37,7 +37,7 @@ class Conductor:
         self._wait_until(began_s + schedule.ends_s)
 
     def end(self) -> None:
-        """Heal what is injected, whatever happened."""
+        """Heal what is injected, even after an error."""
         while self._open:
             self._heal_innermost()
 
@@ -79,4 +79,4 @@ class Conductor:
             time.sleep(min(0.1, left_s))
 
     def _note(self, fault: str, target: str, phase: FaultPhase, detail: str = "") -> None:
-        self._told(FaultEvent(time.monotonic() * 1000, fault, target, phase, detail))
+        self._record(FaultEvent(time.monotonic() * 1000, fault, target, phase, detail))

@@ -1,4 +1,4 @@
-"""A small disk for one node, where the machine allows a file system of one's own."""
+"""A small disk for one node, where the machine allows mounting a file system."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class FakeClock:
 
 
 def shift_clock(file: Path) -> None:
-    """From now on this process's wall clock is shifted by what the file says."""
+    """Shift this process's wall clock by what the file says, from now on."""
     with file.open("rb") as opened:
         shared = mmap.mmap(opened.fileno(), _SHIFT.size, access=mmap.ACCESS_READ)
     true_ns: Callable[[], int] = time.time_ns

@@ -27,14 +27,14 @@ HOUR_S = 3600
 FORGED_MEMBERS, FORGED_LATER, FORGE_EVERY_S = 6000, 200, 1.0
 """Above the nodes that anybody listens to; then some more at each turn."""
 HOSTILE_LIMIT_S = "120"
-"""They end by themselves then, whatever becomes of us."""
+"""They end by themselves then, even if this process is killed."""
 
 SLOW = Toxics(delay_ms=250)
 """Each way: an answer takes half a second longer."""
 
 
 class SkippedFault(Exception):  # noqa: N818  # not an error: the machine does not allow it
-    """Why a fault cannot be had here."""
+    """The reason why this machine cannot inject a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _redis_flush(world: World, target: str) -> Fault:
 
 
 def _redis_refuses_writes(world: World, target: str) -> Fault:
-    """In another way each time."""
+    """Redis refuses writes, in another way each time."""
     way = next(world.refusals)
     refusing = WAYS[way]
     return Fault(f"{target}: {way}", lambda: refusing.refuse(world.redis), lambda: refusing.allow(world.redis))

@@ -112,7 +112,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Until when the watcher looked: what it had not seen by `until_ms` (taken before its last look) was not there."""
+    """How far the watcher has looked: what it had not seen by `until_ms` (before its last look) was not there."""
 
     until_ms: float
 

@@ -1,6 +1,6 @@
 """Plants bugs in running services, one after the other in one world, and judges what readers saw of each.
 
-One Spark, one Redis and one commit log for all of them; the truth is told once, at the end.
+One Spark, one Redis and one commit log for all of them; the truth is read once, at the end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions | Non
                 hit(running, MUTANTS[name].fault, writer),
             ):
                 time.sleep(READ_S)
-        running.spark.tell_truth(folder / TRUTH_NAME)
+        running.spark.write_truth(folder / TRUTH_NAME)
         running.watch.end()
     truth = Truth.load(folder / TRUTH_NAME)
     return {name: _judge(folder / "mutants" / name, seen, truth, MUTANTS[name].breaks) for name in names}

@@ -15,11 +15,11 @@ LOOK_EVERY_S = 0.25
 
 
 class MemoryWatch:
-    """A thread that tells `told` what each service uses while it runs."""
+    """A thread that passes to `record` what memory each service uses while it runs."""
 
-    def __init__(self, services: Iterable[Service], told: Callable[[Memory], None]) -> None:
+    def __init__(self, services: Iterable[Service], record: Callable[[Memory], None]) -> None:
         self._services = tuple(services)
-        self._told = told
+        self._record = record
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memory")
         self._thread.start()
@@ -37,4 +37,4 @@ class MemoryWatch:
                 except (AssertionError, OSError, ValueError):  # not started yet, or just gone
                     continue
                 if used:
-                    self._told(Memory(time.monotonic() * 1000, service.name, pid, used))
+                    self._record(Memory(time.monotonic() * 1000, service.name, pid, used))

@@ -117,15 +117,15 @@ def _change_bounds(change: Callable[[Any], Any]) -> None:
 
 
 def compare_clocks() -> None:
-    """Tell time lag by this host's wall clock, which is an hour slow, and the time of the newest commit."""
+    """Compute time lag from this host's wall clock, which is an hour slow, and the time of the newest commit."""
 
     def by_wall_clock(lag_of: Callable[..., Any]) -> Callable[..., Any]:
         def lag(version: int, end: Any, commit_time_ns: Callable[[int], int | None], **named: Any) -> Any:
-            told = lag_of(version, end, commit_time_ns, **named)
+            result = lag_of(version, end, commit_time_ns, **named)
             missed_ns = commit_time_ns(version + 1)
-            if told.time_lag_ms is None or missed_ns is None:
-                return told
-            return replace(told, time_lag_ms=max(0, round((time.time_ns() - HOUR_NS - missed_ns) / 1e6)))
+            if result.time_lag_ms is None or missed_ns is None:
+                return result
+            return replace(result, time_lag_ms=max(0, round((time.time_ns() - HOUR_NS - missed_ns) / 1e6)))
 
         return lag
 
@@ -133,7 +133,7 @@ def compare_clocks() -> None:
 
 
 def say_absent_for_others() -> None:
-    """Look a key of somebody else's partition up in a partition of one's own."""
+    """Look up a key of another node's partition in an own partition."""
     from understudy_node.stores.lookup import StoreReader
 
     read_from = StoreReader.read_from
@@ -145,7 +145,7 @@ def say_absent_for_others() -> None:
 
 
 def ask_the_wrong_node() -> None:
-    """Ask whoever has the next partition."""
+    """Ask the node that has the next partition."""
 
     def of_the_next(candidates_of: Callable[..., Any]) -> Callable[..., Any]:
         return lambda tables, operator_id, partition, now_ms: candidates_of(
@@ -155,8 +155,8 @@ def ask_the_wrong_node() -> None:
     _patch("understudy_router.router", "candidates_of", of_the_next)
 
 
-def tell_nothing_that_is_refused() -> None:
-    """Say nothing while the bus refuses to write it down."""
+def stay_silent_when_refused() -> None:
+    """Send no heartbeat while the bus refuses to store it."""
     from understudy_shared.bus.gossip import Gossip
 
     async def say(self: Gossip, heartbeat: Any) -> None:
@@ -166,7 +166,7 @@ def tell_nothing_that_is_refused() -> None:
 
 
 def take_silence_for_death() -> None:
-    """Leave out whom the bus tells nothing of, without asking it."""
+    """Drop a node that is silent on the bus, without asking it."""
     from understudy_shared.silence import Silence
 
     Silence.due = lambda self, last, *, now_ms: []  # type: ignore[method-assign]
@@ -174,24 +174,24 @@ def take_silence_for_death() -> None:
 
 
 def believe_absurd_numbers() -> None:
-    """Follow whatever is numbered higher; a document of one's own that nobody could read ends the beat."""
+    """Follow any assignment with a higher number; an own document that nobody could read ends the beat."""
     from understudy_node.cluster.member import ClusterMember
 
     def end(self: ClusterMember, kind: str, error: Exception) -> None:
         raise error
 
     _believe_in("understudy_node.cluster.member")
-    _patch("understudy_node.cluster.placement", "is_later", lambda _: lambda told, known: told > known)
+    _patch("understudy_node.cluster.placement", "is_later", lambda _: lambda order, known: order > known)
     ClusterMember._cannot_say = end  # type: ignore[method-assign]
 
 
 def route_by_absurd_numbers() -> None:
-    """Route by whatever is numbered higher."""
+    """Route by any assignment with a higher number."""
     _believe_in("understudy_router.cluster.tables")
 
 
 def _believe_in(module: str) -> None:
-    _patch(module, "is_plausible_order", lambda _: lambda told, known: True)
+    _patch(module, "is_plausible_order", lambda _: lambda order, known: True)
 
 
 def forget_connection_limits() -> None:
@@ -217,7 +217,7 @@ MUTANTS = {
     "ignore-bound": Mutant((follow_behind,), (forget_lag_bounds,), "bounds"),
     "compare-clocks": Mutant((follow_behind, compare_clocks), (), "time lag"),
     "silence-is-death": Mutant(
-        (tell_nothing_that_is_refused,), (take_silence_for_death,), "availability", "redis-refuses-writes"
+        (stay_silent_when_refused,), (take_silence_for_death,), "availability", "redis-refuses-writes"
     ),
     "no-connection-limits": Mutant(
         (forget_connection_limits,), (forget_connection_limits,), "memory", "hostile-connections"

@@ -135,7 +135,7 @@ class Talking:
             )
 
     def order(self, line: str) -> str:
-        """Say `line` and return the answer."""
+        """Send `line` to the process and return its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")
@@ -169,7 +169,7 @@ class Proxies:
         return int(self._talking.order(json.dumps({"proxy": name, "target": target})))
 
     def set(self, name: str, toxics: Toxics) -> None:
-        """How it behaves from now on."""
+        """Set how a proxy behaves from now on."""
         self._talking.order(json.dumps({"proxy": name, "toxics": asdict(toxics)}))
 
     def end(self) -> None:
@@ -177,7 +177,7 @@ class Proxies:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has now."""
+    """A loopback port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port

@@ -64,7 +64,7 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def apply(self, toxics: Toxics) -> None:
-        """Behave otherwise from now on."""
+        """Behave by these settings from now on."""
         before, self.toxics = self.toxics, toxics
         for link in tuple(self.links):
             link.changed(before, toxics)
@@ -118,7 +118,7 @@ class Pipe:
         self.flush()
 
     def flush(self) -> None:
-        """Hand over what is due, once there is somebody to take it."""
+        """Hand over what is due, once a peer is there to take it."""
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()
@@ -152,7 +152,7 @@ class Link:
         self._connecting: asyncio.Future[Any] | None = None
 
     def connected(self, side: Side) -> None:
-        """One end stands."""
+        """One end of the link is connected."""
         if side is self.server:
             self._to_server.flush()
             return
@@ -169,7 +169,7 @@ class Link:
             self._connecting = trying
 
     def heard(self, side: Side, data: bytes) -> None:
-        """Bytes from one end."""
+        """Take bytes from one end."""
         toxics = self._proxy.toxics
         self._is_waiting = side.is_client
         if self._is_answered_here:

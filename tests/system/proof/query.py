@@ -1,8 +1,8 @@
 """The Spark query of the proof, in a process of its own: commits all the while, and at the end says what was true.
 
 Each batch changes keys, adds keys, and every so often removes a slot of them. The input is counted, not read: a
-restarted driver runs the same batches. Told `truth PATH` on standard input it stops the query and writes Spark's own
-account of every version to PATH; it ends with its standard input.
+restarted driver runs the same batches. The line `truth PATH` on standard input stops the query and writes Spark's own
+account of every version to PATH; the process ends with its standard input.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ OPTIONS = QueryOptions(partitions=6, min_batches_to_retain=100_000, maintenance_
 """Nothing is purged: the truth of every version must still be readable at the end."""
 
 STARTED = "the query is running"
-TOLD = "the truth is written"
+TRUTH_WRITTEN = "the truth is written"
 
 
 def main() -> None:
-    """Run until told to end."""
+    """Run until standard input ends."""
     arguments = _arguments()
     state_format = StateFormat(**json.loads(arguments.format))
     with spark_session(arguments.folder) as spark:
@@ -40,7 +40,7 @@ def main() -> None:
             if word == "truth":
                 query.stop()
                 write_truth(spark, arguments.checkpoint, state_format, Path(path))
-                _say(TOLD)
+                _say(TRUTH_WRITTEN)
 
 
 def start(spark: SparkSession, checkpoint: Path, state_format: StateFormat, every_ms: int) -> StreamingQuery:

@@ -11,7 +11,7 @@ from tests.system.proof.fault_windows import FaultWindows
 from tests.system.proof.history import History
 
 SHOWN_VIOLATIONS = 5
-"""Of each claim in the text; the JSON has all that were kept."""
+"""How many the text shows of each claim; the JSON has all that were kept."""
 
 
 def as_text(history: History, verdict: Verdict) -> str:

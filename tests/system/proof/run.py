@@ -1,6 +1,6 @@
 """One run of the proof: start the world, read all the while, inject what the schedule says, compare at the end.
 
-What was recorded is saved whatever happens: `history.jsonl.gz` and `truth.json.gz` in the run's folder.
+What was recorded is saved even after an error: `history.jsonl.gz` and `truth.json.gz` in the run's folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.world import World, WorldOptions, world
 
 TRUTH_NAME = "truth.json.gz"
-TELL_EVERY_S = 5.0
+PRINT_EVERY_S = 5.0
 LOAD_END_LIMIT_S = 30
 
 Say = Callable[[str], None]
@@ -41,7 +41,7 @@ class RunOptions:
     world: WorldOptions = field(default_factory=WorldOptions)
 
     def to_settings(self) -> dict[str, Any]:
-        """For the history."""
+        """The options as the history stores them."""
         return {**asdict(self.world), "rate": self.rate}
 
     @classmethod
@@ -65,9 +65,9 @@ def run(schedule: Schedule, folder: Path, options: RunOptions, say: Say) -> None
 
 
 def conduct(running: World, schedule: Schedule, load: Talking, writer: HistoryWriter, say: Say) -> None:
-    """Inject and heal what the schedule says; whatever happens, nothing stays injected."""
-    teller = Teller(load, say)
-    conductor = Conductor(running, teller.told(writer.write), teller.tick)
+    """Inject and heal what the schedule says; nothing stays injected, even after an error."""
+    progress = ProgressPrinter(load, say)
+    conductor = Conductor(running, progress.also_print(writer.write), progress.tick)
     try:
         conductor.run(schedule)
     finally:
@@ -105,17 +105,17 @@ def reading(running: World, folder: Path, rate: float, seed: int) -> Iterator[Ta
 
 
 def compare(running: World, writer: HistoryWriter, say: Say) -> None:
-    """Stop the query, have Spark tell the truth, and ask every node for all of it."""
+    """Stop the query, have Spark read the truth, and ask every node for all of it."""
     path = running.folder / TRUTH_NAME
     say("asking Spark for the truth of every version")
-    running.spark.tell_truth(path)
+    running.spark.write_truth(path)
     running.watch.end()
     truth = Truth.load(path)
     for replica in final_replicas(running.nodes.values(), [*truth.keys(STORE)], truth.last):
         writer.write(replica)
 
 
-class Teller:
+class ProgressPrinter:
     """Says what happens, and every few seconds what came of the reads."""
 
     def __init__(self, load: Talking, say: Say) -> None:
@@ -124,16 +124,16 @@ class Teller:
         self._began_s = time.monotonic()
         self._next_s = 0.0
 
-    def told(self, write: Callable[[FaultEvent], None]) -> Callable[[FaultEvent], None]:
-        def tell(event: FaultEvent) -> None:
+    def also_print(self, write: Callable[[FaultEvent], None]) -> Callable[[FaultEvent], None]:
+        def write_and_print(event: FaultEvent) -> None:
             write(event)
             self._line(f"{event.fault} {event.target} {event.phase} {event.detail}".rstrip())
 
-        return tell
+        return write_and_print
 
     def tick(self) -> None:
         if time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + TELL_EVERY_S
+            self._next_s = time.monotonic() + PRINT_EVERY_S
             counts = json.loads(self._load.order("counts"))
             self._line(", ".join(f"{name} {count:g}" for name, count in counts.items()))
 

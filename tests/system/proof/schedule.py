@@ -1,6 +1,6 @@
 """Which faults, when, to whom (pure: a seed in, steps out; the same seed gives the same schedule).
 
-A step begins at its time at the earliest: whoever runs it waits until the one before is healed and everybody says that
+A step begins at its time at the earliest: the conductor waits until the one before is healed and everybody says that
 it is ready, because the claims promise nothing about two replicas of three being broken at once. Two steps overlap only
 where the menu allows it, and never two that both take a replica away.
 """
@@ -108,7 +108,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who can be hit."""
+    """The services and links that a fault can hit."""
 
     nodes: tuple[str, ...] = ("node-1", "node-2", "node-3")
     routers: tuple[str, ...] = ("router-1", "router-2")
@@ -215,5 +215,5 @@ def _finished(name: str, seed: int, steps: Sequence[Step]) -> Schedule:
 
 
 def _tenths(seconds: float) -> float:
-    """Rounded up: a gap never becomes smaller."""
+    """Round up to tenths of a second, so that a gap never becomes smaller."""
     return math.ceil(seconds * 10) / 10

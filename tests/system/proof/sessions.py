@@ -63,7 +63,7 @@ class Session:
 
     @property
     def bounds(self) -> Bounds:
-        """Of its next read."""
+        """The bounds of the session's next read."""
         if not self.kind.is_monotonic or self.position is None:
             return self.kind.bounds
         return replace(self.kind.bounds, min_version=self.position.version, wait_ms=WAIT_WITH_POSITION_MS)
@@ -120,7 +120,7 @@ class Asked:
     bounds: Bounds
 
     def failed(self, ended_ms: float, router: str, detail: str, *, status: int = 0, problem: str = "") -> Read:
-        """No answer, and no typed refusal."""
+        """The record of a read with neither an answer nor a typed refusal."""
         return self._read(ended_ms, router, status, "failed", problem=problem, detail=detail)
 
     def replied(self, ended_ms: float, router: str, reply: HttpReply) -> tuple[Read, Position | None]:

@@ -58,20 +58,20 @@ class SparkDriver:
         self._job.wait_for_line(query.STARTED)
 
     def kill(self) -> None:
-        """`kill -9` of driver and JVM, in whatever batch they are. No effect when they do not run."""
+        """`kill -9` of driver and JVM, in any batch they are in. No effect when they do not run."""
         if self._job is not None:
             self._job.kill()
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
-    def tell_truth(self, path: Path) -> None:
+    def write_truth(self, path: Path) -> None:
         """Stop the query for good and have Spark write the truth about every version to `path`."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._job is not None
         self._process.stdin.write(f"truth {path}\n".encode())
         self._process.stdin.flush()
-        self._job.wait_for_line(query.TOLD)
+        self._job.wait_for_line(query.TRUTH_WRITTEN)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from tests.system.proof.keys import STORE, key_text, slot_text
 from tests.system.proof.truth_of_state import Truth, Value
 
 Change = tuple[int, Value | None]
-"""From which version a value holds; None where the key was removed."""
+"""A value and the version from which it holds; None where the key was removed."""
 
 CHECKED_VERSIONS = 5
 

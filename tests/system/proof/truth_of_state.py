@@ -58,7 +58,7 @@ class Truth:
         return {key: value for key, value in values if value is not ABSENT}
 
     def save(self, path: Path) -> None:
-        """As gzipped JSON."""
+        """Save the truth as gzipped JSON."""
         document = {"first": self.first, "last": self.last, "stores": self._changes}
         path.write_bytes(gzip.compress(orjson.dumps(document), compresslevel=3))
 

@@ -36,7 +36,7 @@ class View:
         self._lead_to(self.path.with_name("nowhere"))
 
     def spoil(self, spoil: Spoil) -> None:
-        """From now on files appear as `spoil` makes them."""
+        """Let files appear as `spoil` makes them from now on."""
         self._copies += 1
         self._copy = _Copy(self._checkpoint, self.path.with_name(f"copy-{self._copies}"), spoil)
         self._lead_to(self._copy.folder)
@@ -134,5 +134,5 @@ def damaged(version: int) -> Spoil:
 
 
 def missing(version: int) -> Spoil:
-    """No changelogs of a version."""
+    """Hide all changelogs of a version."""
     return lambda name, path, copy: version_of(name) == version

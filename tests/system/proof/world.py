@@ -60,10 +60,10 @@ class World:
     small_disk: Path | str
     clock: FakeClock
     refusals: Iterator[str] = field(default_factory=lambda: cycle(WAYS))
-    """In which way Redis refuses writes next."""
+    """The next way in which Redis refuses writes."""
 
     def lag_report(self, router: str = ROUTERS[0]) -> dict[str, Any]:
-        """What a router knows."""
+        """The lag report of a router."""
         reply = self.routers[router].get("/admin/v1/lag")
         assert reply.status == 200, reply
         return reply.body
@@ -114,8 +114,8 @@ def unsettled_by(report: Mapping[str, Any], version: int) -> str:
 
 
 @contextmanager
-def world(folder: Path, options: WorldOptions, told: Callable[[Commit | Watched | Memory], None]) -> Iterator[World]:
-    """All of it until the end of the block, which begins when all is well. Commits are `told` as they appear."""
+def world(folder: Path, options: WorldOptions, record: Callable[[Commit | Watched | Memory], None]) -> Iterator[World]:
+    """The whole world until the end of the block, which begins when all is well. `record` gets each commit."""
     checkpoint = folder / APPLICATION
     with ExitStack() as stack:
         spark = stack.enter_context(
@@ -138,9 +138,9 @@ def world(folder: Path, options: WorldOptions, told: Callable[[Commit | Watched 
             for name in NODES
         }
         nodes[NODE_WITH_FAKE_CLOCK].launcher = clock.launcher
-        watch = CommitWatch(checkpoint, told)
+        watch = CommitWatch(checkpoint, record)
         stack.callback(watch.end)
-        stack.callback(MemoryWatch((*nodes.values(), *routers.values()), told).end)
+        stack.callback(MemoryWatch((*nodes.values(), *routers.values()), record).end)
         made = World(folder, checkpoint, spark, redis, proxies, watch, nodes, routers, views, disk, clock)
         for service in routers.values():
             stack.callback(service.kill)
@@ -158,7 +158,7 @@ def world(folder: Path, options: WorldOptions, told: Callable[[Commit | Watched 
 
 
 def wait_for_commits(watch: CommitWatch, version: int) -> None:
-    """Until `version` is committed."""
+    """Return when `version` is committed."""
     until_s = time.monotonic() + COMMIT_LIMIT_S
     while watch.version < version:
         assert time.monotonic() < until_s, f"Spark does not commit version {version}"

@@ -148,7 +148,7 @@ def test_a_lag_of_0_is_out_of_date_once_records_came_without_a_new_answer() -> N
     bench = Bench("a").ready()
     bench.turns(1)
     assert bench.lag(A) == Lag(0, 0)
-    bench.server.tells_lags = False
+    bench.server.reports_lags = False
     bench.server.put("a", 0, 1)
     bench.turns(1)
     assert bench.buffered(A) == 1
