@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from understudy_shared.believed import believed
+from understudy_shared.admission import MemberAdmission
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Seen
-from understudy_shared.crowd import Crowd
 from understudy_shared.messages import Assignment, Endpoint, Farewell, Heartbeat
 from understudy_shared.plausible import Order, Succession, highest_plausible, is_far_ahead, succession
+from understudy_shared.sanitizing import sanitized
 from understudy_shared.silence import LastWord, Silence
 from understudy_shared.words import HostInfo
 
@@ -41,7 +41,7 @@ class Neighbours:
         self._heard: dict[str, _Heard] = {}
         self.silence = Silence()
         self._refuse = refuse
-        self._crowd = Crowd()
+        self._admission = MemberAdmission()
         self._order: Order = (0, 0)
         self._holders: frozenset[str] = frozenset()
         self._end: tuple[str | None, int] = (None, 0)
@@ -78,14 +78,14 @@ class Neighbours:
                     return
             elif known.said_ms > said_ms:
                 return
-        admission = self._crowd.admit(heartbeat, self._heard, self._holders, now_ms)
+        admission = self._admission.admit(heartbeat, self._heard, self._holders, now_ms)
         if not admission.admitted:
             self._refuse("stranger", f"a heartbeat of {heartbeat.node_id}: too many nodes that no assignment names")
             return
         if admission.leaves is not None:
             self._forget(admission.leaves)
         lineage, end_version = self._end
-        taken, why = believed(heartbeat, order=self._order, end_version=end_version, lineage=lineage)
+        taken, why = sanitized(heartbeat, order=self._order, end_version=end_version, lineage=lineage)
         if why:
             self._refuse("heartbeat", why)
         same = known is not None and known.heartbeat.incarnation == heartbeat.incarnation
@@ -172,7 +172,7 @@ class Neighbours:
 
     def _forget(self, node_id: str) -> None:
         del self._heard[node_id]
-        self._crowd.forget(node_id)
+        self._admission.forget(node_id)
 
 
 def outvoted(own: Heartbeat, nodes: list[Seen]) -> str | None:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from understudy_router.cluster.health import Change, Health, HealthTable
-from understudy_shared.believed import believed
+from understudy_shared.admission import MemberAdmission
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
-from understudy_shared.crowd import Crowd
 from understudy_shared.messages import Assignment, Farewell, Heartbeat
 from understudy_shared.plausible import (
     MAX_JUMP,
@@ -25,6 +24,7 @@ from understudy_shared.plausible import (
     is_plausible_order,
     succession,
 )
+from understudy_shared.sanitizing import sanitized
 from understudy_shared.silence import Silence
 
 MAX_EVENTS = 256
@@ -97,7 +97,7 @@ class Tables:
         self.events: deque[TableEvent] = deque(maxlen=MAX_EVENTS)
         self.version = 0
         self._refuse = refuse
-        self._crowd = Crowd()
+        self._admission = MemberAdmission()
         self._holders: frozenset[str] = frozenset()
         """The nodes that the assignment names."""
         self._hop_end: _HopEnd | None = None
@@ -175,7 +175,7 @@ class Tables:
             return False
         if not self._has_room(heartbeat, now_ms):
             return False
-        heartbeat = self._believed(heartbeat)
+        heartbeat = self._sanitized(heartbeat)
         known = self.nodes.get(heartbeat.node_id)
         self.nodes[heartbeat.node_id] = NodeReport(heartbeat, said_ms)
         self.dead.pop(heartbeat.node_id, None)
@@ -321,21 +321,21 @@ class Tables:
 
     def _has_room(self, heartbeat: Heartbeat, now_ms: float) -> bool:
         """Whether its node can be listened to, with all the others."""
-        admitted, leaves = self._crowd.admit(heartbeat, self.nodes, self._holders, now_ms)
+        admitted, leaves = self._admission.admit(heartbeat, self.nodes, self._holders, now_ms)
         if leaves is not None:
             self._mark_dead(leaves, now_ms, "there are too many nodes that no assignment names", "left out")
         if not admitted:
             self._refuse("stranger", f"a heartbeat of {heartbeat.node_id}: too many nodes that no assignment names")
         return admitted
 
-    def _believed(self, heartbeat: Heartbeat) -> Heartbeat:
+    def _sanitized(self, heartbeat: Heartbeat) -> Heartbeat:
         """What of a heartbeat can be true."""
         if heartbeat.end_version <= MAX_JUMP and (heartbeat.term, heartbeat.epoch) <= self.order:
             return heartbeat  # the usual case: the end need not be looked for among all nodes
         end_version, lineage = self._end[1], self.lineage
         if not is_plausible(heartbeat.end_version, end_version):
             end_version = self.end_version
-        taken, why = believed(heartbeat, order=self.order, end_version=end_version, lineage=lineage)
+        taken, why = sanitized(heartbeat, order=self.order, end_version=end_version, lineage=lineage)
         if why:
             self._refuse("heartbeat", why)
         return taken
@@ -343,7 +343,7 @@ class Tables:
     def _mark_dead(self, node_id: str, now_ms: float, why: str, event: str) -> None:
         node = self.nodes.pop(node_id)
         self.health.forget(node_id)
-        self._crowd.forget(node_id)
+        self._admission.forget(node_id)
         self._catalogue = None
         while len(self.dead) >= MAX_DEAD:
             del self.dead[min(self.dead, key=lambda dead: self.dead[dead].died_ms)]

@@ -11,10 +11,10 @@ import logging
 import random
 from collections.abc import Collection
 
-from understudy_router.cluster.asking import Asking
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.polling import Polls
 from understudy_router.cluster.remembering import RouterMemory, is_from_previous_cluster
+from understudy_router.cluster.silent_nodes import SilentNodePoller
 from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Spoken, digest_of
@@ -91,7 +91,7 @@ class Watcher:
         self._complained_ms = float("-inf")
         self._catalogue_doubted = False
         self._polls = Polls(nodes, tables, heard=self._heard, assigned=self._assigned)
-        self.asking = Asking(
+        self.silent_nodes = SilentNodePoller(
             tables,
             self._polls,
             heartbeat_ms=lambda: self.heartbeat_ms,
@@ -106,7 +106,7 @@ class Watcher:
         tasks.start("read the keys again", self._read_when_wanted())
         tasks.start("follow the catalogue", self._follow_catalogue())
         tasks.start("ask nodes for their lag", self._poll_while_lost())
-        tasks.start("ask nodes that are silent", self.asking.run())
+        tasks.start("ask nodes that are silent", self.silent_nodes.run())
         tasks.start("remember", self._memory.keep())
 
     def refresh(self) -> None:
@@ -149,7 +149,7 @@ class Watcher:
             case Heartbeat():
                 self._heard(heard)
                 if heard.node_id in self._tables.nodes:  # its number is bounded there
-                    self.asking.heard_on_bus(heard.node_id, self._clock.monotonic_ms())
+                    self.silent_nodes.heard_on_bus(heard.node_id, self._clock.monotonic_ms())
             case Farewell():
                 self._tables.left(heard, self._clock.monotonic_ms())
             case Assignment():
@@ -180,7 +180,7 @@ class Watcher:
             self._tables.reset_heartbeat_ages(self._clock.monotonic_ms())
         for each in seen:
             self._heard(each.heartbeat, each.age_ms)
-            self.asking.heard_on_bus(each.heartbeat.node_id, began_ms - each.age_ms)
+            self.silent_nodes.heard_on_bus(each.heartbeat.node_id, began_ms - each.age_ms)
         if assignment is not None:
             self._assigned(assignment)
         if self.bus_lost_why is not None and self._listens:

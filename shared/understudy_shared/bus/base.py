@@ -19,7 +19,7 @@ MAX_VALUE_BYTES = MAX_MESSAGE_BYTES + 8192
 """Of one value that is read: a document, and what stands before it. Of a longer one the rest is not read."""
 
 MAX_SCANNED = 4096
-"""Values of one scan: four times the largest cluster that is planned for, as in crowd.py."""
+"""Values of one scan: four times the largest cluster that is planned for, as in admission.py."""
 
 MAX_SCANNED_BYTES = 64 * 1024 * 1024
 """Of one scan: ordinary heartbeats have less than 1 kB."""

@@ -175,14 +175,14 @@ def take_silence_for_death() -> None:
 
 def believe_absurd_numbers() -> None:
     """Follow whatever is numbered higher; a document of one's own that nobody could read ends the beat."""
-    from understudy_node.cluster.member import ClusterMember
+    from understudy_node.cluster.own_messages import OwnMessages
 
-    def end(self: ClusterMember, kind: str, error: Exception) -> None:
+    def end(self: OwnMessages, kind: str, error: Exception) -> None:
         raise error
 
-    _believe_in("understudy_node.cluster.member")
+    _believe_in("understudy_node.cluster.following")
     _patch("understudy_node.cluster.placement", "is_later", lambda _: lambda told, known: told > known)
-    ClusterMember._cannot_say = end  # type: ignore[method-assign]
+    OwnMessages.cannot_say = end  # type: ignore[method-assign]
 
 
 def route_by_absurd_numbers() -> None:

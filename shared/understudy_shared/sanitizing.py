@@ -10,7 +10,7 @@ from understudy_shared.messages import Heartbeat
 from understudy_shared.plausible import Order, is_plausible, is_plausible_order
 
 
-def believed(heartbeat: Heartbeat, *, order: Order, end_version: int, lineage: str | None) -> tuple[Heartbeat, str]:
+def sanitized(heartbeat: Heartbeat, *, order: Order, end_version: int, lineage: str | None) -> tuple[Heartbeat, str]:
     """The heartbeat without what cannot be true, and what that was; "" when all of it can.
 
     `order` is the last assignment that is known, `end_version` the newest end of `lineage`; 0: nothing is known.

@@ -31,7 +31,7 @@ FEW = 3
 """Nodes that a sentence names."""
 
 
-class Asking:
+class SilentNodePoller:
     """Of one router. `heartbeat_ms` tells the nodes' heartbeat, `seeds` whom to ask when nobody is known."""
 
     def __init__(

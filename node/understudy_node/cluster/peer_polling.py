@@ -31,7 +31,7 @@ ANSWER_DEADLINE_MS = 1000
 MIN_ANSWER_DEADLINE_MS = 200
 
 
-class Asking:
+class PeerPoller:
     """Of one node. `members` are the others that have tasks; `assigns` and `is_cut_off` say how this node is."""
 
     def __init__(

@@ -38,7 +38,7 @@ class Admission(NamedTuple):
     leaves: str | None = None
 
 
-class Crowd:
+class MemberAdmission:
     """Admits nodes. `refused` counts heartbeats for which there was no room."""
 
     def __init__(self, *, max_nodes: int = MAX_NODES) -> None:
