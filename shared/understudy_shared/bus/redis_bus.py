@@ -16,9 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import redis.asyncio as redis
-from redis.asyncio.connection import AbstractConnection, parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from understudy_shared.bus import redis_scripts as scripts
@@ -37,9 +35,8 @@ from understudy_shared.bus.redis_connection import (
     bus_error,
     checked,
     closed_transport_as_os_error,
-    connection_options,
-    sentinel_place,
 )
+from understudy_shared.bus.redis_pools import task_pool
 from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
 from understudy_shared.masking import masked
 from understudy_shared.plausible import limit_above
@@ -70,7 +67,8 @@ class RedisBus:
         self.where = masked(url)
         self._url = url
         self._timeout_ms = call_timeout_ms
-        self._pool = checked(url, lambda: _pool(url, timeout_s=call_timeout_ms / 1000))
+        timeout_s = call_timeout_ms / 1000
+        self._pool = checked(url, lambda: task_pool(url, timeout_s=timeout_s, max_connections=MAX_CONNECTIONS))
         checked(url, self._connection)
         self._client: redis.Redis = redis.Redis(connection_pool=self._pool)
         self._readers: dict[Inbox, Supervisor] = {}
@@ -318,18 +316,6 @@ def _batched(keys: Iterable[str]) -> Iterator[list[str]]:
     waiting = iter(keys)
     while few := list(islice(waiting, READ_AT_ONCE)):
         yield few
-
-
-def _pool(url: str, *, timeout_s: float) -> redis.BlockingConnectionPool:
-    """Connections to the server that a URL names, or that the sentinels do that it names."""
-    place = sentinel_place(url)
-    retry = Retry(NoBackoff(), 0)
-    bounds: dict[str, Any] = {"max_connections": MAX_CONNECTIONS, "timeout": timeout_s}
-    if place is not None:
-        return SentinelPool(place, timeout_s=timeout_s, retry=retry, **bounds)
-    return redis.BlockingConnectionPool(
-        **{**connection_options(url, parse_url, timeout_s=timeout_s, retry=retry), **bounds}
-    )
 
 
 def pause_ms(attempt: int, chance: float) -> float:

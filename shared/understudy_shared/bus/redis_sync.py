@@ -13,16 +13,13 @@ from concurrent.futures import Future
 from queue import Full, Queue
 
 import redis
-from redis.backoff import NoBackoff
-from redis.connection import parse_url
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Names, enveloped
-from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, sentinel_place
+from understudy_shared.bus.redis_connection import bus_error, checked
+from understudy_shared.bus.redis_pools import thread_pool
 from understudy_shared.bus.redis_scripts import PUT
-from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
 from understudy_shared.masking import masked
 from understudy_shared.messages import Announcement, CommitHint
 
@@ -45,7 +42,7 @@ class SyncPublisher:
         self._url = url
         self._application_id = application_id
         self._names = Names(application_id)
-        pool = checked(url, lambda: _pool(url))
+        pool = checked(url, lambda: thread_pool(url, timeout_s=DEADLINE_MS / 1000))
         checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
         self._client: redis.Redis = redis.Redis(connection_pool=pool)
         self._work: Queue[Work | None] = Queue(maxsize=1)
@@ -124,13 +121,3 @@ class SyncPublisher:
                 done.set_result(None)
         self._client.close()
         self._client.connection_pool.close()
-
-
-def _pool(url: str) -> redis.ConnectionPool:
-    """One connection to the server that a URL names, or that the sentinels do that it names."""
-    place = sentinel_place(url)
-    timeout_s, retry = DEADLINE_MS / 1000, Retry(NoBackoff(), 0)
-    if place is not None:
-        return ThreadSentinelPool(place, timeout_s=timeout_s, retry=retry)
-    options = connection_options(url, parse_url, timeout_s=timeout_s, retry=retry)
-    return redis.ConnectionPool(**{**options, "max_connections": 1})
