@@ -18,10 +18,10 @@ from understudy_shared.printable import clipped
 from understudy_shared.spark.key_codec import KeyCodec, Row
 
 DEFAULT_KEY_BYTES = 64 * 1024
-"""Longest encoded key that is looked up unless a service is told otherwise; longer ones are rarely keys."""
+"""Longest encoded key by default; longer ones are rarely keys."""
 
 MAX_KEY_BYTES = 1024 * 1024
-"""The most that it can be told: a quarter of what one hop carries."""
+"""Highest limit that a service may set: a quarter of the bytes of one hop."""
 
 MAX_CACHED_TARGETS = 16_384
 MAX_CACHED_TARGET_BYTES = 256
