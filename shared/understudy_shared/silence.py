@@ -17,6 +17,15 @@ MAX_PAUSE_HEARTBEATS = 30
 """Longest time between two requests to a node that does not answer."""
 
 
+ANSWER_DEADLINE_MS = 1000
+MIN_ANSWER_DEADLINE_MS = 200
+
+
+def answer_deadline_ms(heartbeat_ms: int) -> int:
+    """How long a node that is asked for its heartbeat may take: one heartbeat interval, within limits."""
+    return max(MIN_ANSWER_DEADLINE_MS, min(ANSWER_DEADLINE_MS, heartbeat_ms))
+
+
 class LastWord(NamedTuple):
     """When the last heartbeat of a node arrived, by the bus or as an answer, and its heartbeat interval."""
 

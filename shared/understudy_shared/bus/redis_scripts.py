@@ -6,8 +6,8 @@ bus wrote a value without such a line.
 
 A script uses the keys that it names, all of one application and thus on one shard, and publishes on its channel. A
 value that no bus wrote does not count, except under a lease: there it counts as a held lease, because two assignors
-would be worse than none. It ends as a lease without renewals does: a node that wants the lease gives it the expiry of a lease,
-and takes the lease afterwards.
+would be worse than none. It ends as a lease without renewals does: a node that wants the lease gives it the expiry of a
+lease, and takes the lease afterwards.
 """
 
 from __future__ import annotations
