@@ -1,4 +1,4 @@
-"""Why a router is degraded although lookups work, by cause (pure), for `/readyz` and `understudy_degraded`."""
+"""Why a router is degraded although lookups work, by cause (pure), for `/readyz` and the metrics."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Polls:
             await asyncio.gather(*(self.poll(host) for host in new))
 
     async def latest_assignment(self) -> Assignment | None:
-        """The latest assignment that any heartbeat names, from a node that follows it; None when it cannot be read now."""
+        """The latest assignment that a heartbeat names, from a node that follows it; None when it cannot be read."""
         beats = [node.heartbeat for node in self._tables.nodes.values()]
         latest = max(((beat.term, beat.epoch) for beat in beats), default=(0, 0))
         if latest == (0, 0):

@@ -108,8 +108,8 @@ class RouterMemory:
 def is_from_previous_cluster(remembered: Assignment, heartbeats: Iterable[Heartbeat]) -> bool:
     """Whether nodes follow only assignments from before the remembered one (pure).
 
-    (term, epoch) never decreases while any node or Redis knows it. So the remembered assignment then belongs to a cluster
-    that is gone: while this router was away, its nodes lost their disks and Redis lost its keys.
+    (term, epoch) never decreases while any node or Redis knows it. So the remembered assignment then belongs to a
+    cluster that is gone: while this router was away, its nodes lost their disks and Redis lost its keys.
     """
     orders = {(heartbeat.term, heartbeat.epoch) for heartbeat in heartbeats} - {(0, 0)}
     return bool(orders) and max(orders) < remembered.order

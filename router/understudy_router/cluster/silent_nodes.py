@@ -27,7 +27,7 @@ FEW = 3
 
 
 class SilentNodePoller:
-    """The silent nodes of one router. `heartbeat_ms` is the nodes' interval, `seeds` are polled while no node is known."""
+    """Polls for one router. `heartbeat_ms` is the nodes' interval; `seeds` are polled while no node is known."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SilentNodePoller:
             await self._polls.poll_all(self._seeds())
 
     def _known(self, now_ms: float) -> tuple[dict[str, HostInfo], dict[str, LastWord]]:
-        """The address and the last heartbeat of each node. A node that said farewell is not polled: it returns by itself."""
+        """Address and last heartbeat of each node to poll. A node that said farewell is left out: it comes back itself."""
         tables, heartbeat_ms = self._tables, self._heartbeat_ms()
         hosts: dict[str, HostInfo] = {}
         words: dict[str, LastWord] = {}

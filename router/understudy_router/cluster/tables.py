@@ -128,8 +128,8 @@ class Tables:
 
     @property
     def catalogue_digest(self) -> str | None:
-        """The catalogue to encode keys by: in the lineage in use, that of most live nodes. Nodes that the assignment does
-        not name count only when no named node has a catalogue.
+        """The catalogue to encode keys by: in the lineage in use, that of most live nodes. Nodes that the assignment
+        does not name count only when no named node has a catalogue.
         """
         if self._catalogue is not None:
             return self._catalogue[0]

@@ -232,8 +232,8 @@ class Watcher:
             )
 
     async def _keep(self) -> None:
-        """Declare silent nodes dead that did not answer. First read the keys again when the bus or this process may have
-        caused the silence.
+        """Declare silent nodes dead that did not answer. First read the keys again when the bus or this process may
+        have caused the silence.
         """
         last_ms = self._clock.monotonic_ms()
         while True:
@@ -255,8 +255,8 @@ class Watcher:
                 self._refresh_wanted.set()
 
     def _doubt(self, now_ms: float) -> None:
-        """When all nodes followed earlier assignments for one expiry, they are a new cluster: the old one lost its disks
-        and Redis its keys. The known assignment then counts as a remembered one.
+        """When all nodes followed earlier assignments for one expiry, they are a new cluster: the old one lost its
+        disks and Redis its keys. The known assignment then counts as a remembered one.
         """
         known, beats = self._tables.assignment, [node.heartbeat for node in self._tables.nodes.values()]
         if known is None or not is_from_previous_cluster(known, beats):
