@@ -15,9 +15,7 @@ from understudy.console import print_answer, print_batch, print_json
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.http_client import Server, ServerProblemError, path_segment, problem_exit_code
 from understudy.options import Command, as_parameters, bound_options, given_bounds, server_options, wait_ms_of
-
-MAX_BATCH_KEYS = 1000
-"""A server refuses more in one request; more keys are asked in several."""
+from understudy_shared.bounds import MAX_BATCH_KEYS
 
 
 class KeyCommand(click.Command):

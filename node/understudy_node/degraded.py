@@ -1,4 +1,4 @@
-"""What of a node does not work although lookups do, by cause (pure): what `/readyz` and the metric of that name say."""
+"""Why a node is degraded although lookups work, by cause (pure), for `/readyz` and the metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAUSES = (BUS_AWAY, WRITES_REFUSED, OWN_MESSAGE, CHECKPOINT_UNREADABLE, LAG_UNKN
 
 
 def causes_of(error: UnderstudyError | None, end: End, *, now_ms: float, end_expiry_ms: float) -> dict[str, str]:
-    """Why, for each cause of a node that has something to answer from."""
+    """Why, by cause, for a node that can answer lookups."""
     found: dict[str, str] = {}
     if error is not None:
         found[CHECKPOINT_UNREADABLE] = f"the checkpoint cannot be followed: {error}"

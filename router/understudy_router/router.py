@@ -158,7 +158,7 @@ class Router:
         return causes_of(
             self.tables,
             bus_lost_why=self.watcher.bus_lost_why,
-            unheard=self.watcher.asking.unheard(),
+            unheard=self.watcher.silent_nodes.unheard(),
             no_catalogue_why=self.watcher.unusable or self.watcher.last_catalogue_error,
             now_ms=self._clock.monotonic_ms(),
         )
@@ -264,7 +264,7 @@ class Router:
             view_of=self.host,
             now_ms=self._clock.monotonic_ms(),
             now_us=self._clock.wall_us(),
-            unheard=self.watcher.asking.unheard(),
+            unheard=self.watcher.silent_nodes.unheard(),
             store=store,
         )
 

@@ -14,6 +14,9 @@ from understudy_shared.position import Position, decode_position
 from understudy_shared.printable import clipped
 from understudy_shared.words import LagInfo, Role
 
+MAX_BATCH_KEYS = 1000
+"""Keys of one batch lookup; a server refuses more with 413, and a client sends several batches."""
+
 WAIT_WITH_POSITION_MS = 200
 """Default patience of a reader that named a position: a commit normally becomes visible well within it."""
 

@@ -23,7 +23,7 @@ _CHAIN = re.compile(r"(?:[a-z0-9]{1,32}::)*")
 """What fsspec allows before a URL: `filecache::s3://...`."""
 
 _CONTAINER_SCHEMES = frozenset(("abfs", "abfss", "wasb", "wasbs", "hdfs", "viewfs"))
-"""What stands before their `@` without a colon is a container or a user, and no secret."""
+"""In these schemes, text without a colon before the `@` names a container or a user: it is not a secret."""
 
 _SECRET_WORD = re.compile(r"(?i)(?:pass|pwd|secret|token|credential|key|sig|auth)[\w.%-]*\s*[=:]")
 _OPTION_NAME = re.compile(r"[A-Za-z_]{1,40}")
@@ -43,14 +43,14 @@ _OPTION_VALUES = {
     "ssl_certfile": re.compile(r"[\w./-]*"),
     "ssl_keyfile": re.compile(r"[\w./-]*"),
 }
-"""Options of a URL whose values are shown, and their form. Whatever else there is may be a mistyped password."""
+"""Options of a URL whose values are shown, and their form. Any other option may be a mistyped password."""
 
 _LOGIN_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31}://)([^\s:@/?#]{0,64}):\S*@")
 _SECRET_IN_TEXT = re.compile(r"(?i)([?&;#][\w.-]*(?:pass|pwd|secret|token|credential)[\w.-]*=)[^\s&'\")]+")
 
 
 class _Parts(NamedTuple):
-    """A URL whose parts can be told apart."""
+    """The parts of a URL that parses without ambiguity."""
 
     scheme: str
     login: str | None
@@ -61,7 +61,7 @@ class _Parts(NamedTuple):
 
 
 def masked(url: str) -> str:
-    """The URL of a server as people may see it. What is no URL is shown only when it is a plain `host:port`."""
+    """The URL of a server without its secrets. Text that is not a URL is shown only as a plain `host:port`."""
     if "://" not in url:
         return url if _NO_SCHEME.fullmatch(url) else HIDDEN
     parts = _parts(url)
@@ -73,7 +73,7 @@ def masked(url: str) -> str:
 
 
 def masked_location(text: str) -> str:
-    """The location of files as people may see it: a path, or a URL that fsspec knows."""
+    """The location of files without its secrets: a path, or a URL for fsspec."""
     chain = _CHAIN.match(text)
     assert chain is not None, "it matches nothing, too"
     rest = text[chain.end() :]
@@ -87,7 +87,7 @@ def masked_location(text: str) -> str:
 
 
 def has_login(path: str) -> bool:
-    """Whether what should be a local path looks like a URL with a login, such as `s3:/key:secret@bucket`."""
+    """Whether a local path looks like a mistyped URL with a login, such as `s3:/key:secret@bucket`."""
     if path.startswith(("/", ".", "~")) and not path.startswith("//"):
         return False
     before, at, _ = path.rpartition("@")
@@ -100,7 +100,7 @@ def is_ambiguous(url: str) -> bool:
 
 
 def words_of(error: BaseException, url: str) -> str:
-    """What a library says of a URL or a connection made from it; only its kind when it repeats what is hidden."""
+    """The text of a library's error about a URL; only the error's type when the text repeats a secret of the URL."""
     text = str(error) or type(error).__name__
     if repeats(text, url):
         return f"{type(error).__name__}, whose text repeats what is hidden here"
@@ -108,12 +108,12 @@ def words_of(error: BaseException, url: str) -> str:
 
 
 def repeats(text: str, url: str) -> bool:
-    """Whether a text has anything of what `masked` hides of a URL."""
+    """Whether a text contains any part of a URL that `masked` hides."""
     return _repeats(text, url, masked(url))
 
 
 def repeats_location(text: str, location: str) -> bool:
-    """Whether a text has anything of what `masked_location` hides."""
+    """Whether a text contains any part of a location that `masked_location` hides."""
     return _repeats(text, location, masked_location(location))
 
 
@@ -126,14 +126,14 @@ def masked_text(text: str) -> str:
 
 
 def masked_value(value: object) -> str:
-    """A setting of any kind as it may stand in an error. Of a container nothing is shown: it may hold anything."""
+    """The value of a setting for an error. A container is shown only by its type, because it may hold a secret."""
     if isinstance(value, str):
         return repr(masked_location(value))
     return repr(value) if value is None or isinstance(value, (bool, int, float)) else f"a {type(value).__name__}"
 
 
 def _parts(url: str) -> _Parts | None:
-    """None when it has an `@` behind the place where a host must have ended, or a host that is none."""
+    """The parts of a URL; None when an `@` stands behind the end of the host, or when the host is malformed."""
     scheme, _, rest = url.partition("://")
     end = next((index for index, character in enumerate(rest) if character in "/?#"), len(rest))
     authority, tail = rest[:end], rest[end:]

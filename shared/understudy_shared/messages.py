@@ -111,7 +111,7 @@ class Applied(BaseModel):
 
     version: Count | None
     time_lag_ms: Count | None = None
-    state: Literal["CREATED", "RESTORING", "RUNNING", "SUSPENDED", "CLOSED"] = "RUNNING"
+    state: Literal["CREATED", "RESTORING", "RUNNING", "CLOSED"] = "RUNNING"
     error: str | None = Field(default=None, max_length=2048)
 
 

@@ -1,7 +1,7 @@
-"""What a service writes to its disk is for its own user: state may hold what only readers with a grant may see.
+"""Keeps the files of a service private to its user: they hold state that other users may not be allowed to read.
 
-Files that are hard links share the mode of the checkpoint's files, which are not ours to change: the folder around them
-keeps others out.
+Hard links share the mode of the checkpoint's files, which a service must not change. The private folder around them
+keeps other users out.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ PRIVATE_UMASK = 0o077
 
 
 def keep_files_private() -> None:
-    """From now on what this process makes is for its user only, whichever library makes it. For a service's `main`."""
+    """Make all later files of this process private, those of libraries too. A service's `main` calls it."""
     os.umask(PRIVATE_UMASK)
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder that only this user may enter; one that an earlier release left open to others is closed.
+    """Make a folder that only this user may enter, and close a folder that an earlier release left open to others.
 
-    For folders that are ours by name, never for one that an operator names: that may be anybody's. Raises OSError.
+    Only for folders that Understudy names, never for a folder that an operator names. Raises OSError.
     """
     folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     if folder.stat().st_mode & 0o777 != PRIVATE_FOLDER:
-        with suppress(PermissionError):  # another user's, who lets this one write
+        with suppress(PermissionError):  # another user owns it and lets this user write
             folder.chmod(PRIVATE_FOLDER)

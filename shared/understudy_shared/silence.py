@@ -1,7 +1,7 @@
-"""Whom to ask because the bus has told nothing of them for a while, and what came of it (pure: no I/O, no clock).
+"""Which silent nodes to ask for their heartbeat, and which of them did not answer (pure: no I/O, no clock).
 
-Silence on the bus is no proof of death: only a node that does not answer when asked counts as dead. A node is asked
-once per heartbeat while it is silent. One that does not answer is asked more and more seldom, but never given up.
+Silence on the bus does not prove that a node died: only a node that does not answer when asked counts as dead. A silent
+node is asked once per heartbeat. A node that does not answer is asked less and less often, but never given up.
 """
 
 from __future__ import annotations
@@ -11,14 +11,23 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 ASK_AFTER_HEARTBEATS = 1.5
-"""Silence after which a node is asked: half of what it takes to be dead, so that an answer comes in time."""
+"""A node is asked after this silence: half of the expiry, so that its answer arrives before it counts as dead."""
 
 MAX_PAUSE_HEARTBEATS = 30
-"""Between two questions to a node that has not answered for long."""
+"""Longest time between two requests to a node that does not answer."""
+
+
+ANSWER_DEADLINE_MS = 1000
+MIN_ANSWER_DEADLINE_MS = 200
+
+
+def answer_deadline_ms(heartbeat_ms: int) -> int:
+    """How long a node that is asked for its heartbeat may take: one heartbeat interval, within limits."""
+    return max(MIN_ANSWER_DEADLINE_MS, min(ANSWER_DEADLINE_MS, heartbeat_ms))
 
 
 class LastWord(NamedTuple):
-    """When a node was last heard of, in whatever way, and its heartbeat."""
+    """When the last heartbeat of a node arrived, by the bus or as an answer, and its heartbeat interval."""
 
     at_ms: float
     heartbeat_ms: float
@@ -26,26 +35,26 @@ class LastWord(NamedTuple):
 
 @dataclass(slots=True)
 class _Asked:
-    """What asking one node came to."""
+    """The state of the requests to one node."""
 
     asked_ms: float
     unanswered_since_ms: float | None = None
-    """When it first did not answer; None while it has answered, or while the first answer is still out."""
+    """When it first did not answer; None before that, and after each answer."""
 
 
 class Silence:
-    """Of one process that listens to the bus."""
+    """The silent nodes of one process that listens to the bus."""
 
     def __init__(self) -> None:
         self._asked: dict[str, _Asked] = {}
 
     def keep(self, node_ids: Collection[str]) -> None:
-        """Forget everybody else: what is kept is bounded by who is known."""
+        """Forget all nodes but these: so the memory is bounded by the number of known nodes."""
         for node_id in self._asked.keys() - set(node_ids):
             del self._asked[node_id]
 
     def due(self, last: Mapping[str, LastWord], *, now_ms: float) -> list[str]:
-        """Whom to ask now; those that did not answer before come last."""
+        """The nodes to ask now; nodes that did not answer before come last."""
         due = [
             node_id
             for node_id, word in last.items()
@@ -55,22 +64,22 @@ class Silence:
         return sorted(due, key=lambda node_id: (self.is_unanswered(node_id), last[node_id], node_id))
 
     def asked(self, node_id: str, now_ms: float) -> None:
-        """A question is on its way."""
+        """A request was sent to this node."""
         known = self._asked.setdefault(node_id, _Asked(now_ms))
         known.asked_ms = now_ms
 
     def answered(self, node_id: str) -> None:
-        """It lives, by its own word or the bus's."""
+        """A heartbeat of this node arrived, as an answer or on the bus."""
         self._asked.pop(node_id, None)
 
     def did_not_answer(self, node_id: str, now_ms: float) -> None:
-        """It was asked in vain."""
+        """A request to this node got no answer."""
         known = self._asked.setdefault(node_id, _Asked(now_ms))
         if known.unanswered_since_ms is None:
             known.unanswered_since_ms = now_ms
 
     def is_unanswered(self, node_id: str) -> bool:
-        """Whether it was asked in vain since it was last heard."""
+        """Whether the node has not answered a request since its last heartbeat."""
         known = self._asked.get(node_id)
         return known is not None and known.unanswered_since_ms is not None
 

@@ -36,7 +36,6 @@ class ReplicaState(StrEnum):
     CREATED = "CREATED"
     RESTORING = "RESTORING"
     RUNNING = "RUNNING"
-    SUSPENDED = "SUSPENDED"
     CLOSED = "CLOSED"
 
 

@@ -14,10 +14,10 @@ from tests.support.cluster.in_process import APPLICATION, LIMIT_S, Cluster, clus
 from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
-from understudy_node.cluster import member as member_module
+from understudy_node.cluster import own_messages
 from understudy_node.cluster.heartbeat import heartbeat_of
 from understudy_node.node import Node
-from understudy_shared.crowd import MAX_NODES
+from understudy_shared.admission import MAX_NODES
 from understudy_shared.messages import Heartbeat
 from understudy_shared.plausible import FIRST_SIGHT
 
@@ -156,11 +156,11 @@ def test_a_heartbeat_that_nobody_could_read_does_not_end_the_beat(
         def absurd(of: Node, **fields: Any) -> Heartbeat:
             return real(of, **(fields | ({"term": 2**60} if fields["node_id"] == "n2" else {})))
 
-        monkeypatch.setattr(member_module, "heartbeat_of", absurd)
+        monkeypatch.setattr(own_messages, "heartbeat_of", absurd)
         wait_until(lambda: "cannot say its heartbeat" in str(node.get("/readyz").body["degraded"]), what="its report")
         assert node.get("/livez").status == 200
         assert node.member.refused["own-heartbeat"] > 0
         assert "n2" in known.router.living()
-        monkeypatch.setattr(member_module, "heartbeat_of", real)
+        monkeypatch.setattr(own_messages, "heartbeat_of", real)
         wait_until(lambda: node.get("/readyz").body["degraded"] is None, what="a heartbeat", limit_s=LIMIT_S)
         assert_well(known)

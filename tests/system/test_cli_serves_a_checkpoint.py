@@ -18,7 +18,7 @@ from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
 from tests.support.spark.queries import run_query
 from tests.support.spark.shapes import SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
 
-from understudy.reading import MAX_BATCH_KEYS
+from understudy_shared.bounds import MAX_BATCH_KEYS
 from understudy_shared.position import Position
 from understudy_shared.words import ApplicationId, Lineage
 

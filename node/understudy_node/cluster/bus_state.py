@@ -1,4 +1,4 @@
-"""Whether a node hears and is heard, and saying so once for each change."""
+"""Whether a node can read and write the bus. Each change is logged once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class BusState:
-    """Listening and publishing fail apart from each other; `causes` says why either does, nothing when both work."""
+    """Listening and writing can fail independently; `causes` says why either fails, and is empty when both work."""
 
     def __init__(self) -> None:
         self._subscribe_error: str | None = "not connected yet"
@@ -21,19 +21,19 @@ class BusState:
 
     @property
     def causes(self) -> dict[str, str]:
-        """At most one: what a call met says more than that nothing is heard."""
+        """At most one cause: the error of a write says more than the silence of the subscription."""
         if self._publish_error is not None and self._is_refused:
             return {WRITES_REFUSED: f"the bus refuses writes: {self._publish_error}"}
         why = self._publish_error or self._subscribe_error
         return {} if why is None else {BUS_AWAY: f"the bus is away: {why}"}
 
     def subscribed(self, error: str | None) -> None:
-        """Messages arrive (None), or why not."""
+        """Set whether messages arrive (None), or why not."""
         was, self._subscribe_error = self.causes, error
         self._note(was)
 
     def published(self, error: BusError | None) -> None:
-        """What was written arrived (None), or why not."""
+        """Set whether writes succeed (None), or why not."""
         was, self._publish_error = self.causes, None if error is None else str(error)
         self._is_refused = isinstance(error, BusRefusedError)
         self._note(was)

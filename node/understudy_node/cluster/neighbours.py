@@ -1,4 +1,4 @@
-"""The nodes that a node hears of (pure): which of them live, by their last heartbeats and when these arrived here.
+"""The nodes of a cluster as one node sees them (pure): which are alive, by their last heartbeats.
 
 Ages are this machine's monotonic time since arrival, plus the age that a key read from the bus had by its expiry.
 """
@@ -9,25 +9,25 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from understudy_shared.believed import believed
+from understudy_shared.admission import MemberAdmission
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Seen
-from understudy_shared.crowd import Crowd
 from understudy_shared.messages import Assignment, Endpoint, Farewell, Heartbeat
 from understudy_shared.plausible import Order, Succession, highest_plausible, is_far_ahead, succession
+from understudy_shared.sanitizing import sanitized
 from understudy_shared.silence import LastWord, Silence
 from understudy_shared.words import HostInfo
 
 PROVEN_BEATS = 2
-"""A node that no assignment names is given nothing before it has beaten so often: one message may be anybody's."""
+"""Heartbeats that a node outside the assignment must send before it gets a task: a single one may be forged."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
     heartbeat: Heartbeat
     said_ms: float
-    """When it was said, on this machine's monotonic clock."""
+    """When it was sent, on this machine's monotonic clock."""
     beats: int = 1
-    """How many of this process were heard, up to PROVEN_BEATS."""
+    """How many heartbeats of this process arrived, up to PROVEN_BEATS."""
 
     def is_alive(self, now_ms: float) -> bool:
         return now_ms - self.said_ms <= self.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
@@ -37,17 +37,17 @@ class Neighbours:
     """The last heartbeat of every node, including this one."""
 
     def __init__(self, refuse: Callable[[str, str], None] = lambda kind, why: None) -> None:
-        """`refuse` is told of heartbeats that are not used, or not wholly: their kind, and why."""
+        """`refuse(kind, why)` counts a heartbeat that is not used, or only partly used."""
         self._heard: dict[str, _Heard] = {}
         self.silence = Silence()
         self._refuse = refuse
-        self._crowd = Crowd()
+        self._admission = MemberAdmission()
         self._order: Order = (0, 0)
         self._holders: frozenset[str] = frozenset()
         self._end: tuple[str | None, int] = (None, 0)
 
     def know(self, assignment: Assignment | None, *, lineage: str | None, end_version: int) -> None:
-        """What this node knows, by which it judges what others tell: its assignment, and the end of its history."""
+        """Set what heartbeats are judged by: this node's assignment, and the end of its history."""
         order = (0, 0) if assignment is None else assignment.order
         if order != self._order:
             self._order = order
@@ -61,7 +61,7 @@ class Neighbours:
         return self._holders
 
     def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> None:
-        """Take a heartbeat, unless a newer one of the same process is there."""
+        """Take a heartbeat in, unless a newer one of the same process is known, or there is no room for its node."""
         known = self._heard.get(heartbeat.node_id)
         said_ms = now_ms - age_ms
         if known is not None:
@@ -78,14 +78,14 @@ class Neighbours:
                     return
             elif known.said_ms > said_ms:
                 return
-        admission = self._crowd.admit(heartbeat, self._heard, self._holders, now_ms)
+        admission = self._admission.admit(heartbeat, self._heard, self._holders, now_ms)
         if not admission.admitted:
             self._refuse("stranger", f"a heartbeat of {heartbeat.node_id}: too many nodes that no assignment names")
             return
         if admission.leaves is not None:
             self._forget(admission.leaves)
         lineage, end_version = self._end
-        taken, why = believed(heartbeat, order=self._order, end_version=end_version, lineage=lineage)
+        taken, why = sanitized(heartbeat, order=self._order, end_version=end_version, lineage=lineage)
         if why:
             self._refuse("heartbeat", why)
         same = known is not None and known.heartbeat.incarnation == heartbeat.incarnation
@@ -94,7 +94,7 @@ class Neighbours:
         self.silence.answered(heartbeat.node_id)
 
     def to_ask(self, members: Mapping[str, Endpoint], *, now_ms: float, heartbeat_ms: float) -> dict[str, HostInfo]:
-        """Which of the members are silent and to be asked now, and where they listen."""
+        """The silent members to poll now, and their addresses."""
         self.silence.keep(members)
         last = dict.fromkeys(members, LastWord(float("-inf"), heartbeat_ms))
         hosts = dict(members)
@@ -105,7 +105,7 @@ class Neighbours:
         return {node_id: hosts[node_id].host_info() for node_id in self.silence.due(last, now_ms=now_ms)}
 
     def did_not_answer(self, node_id: str, asked_ms: float) -> bool:
-        """It was asked at that time in vain. True when that is news; what it said since counts more."""
+        """Note that a node did not answer a request of that time, unless a later heartbeat arrived. True when new."""
         heard = self._heard.get(node_id)
         if (heard is not None and heard.said_ms > asked_ms) or self.silence.is_unanswered(node_id):
             return False
@@ -113,7 +113,7 @@ class Neighbours:
         return True
 
     def unasked(self, members: Collection[str], now_ms: float) -> list[str]:
-        """Which of the members are silent for so long that they may be dead, and were not asked in vain."""
+        """The members that expired by silence but have not yet failed to answer a request."""
         alive = {node_id for node_id, heard in self._heard.items() if heard.is_alive(now_ms)}
         return sorted(node_id for node_id in set(members) - alive if not self.silence.is_unanswered(node_id))
 
@@ -122,10 +122,10 @@ class Neighbours:
         known = self._heard.get(farewell.node_id)
         if known is not None and known.heartbeat.incarnation == farewell.incarnation:
             self._forget(farewell.node_id)
-            self.silence.did_not_answer(farewell.node_id, known.said_ms)  # nothing is to be asked of it
+            self.silence.did_not_answer(farewell.node_id, known.said_ms)  # so that it is not polled
 
     def read(self, seen: list[Seen], *, now_ms: float) -> None:
-        """Start again from the keys: a node without a key is gone."""
+        """Start again from the keys on the bus: a node without a key is gone."""
         before = dict(self._heard)
         for node_id in before:
             self._forget(node_id)
@@ -137,7 +137,7 @@ class Neighbours:
                 self._heard[heartbeat.node_id] = replace(now, beats=known.beats)
 
     def alive(self, now_ms: float) -> list[Seen]:
-        """Who lives, by node id. The dead are forgotten."""
+        """The live nodes by node id. Expired nodes are forgotten."""
         for node_id, heard in list(self._heard.items()):
             if not heard.is_alive(now_ms):
                 self._forget(node_id)
@@ -146,7 +146,7 @@ class Neighbours:
         ]
 
     def proven(self, nodes: Sequence[Seen], own_id: str) -> list[Seen]:
-        """Those of `nodes` that count: the assignment names them, or they have beaten more than once."""
+        """Those of `nodes` that may get tasks: the assignment names them, or they sent PROVEN_BEATS heartbeats."""
         return [
             each
             for each in nodes
@@ -156,11 +156,11 @@ class Neighbours:
         ]
 
     def highest(self) -> Order:
-        """The highest (term, epoch) that anybody told of and that can exist."""
+        """The highest (term, epoch) in any heartbeat that can be true."""
         return highest_plausible(self._orders(), self._order)
 
     def is_far_ahead(self, own_id: str) -> bool:
-        """Whether this node's assignment cannot exist, by what all others follow."""
+        """Whether this node's assignment is too far above those of all others to exist."""
         return is_far_ahead(self._order, self._orders(but=own_id))
 
     def _orders(self, *, but: str | None = None) -> list[Order]:
@@ -168,13 +168,13 @@ class Neighbours:
 
     def _forget(self, node_id: str) -> None:
         del self._heard[node_id]
-        self._crowd.forget(node_id)
+        self._admission.forget(node_id)
 
 
 def outvoted(own: Heartbeat, nodes: list[Seen]) -> str | None:
-    """Why a node must not speak for its application: most of the others follow another checkpoint. None when it may.
+    """Why this node must not act for its application: most nodes follow another checkpoint. None when it may.
 
-    Of two lineages with as many nodes, the one that has the smallest node id goes on: both sides must agree.
+    When two lineages have equally many nodes, that of the smallest node id counts, so that both sides agree.
     """
     if own.lineage is None:
         return None

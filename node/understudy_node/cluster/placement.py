@@ -1,8 +1,8 @@
 """Runs the assignor while this node holds the lease in Redis, under a term.
 
-Nothing here is checked before a write that Redis does not check again in it: a holder that slept is refused there. What
-this adds is patience. Nodes that start together share from the beginning, a Redis that came back empty is not mistaken
-for a cluster without nodes, and a node that does not know what the others follow leaves the lease to those who do.
+Redis checks each write again, so a holder of the lease that was paused is refused there. This module decides when to
+wait: so that nodes that start together share the tasks from the beginning, a Redis that came back empty does not look
+like a cluster without nodes, and a node that does not know the others' assignment leaves the lease to one that does.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ LEASE_HEARTBEATS = 2
 """Expiry of the lease in heartbeats. The others try once per heartbeat, so a dead holder is replaced within three."""
 
 LOOK_AGAIN_HEARTBEATS = 30
-"""After so many the holder looks whether Redis still has the assignment: who starts then needs it from there, and
-no message tells when it was deleted or damaged.
+"""Heartbeats between two checks that Redis still has the assignment: a starting node reads it there, and no message
+shows that it was deleted or damaged.
 """
 
 Layout = tuple[str, int, Sequence[str]]
@@ -35,7 +35,7 @@ Layout = tuple[str, int, Sequence[str]]
 
 
 class Placement:
-    """One node's part in assigning. Not for several tasks at once: the node's heartbeat calls it."""
+    """One node's part in assigning. Only the node's beat calls it, never two tasks at once."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Placement:
         clock: Clock,
     ) -> None:
         self.fence: Fence | None = None
-        """The lease, while this node has it as far as it knows."""
+        """The lease, while this node believes to have it."""
         self._gossip = gossip
         self._node_id = node_id
         self._owner = f"{node_id}/{incarnation}"
@@ -62,25 +62,25 @@ class Placement:
         self._clock = clock
         self._known: Assignment | None = None
         self._stored: Assignment | None = None
-        """What Redis has; worth nothing unless `_has_read`."""
+        """The assignment in Redis; only meaningful if `_has_read`."""
         self._has_read = False
         self._read_ms = float("-inf")
         self._quiet_until_ms = float("-inf")
         self._behind_since_ms: float | None = None
         self._first_seen: tuple[str, float] | None = None
-        """The lineage that is to be assigned for the first time, and since when."""
+        """The lineage that waits for its first assignment, and since when."""
         self._at_rest: object = None
-        """All that was decided from, when there was nothing to do."""
+        """The inputs of the last decision that changed nothing."""
         self._holdings = Holdings(acceptable_recovery_lag)
         self._away = Away(rebalance_delay_ms)
 
     def bus_came_back(self) -> None:
-        """The bus was away or has just been reached: for one expiry, who is silent may only not have spoken yet."""
+        """The bus is reachable again. For one expiry, a silent node may only not have sent its heartbeat yet."""
         self._quiet_until_ms = self._clock.monotonic_ms() + self._expiry_ms
         self._has_read = False
 
     def forget(self) -> None:
-        """What was known was forged."""
+        """Forget the known assignment: it was forged."""
         self._known, self._has_read, self._behind_since_ms = None, False, None
 
     async def give_up(self) -> None:
@@ -101,9 +101,10 @@ class Placement:
     ) -> Assignment | None:
         """At every heartbeat: take or keep the lease, and assign if there is anything to assign anew.
 
-        `nodes` live, this node among them; `highest` is the highest (term, epoch) that any node reported, `known` the
-        last assignment that this node saw, and all that is no older than `began_ms`, when this heartbeat began. Nothing
-        is assigned while there are `unasked`: silent, not asked in vain yet. Returns what was written. Raises BusError.
+        `nodes` are the live ones, this node among them. `highest` is the highest (term, epoch) that any node reported,
+        `known` the assignment that this node follows; all are as of `began_ms`, when this heartbeat began. Nothing is
+        assigned while there are `unasked` members: silent ones that have not yet failed to answer a request. Returns
+        the written assignment. Raises BusError.
         """
         self._learn(known)
         members = [] if layout is None else members_of(nodes, layout[0])
@@ -115,10 +116,10 @@ class Placement:
             if not await self._may_assign(highest) or unasked or self._waits(nodes, layout[0], highest):
                 return None
             if self._clock.monotonic_ms() - began_ms >= self._heartbeat_ms:
-                return None  # held up on the way here: what others have followed since is not in `highest`
+                return None  # delayed: `highest` lacks what others have followed since
             return await self._assign(nodes, members, away, layout, highest)
         except BusError:
-            self._has_read = False  # whether the write came through is not known
+            self._has_read = False  # it is unknown whether the write succeeded
             raise
 
     @property
@@ -127,7 +128,7 @@ class Placement:
 
     @property
     def _has_stored_known(self) -> bool:
-        """Whether Redis has the last assignment that is known, too."""
+        """Whether Redis has the last known assignment."""
         return self._stored is not None and self._stored.order == self._order
 
     def _learn(self, assignment: Assignment | None) -> None:
@@ -142,7 +143,7 @@ class Placement:
         return self._away.of(self._known, members, nodes, self._clock.monotonic_ms())
 
     async def _may_assign(self, highest: tuple[int, int]) -> bool:
-        """Whether this node has the lease, and knows what the others follow."""
+        """Whether this node has the lease and knows the others' assignment."""
         if highest > self._order:
             self._learn(await self._gossip.assignment())
         if self._is_behind(highest):
@@ -160,7 +161,7 @@ class Placement:
         return True
 
     def _is_behind(self, highest: tuple[int, int]) -> bool:
-        """Whether a node follows an assignment that is unknown here; after one expiry it counts as lost."""
+        """Whether another node follows an assignment that is unknown here; after one expiry that one counts as lost."""
         now_ms = self._clock.monotonic_ms()
         if highest <= self._order:
             self._behind_since_ms = None
@@ -211,7 +212,7 @@ class Placement:
         highest: tuple[int, int],
     ) -> Assignment | None:
         """Write the next assignment, if Redis does not have it already."""
-        assert self.fence is not None, "only a holder assigns"
+        assert self.fence is not None, "only the holder of the lease assigns"
         lineage, partitions, tasks = layout
         known = self._known
         endpoints = {each.heartbeat.node_id: each.heartbeat.endpoint for each in nodes}
@@ -220,7 +221,7 @@ class Placement:
         question = (self._order, layout, endpoints, members, away, caught_up)
         if self._has_stored_known and question == self._at_rest:
             return None
-        assigned = await asyncio.to_thread(  # thousands of tasks take long enough to be felt by lookups
+        assigned = await asyncio.to_thread(  # thousands of tasks would delay lookups
             assign,
             members,
             tasks,
@@ -256,6 +257,6 @@ class Placement:
 
 
 def says_the_same(one: Assignment, other: Assignment) -> bool:
-    """Whether two assignments differ in nothing but who wrote them when."""
+    """Whether two assignments are equal but for term, epoch and writer."""
     unsaid = {"term", "epoch", "written_by"}
     return one.model_dump(exclude=unsaid) == other.model_dump(exclude=unsaid)

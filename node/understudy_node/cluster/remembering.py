@@ -1,7 +1,7 @@
 """Which assignment a node starts with while the bus is away: its own last one, else that of a node it can ask.
 
-An assignment is offered only if it is of the checkpoint's lineage, and taken only if it is later than the one in use:
-it never wins over the bus. Its (term, epoch) still counts after Redis came back empty.
+Only an assignment of the checkpoint's lineage that is later than the one in use is followed, so it never replaces
+that of the bus. Its (term, epoch) still counts after Redis came back empty.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from understudy_shared.words import HostInfo
 log = logging.getLogger(__name__)
 
 MAX_ASKED = 16
-"""Nodes asked at the same time."""
+"""Most nodes asked at the same time."""
 
 
 class Remembering:
-    """The remembered assignment of one node. `take` gets assignments; it may refuse them."""
+    """The remembered assignment of one node. `take` receives assignments, and may refuse them."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Remembering:
         heartbeat_ms: int,
         take: Callable[[Assignment], None],
     ) -> None:
-        """`remembered` is where assignments are kept; None: nowhere."""
+        """`remembered` is the folder for assignments; without one nothing is kept."""
         self._node = node
         self._memory = None if remembered is None else Memory(remembered)
         self._seeds = frozenset(seeds)
@@ -52,10 +52,10 @@ class Remembering:
         self._recalled = False
         self._refused = ""
         self._members: frozenset[HostInfo] = frozenset()
-        """Nodes of the remembered assignment."""
+        """The nodes of the remembered assignment."""
 
     def note(self, assignment: Assignment) -> None:
-        """Keep it for the next start."""
+        """Keep an assignment for the next start."""
         if self._memory is not None:
             self._memory.note(assignment)
 
@@ -72,14 +72,14 @@ class Remembering:
             await self._recall(stored)
 
     async def keep(self) -> None:
-        """Write what is noted, for ever."""
+        """Write noted assignments, for ever."""
         if self._memory is None:
             await asyncio.Event().wait()
         else:
             await self._memory.keep()
 
     async def go_on_without_the_bus(self) -> None:
-        """Load what was remembered, and ask other nodes once per heartbeat until one answers or the bus is there."""
+        """Load the remembered assignment, and ask other nodes once per heartbeat until one answers or the bus does."""
         while True:
             await self._away.wait()
             await self._recall()
@@ -90,7 +90,7 @@ class Remembering:
                 await asyncio.sleep(self._heartbeat_ms * self._random.uniform(0.8, 1.2) / 1000)
 
     async def close(self) -> None:
-        """Write what still waits, and give connections back; after the tasks were ended."""
+        """Write the assignment that still waits, and close the connections, after the tasks have ended."""
         await self._calls.close()
         if self._memory is not None:
             await self._memory.flush()

@@ -1,4 +1,4 @@
-"""What an operator asks a node: the lag of every store partition, as data."""
+"""The lag report of a node for operators: every store partition, as data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lag_report(node: Node, store: str | None) -> dict[str, object]:
 
 
 def hints(node: Node) -> list[str]:
-    """What would make this checkpoint better to follow."""
+    """Advice on how to make this checkpoint cheaper to follow."""
     generation = node.generation
     if generation is None:
         return []

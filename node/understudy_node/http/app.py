@@ -1,6 +1,6 @@
-"""The HTTP application of a node: FastAPI for what is asked rarely, plain ASGI in front of it for lookups.
+"""The HTTP application of a node: plain ASGI for lookups, and FastAPI behind it for rare requests.
 
-`create_app` is given a node that exists; starting and stopping it is the lifespan's business.
+`create_app` gets a node that is not started; the lifespan starts and stops it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from understudy_shared.store_bounds import read_store_bounds
 
 
 class Companion(Protocol):
-    """What lives beside a node in its process: its part in a cluster."""
+    """The part of a node's process that takes part in a cluster."""
 
     def start(self) -> None:
-        """On the loop that serves, after the node."""
+        """Start on the serving loop, after the node."""
 
     async def stop(self) -> None:
-        """Before the node, when nothing is answered any more."""
+        """Stop before the node, after the last answer."""
 
     def changed(self) -> None:
         """A version became visible; called from any thread."""
@@ -45,7 +45,7 @@ class Companion(Protocol):
 
     @property
     def assignment(self) -> Assignment | None:
-        """What the node's duties come from."""
+        """The assignment that the node follows."""
 
     @property
     def refused(self) -> Mapping[str, int]:

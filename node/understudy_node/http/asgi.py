@@ -1,7 +1,7 @@
 """The hot path: lookups as plain ASGI in front of the FastAPI application, which serves everything else.
 
-A framework's routing and validation cost four times what a lookup does. Nothing here decides anything: `Reads` parses
-and answers, this sends. Single lookups run to their end without giving up the loop; batches give it up between slices.
+A framework's routing and validation cost four times what a lookup does. This module decides nothing: `Reads` parses
+and answers, this sends. A single lookup never yields the event loop; a batch yields it between slices.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class LookupsFirst:
         await self._reply("lookup", outcome, send)
 
     async def _wait(self, raw_path: bytes, query: bytes, wait_ms: int) -> Answer | Problem:
-        """Ask again after every published version, of whatever generation, until it answers or the wait is over."""
+        """Look up again after every published version until there is an answer or the wait is over."""
         if self._in_flight >= self._max_in_flight or self.visibility is None:
             return Problem(ProblemType.OVERLOADED, f"{self._in_flight} lookups are waiting", fix="Retry after a second")
         deadline_s = time.monotonic() + wait_ms / 1000
@@ -136,7 +136,7 @@ class LookupsFirst:
         await send_reply(send, 200, longs_as_text(body) if longs else body, JSON_TYPE)
 
     async def _wait_for_all(self, replicas: Iterable[TaskReplica], bound: Bound) -> None:
-        """Give every partition the chance to reach the batch's position; who does not is refused key by key."""
+        """Wait until every partition reaches the batch's position; the keys of the others are refused one by one."""
         if self.visibility is None or bound.min_position is None:
             return
         deadline_s = time.monotonic() + bound.wait_ms / 1000
@@ -157,5 +157,5 @@ class LookupsFirst:
 
 
 def _may_pass(outcome: Answer | Problem) -> bool:
-    """Whether waiting can cure it: versions only go up."""
+    """Whether the outcome may change while the reader waits: versions only increase."""
     return isinstance(outcome, Problem) and outcome.refusal is Refusal.BELOW_MIN_POSITION

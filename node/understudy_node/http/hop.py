@@ -1,7 +1,7 @@
 """The node's end of a hop: many lookups of a router in one request, as plain ASGI in front of everything else.
 
-A hop names lineage, store and partition count, and is answered only by a node that serves exactly these. What comes of
-a key is said in its own outcome; an HTTP status other than 200 means that nothing of the hop was looked at.
+A hop names lineage, store and partition count, and only a node that serves exactly these answers it. Each key has its
+own outcome; an HTTP status other than 200 means that no key of the hop was looked up.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ from understudy_shared.plausible import is_later, is_plausible
 from understudy_shared.words import StoreName
 
 SMALL_HOP_BYTES = 16 * 1024
-"""Decoded at once, in about a millisecond at most; longer ones in slices."""
+"""Shorter hops are decoded at once, in about 1 ms at most; longer ones in slices."""
 
 GROUP_COST_KEYS = 20
-"""A group costs as much as so many keys, be it refused: a bound of its own, a refusal with its candidates."""
+"""Cost of a group in keys, even if it is refused: its bound is checked, and a refusal names candidates."""
 
 MAX_REPLY_BYTES = MAX_HOP_BYTES
 
@@ -66,11 +66,11 @@ _ONE_STEP = (0,)
 _RAW_PATH = PATH.encode()
 
 Order = Callable[[], tuple[int, int]]
-"""(term, epoch) of the assignment that is followed; (0, 0) without one."""
+"""(term, epoch) of the followed assignment; (0, 0) without one."""
 
 
 class Hops:
-    """ASGI application: hops, and `app` for all else. Alone a node has no assignment to compare with: `order` None."""
+    """ASGI application: answers hops, and passes other requests to `app`. `order`: None without a cluster."""
 
     def __init__(
         self, app: App, reads: Reads, *, order: Order | None, max_in_flight: int, requests: Counter[tuple[str, str]]
@@ -139,7 +139,7 @@ class Hops:
         return encode_reply(HopReply(term, epoch, self._reads.end_version, outcomes))
 
     async def _lookups(self, request: HopRequest, group: HopGroup, deadline_s: float) -> GroupLookups | HopOutcome:
-        """What answers a group, or what comes of all its keys."""
+        """The lookups of a group, or the one outcome of all its keys."""
         reader = await self._reader(request, group, deadline_s)
         if isinstance(reader, Problem):
             return outcome_of(reader)
@@ -148,7 +148,7 @@ class Hops:
         return GroupLookups(reader, group.keys, group.bound, known_end)
 
     async def _reader(self, request: HopRequest, group: HopGroup, deadline_s: float) -> StoreReader | Problem:
-        """What this node has of a group's store, or why nothing of the group can be answered here."""
+        """The reader of a group's store, or why this node answers none of the group."""
         bound = group.bound
         asked = (request.term, request.epoch)
         if bound.require_active and self._order is not None and is_later(asked, self._order()):
@@ -186,7 +186,7 @@ class Hops:
 
 
 def _why_over(lookups: GroupLookups | HopOutcome, body_bytes: int, deadline_s: float) -> HopOutcome | None:
-    """What comes of the keys that are left, once nothing more is to be looked up."""
+    """The outcome of the remaining keys when the lookups must stop now; None when they go on."""
     if time.monotonic() >= deadline_s:
         return LATE
     if not isinstance(lookups, HopOutcome) and body_bytes + lookups.body_bytes > MAX_REPLY_BYTES:
@@ -195,7 +195,7 @@ def _why_over(lookups: GroupLookups | HopOutcome, body_bytes: int, deadline_s: f
 
 
 async def _decoded(body: bytes, began_s: float) -> HopRequest:
-    """A large request, decoded in slices; the problem of one whose deadline passes meanwhile."""
+    """Decode a large request in slices. Raises a problem when its deadline passes meanwhile."""
     steps = decode_in_steps(body)
     while True:
         try:

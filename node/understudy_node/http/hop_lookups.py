@@ -1,7 +1,7 @@
-"""The keys of a hop's group, answered in slices from the versions that this node shows (no I/O but the stores').
+"""Answers the keys of a hop's group in slices, from the visible versions of this node (no I/O but the stores').
 
-Rule: a key is called absent only if Spark would have put it where it was looked for. A router whose catalogue is not
-this node's looks for existing keys in places where they cannot be.
+A key counts as absent only if Spark would have stored it in the partition that was asked. A router with another
+catalogue than this node may ask the wrong partition for an existing key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from understudy_shared.hop import ABSENT, FOUND, MAX_HOP_BYTES, PROBLEM, HopKey,
 from understudy_shared.http.problems import Problem, ProblemType, problem_of
 
 HOP_SLICE_KEYS = 200
-"""Keys answered between two turns of the event loop: about a millisecond."""
+"""Keys answered before the event loop is yielded: about 1 ms."""
 
 
 def outcome_of(problem: Problem) -> HopOutcome:
@@ -35,15 +35,15 @@ LATE = outcome_of(Problem(ProblemType.DEADLINE, "the hop's deadline passed befor
 TOO_LARGE = outcome_of(
     Problem(ProblemType.TOO_LARGE, f"the values of this hop take more than {MAX_HOP_BYTES} bytes", fix="Ask for fewer")
 )
-"""Of keys that were not looked up any more. Routers do not read such a reply to its end: they ask for half of it."""
+"""The outcome of keys that were not looked up. A router drops such a reply and asks for half of the keys."""
 
 _MISPLACED = outcome_of(outdated("this is no key of this partition as Spark would have stored it"))
 
 
 class GroupLookups:
-    """The lookups of one group, partition by partition: each is read at one version throughout.
+    """The lookups of one group, partition by partition, each partition at one version.
 
-    Iterating does the work, in slices, and yields the keys done in each. `body_bytes` is what they answer so far.
+    Iteration does the work in slices, and yields the number of keys in each. `body_bytes`: the answers so far.
     """
 
     def __init__(self, reader: StoreReader, keys: Sequence[HopKey], bound: Bound, known_end: int) -> None:
@@ -82,14 +82,14 @@ class GroupLookups:
                 yield len(part)
 
     def outcomes(self, rest: HopOutcome) -> list[HopOutcome]:
-        """In the order of the keys; `rest` is what comes of those that were not reached."""
+        """The outcomes in the order of the keys; `rest` is the outcome of keys that were not reached."""
         done = self._done
         if None not in done:
             return cast(list[HopOutcome], done)
         return [rest if outcome is None else outcome for outcome in done]
 
     def _read_from(self, partition: int) -> Reading | HopOutcome:
-        """The version to answer a partition's keys from, or what comes of all of them."""
+        """The version to answer a partition's keys from, or the one outcome of all its keys."""
         if partition >= self._reader.partitions:
             return outcome_of(not_here(f"there is no partition {partition}"))
         reading = self._reader.read_from(partition, self._bound, self._known_end)
@@ -112,11 +112,11 @@ class GroupLookups:
         except UnderstudyError as error:
             if len(rows) == 1:
                 return [outcome_of(problem_of(error))]
-            # The damage is of some keys.
+            # Only some of the keys are damaged.
             return [outcome for row in rows for outcome in self._look_up(partition, reading, [row])]
 
     def _absent(self, partition: int, reading: Reading, row: bytes) -> HopOutcome:
-        """Of a key that is not there. One that is there is in its right place: Spark put it there."""
+        """The outcome of a key that is not stored here. Only these need the check: Spark placed all stored keys."""
         reader = self._reader
         if reader.store.codec.place(row, reader.partitions) != partition:
             return _MISPLACED

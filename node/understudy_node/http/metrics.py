@@ -24,7 +24,7 @@ __all__ = ["CONTENT_TYPE_LATEST", "NodeMetrics"]
 
 
 class ClusterPart(Protocol):
-    """What a node's part in a cluster tells of itself."""
+    """The state of a node's part in a cluster."""
 
     @property
     def refused(self) -> Mapping[str, int]:

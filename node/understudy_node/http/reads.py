@@ -1,4 +1,4 @@
-"""The read calls on one node: parse the target, find the store, answer: bytes in, bytes out, no framework."""
+"""Parses and answers the read calls of one node, from bytes to bytes, without a framework."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from understudy_shared.suggest import did_you_mean
 from understudy_shared.words import StoreName
 
 BATCH_SLICE_KEYS = 100
-"""Keys answered between two turns of the event loop: about 2 ms."""
+"""Keys answered before the event loop is yielded: about 2 ms."""
 
 
 class Request(NamedTuple):
-    """A single-key lookup, parsed: what to ask, and within which bound."""
+    """A parsed single-key lookup: its store, key and bound."""
 
     reader: StoreReader
     key: Key
@@ -40,7 +40,7 @@ class Request(NamedTuple):
 
 
 class Reads:
-    """Answers lookups from whatever generation the node serves at that moment."""
+    """Answers lookups from the generation that the node serves at that moment."""
 
     def __init__(self, node: Node, store_bounds: StoreBounds) -> None:
         self._node = node
@@ -51,7 +51,7 @@ class Reads:
     def parse(self, raw_path: bytes, query: bytes) -> Request:
         """A GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.
 
-        Raises the problem of a request that asks for nothing there is.
+        Raises the problem of a request for an unknown path or store, or with a bad key or bound.
         """
         generation = self.generation()
         if generation is not self._generation:
@@ -66,7 +66,7 @@ class Reads:
         return request
 
     def generation(self) -> Generation:
-        """What is served now; a not-initialised problem before there is anything."""
+        """The generation that is served now. Raises a not-initialised problem before there is one."""
         generation = self._node.generation
         if generation is None:
             raise ProblemError(
@@ -79,7 +79,7 @@ class Reads:
         return generation
 
     def reader(self, name: str) -> StoreReader:
-        """The store of that name; UnknownStoreError names those there are."""
+        """The store of that name. Raises UnknownStoreError, which names the existing ones."""
         return _reader(self.generation(), name)
 
     def bound(self, reader: StoreReader, params: ReadParams) -> Bound:
@@ -97,7 +97,7 @@ class Reads:
         return self._node.end.version
 
     async def learn(self, position: Position) -> None:
-        """Read when a position's version was committed here, once, off the event loop: it shows a rewound history."""
+        """Read once, off the event loop, when a position's version was committed: this shows a rewound history."""
         history = self._node.history
         if position.version <= self._node.end.version and not history.is_commit_time_learned(position.version):
             await asyncio.to_thread(history.learn_commit_time, position.version)

@@ -1,4 +1,4 @@
-"""What a node answers besides lookups: stores, lag, probes, metrics. FastAPI routes of a few lines each."""
+"""The FastAPI routes of a node besides lookups: stores, lag, probes, metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_routes(node: Node, reads: Reads) -> APIRouter:
 
     @router.get("/v1/stores")
     async def stores() -> Response:
-        """Every store served here, with its schema, and what of the checkpoint is not served."""
+        """Every served store with its schema, and the stores of the checkpoint that are not served."""
         generation = reads.generation()
         described = [_described(reader, reads, node) for reader in generation.readers.values()]
         return json_response({"stores": described, "not_served": generation.not_served()})
@@ -50,7 +50,7 @@ def example_routes(reads: Reads) -> APIRouter:
 
 
 class Health(Protocol):
-    """What else than the node decides how the process is."""
+    """The state of the rest of the process, beside the node."""
 
     @property
     def dead(self) -> str | None: ...
@@ -73,7 +73,7 @@ def admin_routes(
 
     @router.get("/livez")
     async def livez() -> Response:
-        """The event loop turns and no background task died."""
+        """Alive: the event loop runs and no background task died."""
         dead = node.dead or (None if health is None else health.dead)
         return json_response({"alive": dead is None, "reason": dead}, 200 if dead is None else 503)
 

@@ -1,4 +1,4 @@
-"""Lets lookups wait for a version: worker threads say that something became visible, readers on the loop wake up."""
+"""Lets lookups wait for a version: a worker thread that publishes one wakes the waiting lookups on the loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Visibility:
-    """Bound to the loop it is created on."""
+    """A wake-up for the loop on which it is created."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

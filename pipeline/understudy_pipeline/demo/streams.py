@@ -13,15 +13,12 @@ from contextlib import contextmanager
 from zlib import crc32
 
 import redis
-from redis.backoff import NoBackoff
-from redis.connection import parse_url
 from redis.exceptions import RedisError, ResponseError
-from redis.retry import Retry
 
 from understudy_pipeline.demo.flights import Flight
 from understudy_pipeline.inputs.records import Cursor
-from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, sentinel_place
-from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
+from understudy_shared.bus.redis_connection import bus_error, checked
+from understudy_shared.bus.redis_pools import thread_pool
 
 TOPIC = "flights"
 
@@ -41,7 +38,7 @@ class FlightStreams:
     def __init__(self, url: str, *, partitions: int) -> None:
         """Does not connect. Raises SettingsError for a URL that is not a Redis URL."""
         self._url = url
-        pool = checked(url, lambda: _pool(url))
+        pool = checked(url, lambda: thread_pool(url, timeout_s=DEADLINE_MS / 1000))
         checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
         self._client: redis.Redis = redis.Redis(connection_pool=pool)
         self._keys = [f"{TOPIC}:{partition}" for partition in range(partitions)]
@@ -139,13 +136,3 @@ def _place(entry: str) -> int:
 def _following(cursor: Cursor) -> str:
     """The least possible ID behind the last entry that was read."""
     return f"{cursor.offset.partition('-')[0]}-{place_of(cursor) + 1}"
-
-
-def _pool(url: str) -> redis.ConnectionPool:
-    """A pool of one connection, to the server that the URL names, or that the named sentinels point to."""
-    timeout_s, retry = DEADLINE_MS / 1000, Retry(NoBackoff(), 0)
-    place = sentinel_place(url)
-    if place is not None:
-        return ThreadSentinelPool(place, timeout_s=timeout_s, retry=retry)
-    options = connection_options(url, parse_url, timeout_s=timeout_s, retry=retry)
-    return redis.ConnectionPool(**{**options, "max_connections": 1})

@@ -7,17 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import redis
-from redis.backoff import NoBackoff
-from redis.connection import parse_url
 from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
 
 from understudy_pipeline.inputs.protocol import InputError, UnknownTopicError
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_pipeline.inputs.redis_rows import Entry, StreamInfo, stream_info
-from understudy_shared.bus.redis_connection import checked, connection_options, sentinel_place
-from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
+from understudy_shared.bus.redis_connection import checked
+from understudy_shared.bus.redis_pools import thread_pool
 from understudy_shared.masking import masked, words_of
 
 StreamReply = tuple[StreamInfo | None, Sequence[Entry]]
@@ -41,7 +38,7 @@ class StreamServer:
         self.where = masked(url)
         self._url = url
         self._timeout_ms = request_timeout_ms
-        pool = checked(url, lambda: _pool(url, request_timeout_ms / 1000))
+        pool = checked(url, lambda: thread_pool(url, timeout_s=request_timeout_ms / 1000))
         checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
         self._pool = pool
         self._client = redis.Redis(connection_pool=pool)
@@ -138,11 +135,3 @@ class StreamServer:
             what = f"Redis did not answer within {self._timeout_ms} ms while {doing}"
             fix = "Check that it runs, is not overloaded, and accepts connections from this host"
         return InputError(what, where=self.where, fix=fix)
-
-
-def _pool(url: str, timeout_s: float) -> redis.ConnectionPool:
-    place, retry = sentinel_place(url), Retry(NoBackoff(), 0)
-    if place is not None:
-        return ThreadSentinelPool(place, timeout_s=timeout_s, retry=retry)
-    options = connection_options(url, parse_url, timeout_s=timeout_s, retry=retry)
-    return redis.ConnectionPool(**{**options, "max_connections": 1})

@@ -1,4 +1,4 @@
-"""The stores of an application as routers know them: from the catalogue that nodes write, never from a checkpoint."""
+"""The stores of an application in a router: from the catalogue that nodes write, never from a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ MAX_CATALOGUE_COLUMNS = 4096
 
 @dataclass(frozen=True, slots=True)
 class StoreRoute:
-    """One store: how its keys are encoded and placed. `json_name` is its name as JSON, `layout` names
-    what keys are encoded and placed by."""
+    """One store: how its keys are encoded and placed. `json_name` is its name as JSON, `layout` identifies the encoding
+    and placement.
+    """
 
     name: str
     operator_id: int
@@ -33,7 +34,7 @@ class StoreRoute:
     shown: Mapping[str, object]
 
     def described(self) -> dict[str, object]:
-        """What `GET /v1/stores` shows of it, without what changes."""
+        """The constant part of its entry in `GET /v1/stores`."""
         return dict(self.shown)
 
     def task(self, partition: int) -> str:
@@ -69,8 +70,8 @@ class Stores:
 
 
 def stores_of(catalogue: Catalogue, digest: str) -> Stores:
-    """The stores of a catalogue. Raises UnsupportedError for one that this release cannot encode keys by, or that is
-    too large to be compiled in a moment. It takes a second or two at most.
+    """The stores of a catalogue; compiling them takes up to 2 s. Raises UnsupportedError for a catalogue that is too
+    large, or whose keys this release cannot encode.
     """
     names = [store.store for store in catalogue.stores]
     columns = sum(store.key_schema.count('"name"') for store in catalogue.stores)
@@ -84,7 +85,7 @@ def stores_of(catalogue: Catalogue, digest: str) -> Stores:
         routes = {store.store: _route(store, catalogue) for store in catalogue.stores}
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError, SyntaxError) as error:
         what = f"a catalogue by which no key can be encoded: {type(error).__name__}: {error!s:.200}"
-        raise UnsupportedError(what, where="catalogue", fix="Look who writes to that Redis") from None
+        raise UnsupportedError(what, where="catalogue", fix="Find out what writes to that Redis") from None
     return Stores(catalogue.application_id, catalogue.lineage, digest, routes, tuple(catalogue.not_served))
 
 

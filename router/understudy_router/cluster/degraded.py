@@ -1,4 +1,4 @@
-"""What does not work although lookups do, by cause (pure): what `/readyz` and the metric of that name say."""
+"""Why a router is degraded although lookups work, by cause (pure), for `/readyz` and the metrics."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.words import WRITES_REFUSED
 
 FEW = 3
-"""Nodes that a sentence names."""
+"""Most nodes that a message names."""
 
 
 class Cause(StrEnum):
-    """The label of the metric."""
+    """The labels of the metric."""
 
     BUS_AWAY = "bus-away"
     NODES_UNHEARD = "nodes-unheard"
@@ -27,7 +27,7 @@ class Cause(StrEnum):
 def causes_of(
     tables: Tables, *, bus_lost_why: str | None, unheard: str | None, no_catalogue_why: str | None, now_ms: float
 ) -> Mapping[str, str]:
-    """Why, for each cause that is there now. What follows from one that is there is not said again."""
+    """Why, by each present cause. A cause that only follows from another one is left out."""
     found: dict[str, str] = {}
     if bus_lost_why is not None:
         found[Cause.BUS_AWAY] = bus_lost_why

@@ -1,6 +1,6 @@
-"""Asking the nodes themselves for what the bus does not tell: how they are, and which assignment they follow.
+"""Polls nodes over HTTP for their heartbeat and their assignment, when the bus does not carry these.
 
-One node that answers is enough: it names the members of its assignment, and these are asked in the same round.
+One node that answers is enough: its assignment names the other members, and these are polled in the same round.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from understudy_shared.words import HostInfo
 log = logging.getLogger(__name__)
 
 MAX_POLLS = 16
-"""Nodes asked at the same time."""
+"""Most nodes polled at the same time."""
 
 
 class Polls:
-    """Asks nodes; what they say goes to `heard` and `assigned`."""
+    """Polls nodes. Their heartbeats go to `heard`, their assignments to `assigned`."""
 
     def __init__(
         self,
@@ -41,15 +41,15 @@ class Polls:
         self._fetches = asyncio.Lock()
         self._random = random.Random()  # noqa: S311  # which of many, not a secret
 
-    async def ask_everybody(self, others: Collection[HostInfo]) -> None:
-        """Ask every node that is known, by the assignment, by its word or among `others`, and whom these name."""
+    async def poll_all(self, others: Collection[HostInfo]) -> None:
+        """Poll every known node, the `others`, and the nodes that their assignments name."""
         asked: set[HostInfo] = set()
         while new := (self._known() | set(others)) - asked:
             asked |= new
-            await asyncio.gather(*(self.ask(host) for host in new))
+            await asyncio.gather(*(self.poll(host) for host in new))
 
-    async def ask_the_latest(self) -> Assignment | None:
-        """The assignment of a node that follows the latest of all that are heard; None when none can be had now."""
+    async def latest_assignment(self) -> Assignment | None:
+        """The latest assignment that a heartbeat names, from a node that follows it; None when it cannot be read."""
         beats = [node.heartbeat for node in self._tables.nodes.values()]
         latest = max(((beat.term, beat.epoch) for beat in beats), default=(0, 0))
         if latest == (0, 0):
@@ -62,26 +62,26 @@ class Polls:
             return None
 
     def _known(self) -> set[HostInfo]:
-        # Those that died lately too: silence on a bus that was about to go says little.
+        # Nodes that died lately too: their silence may have been a fault of the bus.
         endpoints = [node.heartbeat.endpoint for node in self._tables.nodes.values()]
         endpoints += [node.heartbeat.endpoint for node in self._tables.dead.values()]
         if self._tables.assignment is not None:
             endpoints += self._tables.assignment.members.values()
         return {endpoint.host_info() for endpoint in endpoints}
 
-    async def ask(self, host: HostInfo, *, deadline_ms: float | None = None) -> tuple[str, ...]:
-        """A node's heartbeat, by its own word; and its assignment, if that is later than the one known here.
+    async def poll(self, host: HostInfo, *, deadline_ms: float | None = None) -> str | None:
+        """Read a node's heartbeat, and its assignment if that is later than the one known here.
 
-        Who answered; nobody, where the heartbeat did not come within the deadline.
+        Returns the id of the node that answered; None when its heartbeat did not come within the deadline.
         """
-        answered: tuple[str, ...] = ()
+        answered: str | None = None
         async with self._polls:
             try:
                 async with asyncio.timeout(None if deadline_ms is None else deadline_ms / 1000):
                     heartbeat = await self._nodes.heartbeat(host)
-                answered = (heartbeat.node_id,)
+                answered = heartbeat.node_id
                 self._heard(heartbeat)
-                async with self._fetches:  # of all that follow a later one, the first is enough
+                async with self._fetches:  # one of the nodes that follow a later one is enough
                     known = self._tables.assignment
                     if (heartbeat.term, heartbeat.epoch) > ((0, 0) if known is None else known.order):
                         self._assigned(await self._nodes.assignment(host))

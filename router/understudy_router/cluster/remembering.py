@@ -1,7 +1,7 @@
-"""What a router keeps for a start without the bus: the assignment, where nodes listened, and the catalogue.
+"""What a router keeps on disk for a start without the bus: the assignment, the nodes' addresses, and the catalogue.
 
-No heartbeat is kept: how far a node was is worth nothing after a restart. A node that is only remembered is one that
-the assignment names and that was not heard, so its lag is unknown.
+It keeps no heartbeats: a node's old position is worthless after a restart. So the lag of a node that is only remembered
+is unknown.
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ from understudy_shared.words import HostInfo
 log = logging.getLogger(__name__)
 
 MAX_NODES = 10_000
-"""Ten times the largest cluster that is planned for."""
+"""Ten times the largest planned cluster."""
 
 
 class KnownNodes(Message):
-    """Where the nodes of an application listened, by node id."""
+    """The addresses of an application's nodes, by node id."""
 
     nodes: dict[str, Endpoint] = Field(max_length=MAX_NODES)
 
 
 class Recalled(NamedTuple):
-    """What was remembered, as far as it can be used."""
+    """The remembered documents that can be used."""
 
     assignment: Assignment | None
     stores: Stores | None
 
 
 class RouterMemory:
-    """Remembers, or does nothing without a place to. One loop uses it; `hosts` are remembered nodes, once recalled."""
+    """Writes and reads the remembered documents; without a folder it does nothing. One loop uses it.
+
+    `hosts` are the remembered nodes after `recall`.
+    """
 
     def __init__(self, remembered: Remembered | None) -> None:
         self.hosts: frozenset[HostInfo] = frozenset()
@@ -48,12 +51,12 @@ class RouterMemory:
         self._nodes: dict[str, Endpoint] = {}
 
     def note(self, document: Assignment | Catalogue) -> None:
-        """Keep it: it is what is routed by now."""
+        """Keep a document that the router now uses."""
         if self._memory is not None:
             self._memory.note(document)
 
     def note_nodes(self, tables: Tables, application_id: str) -> None:
-        """Keep where nodes listen, those among them that died lately, and those that were remembered and not heard."""
+        """Keep the addresses of live nodes, of nodes that died lately, and of remembered nodes without a heartbeat."""
         if self._memory is None:
             return
         known = {**self._nodes}
@@ -64,7 +67,7 @@ class RouterMemory:
         self._memory.note(KnownNodes(application_id=application_id, nodes=newest))
 
     async def recall(self) -> Recalled:
-        """Read what was remembered. A catalogue of another lineage than the assignment's is of no use."""
+        """Read the remembered documents. A catalogue of another lineage than the assignment's is dropped."""
         if self._memory is None:
             return Recalled(None, None)
         assignment = await self._memory.load(Assignment)
@@ -86,18 +89,18 @@ class RouterMemory:
         return Recalled(assignment, stores)
 
     def forget_nodes(self) -> None:
-        """The bus tells who there is: who is not heard on it is gone."""
+        """Forget the remembered nodes: the bus names all nodes now, and a node that is not on it is gone."""
         self._nodes, self.hosts = {}, frozenset()
 
     async def keep(self) -> None:
-        """Write what is noted, for ever."""
+        """Write noted documents, for ever."""
         if self._memory is None:
             await asyncio.Event().wait()
         else:
             await self._memory.keep()
 
     async def flush(self) -> None:
-        """Write what still waits; after `keep` was ended."""
+        """Write the documents that still wait, after `keep` has ended."""
         if self._memory is not None:
             await self._memory.flush()
 
@@ -105,8 +108,8 @@ class RouterMemory:
 def is_from_previous_cluster(remembered: Assignment, heartbeats: Iterable[Heartbeat]) -> bool:
     """Whether nodes follow only assignments from before the remembered one (pure).
 
-    (term, epoch) never turns back while anybody remembers it, so the remembered one then belongs to a cluster that is
-    gone: its nodes lost their disks, and Redis its keys, while this router was not there to see it.
+    (term, epoch) never decreases while any node or Redis knows it. So the remembered assignment then belongs to a
+    cluster that is gone: while this router was away, its nodes lost their disks and Redis lost its keys.
     """
     orders = {(heartbeat.term, heartbeat.epoch) for heartbeat in heartbeats} - {(0, 0)}
     return bool(orders) and max(orders) < remembered.order

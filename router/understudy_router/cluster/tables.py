@@ -1,7 +1,7 @@
 """What a router knows of its nodes: heartbeats, the assignment, their health (no I/O, no clock, one thread).
 
-One door for each thing that happens; time is passed in. Ages are this machine's monotonic time since a report arrived,
-plus the age that a key read from the bus had by its expiry. `version` grows whenever a choice might come out otherwise.
+Each kind of event has one method; time is passed in. Ages are this machine's monotonic time since a report arrived,
+plus the age that a key read from the bus had by its expiry. `version` grows with every change that may alter a choice.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from understudy_router.cluster.health import Change, Health, HealthTable
-from understudy_shared.believed import believed
+from understudy_shared.admission import MemberAdmission
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
-from understudy_shared.crowd import Crowd
 from understudy_shared.messages import Assignment, Farewell, Heartbeat
 from understudy_shared.plausible import (
     MAX_JUMP,
@@ -25,6 +24,7 @@ from understudy_shared.plausible import (
     is_plausible_order,
     succession,
 )
+from understudy_shared.sanitizing import sanitized
 from understudy_shared.silence import Silence
 
 MAX_EVENTS = 256
@@ -35,7 +35,7 @@ DEAD_KEPT_MS = 10 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """The last that a node said. `said_ms` is when, on this machine's monotonic clock."""
+    """The last heartbeat of a node. `said_ms` is when it was sent, on this machine's monotonic clock."""
 
     heartbeat: Heartbeat
     said_ms: float
@@ -46,7 +46,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class DeadNode:
-    """A node that is gone, for people."""
+    """A node that died or left, for reports."""
 
     heartbeat: Heartbeat
     died_ms: float
@@ -56,7 +56,7 @@ class DeadNode:
 
 @dataclass(frozen=True, slots=True)
 class TableEvent:
-    """Something that happened, at this machine's monotonic time."""
+    """An event for reports, at this machine's monotonic time."""
 
     at_ms: float
     event: str
@@ -64,7 +64,7 @@ class TableEvent:
 
 
 class _HopEnd(NamedTuple):
-    """The newest end that came with an answer instead of a heartbeat."""
+    """The newest end version that came with a hop's reply instead of a heartbeat."""
 
     lineage: str | None
     version: int
@@ -72,7 +72,7 @@ class _HopEnd(NamedTuple):
 
 
 class Tables:
-    """`nodes` are those that live, by node id."""
+    """`nodes` are the live nodes, by node id."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class Tables:
         suspect_after_ms: float = 200,
         refuse: Callable[[str, str], None] = lambda kind, why: None,
     ) -> None:
-        """`end_expiry_ms`: a confirmation of the end older than this counts no more. `suspect_after_ms` is health's.
+        """`end_expiry_ms`: an older confirmation of the end does not count. `suspect_after_ms`: see `HealthTable`.
 
-        `refuse` is told of what is not used, or not wholly: its kind, and why.
+        `refuse(kind, why)` counts a document that is not used, or only partly used.
         """
         self.end_expiry_ms = end_expiry_ms
         self.health = HealthTable(suspect_after_ms=suspect_after_ms)
@@ -92,25 +92,25 @@ class Tables:
         self.dead: dict[str, DeadNode] = {}
         self.assignment: Assignment | None = None
         self.previous: Assignment | None = None
-        """The one before, which nodes follow until they have heard of the next."""
+        """The assignment before, which nodes follow until they receive the next."""
         self.bus_lost_why: str | None = "not connected yet"
         self.events: deque[TableEvent] = deque(maxlen=MAX_EVENTS)
         self.version = 0
         self._refuse = refuse
-        self._crowd = Crowd()
+        self._admission = MemberAdmission()
         self._holders: frozenset[str] = frozenset()
         """The nodes that the assignment names."""
         self._hop_end: _HopEnd | None = None
         self._had_bus = False
         self._ages_reset_ms = float("-inf")
         self._end: tuple[int, int] = (-1, 0)
-        """`end_version`, and the `version` it was found at."""
+        """The cached `end_version`, and the `version` that it belongs to."""
         self._catalogue: tuple[str | None] | None = None
-        """`catalogue_digest` while nothing that decides it has changed."""
+        """The cached `catalogue_digest`; None when it must be found again."""
 
     @property
     def lineage(self) -> str | None:
-        """The history in use: the assignment's, else that of most live nodes."""
+        """The lineage in use: the assignment's, else that of most live nodes."""
         if self.assignment is not None:
             return self.assignment.lineage
         counts = Counter(node.heartbeat.lineage for node in self.nodes.values() if node.heartbeat.lineage is not None)
@@ -128,8 +128,8 @@ class Tables:
 
     @property
     def catalogue_digest(self) -> str | None:
-        """The catalogue to encode keys by: of the lineage in use, the one that most live nodes serve by. Nodes that the
-        assignment does not name have no say while others tell one.
+        """The catalogue to encode keys by: in the lineage in use, that of most live nodes. Nodes that the assignment
+        does not name count only when no named node has a catalogue.
         """
         if self._catalogue is not None:
             return self._catalogue[0]
@@ -149,7 +149,7 @@ class Tables:
 
     @property
     def end_version(self) -> int:
-        """The newest end that any node reported for the lineage in use; 0 while none did."""
+        """The newest end version that any node reported for the lineage in use; 0 before any report."""
         if self._end[0] != self.version:
             lineage = self.lineage
             ends = [node.heartbeat.end_version for node in self.nodes.values() if node.heartbeat.lineage == lineage]
@@ -169,18 +169,18 @@ class Tables:
         )
 
     def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> bool:
-        """Take a heartbeat; False when it is older than what is known."""
+        """Take a heartbeat in; False when it is too old, or there is no room for its node."""
         said_ms = now_ms - age_ms
         if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS or self._is_old(heartbeat, said_ms):
             return False
         if not self._has_room(heartbeat, now_ms):
             return False
-        heartbeat = self._believed(heartbeat)
+        heartbeat = self._sanitized(heartbeat)
         known = self.nodes.get(heartbeat.node_id)
         self.nodes[heartbeat.node_id] = NodeReport(heartbeat, said_ms)
         self.dead.pop(heartbeat.node_id, None)
         self.silence.answered(heartbeat.node_id)
-        if known is None or _catalogue_told(known.heartbeat) != _catalogue_told(heartbeat):
+        if known is None or _catalogue_inputs(known.heartbeat) != _catalogue_inputs(heartbeat):
             self._catalogue = None
         if known is None:
             endpoint = heartbeat.endpoint
@@ -192,13 +192,13 @@ class Tables:
         return True
 
     def left(self, farewell: Farewell, now_ms: float = 0.0) -> None:
-        """A node said that it goes."""
+        """A node said farewell."""
         known = self.nodes.get(farewell.node_id)
         if known is not None and known.heartbeat.incarnation == farewell.incarnation:
             self._mark_dead(farewell.node_id, now_ms, "it said farewell", "left")
 
     def assigned(self, assignment: Assignment, now_ms: float = 0.0) -> bool:
-        """Take an assignment; False unless its (term, epoch) is above the one that is followed."""
+        """Take an assignment in; False unless its (term, epoch) is above the present one and can be true."""
         if self.assignment is not None and assignment.order <= self.assignment.order:
             return False
         if not is_plausible_order(assignment.order, self.order):
@@ -216,14 +216,14 @@ class Tables:
         return True
 
     def bus_lost(self, now_ms: float, why: str) -> None:
-        """The bus is away: silence on it says nothing about nodes."""
+        """The bus is away: silence on it does not show that a node died."""
         if self.bus_lost_why is None:
             self._event(now_ms, "bus-lost", why)
         self.bus_lost_why = why
         self.version += 1
 
     def bus_back(self, now_ms: float) -> None:
-        """The bus is there; the keys were read, or are about to be."""
+        """The bus is reachable again, and its keys were read or will be."""
         if self.bus_lost_why is not None:
             self._event(now_ms, "bus-back", "")
         self.bus_lost_why = None
@@ -233,24 +233,24 @@ class Tables:
         self.version += 1
 
     def reset_heartbeat_ages(self, now_ms: float) -> None:
-        """The bus stood still until now, so silence on it says nothing about nodes: ages start again."""
+        """The bus stood still until now, so silence before now does not count."""
         self._ages_reset_ms = now_ms
 
     def did_not_answer(self, node_id: str, asked_ms: float) -> None:
-        """A node was asked at that time, and did not answer; what it said since counts more."""
+        """A node did not answer a request of that time. This does not count if a later heartbeat arrived."""
         node = self.nodes.get(node_id)
         if node is None or node.said_ms <= asked_ms:
             self.silence.did_not_answer(node_id, asked_ms)
 
     def is_silent(self, node: NodeReport, now_ms: float) -> bool:
-        """Whether it was silent for long enough to be dead, and only its answer is still out."""
+        """Whether a node was silent for its expiry: it is dead unless it answers the router's request."""
         silent_ms = now_ms - max(node.said_ms, self._ages_reset_ms)
         return self.bus_lost_why is None and silent_ms > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
 
     def expire(self, now_ms: float) -> None:
-        """Bury nodes that were silent for three of their heartbeats and did not answer when they were asked.
+        """Declare nodes dead that were silent for three of their heartbeats and did not answer a request.
 
-        An end that came with an answer is forgotten in time too: a history that was rewound ends earlier than it did.
+        An end version from a hop's reply expires as well, because a history that was rewound ends earlier.
         """
         if self._hop_end is not None and now_ms - self._hop_end.said_ms > self.end_expiry_ms:
             self._hop_end = None
@@ -268,12 +268,12 @@ class Tables:
     def hop_failed(self, node_id: str, now_ms: float, why: str) -> None:
         """A request to a node failed."""
         if node_id in self.nodes:
-            self._stands(node_id, now_ms, self.health.failed(node_id, now_ms, why))
+            self._health_changed(node_id, now_ms, self.health.failed(node_id, now_ms, why))
 
     def hop_silent(self, node_id: str, now_ms: float, for_ms: float) -> None:
-        """A node has answered nothing for so long, while others did."""
+        """A node answered no hop for `for_ms`, while other nodes did."""
         if node_id in self.nodes:
-            self._stands(node_id, now_ms, self.health.silent(node_id, now_ms, for_ms))
+            self._health_changed(node_id, now_ms, self.health.silent(node_id, now_ms, for_ms))
 
     def hop_answered(
         self, node_id: str, now_ms: float, *, took_ms: float, term: int, epoch: int, end_version: int
@@ -283,7 +283,7 @@ class Tables:
         if node is not None:
             change = self.health.answered(node_id, now_ms, took_ms)
             if change is not None:
-                self._stands(node_id, now_ms, change)
+                self._health_changed(node_id, now_ms, change)
             if node.heartbeat.lineage == self.lineage and end_version > self.end_version:
                 if is_plausible(end_version, self.end_version):
                     self._hop_end = _HopEnd(self.lineage, end_version, now_ms)
@@ -292,18 +292,18 @@ class Tables:
                     self._refuse("reply", f"end {end_version} in a reply of {node_id}, {self.end_version} is known")
         return self.assignment is None or is_later((term, epoch), self.order)
 
-    def _stands(self, node_id: str, now_ms: float, change: Change | None) -> None:
-        """Tell people of it; choices are made anew."""
+    def _health_changed(self, node_id: str, now_ms: float, change: Change | None) -> None:
+        """Record a change of health, and make choices anew."""
         if change is not None:
             event = "recovered" if change.health is Health.OK else str(change.health)
             self._event(now_ms, event, f"{node_id}: {change.why}" if change.why else node_id)
             self.version += 1
 
     def _is_old(self, heartbeat: Heartbeat, said_ms: float) -> bool:
-        """Whether the same process said more already, or another one that has its node id did later."""
+        """Whether a newer heartbeat of the same process, or of a later process with this node id, is known."""
         dead = self.dead.get(heartbeat.node_id)
         if dead is not None and dead.heartbeat.incarnation == heartbeat.incarnation:
-            # A key that was read before its node said farewell.
+            # The key may have been read before its node said farewell.
             return not self._follows(heartbeat, dead.heartbeat.sequence, said_ms - dead.died_ms)
         known = self.nodes.get(heartbeat.node_id)
         if known is None:
@@ -313,29 +313,29 @@ class Tables:
         return said_ms < known.said_ms
 
     def _follows(self, heartbeat: Heartbeat, known: int, later_ms: float) -> bool:
-        """Whether a heartbeat comes after the one numbered `known` of the same process."""
+        """Whether a heartbeat comes after number `known` of the same process."""
         found = succession(heartbeat.sequence, known, later_ms=later_ms, heartbeat_ms=heartbeat.heartbeat_ms)
         if found is Succession.ABSURD:
             self._refuse("heartbeat", f"a heartbeat of {heartbeat.node_id} numbered {heartbeat.sequence} after {known}")
         return found is Succession.NEWER
 
     def _has_room(self, heartbeat: Heartbeat, now_ms: float) -> bool:
-        """Whether its node can be listened to, with all the others."""
-        admitted, leaves = self._crowd.admit(heartbeat, self.nodes, self._holders, now_ms)
+        """Whether its node is admitted beside the others."""
+        admitted, leaves = self._admission.admit(heartbeat, self.nodes, self._holders, now_ms)
         if leaves is not None:
             self._mark_dead(leaves, now_ms, "there are too many nodes that no assignment names", "left out")
         if not admitted:
             self._refuse("stranger", f"a heartbeat of {heartbeat.node_id}: too many nodes that no assignment names")
         return admitted
 
-    def _believed(self, heartbeat: Heartbeat) -> Heartbeat:
-        """What of a heartbeat can be true."""
+    def _sanitized(self, heartbeat: Heartbeat) -> Heartbeat:
+        """The heartbeat without numbers that cannot be true."""
         if heartbeat.end_version <= MAX_JUMP and (heartbeat.term, heartbeat.epoch) <= self.order:
-            return heartbeat  # the usual case: the end need not be looked for among all nodes
+            return heartbeat  # the usual case, without a search for the end among all nodes
         end_version, lineage = self._end[1], self.lineage
         if not is_plausible(heartbeat.end_version, end_version):
             end_version = self.end_version
-        taken, why = believed(heartbeat, order=self.order, end_version=end_version, lineage=lineage)
+        taken, why = sanitized(heartbeat, order=self.order, end_version=end_version, lineage=lineage)
         if why:
             self._refuse("heartbeat", why)
         return taken
@@ -343,7 +343,7 @@ class Tables:
     def _mark_dead(self, node_id: str, now_ms: float, why: str, event: str) -> None:
         node = self.nodes.pop(node_id)
         self.health.forget(node_id)
-        self._crowd.forget(node_id)
+        self._admission.forget(node_id)
         self._catalogue = None
         while len(self.dead) >= MAX_DEAD:
             del self.dead[min(self.dead, key=lambda dead: self.dead[dead].died_ms)]
@@ -355,6 +355,6 @@ class Tables:
         self.events.append(TableEvent(at_ms, event, detail))
 
 
-def _catalogue_told(heartbeat: Heartbeat) -> tuple[str | None, str | None]:
-    """What of a heartbeat decides the catalogue in use."""
+def _catalogue_inputs(heartbeat: Heartbeat) -> tuple[str | None, str | None]:
+    """The parts of a heartbeat that decide the catalogue in use."""
     return (heartbeat.lineage, heartbeat.catalogue)

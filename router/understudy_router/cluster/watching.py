@@ -1,7 +1,7 @@
-"""Keeps what the router knows up to date: the bus while it is there, the nodes themselves while it is away.
+"""Keeps the router's tables up to date: from the bus while it is reachable, else from the nodes themselves.
 
-Rule: nothing here ever stops a lookup. What cannot be learned now is tried again, and `bus_lost_why` says so meanwhile.
-What was remembered is used when the bus is away at the start, and never beats what is heard.
+Nothing here ever stops a lookup. What cannot be read now is tried again, and `bus_lost_why` says why meanwhile.
+Remembered documents are used when the bus is away at the start, and never replace newer ones.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import logging
 import random
 from collections.abc import Collection
 
-from understudy_router.cluster.asking import Asking
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.polling import Polls
 from understudy_router.cluster.remembering import RouterMemory, is_from_previous_cluster
+from understudy_router.cluster.silent_nodes import SilentNodePoller
 from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Spoken, digest_of
@@ -28,32 +28,32 @@ from understudy_shared.words import HostInfo
 log = logging.getLogger(__name__)
 
 HEARTBEAT_MS = 1000
-"""Assumed until a node has reported its own."""
+"""The heartbeat interval until a node reports its own."""
 
 MIN_REFRESH_GAP_MS = 200
-"""Refusals of nodes may ask for a new look at the keys thousands of times a second; that many are made."""
+"""Least time between two reads of the keys: nodes' refusals may request one thousands of times a second."""
 
 QUIET_HEARTBEATS = 1.5
 """Heartbeats of silence from all nodes after which the bus is checked; nodes are dead after three."""
 
 MAX_TICK_MS = 250
-"""Between two looks for nodes that died."""
+"""Longest time between two searches for dead nodes."""
 
 MAX_UNUSABLE = 64
-"""Catalogues that are remembered as such."""
+"""Most catalogues that are remembered as unusable."""
 
 MAX_ASKED = 16
-"""Nodes that are asked for one catalogue in a row, those that the assignment names first."""
+"""Most nodes that are asked for one catalogue in a row; nodes of the assignment first."""
 
 COMPLAINT_GAP_MS = 60_000
-"""Between two lines in the log about catalogues that cannot be had."""
+"""Least time between two log lines about catalogues that cannot be read."""
 
 BACK_SPREAD_HEARTBEATS = 0.25
-"""Routers that lost the bus together read its keys again within so long of each other."""
+"""Routers that lost the bus together spread their reads of its keys over this time."""
 
 
 class Watcher:
-    """Feeds `tables` and `stores`. `bus_lost_why` is why the bus is not heard, None while it is."""
+    """Updates `tables` and `stores`. `bus_lost_why` says why no messages arrive from the bus, None while they do."""
 
     def __init__(
         self,
@@ -84,14 +84,14 @@ class Watcher:
         self._unconfirmed: Assignment | None = None
         """The remembered assignment, until a node follows it or something else is known."""
         self._left_behind_ms: float | None = None
-        """Since when no node follows what is known here, and all of them something earlier."""
+        """Since when all nodes follow assignments before the one known here."""
         self._nodes_moved = False
         self._unusable: dict[str, str] = {}
-        """Catalogues that cannot be used, by hash, and why."""
+        """Why catalogues cannot be used, by hash."""
         self._complained_ms = float("-inf")
         self._catalogue_doubted = False
         self._polls = Polls(nodes, tables, heard=self._heard, assigned=self._assigned)
-        self.asking = Asking(
+        self.silent_nodes = SilentNodePoller(
             tables,
             self._polls,
             heartbeat_ms=lambda: self.heartbeat_ms,
@@ -106,20 +106,20 @@ class Watcher:
         tasks.start("read the keys again", self._read_when_wanted())
         tasks.start("follow the catalogue", self._follow_catalogue())
         tasks.start("ask nodes for their lag", self._poll_while_lost())
-        tasks.start("ask nodes that are silent", self.asking.run())
+        tasks.start("ask nodes that are silent", self.silent_nodes.run())
         tasks.start("remember", self._memory.keep())
 
     def refresh(self) -> None:
-        """Something shows that the assignment or the catalogue here is old: read the keys soon."""
+        """Read the keys soon: the assignment or the catalogue here is probably old."""
         self._refresh_wanted.set()
 
     def doubt_catalogue(self) -> None:
-        """A node does not serve by the catalogue that is used here: ask the nodes for theirs, whatever the bus has."""
+        """Ask the nodes for their catalogue, not the bus: a node does not serve by the one in use here."""
         self._catalogue_doubted = True
         self._news.set()
 
     async def stop(self) -> None:
-        """Write what is to be remembered; after its tasks were ended."""
+        """Write the remembered documents, after the tasks have ended."""
         self._note_nodes()
         await self._memory.flush()
 
@@ -149,7 +149,7 @@ class Watcher:
             case Heartbeat():
                 self._heard(heard)
                 if heard.node_id in self._tables.nodes:  # its number is bounded there
-                    self.asking.heard_on_bus(heard.node_id, self._clock.monotonic_ms())
+                    self.silent_nodes.heard_on_bus(heard.node_id, self._clock.monotonic_ms())
             case Farewell():
                 self._tables.left(heard, self._clock.monotonic_ms())
             case Assignment():
@@ -168,7 +168,7 @@ class Watcher:
             self._news.set()
 
     async def _read_keys(self) -> None:
-        """What the keys say now is where to go on from."""
+        """Read all heartbeats and the assignment from the bus."""
         began_ms = self._clock.monotonic_ms()
         try:
             known = self._tables.holders
@@ -176,11 +176,11 @@ class Watcher:
         except BusError as error:
             self._lost(str(error))
             return
-        if self._clock.monotonic_ms() - began_ms > self.heartbeat_ms:  # it hung, and keys expired in it meanwhile
+        if self._clock.monotonic_ms() - began_ms > self.heartbeat_ms:  # the bus hung, and keys expired in it
             self._tables.reset_heartbeat_ages(self._clock.monotonic_ms())
         for each in seen:
             self._heard(each.heartbeat, each.age_ms)
-            self.asking.heard_on_bus(each.heartbeat.node_id, began_ms - each.age_ms)
+            self.silent_nodes.heard_on_bus(each.heartbeat.node_id, began_ms - each.age_ms)
         if assignment is not None:
             self._assigned(assignment)
         if self.bus_lost_why is not None and self._listens:
@@ -188,26 +188,26 @@ class Watcher:
             self.bus_lost_why = None
             self._away.clear()
             self._tables.bus_back(self._clock.monotonic_ms())
-            self._recalled = True  # the bus knows more than was remembered
+            self._recalled = True  # the bus has newer documents
             self._memory.forget_nodes()
         await self._agree_with_nodes()
         self._news.set()
 
     async def _agree_with_nodes(self) -> None:
-        """Have the assignment that nodes follow where the bus has none, or an old one: it lost what it had."""
+        """Read the assignment from the nodes when they follow a later one: the bus may have lost its keys."""
         beats = [node.heartbeat for node in self._tables.nodes.values()]
         known, remembered = self._tables.assignment, self._unconfirmed
         latest = max(((beat.term, beat.epoch) for beat in beats), default=(0, 0))
         if latest > ((0, 0) if known is None else known.order):
-            found = await self._polls.ask_the_latest()
+            found = await self._polls.latest_assignment()
             if found is not None:
                 self._assigned(found)
         elif remembered is not None and latest == remembered.order:
             self._unconfirmed = None
         elif remembered is not None and is_from_previous_cluster(remembered, beats):
-            found = await self._polls.ask_the_latest()
+            found = await self._polls.latest_assignment()
             if found is not None and self._unconfirmed is remembered:
-                log.warning("what was known is of a cluster that is gone", extra={"action": "not-remembered"})
+                log.warning("the known assignment is of a cluster that is gone", extra={"action": "not-remembered"})
                 self._tables.assignment = None
                 self._assigned(found)
 
@@ -221,7 +221,7 @@ class Watcher:
         self._news.set()
 
     async def _read_when_wanted(self) -> None:
-        """Read the keys when something shows that they changed; once per heartbeat while nothing is heard."""
+        """Read the keys when `refresh` is called, and once per heartbeat while the bus is away."""
         while True:
             if self.bus_lost_why is None:
                 await self._refresh_wanted.wait()
@@ -232,8 +232,8 @@ class Watcher:
             )
 
     async def _keep(self) -> None:
-        """Let silent nodes die that did not answer; but first read the keys when silence may be the bus's, or this
-        process's, own fault.
+        """Declare silent nodes dead that did not answer. First read the keys again when the bus or this process may
+        have caused the silence.
         """
         last_ms = self._clock.monotonic_ms()
         while True:
@@ -245,7 +245,7 @@ class Watcher:
                 log.warning("this process paused for %d ms", paused_ms, extra={"action": "paused"})
                 await self._read_keys()
             elif self.bus_lost_why is None and now_ms - self._heard_ms > self.heartbeat_ms * QUIET_HEARTBEATS:
-                # No node is heard: a hanging bus looks like that before its connection breaks.
+                # No heartbeat arrives at all: the bus may hang before its connection breaks.
                 self._heard_ms = now_ms
                 await self._read_keys()
             self._tables.expire(self._clock.monotonic_ms())
@@ -255,8 +255,8 @@ class Watcher:
                 self._refresh_wanted.set()
 
     def _doubt(self, now_ms: float) -> None:
-        """Nodes that went back behind what is known here, all of them and for an expiry, are of another cluster: theirs
-        lost its disks and Redis its keys. What is known counts no more than if it were only remembered.
+        """When all nodes followed earlier assignments for one expiry, they are a new cluster: the old one lost its
+        disks and Redis its keys. The known assignment then counts as a remembered one.
         """
         known, beats = self._tables.assignment, [node.heartbeat for node in self._tables.nodes.values()]
         if known is None or not is_from_previous_cluster(known, beats):
@@ -297,7 +297,7 @@ class Watcher:
                 self._news.set()
 
     async def _catalogue_by(self, digest: str, *, from_bus: bool = True) -> tuple[Catalogue, Stores] | None:
-        """From the bus, else from a node that serves by it; None when no usable one can be had now."""
+        """The catalogue from the bus, else from a node that serves by it; None when no usable one can be read now."""
         if digest in self._unusable:
             return None
         why = self.bus_lost_why
@@ -347,7 +347,7 @@ class Watcher:
 
     @property
     def unusable(self) -> str | None:
-        """Why the catalogue that the nodes serve by cannot be used, None while it can; the last good one is in use."""
+        """Why the nodes' catalogue cannot be used, None while it can. The last usable one stays in use."""
         digest = self._tables.catalogue_digest
         why = None if digest is None else self._unusable.get(digest)
         return None if why is None else f"catalogue {digest} cannot be used: {why}"
@@ -356,13 +356,13 @@ class Watcher:
         while True:
             await self._away.wait()
             await self._recall()
-            await self._polls.ask_everybody(self._seeds | self._memory.hosts)
+            await self._polls.poll_all(self._seeds | self._memory.hosts)
             await self._agree_with_nodes()
             self._news.set()
             await asyncio.sleep(self._jittered_s(self.heartbeat_ms))
 
     async def _recall(self) -> None:
-        """Once, when the bus is away at the start: go by what was remembered until more is heard."""
+        """Use the remembered documents once, when the bus is away at the start."""
         if self._recalled:
             return
         self._recalled = True
@@ -373,5 +373,5 @@ class Watcher:
             self.stores = stores
 
     def _jittered_s(self, ms: float) -> float:
-        """About so long: routers that started together do not stay in step."""
+        """About `ms`, in seconds: routers that started together must not stay in step."""
         return ms * self._random.uniform(0.8, 1.2) / 1000

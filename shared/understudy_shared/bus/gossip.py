@@ -1,7 +1,7 @@
-"""All that is written to the bus and read from it, by name and type: the one place that knows keys and channels.
+"""Writes and reads all documents on the bus by name and type. No other module knows keys and channels.
 
-Keys are `us:{application}:...`; the braces are part of the key, so that a Redis cluster keeps an application's keys on
-one shard, where its scripts may touch them together.
+Keys are `us:{application}:...`. The braces are part of the key: they keep an application's keys on one shard, where a
+script may use several of them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ EXPIRY_HEARTBEATS = 3
 """Heartbeats after which a silent node is dead, and a silent lease holder is replaced."""
 
 SLICE_S = 0.002
-"""Messages that wait are handled for so long before lookups have a turn; taking one does not give the loop away."""
+"""Longest work on waiting messages before other tasks run: taking a message from a full inbox does not yield."""
 
 CATALOGUE_EXPIRY_MS = 24 * 3600 * 1000
 """Nodes rewrite theirs far more often. A catalogue that no node has announced for a day is never read."""
 
 M = TypeVar("M", bound=Message)
 Spoken = Heartbeat | Farewell | Assignment | CommitHint | Announcement
-"""What travels on the channel."""
+"""The messages on the channel."""
 
 _SPOKEN: dict[bytes, type[Spoken]] = {
     b"heartbeat": Heartbeat,
@@ -55,7 +55,7 @@ _KIND_OF: dict[type[Message], bytes] = {kind: name for name, kind in _SPOKEN.ite
 
 
 class Seen(NamedTuple):
-    """A heartbeat read from its key. `age_ms` comes from what is left of the key's expiry: no clock is compared."""
+    """A heartbeat read from its key. `age_ms` comes from the rest of the key's expiry, so no clocks are compared."""
 
     heartbeat: Heartbeat
     age_ms: int
@@ -82,7 +82,7 @@ class Names:
 
 
 class Gossip:
-    """The bus of one application. Calls raise BusError; what does not parse is counted, logged and left out."""
+    """The bus of one application. Calls raise BusError. A document that does not parse is counted and left out."""
 
     def __init__(self, bus: Bus, application_id: str) -> None:
         self.application_id = application_id
@@ -92,7 +92,7 @@ class Gossip:
         self._bus = bus
 
     async def beat(self, heartbeat: Heartbeat) -> bool:
-        """Tell that a node lives. False when another process uses its node id: nothing was written."""
+        """Write and publish a heartbeat. False when another process uses the node id: then nothing was written."""
         return await self._bus.put_owned(
             self.names.node(heartbeat.node_id),
             heartbeat.incarnation,
@@ -102,18 +102,16 @@ class Gossip:
         )
 
     async def say(self, heartbeat: Heartbeat) -> None:
-        """Tell that a node lives to whoever listens now, where the bus refuses to write it down."""
+        """Publish a heartbeat without writing it, for a bus that refuses writes."""
         await self._bus.publish(self.names.channel, enveloped(heartbeat))
 
     async def leave(self, farewell: Farewell) -> None:
-        """Tell that a node leaves."""
+        """Delete a node's heartbeat and publish its farewell."""
         key = self.names.node(farewell.node_id)
         await self._bus.delete_owned(key, farewell.incarnation, enveloped(farewell), channel=self.names.channel)
 
     async def nodes(self, *, known: Collection[str] = ()) -> list[Seen]:
-        """Every node that lives, with the age of what it said last: those that are known first, others while there is
-        room.
-        """
+        """The last heartbeat of each live node and its age: `known` nodes first, others up to the bounds of a scan."""
         found = []
         keys = [self.names.node(node_id) for node_id in sorted(known)]
         turns = _Turns()
@@ -135,7 +133,7 @@ class Gossip:
         await self._bus.put(self.names.catalogue(digest), enveloped(catalogue), expiry_ms=CATALOGUE_EXPIRY_MS)
 
     async def catalogue(self, digest: str) -> Catalogue | None:
-        """The catalogue of that hash. One that stands under it and has another is left out."""
+        """The catalogue with this hash; None without one, and for content that does not have this hash."""
         key = self.names.catalogue(digest)
         stored = await self._bus.get(key)
         if stored is None:
@@ -160,7 +158,7 @@ class Gossip:
         )
 
     async def take_lease(self, owner: str, *, above: int, expiry_ms: int) -> Fence | None:
-        """Become the one that assigns, under a term above `above`; None when another node is."""
+        """Take the lease of the assignor under a term above `above`; None while another node has it."""
         term = await self._bus.acquire(
             self.names.lease, self.names.term, owner, above=above, expiry_ms=expiry_ms, fenced_key=self.names.assignment
         )
@@ -176,11 +174,11 @@ class Gossip:
         return await self._bus.lease_holder(self.names.lease)
 
     async def hint(self, hint: CommitHint) -> None:
-        """Say that a version was committed."""
+        """Publish that a version was committed."""
         await self._bus.publish(self.names.channel, enveloped(hint))
 
     async def announce(self, announcement: Announcement) -> None:
-        """Write what the pipeline tells of its query, and say so."""
+        """Write and publish what the pipeline says of its query."""
         await self._bus.put(self.names.announcement, enveloped(announcement))
         await self._bus.publish(self.names.channel, enveloped(announcement))
 
@@ -188,7 +186,7 @@ class Gossip:
         return await self._read(Announcement, self.names.announcement)
 
     async def listen(self) -> AsyncIterator[Spoken | Lost | Back]:
-        """What is said from now on; after `Back`, read the keys again."""
+        """Messages from now on. After each `Back` the caller must read the keys again."""
         messages = self._bus.listen(self.names.channel)
         turns = _Turns()
         try:
@@ -230,7 +228,7 @@ class Gossip:
         return None
 
     def handle(self, heard: Spoken, work: Callable[[Spoken], None]) -> None:
-        """Do what one message asks for. Whatever goes wrong with it is that message's, and the next one is heard."""
+        """Handle one message. An error is counted for this message, and does not end the listening."""
         try:
             work(heard)
         except Exception as error:
@@ -238,7 +236,7 @@ class Gossip:
             log.debug("could not be handled", exc_info=True, extra={"action": "bad-message"})
 
     def refuse(self, kind: str, why: str) -> None:
-        """Count a document that is not used, or not wholly."""
+        """Count and log a document that is not used, or only partly used."""
         self.refused[kind] += 1
         count = self.refused[kind]
         if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: a flood of them must not flood the log
@@ -246,7 +244,7 @@ class Gossip:
 
 
 class _Turns:
-    """Gives the event loop to others now and then, in work that does not wait for anything."""
+    """Lets other tasks run at intervals during work that never awaits."""
 
     def __init__(self) -> None:
         self._until_s = time.monotonic() + SLICE_S
@@ -258,7 +256,7 @@ class _Turns:
 
 
 def enveloped(message: Message) -> bytes:
-    """A document as it is on the bus: its kind, a line end, and its JSON."""
+    """The bytes of a document on the bus: its kind, a line end, and its JSON."""
     return b"%b\n%b" % (_KIND_OF[type(message)], message.encode())
 
 
@@ -270,10 +268,10 @@ def digest_of(catalogue: Catalogue) -> str:
 def _is_named(document: bytes, digest: str) -> bool:
     try:
         return digest_of_document(document) == digest
-    except (TypeError, RecursionError):  # nested more deeply than we would write
+    except (TypeError, RecursionError):  # nested more deeply than any release writes
         return False
 
 
 def digest_of_document(document: bytes) -> str:
-    """The same of its JSON as it was written: with fields, too, that only another release knows."""
+    """The same for a catalogue's JSON as it was written, including fields that only another release knows."""
     return hashlib.sha256(orjson.dumps(orjson.loads(document), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]

@@ -1,6 +1,6 @@
 """The unread messages of a subscription: bounded in number and bytes, one reader, no I/O.
 
-A reader that is too slow loses messages: all that wait are dropped, and `Lost` and `Back` take their place.
+A reader that is too slow loses messages: all waiting messages are dropped, and `Lost` and `Back` replace them.
 After that `Back` the reader reads the keys again, as after any other loss.
 """
 
@@ -13,7 +13,7 @@ from understudy_shared.bus.base import Back, Lost
 
 MAX_MESSAGES = 10_000
 MAX_BYTES = 64 * 1024 * 1024
-"""Sixteen messages of the largest size there is; an ordinary heartbeat has less than 1 kB."""
+"""Sixteen messages of the largest allowed size; an ordinary heartbeat has less than 1 kB."""
 
 Heard = bytes | Lost | Back
 
@@ -31,7 +31,7 @@ class Inbox:
         self._ended = False
 
     def put(self, heard: Heard) -> None:
-        """Keep a message for the reader. Without room, all that wait are dropped and the reader gets `Lost`."""
+        """Keep a message for the reader. Without room, drop all waiting messages and give the reader `Lost`."""
         self._waiting.append(heard)
         self._bytes += _size(heard)
         if len(self._waiting) > self._max_messages or self._bytes > self._max_bytes:
@@ -39,13 +39,13 @@ class Inbox:
         self._arrived.set()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing comes any more; the reader gets `error`, if there is one, after what waits."""
+        """End the inbox: after the waiting messages the reader gets `error`, if there is one."""
         self._ended = True
         self._end = self._end or error
         self._arrived.set()
 
     async def take(self) -> Heard | None:
-        """The next one, as soon as there is one; None after the end."""
+        """Wait for the next message; None after the end."""
         while not self._waiting:
             if self._end is not None:
                 raise self._end

@@ -1,6 +1,6 @@
-"""The bus in one process: what `understudy serve` and tests use instead of Redis, under the same contract.
+"""The bus within one process: `understudy serve` and tests use it instead of Redis, under the same contract.
 
-One event loop uses it, with any number of tasks. No step awaits, so every operation is one step for all of them.
+One event loop uses it, with any number of tasks. No operation awaits, so each is atomic for all tasks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from understudy_shared.plausible import is_plausible, is_plausible_order
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """What stands under a key. `owner` is None for what anybody may write; `order` is (term, epoch), if it has one."""
+    """A stored value. `owner` is None if any process may write it; `order` is the (term, epoch) of a fenced value."""
 
     payload: bytes
     ends_ms: float | None
@@ -52,7 +52,7 @@ class LocalBus:
         return f"LocalBus({len(self._values)} keys, {readers} readers)"
 
     async def get(self, key: str) -> Stored | None:
-        """What stands under a key."""
+        """The value under a key."""
         value = self._living(self._values, key)
         return None if value is None else self._stored(value)
 
@@ -72,7 +72,7 @@ class LocalBus:
         return found
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
-        """Write a value that anybody may write."""
+        """Write a value that any process may write."""
         self._open()
         self._values[key] = _Value(payload, None if expiry_ms is None else self._end(expiry_ms))
 
@@ -100,7 +100,7 @@ class LocalBus:
         self._send(channel, payload)
 
     async def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
-        """Messages as they come; the subscription never breaks, but a reader that is too slow gets `Lost`."""
+        """Messages in their order. The subscription never breaks, but a reader that is too slow gets `Lost`."""
         self._open()
         inbox = Inbox()
         inbox.put(Back())
@@ -126,24 +126,24 @@ class LocalBus:
         return term
 
     async def renew(self, fence: Fence, *, expiry_ms: int) -> bool:
-        """Keep the lease; False when it is no longer the fence's."""
+        """Keep the lease; False when it no longer belongs to the fence."""
         if not self._holds(fence):
             return False
         self._leases[fence.lease_key] = _Value(b"", self._end(expiry_ms), fence.owner, (fence.term, 0))
         return True
 
     async def release(self, fence: Fence) -> None:
-        """Give the lease up, if it is the fence's."""
+        """Give the lease up, if it belongs to the fence."""
         if self._holds(fence):
             del self._leases[fence.lease_key]
 
     async def lease_holder(self, lease_key: str) -> str | None:
-        """Who has the lease."""
+        """The owner of the lease; None while it is free."""
         lease = self._living(self._leases, lease_key)
         return None if lease is None else lease.owner
 
     async def put_fenced(self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str) -> bool:
-        """Write and publish, if the fence holds and (term, epoch) is above what the key has."""
+        """Write and publish if the fence holds and (term, epoch) is above that of the stored value."""
         value = self._living(self._values, key)
         order = (fence.term, epoch)
         stored = None if value is None else value.order
@@ -177,7 +177,7 @@ class LocalBus:
         return value is not None and value.owner not in (None, owner)
 
     def _shorten(self, values: dict[str, _Value], key: str, expiry_ms: int) -> None:
-        """Give what lives on for far too long the expiry of what is renewed."""
+        """Give a value that would live far too long the expiry of a renewed one."""
         value = values[key]
         if value.ends_ms is None or value.ends_ms > self._end(max(LONGEST_EXPIRIES * expiry_ms, LONGEST_LEFT_MS)):
             values[key] = replace(value, ends_ms=self._end(expiry_ms))

@@ -1,7 +1,7 @@
 """The bus over Redis or Valkey: each operation of the contract is one command or one script inside the server.
 
-Rule: nothing is retried here, but for connecting a subscription again. A call that fails has a deadline and a reason,
-and its caller decides; a caller that renews something does so in its next turn anyway.
+Only a broken subscription is tried again here. Any other call fails within its deadline and with a reason, and its
+caller decides: a caller that renews a lease or a key calls again in its next turn.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import redis.asyncio as redis
-from redis.asyncio.connection import AbstractConnection, parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from understudy_shared.bus import redis_scripts as scripts
@@ -37,9 +35,8 @@ from understudy_shared.bus.redis_connection import (
     bus_error,
     checked,
     closed_transport_as_os_error,
-    connection_options,
-    sentinel_place,
 )
+from understudy_shared.bus.redis_pools import task_pool
 from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
 from understudy_shared.masking import masked
 from understudy_shared.plausible import limit_above
@@ -53,13 +50,13 @@ MAX_CONNECTIONS = 16
 SCAN_COUNT = 1000
 READ_AT_ONCE = 1000
 SCAN_DEADLINES = 5
-"""A scan takes several round trips, more when other applications share the database; it may take so many deadlines."""
+"""A scan may take this many deadlines: it needs several round trips, more when applications share the database."""
 
 MIN_PAUSE_MS, MAX_PAUSE_MS = 50, 2000
-"""Between attempts to subscribe again."""
+"""Least and longest pause between attempts to subscribe."""
 
 _Found = dict[str, tuple[scripts.Opened | None, int | None]]
-"""What stands under keys (None: it is not ours), and what is left of its expiry in ms."""
+"""Values by key (None: no bus wrote the value), and the rest of their expiry in ms."""
 
 
 class RedisBus:
@@ -70,20 +67,21 @@ class RedisBus:
         self.where = masked(url)
         self._url = url
         self._timeout_ms = call_timeout_ms
-        self._pool = checked(url, lambda: _pool(url, timeout_s=call_timeout_ms / 1000))
+        timeout_s = call_timeout_ms / 1000
+        self._pool = checked(url, lambda: task_pool(url, timeout_s=timeout_s, max_connections=MAX_CONNECTIONS))
         checked(url, self._connection)
         self._client: redis.Redis = redis.Redis(connection_pool=self._pool)
         self._readers: dict[Inbox, Supervisor] = {}
         self._closed = False
         self._bounded = 0
-        """Scans that left something out."""
+        """How many scans left values out."""
         self._random = random.SystemRandom()
 
     def __repr__(self) -> str:
         return f"RedisBus({self.where}, {len(self._readers)} readers)"
 
     async def get(self, key: str) -> Stored | None:
-        """What stands under a key; of something that is not ours an empty payload, which is no document."""
+        """The value under a key; an empty payload for a value that no bus wrote."""
         found: _Found = await self._call(f"reading {key}", lambda: self._read([key]))
         if key not in found:
             return None
@@ -91,7 +89,7 @@ class RedisBus:
         return Stored(b"" if value is None else value.payload, left_ms)
 
     async def scan(self, prefix: str, *, known: Collection[str] = ()) -> dict[str, Stored]:
-        """Owned values under a prefix, known keys first; what is not owned, or not ours, is left out."""
+        """Owned values under a prefix, known keys first."""
         found: _Found = await self._call(
             f"scanning {prefix}*", lambda: self._scan(prefix, known), limit_ms=SCAN_DEADLINES * self._timeout_ms
         )
@@ -102,7 +100,7 @@ class RedisBus:
         }
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
-        """Write a value that anybody may write."""
+        """Write a value that any process may write."""
         await self._call(f"writing {key}", lambda: self._client.set(key, scripts.PUT + payload, px=expiry_ms))
 
     async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: str) -> bool:
@@ -134,31 +132,31 @@ class RedisBus:
         return abs(term) or None
 
     async def renew(self, fence: Fence, *, expiry_ms: int) -> bool:
-        """Keep the lease; False when it is no longer the fence's."""
+        """Keep the lease; False when it no longer belongs to the fence."""
         key = fence.lease_key
         value = scripts.lease(fence.owner, fence.term)
         return bool(await self._run(scripts.RENEW, [key], value, expiry_ms, doing=f"keeping {key}"))
 
     async def release(self, fence: Fence) -> None:
-        """Give the lease up, if it is the fence's."""
+        """Give the lease up, if it belongs to the fence."""
         key = fence.lease_key
         await self._run(scripts.RELEASE, [key], scripts.lease(fence.owner, fence.term), doing=f"giving up {key}")
 
     async def lease_holder(self, lease_key: str) -> str | None:
-        """Who has the lease; None too when what stands there is not ours."""
+        """The owner of the lease; None while it is free, and for a value that no bus wrote."""
         found: _Found = await self._call(f"reading {lease_key}", lambda: self._read([lease_key]))
         opened, _ = found.get(lease_key, (None, None))
         return None if opened is None else scripts.holder_of(opened)
 
     async def put_fenced(self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str) -> bool:
-        """Write and publish, if the fence holds and (term, epoch) is above what the key has."""
+        """Write and publish if the fence holds and (term, epoch) is above that of the stored value."""
         limits = (limit_above(fence.term), limit_above(epoch))
         arguments = (scripts.lease(fence.owner, fence.term), fence.term, epoch, payload, channel, *limits)
         keys = [fence.lease_key, key]
         return bool(await self._run(scripts.PUT_FENCED, keys, *arguments, doing=f"writing {key}"))
 
     async def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
-        """Messages as they come. The subscription has a connection and a task of its own while it is read."""
+        """Messages in their order. The subscription has its own connection and task while it is read."""
         self._open()
         inbox = Inbox()
         reader = Supervisor()
@@ -176,12 +174,12 @@ class RedisBus:
         self._closed = True
         for inbox, reader in list(self._readers.items()):
             inbox.end()
-            await reader.stop()  # its reader may not have come to it yet, and it must ask for no connection any more
+            await reader.stop()  # now, so that it asks for no connection after this
         await self._client.aclose()
         await self._pool.aclose()
 
     async def _fill(self, inbox: Inbox, channel: str) -> None:
-        """Keep a subscription, and tell of each loss; a bug of ours goes to the reader, who would wait for ever."""
+        """Keep a subscription, and put `Lost` for each loss. The reader gets unexpected errors, else it would hang."""
         try:
             attempt = 0
             while True:
@@ -195,7 +193,7 @@ class RedisBus:
             raise
 
     async def _subscribed(self, inbox: Inbox, channel: str) -> tuple[bool, BusError]:
-        """One subscription until it breaks: whether it ever stood, and why it broke."""
+        """Hold one subscription until it breaks. Returns whether it ever worked, and why it broke."""
         connection = self._connection()
         stood = False
         try:
@@ -214,7 +212,7 @@ class RedisBus:
         raise AssertionError("a subscription ends only by an error")
 
     async def _hear(self, connection: AbstractConnection, inbox: Inbox) -> None:
-        """Read until the connection breaks; one that is silent is asked, and must answer within a deadline."""
+        """Read until the connection breaks. A silent connection gets a PING, which it must answer within a deadline."""
         clock = asyncio.get_running_loop().time
         checked_s = clock()
         asked = False
@@ -238,7 +236,7 @@ class RedisBus:
         return self._pool.connection_class(**self._pool.connection_kwargs)
 
     async def _read(self, keys: list[str]) -> _Found:
-        """What stands under each key, if anything, and what is left of its expiry."""
+        """The value under each key that exists, and the rest of its expiry."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
             pipeline.getrange(key, 0, MAX_VALUE_BYTES)
@@ -250,13 +248,13 @@ class RedisBus:
                 raise left_ms
             if isinstance(value, RedisError) and not str(value).startswith("WRONGTYPE"):
                 raise value
-            if left_ms != -2:  # -2: there is none, or it expired between the two
+            if left_ms != -2:  # -2: the key does not exist, or expired between the two commands
                 is_ours = isinstance(value, bytes)
                 found[key] = (scripts.opened(value) if is_ours else None, None if left_ms == -1 else left_ms)
         return found
 
     async def _scan(self, prefix: str, known: Collection[str]) -> _Found:
-        """Values up to a number and a size: who filled the database with others is not to fill this process."""
+        """Values up to a number and a size, so that a full database cannot fill this process."""
         pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*"
         found: _Found = {}
         keys = list(known)
@@ -281,11 +279,11 @@ class RedisBus:
     def _note_bounded(self, prefix: str) -> None:
         self._bounded += 1
         if self._bounded & (self._bounded - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
-            text = "more stands under %s* than is read: look what writes it"
+            text = "there is more under %s* than is read: find out what writes it"
             log.warning(text, prefix, extra={"action": "scan-bounded", "count": self._bounded})
 
     async def _lengths(self, keys: Sequence[str]) -> dict[str, int]:
-        """The size of each value; 0 for what is no string."""
+        """The size of each value in bytes; 0 for a value that is not a string."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
             pipeline.strlen(key)
@@ -293,11 +291,11 @@ class RedisBus:
         return {key: length if isinstance(length, int) else 0 for key, length in zip(keys, replies, strict=True)}
 
     async def _run(self, script: str, keys: list[str], *arguments: bytes | str | int, doing: str) -> int:
-        """Run a script; what it returned."""
+        """Run a script and return its result."""
         return int(await self._call(doing, lambda: self._client.eval(script, len(keys), *keys, *arguments)))
 
     async def _call(self, doing: str, work: Callable[[], Any], *, limit_ms: int | None = None) -> Any:
-        """Do it within its deadline. Raises BusError."""
+        """Do the work within its deadline. Raises BusError."""
         self._open()
         try:
             with closed_transport_as_os_error():
@@ -320,21 +318,9 @@ def _batched(keys: Iterable[str]) -> Iterator[list[str]]:
         yield few
 
 
-def _pool(url: str, *, timeout_s: float) -> redis.BlockingConnectionPool:
-    """Connections to the server that a URL names, or that the sentinels do that it names."""
-    place = sentinel_place(url)
-    retry = Retry(NoBackoff(), 0)
-    bounds: dict[str, Any] = {"max_connections": MAX_CONNECTIONS, "timeout": timeout_s}
-    if place is not None:
-        return SentinelPool(place, timeout_s=timeout_s, retry=retry, **bounds)
-    return redis.BlockingConnectionPool(
-        **{**connection_options(url, parse_url, timeout_s=timeout_s, retry=retry), **bounds}
-    )
-
-
 def pause_ms(attempt: int, chance: float) -> float:
-    """How long to wait before subscribing again after `attempt` failures in a row: doubled each time, up to a limit.
+    """The pause in ms before subscribing again after `attempt` failures in a row: doubled each time, up to a limit.
 
-    `chance` in [0, 1) moves it to anything from a half to all of that, so that a fleet does not come back at once.
+    `chance` in [0, 1) scales it to between one half and all of it, so that processes do not reconnect together.
     """
     return float(min(MAX_PAUSE_MS, MIN_PAUSE_MS * 2 ** min(attempt, 10)) * (0.5 + chance / 2))

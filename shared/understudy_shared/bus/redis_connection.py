@@ -1,4 +1,4 @@
-"""Where a Redis is, how connections to it are made, and what their failures mean to a reader (pure: no I/O)."""
+"""Parses the URL of a Redis into connection options, and turns its failures into BusError (pure: no I/O)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _OF_SENTINELS = "sentinel_"
 T = TypeVar("T")
 _HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}")
 Parse = Callable[[str], Mapping[str, Any]]
-"""redis-py's reader of URLs: of its blocking or its asyncio half."""
+"""redis-py's parser of URLs, from its blocking or its asyncio half."""
 
 
 class SentinelPlace(NamedTuple):
-    """What a URL says of a Redis that Sentinel names. The two URLs have no host: they carry logins, TLS and options."""
+    """A Redis that Sentinel names. The two URLs have no host: they carry logins, TLS and options."""
 
     sentinels: tuple[tuple[str, int], ...]
     service: str
@@ -42,7 +42,7 @@ class SentinelPlace(NamedTuple):
 
 
 def sentinel_place(url: str) -> SentinelPlace | None:
-    """Where the sentinels are and what they are asked for; None when the URL names the Redis itself.
+    """The sentinels of a URL and the service to ask them for; None when the URL names the Redis itself.
 
     `redis+sentinel://user:password@host1:port1,host2:port2/service/db?option=...`, with `rediss+sentinel` for TLS to
     the servers. Login, db and options are the servers'; options that begin with `sentinel_` are the sentinels', with
@@ -80,7 +80,7 @@ def sentinel_place(url: str) -> SentinelPlace | None:
 
 
 def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: object) -> dict[str, Any]:
-    """What a connection pool of redis-py is made with: what the URL says, and above it what the bus relies on.
+    """The options of a redis-py connection pool: those of the URL, overridden by those that the bus relies on.
 
     Raises SettingsError for a URL that names no Redis.
     """
@@ -99,13 +99,13 @@ def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: obje
         "socket_connect_timeout": timeout_s,
         "decode_responses": False,
         "health_check_interval": 0,
-        "protocol": 2,  # messages then come in order with replies, and no server pushes anything else
+        "protocol": 2,  # messages then come in order with replies, and the server pushes nothing else
         **ours,
     }
 
 
 def checked(url: str, make: Callable[[], T]) -> T:
-    """What `make` makes of a URL's options, without I/O. Raises SettingsError when it cannot be made."""
+    """The result of `make`, which does no I/O. Raises SettingsError for options of the URL that `make` rejects."""
     try:
         return make()
     except (TypeError, ValueError) as error:
@@ -114,7 +114,7 @@ def checked(url: str, make: Callable[[], T]) -> T:
 
 @contextmanager
 def closed_transport_as_os_error() -> Iterator[None]:
-    """Writing to a connection that was reset a moment ago is an OSError in asyncio, and a RuntimeError in uvloop."""
+    """Raise uvloop's RuntimeError for writing to a connection that was just reset as an OSError, as asyncio does."""
     try:
         yield
     except RuntimeError as error:
@@ -124,7 +124,7 @@ def closed_transport_as_os_error() -> Iterator[None]:
 
 
 def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) -> BusError:
-    """What a failed call to the Redis of `url` means."""
+    """The BusError for a failed call to the Redis of `url`."""
     if isinstance(error.__cause__, RedisError):  # redis-py wraps a refused login on a unix socket, for one
         error = error.__cause__
     where, why = masked(url), words_of(error, url)
@@ -154,7 +154,7 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
 def _refuse_ambiguous(url: str) -> None:
     if is_ambiguous(url):
         write = "write @ : / ? # in a user or password as %40 %3A %2F %3F %23"
-        raise _settings_error(url, f"its host cannot be told from its login; {write}")
+        raise _settings_error(url, f"its host cannot be separated from its login; {write}")
 
 
 def _bad_url(url: str, why: str) -> SettingsError:

@@ -1,13 +1,13 @@
-"""The steps that must happen at once, as scripts that run inside Redis, and the values that they write (pure).
+"""The atomic steps, as scripts that run inside Redis, and the values that they write (pure).
 
 Every value begins with a line that says what it is: `us1 put`, `us1 owned {owner}`, `us1 fenced {term} {epoch}` or
-`us1 lease {term} {owner}`; the payload follows. Owners are percent-encoded, so that a line is always one line. What
-does not begin so was not written by us.
+`us1 lease {term} {owner}`; the payload follows. Owners are percent-encoded, so that the header is always one line. No
+bus wrote a value without such a line.
 
-A script touches the keys that it names, all of one application and thus of one shard, and publishes on its channel.
-Where a key holds something that is not ours, it counts as nothing, except under a lease: what cannot be read there is
-treated as a held lease, because two assignors would be worse than none. It ends as a lease without renewals does: a
-node that wants the lease gives it the expiry of a lease, and takes the lease afterwards.
+A script uses the keys that it names, all of one application and thus on one shard, and publishes on its channel. A
+value that no bus wrote does not count, except under a lease: there it counts as a held lease, because two assignors
+would be worse than none. It ends as a lease without renewals does: a node that wants the lease gives it the expiry of a
+lease, and takes the lease afterwards.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from urllib.parse import quote, unquote
 from understudy_shared.bus.base import LONGEST_EXPIRIES, LONGEST_LEFT_MS
 
 MAX_HEADER_BYTES = 4096
-"""Longest first line that is looked for: an owner of 256 characters takes at most 3,072 when encoded."""
+"""Longest header line: an owner of 256 characters takes at most 3,072 bytes when encoded."""
 
 PUT = b"us1 put\n"
 _KINDS = frozenset((b"put", b"owned", b"fenced", b"lease"))
 
 
 class Opened(NamedTuple):
-    """A value of ours: its kind, the rest of its first line, and its payload."""
+    """A value that a bus wrote: its kind, the rest of its header line, and its payload."""
 
     kind: bytes
     fields: bytes
@@ -33,7 +33,7 @@ class Opened(NamedTuple):
 
 
 def owned(owner: str) -> bytes:
-    """The first line of an owned value."""
+    """The header line of an owned value."""
     return _line(f"us1 owned {quote(owner, safe='')}")
 
 
@@ -43,7 +43,7 @@ def lease(owner: str, term: int) -> bytes:
 
 
 def opened(value: bytes) -> Opened | None:
-    """What is in a value; None when we did not write it."""
+    """The parts of a value; None when no bus wrote it."""
     end = value.find(b"\n", 0, MAX_HEADER_BYTES)
     mark, _, rest = value[: max(end, 0)].partition(b" ")
     kind, _, fields = rest.partition(b" ")

@@ -1,9 +1,9 @@
-"""Connections to whichever server is the primary now, as sentinels tell: a pool for asyncio and one for a thread.
+"""Connections to the current primary that sentinels name: a pool for asyncio and one for a thread.
 
-Rule: sentinels are asked whenever a connection is made, and the server must then say itself that it is a primary: what
-a sentinel knows may be old. A connection that stands is compared with the sentinels' word now and then, because a
-primary that was cut off and replaced answers on, and a replica accepts PUBLISH without passing it on.
-While no sentinel answers, connections that stand are kept: a server that works is not given up for want of a witness.
+Each new connection asks the sentinels, and the server must then confirm that it is a primary, because a sentinel's
+knowledge may be old. Open connections are compared with the sentinels' answer at intervals: a primary that was cut off
+and replaced still answers, and a replica accepts PUBLISH without passing it on. While no sentinel answers, open
+connections are kept: the server may work although no sentinel does.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from redis.exceptions import RedisError
 from understudy_shared.bus.redis_connection import Parse, SentinelPlace, connection_options
 
 PRIMARY_CHECK_MS = 2000
-"""How long a connection may stand at a server that is the primary no more, without a word of that."""
+"""Longest time that an open connection may stay with a server that is no longer the primary."""
 
 _FAILURE = re.compile(r" - (?:\w+:)?(\w+)")
-"""The kind of each sentinel's failure, in what redis-py says of them all; the rest of that is of no use to people."""
+"""The kind of each sentinel's failure in redis-py's error text; the rest of the text helps no reader."""
 
 
 class SentinelPool(tasks.SentinelConnectionPool, aio.BlockingConnectionPool):
-    """As many connections as a pool may have, all to the primary; who finds none free waits."""
+    """A bounded number of connections to the primary; a call that finds none free waits."""
 
     def __init__(self, place: SentinelPlace, *, timeout_s: float, retry: object, **options: Any) -> None:
         """`timeout_s` is the deadline of a call on a connection, `options` are those of a BlockingConnectionPool.
@@ -49,9 +49,9 @@ class SentinelPool(tasks.SentinelConnectionPool, aio.BlockingConnectionPool):
         self._check_timeout_s = timeout_s
 
     async def ensure_connection(self, connection: Any) -> None:
-        """Connect it to the primary, if it is not."""
+        """Connect this connection to the primary, if it is not connected to it."""
         if connection.is_connected and self.master_address != (connection.host, connection.port):
-            await connection.disconnect()  # it was in use when the primary moved
+            await connection.disconnect()  # the primary moved while it was in use
         await super().ensure_connection(connection)
 
     async def check(self, connection: Any) -> None:
@@ -72,7 +72,7 @@ class SentinelPool(tasks.SentinelConnectionPool, aio.BlockingConnectionPool):
 
 
 class ThreadSentinelPool(threads.SentinelConnectionPool):
-    """The same for a thread, which makes one call at a time."""
+    """One connection to the primary, for a thread that makes one call at a time."""
 
     def __init__(self, place: SentinelPlace, *, timeout_s: float, retry: object) -> None:
         asked = _options(place.sentinel_url, parse_url, timeout_s=_turn_s(place, timeout_s), retry=retry)
@@ -83,7 +83,7 @@ class ThreadSentinelPool(threads.SentinelConnectionPool):
         self._check_at_s = 0.0
 
     def get_connection(self, command_name: object = None, *keys: object, **options: object) -> Any:
-        """A connection to the primary; one that stands is given up here when the primary has moved."""
+        """A connection to the primary; an open one is closed here when the primary has moved."""
         if time.monotonic() >= self._check_at_s:
             with suppress(RedisError):
                 self.get_master_address()  # type: ignore[no-untyped-call]
@@ -128,25 +128,25 @@ def _greet_from_thread(connection: Connection) -> None:
 
 
 def _refuse_replica(hello: list[Any]) -> None:
-    """Go on with a primary only; `hello` are names and values in turn. Unlike ROLE, every user may ask for it."""
+    """Raise unless the server is a primary. `hello` alternates names and values; unlike ROLE, HELLO needs no grant."""
     if dict(zip(hello[::2], hello[1::2], strict=True)).get(b"role") != b"master":
         raise RedisConnectionError("the server that the sentinels name is a replica")
 
 
 def _options(url: str, parse: Parse, *, timeout_s: float, retry: object) -> dict[str, Any]:
-    """For what chooses the class of its connections itself: `ssl` says whether they use TLS."""
+    """Options for a pool that chooses the class of its connections: `ssl` says whether they use TLS."""
     options = connection_options(url, parse, timeout_s=timeout_s, retry=retry)
     is_tls = options.pop("connection_class", None) is not None
     return {**options, "ssl": is_tls}
 
 
 def _turn_s(place: SentinelPlace, timeout_s: float) -> float:
-    """How long one sentinel may take: when all of them hang but the last, the call still has a turn for the server."""
+    """Deadline of one sentinel in s: if all but the last hang, the call still has time left for the server."""
     return timeout_s / (len(place.sentinels) + 1)
 
 
 def _shuffled(place: SentinelPlace) -> list[tuple[str, int]]:
-    """So that a fleet does not ask the same sentinel."""
+    """The sentinels in random order, so that processes do not all ask the same one."""
     return random.SystemRandom().sample(place.sentinels, len(place.sentinels))
 
 

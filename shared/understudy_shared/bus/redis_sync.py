@@ -1,7 +1,7 @@
-"""What a Spark driver says on the bus, without an event loop: the same keys, channel and documents as `Gossip`.
+"""Publishes for a Spark driver, without an event loop: the same keys, channel and documents as `Gossip`.
 
-A query must never wait for Redis: each call has a deadline that holds even while a name is resolved, because another
-thread makes it. A hint is only a hint: when it cannot be given, that is counted and logged, and the query goes on.
+A query must never wait for Redis. Another thread makes each call, so its deadline holds even while a name is resolved.
+A hint that cannot be sent is counted and logged, and the query continues.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from concurrent.futures import Future
 from queue import Full, Queue
 
 import redis
-from redis.backoff import NoBackoff
-from redis.connection import parse_url
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Names, enveloped
-from understudy_shared.bus.redis_connection import bus_error, checked, connection_options, sentinel_place
+from understudy_shared.bus.redis_connection import bus_error, checked
+from understudy_shared.bus.redis_pools import thread_pool
 from understudy_shared.bus.redis_scripts import PUT
-from understudy_shared.bus.redis_sentinel import ThreadSentinelPool
 from understudy_shared.masking import masked
 from understudy_shared.messages import Announcement, CommitHint
 
@@ -35,17 +32,17 @@ Work = tuple[Callable[[], None], "Future[None]"]
 
 
 class SyncPublisher:
-    """Tells nodes of one query. Calls come from any thread; one is made at a time."""
+    """Publishes commits and the announcement of one query. Any thread may call; one call is made at a time."""
 
     def __init__(self, url: str, application_id: str) -> None:
         """Nothing is connected yet. Raises SettingsError for a URL that names no Redis."""
         self.failures = 0
-        """Hints that were not given."""
+        """How many hints could not be sent."""
         self.where = masked(url)
         self._url = url
         self._application_id = application_id
         self._names = Names(application_id)
-        pool = checked(url, lambda: _pool(url))
+        pool = checked(url, lambda: thread_pool(url, timeout_s=DEADLINE_MS / 1000))
         checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
         self._client: redis.Redis = redis.Redis(connection_pool=pool)
         self._work: Queue[Work | None] = Queue(maxsize=1)
@@ -54,18 +51,18 @@ class SyncPublisher:
         self._closed = False
 
     def hint(self, version: int) -> None:
-        """Say that `version` was committed. Never raises: without it, nodes see the commit at their next poll."""
+        """Publish that `version` was committed. Never raises: without it, nodes see the commit at their next poll."""
         try:
             spoken = enveloped(CommitHint(application_id=self._application_id, version=version))
             self._do("hinting", lambda: self._publish(spoken))
-        except Exception as error:  # whatever it is, the user's query must not end by it
+        except Exception as error:  # no error of a hint may end the user's query
             self.failures += 1
             count = self.failures
             if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: an outage must not flood the log
                 log.warning("no hint: %s", error, extra={"action": "hint-failed", "count": count})
 
     def announce(self, announcement: Announcement) -> None:
-        """Write what the pipeline tells of its query, and say so. Raises BusError."""
+        """Write and publish what the pipeline says of its query. Raises BusError."""
         spoken = enveloped(announcement)
 
         def write() -> None:
@@ -75,7 +72,7 @@ class SyncPublisher:
         self._do("announcing", write)
 
     def close(self) -> None:
-        """Give the connection back, after the call that is being made, if one is. May be called again."""
+        """Close the connection after the current call, if there is one. May be called again."""
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
@@ -90,7 +87,7 @@ class SyncPublisher:
         self._client.publish(self._names.channel, spoken)
 
     def _do(self, doing: str, call: Callable[[], None]) -> None:
-        """Have it done by the other thread within the deadline. Raises BusError."""
+        """Have the other thread make the call within the deadline. Raises BusError."""
         done: Future[None] = Future()
         with self._lock:
             if self._closed:
@@ -105,7 +102,7 @@ class SyncPublisher:
         try:
             done.result(DEADLINE_MS / 1000)
         except (RedisError, OSError, TimeoutError) as error:
-            done.cancel()  # not begun yet, and its caller has stopped waiting
+            done.cancel()  # if it has not begun: its caller no longer waits
             raise self._failed(error, doing) from error
 
     def _failed(self, error: BaseException, doing: str) -> BusError:
@@ -124,13 +121,3 @@ class SyncPublisher:
                 done.set_result(None)
         self._client.close()
         self._client.connection_pool.close()
-
-
-def _pool(url: str) -> redis.ConnectionPool:
-    """One connection to the server that a URL names, or that the sentinels do that it names."""
-    place = sentinel_place(url)
-    timeout_s, retry = DEADLINE_MS / 1000, Retry(NoBackoff(), 0)
-    if place is not None:
-        return ThreadSentinelPool(place, timeout_s=timeout_s, retry=retry)
-    options = connection_options(url, parse_url, timeout_s=timeout_s, retry=retry)
-    return redis.ConnectionPool(**{**options, "max_connections": 1})

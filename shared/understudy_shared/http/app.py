@@ -1,4 +1,4 @@
-"""What the FastAPI side of every service has in common: JSON, errors as problems, and no calls for other sites."""
+"""The common part of every service's FastAPI application: JSON, errors as problems, no calls for other sites."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from understudy_shared.http.target import refuse_unroutable
 
 
 def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
-    """The application of a service; each of its routes, now and later, refuses changes from pages of other sites."""
+    """The application of a service. Each of its routes refuses changes from pages of other sites."""
     return FastAPI(
         title=title,
         version="1",
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # its redirect is no JSON, and goes to whatever host the request names
+        redirect_slashes=False,  # its redirect is not JSON, and leads to the host that the request names
         dependencies=[Depends(_refuse_cross_site)],
     )
 
 
 def json_response(content: object, status: int = 200) -> Response:
-    """One line of JSON, ended."""
+    """A response of one line of JSON."""
     body = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
     return Response(body, status, media_type="application/json")
 
 
 class Framework:
-    """ASGI application: `http` behind the one place that all its requests pass, in every service.
+    """ASGI application in front of `http`: every request of a service that FastAPI answers passes here.
 
-    A path that the framework might take for another is refused, HEAD is answered wherever GET is, and whatever escapes
-    the framework is a problem: the internal one.
+    It refuses a path that the framework might take for another, answers HEAD wherever GET is answered, and turns any
+    exception that escapes the framework into an internal problem.
     """
 
     def __init__(self, http: FastAPI) -> None:
@@ -67,16 +67,16 @@ class Framework:
         except UnderstudyError as error:
             await send_problem(send, problem_of(error))
         except Exception as error:
-            if not has_begun:  # else it was told by `_bug`, below, or half of an answer is on its way
+            if not has_begun:  # else `_bug`, below, has answered, or a part of the answer was sent
                 await send_problem(send, bug(error))
 
 
 _ASKED = "understudy.method"
-"""In the scope of a HEAD, which is routed as a GET."""
+"""The key in the scope of a HEAD request, which is routed as GET, that holds the original method."""
 
 
 def answer_with_problems(http: FastAPI) -> None:
-    """Whatever fails is `application/problem+json`: our own errors, the framework's, and what is a bug."""
+    """Answer every error with `application/problem+json`: our own, the framework's, and bugs."""
     http.add_exception_handler(UnderstudyError, _ours)
     http.add_exception_handler(HTTPException, _theirs)
     http.add_exception_handler(RequestValidationError, _parameters)

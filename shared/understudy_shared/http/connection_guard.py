@@ -1,7 +1,7 @@
-"""Keeps a service's connections within their limits: looks at all of them four times a second, and counts refusals.
+"""Keeps a service's connections within their limits: checks all of them four times a second, and counts refusals.
 
-`connection_limits` decides, this acts. One object per service; connections ask it when they begin, and when a request
-does. Rule: nothing here awaits, and an error in one look does not end the looking.
+`connection_limits` decides, this module acts. There is one guard per service; a connection asks it when it opens and
+when a request begins. Nothing here awaits, and an error in one check does not end the checks.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ LOOK_EVERY_S = 0.25
 GIVE_BACK_EVERY_S = 5.0
 
 MEMORY = "memory"
-"""The cause of being degraded that a guard reports."""
+"""The cause by which a guard reports a service as degraded."""
 
 log = logging.getLogger(__name__)
 
 
 class GuardedConnection(Protocol):
-    """What the guard needs of a connection."""
+    """What the guard uses of a connection."""
 
     def state(self, now_s: float) -> ConnectionState: ...
 
     def expire(self) -> None:
-        """It took too long."""
+        """End the connection: it exceeded the time limit of its phase."""
 
     def drop(self, refusal: Refusal) -> None:
-        """Close it at once, for the sake of others."""
+        """Close the connection at once."""
 
 
 class ConnectionGuard:
-    """Watches over the connections of one service. `refused` counts by reason, for the metrics."""
+    """Checks the connections of one service. `refused` counts refusals by reason, for the metrics."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.limits = limits or ConnectionLimits()
@@ -80,7 +80,7 @@ class ConnectionGuard:
     # ---- the service's side
 
     def start(self) -> None:
-        """Look at all connections from now on, on the loop that runs."""
+        """Begin to check all connections, on the running loop."""
         self._meter = MemoryMeter() if self.limits.memory_limit_bytes else None
         self._look_later()
 
@@ -94,7 +94,7 @@ class ConnectionGuard:
     # ---- a connection's side
 
     def admit(self, connection: GuardedConnection, now_s: float) -> bool | None:
-        """Take a new connection in. True: as any other. False: for probes and internal paths. None: not at all."""
+        """Admit a new connection. True: without restriction. False: for probes and internal paths. None: refused."""
         self.connections.add(connection)
         limits = self.limits
         excess = len(self.connections) - limits.max_connections
@@ -106,13 +106,13 @@ class ConnectionGuard:
         return None
 
     def refuses(self, path: str, *, restricted: bool) -> Refusal | None:
-        """Why a request is not to be answered now, None when it is."""
+        """Why a request is refused now, None when it is answered."""
         if is_reserved(path) or not (restricted or self.pressure is Pressure.REFUSE):
             return None
         return Refusal.CONNECTIONS if restricted else Refusal.MEMORY
 
     def note(self, refusal: Refusal, peer: tuple[str, int] | None, now_s: float) -> None:
-        """Count a refusal, and log it if its peer has not been told of for a minute."""
+        """Count a refusal, and log the first one of a peer within a minute."""
         self.refused[refusal] += 1
         host = peer[0] if peer else "unknown"
         if self._peers.is_news(host, now_s):
@@ -125,10 +125,10 @@ class ConnectionGuard:
                 extra={"action": "connection-refused", "reason": str(refusal), "peer": host},
             )
 
-    # ---- looking
+    # ---- checks
 
     def look(self, now_s: float) -> None:
-        """End what took too long, and shed what can be spared when memory is short."""
+        """End overdue connections, and close idle ones when memory is short."""
         self._measure(now_s)
         for connection in tuple(self.connections):
             state = connection.state(now_s)
@@ -151,7 +151,7 @@ class ConnectionGuard:
             log.info("memory is enough again", extra={"action": "memory-enough"})
 
     def _evict(self, newest: GuardedConnection, excess: int, now_s: float) -> bool:
-        """Close the least needed connections for a new one; whether there is room for it now."""
+        """Close the least needed connections for a new one. True when there is room for it now."""
         others = ((each, each.state(now_s)) for each in self.connections if each is not newest)
         count = max(excess, self.limits.max_connections // EVICTED_AT_ONCE)
         gone = to_evict(others, count, now_s)
@@ -168,13 +168,13 @@ class ConnectionGuard:
         try:
             self.look(asyncio.get_running_loop().time())
         except Exception:
-            log.exception("connections were not looked at", extra={"action": "guard-failed"})
+            log.exception("connections could not be checked", extra={"action": "guard-failed"})
 
     def metrics(self) -> Iterator[Metric]:
-        """For the exposition."""
+        """The metrics of the connections and of memory."""
         yield GaugeMetricFamily("understudy_connections", "Connections that are open", len(self.connections))
         refused = CounterMetricFamily(
-            "understudy_connections_refused", "Connections and requests given up, by reason", labels=("reason",)
+            "understudy_connections_refused", "Connections and requests refused, by reason", labels=("reason",)
         )
         for reason in Refusal:
             refused.add_metric((reason,), self.refused[reason])

@@ -1,7 +1,7 @@
-"""What one connection, and all of them together, may take of a service (pure: no I/O, time is passed in).
+"""Which resources one connection, and all together, may use of a service (pure: no I/O, time is passed in).
 
-Whoever reaches a port may send what it likes. Each limit is far above what an ordinary client needs (Envoy's and nginx'
-defaults for the edge are the measure), and a client that meets one loses its own connection, nobody else's.
+Any process that reaches the port may send anything. Each limit is far above the need of an ordinary client (measured by
+the defaults of Envoy and nginx at the edge). A client that exceeds a limit loses only its own connection.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ MAX_REQUEST_TARGET_BYTES = 2 * MAX_TARGET_BYTES + 1
 """A path and a query, each as long as it may be, and the question mark between them."""
 
 MAX_HEADER_BYTES = 16 * 1024
-"""Names and values of all headers of a request. nginx takes 32 KiB, Envoy 60 KiB; no header means anything here."""
+"""Names and values of all headers of a request. nginx accepts 32 KiB, Envoy 60 KiB; a lookup needs no header."""
 
 MAX_HEAD_BYTES = MAX_REQUEST_TARGET_BYTES + MAX_HEADER_BYTES
 
 SLICE_BYTES = 4 * 1024
-"""Parsed at a time: so much more than a limit is parsed at most."""
+"""Parsed at a time: a limit is exceeded by at most this much before it is noticed."""
 
 MAX_SURPLUS_BYTES = 8 * 1024 * 1024
-"""Of a body that goes on after its request was answered: read and dropped, so that the client sees the answer."""
+"""Bytes of a body that are read and dropped after the request was answered, so that the client sees the answer."""
 
 MAX_LINGER_BYTES = 1024 * 1024
 LINGER_S = 2.0
-"""After a refusal the client has so long to read it. Closed with bytes unread, the kernel would send a reset."""
+"""Seconds that a refused client has to read the answer. If bytes were unread at the close, the kernel would reset."""
 
 MIN_BODY_BYTES_PER_S = 500
-"""A body that comes slower than this, `body_timeout_ms` apart, is given up (the same as Apache's mod_reqtimeout)."""
+"""A body that is slower than this after `body_timeout_ms` is refused (as by Apache's mod_reqtimeout)."""
 
 RESTRICTED_S = 2.0
-"""A connection above the limit has so long to ask for a probe or an internal path."""
+"""Seconds that a connection above the limit has to request a probe or an internal path."""
 
 MIN_EVICTION_AGE_S = 1.0
-"""What is in the middle of a request is only closed for another's sake when nothing came for so long."""
+"""Seconds of silence after which a connection within a request may be closed to make room for another."""
 
 EVICTED_AT_ONCE = 64
-"""One in so many connections is closed when there are too many: finding them looks at all."""
+"""When there are too many connections, 1 in this number is closed: each search looks at all of them."""
 
 SHED_PERCENT, REFUSE_PERCENT = 95, 98
-"""Of the memory limit, as Envoy's overload manager is set up at the edge."""
+"""Percent of the memory limit, as Envoy recommends for its overload manager at the edge."""
 
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 INTERNAL_PREFIX = "/internal/"
@@ -68,15 +68,15 @@ class ConnectionLimits:
     unread_timeout_ms: int = 30_000
     first_request_timeout_ms: int = 60_000
     idle_timeout_ms: int = 75_000
-    """Longer than common load balancers and proxies leave a connection idle (60 s). So they close it, not the service:
-    a reader that sends in the moment in which the service closes gets a reset."""
+    """Longer than the 60 s of common load balancers and proxies, so that they close an idle connection first. A reader
+    that sends while the service closes would get a reset."""
 
 
 class Phase(Enum):
-    """Where a connection stands. The value is the order in which they are closed when there are too many; None: never.
+    """What a connection does now. When there are too many, those with the lowest value are closed first; None: never.
 
-    Silent: no request yet. Unread: the peer does not read its answers. Lingering: refused, and still open for the peer
-    to read why.
+    SILENT: no request yet. UNREAD: the peer does not read its answers. LINGERING: refused, and still open so that the
+    peer can read why.
     """
 
     SILENT = 0
@@ -90,7 +90,7 @@ class Phase(Enum):
 
 
 class Refusal(StrEnum):
-    """Why a connection or a request was given up; a label of `understudy_connections_refused_total`."""
+    """Why a connection or a request was refused; a label of `understudy_connections_refused_total`."""
 
     CONNECTIONS = "connections"
     MEMORY = "memory"
@@ -105,7 +105,7 @@ class Refusal(StrEnum):
 
 
 class ConnectionState(NamedTuple):
-    """A connection as the limits see it. `since_s`: when it last got on; the others are about a body."""
+    """The state of a connection. `since_s`: its last progress. `began_s` and `body_bytes` concern a request's body."""
 
     phase: Phase
     since_s: float
@@ -123,7 +123,7 @@ _REASONS = {
 
 
 def is_overdue(state: ConnectionState, limits: ConnectionLimits, now_s: float) -> bool:
-    """Whether a connection took longer for what it does than it may."""
+    """Whether a connection exceeded the time limit of its phase."""
     phase, waited_s = state.phase, now_s - state.since_s
     match phase:
         case Phase.BUSY:
@@ -143,12 +143,12 @@ def is_overdue(state: ConnectionState, limits: ConnectionLimits, now_s: float) -
 
 
 def reason_of(phase: Phase) -> Refusal | None:
-    """What an overdue connection is refused for; None when closing it is the usual end."""
+    """Why an overdue connection is refused; None when it is closed without a refusal."""
     return _REASONS.get(phase)
 
 
 def to_evict(found: Iterable[tuple[T, ConnectionState]], count: int, now_s: float) -> list[T]:
-    """Up to `count` connections that others need most: without a request first, the longest idle of its kind first."""
+    """Up to `count` connections to close for others: by phase, and within a phase the longest idle first."""
     candidates = [
         (state.phase.value, state.since_s, place, each)
         for place, (each, state) in enumerate(found)
@@ -163,13 +163,13 @@ def _may_go(state: ConnectionState, now_s: float) -> bool:
 
 
 def goes_under_pressure(state: ConnectionState, now_s: float) -> bool:
-    """Whether a connection is closed because memory is short: it idles, or holds answers that nobody reads."""
+    """Whether a connection is closed because memory is short: it idles, or its peer does not read the answers."""
     idle = state.phase in (Phase.SILENT, Phase.LINGERING, Phase.UNREAD, Phase.IDLE)
     return idle and now_s - state.since_s > MIN_EVICTION_AGE_S
 
 
 def is_reserved(path: str) -> bool:
-    """Whether a path is answered when others are refused: probes, and what services ask each other."""
+    """Whether a path is answered when others are refused: probes, and calls between services."""
     return path in PROBES or path.startswith(INTERNAL_PREFIX)
 
 
@@ -192,7 +192,7 @@ def connections_allowed(wanted: int, max_files: int) -> tuple[int, int]:
     """How many connections a process with so many file descriptors can have, and how many more are kept for probes.
 
     Half of the descriptors are left for files and for connections to others: without one left, accepting fails, and
-    the event loop resets whoever comes.
+    the event loop resets each new connection.
     """
     share = max(2, max_files // 2)
     reserved = min(64, max(1, share // 8))
@@ -200,16 +200,16 @@ def connections_allowed(wanted: int, max_files: int) -> tuple[int, int]:
 
 
 class PeerLog:
-    """Which refusal is worth a line: the first of a peer within a minute. Bounded: new peers beyond it are not told."""
+    """Which refusals are logged: the first of a peer within a minute. Beyond `max_peers`, new peers are not logged."""
 
     def __init__(self, max_peers: int = MAX_PEERS) -> None:
         self._max_peers = max_peers
-        self._told_s: OrderedDict[str, float] = OrderedDict()
+        self._logged_s: OrderedDict[str, float] = OrderedDict()
 
     def is_news(self, peer: str, now_s: float) -> bool:
-        while self._told_s and now_s - next(iter(self._told_s.values())) >= LOG_EVERY_S:
-            self._told_s.popitem(last=False)
-        if peer in self._told_s or len(self._told_s) >= self._max_peers:
+        while self._logged_s and now_s - next(iter(self._logged_s.values())) >= LOG_EVERY_S:
+            self._logged_s.popitem(last=False)
+        if peer in self._logged_s or len(self._logged_s) >= self._max_peers:
             return False
-        self._told_s[peer] = now_s
+        self._logged_s[peer] = now_s
         return True

@@ -1,8 +1,7 @@
-"""Refuses what a page of another site makes a browser send: until there are identities, whoever connects may drain.
+"""Refuses changes that a page of another site makes a browser send (pure). Without identities, any caller may drain.
 
-Rule (pure): a request that may change something says `Content-Type: application/json`, which a browser sends to another
-site only after that site allowed it (CORS, and nobody here does). Where a browser says whence it comes, that is
-checked too.
+A request that may change something must say `Content-Type: application/json`: a browser sends that to another site only
+if the site allows it by CORS, and no service here does. If the browser names the site of the page, that is checked too.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ READING = frozenset(("GET", "HEAD", "OPTIONS"))
 """Methods that change nothing."""
 
 _OWN_SITES = frozenset(("same-origin", "none"))
-"""`Sec-Fetch-Site` of a page of this very service, and of what its user typed."""
+"""`Sec-Fetch-Site` of a page of this service, and of an address that the user typed."""
 
 
 def why_refused(method: str, headers: Mapping[str, str]) -> Problem | None:
-    """The problem of a request that another site may have made; None when it may pass. Names are in lower case."""
+    """Why a request is refused as one of another site; None when it may pass. Header names are in lower case."""
     if method in READING:
         return None
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")

@@ -1,6 +1,6 @@
-"""The edge of the hot path: plain ASGI, because a framework's routing costs several times what a lookup does.
+"""Plain ASGI for the hot path of nodes and routers: a framework's routing costs several times as much as a lookup.
 
-What nodes and routers have in common: reading a body within its limit, sending an answer, telling a bug from a problem.
+It reads a body within its limit, sends an answer, and makes a problem of a bug.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON_TYPE = b"application/json"
 MAX_BODY_BYTES = 8 * 1024 * 1024
-"""A thousand keys of 8 KiB, or a hundred of the longest that are taken by default."""
+"""Room for 1,000 keys of 8 KiB, or 100 of the longest that are accepted by default."""
 
 MAX_FLAG_BYTES = 1024
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """The whole body; a too-large problem before it takes more memory than allowed."""
+    """The whole body. Raises a too-large problem before the body takes more than `max_bytes`."""
     parts: list[bytes] = []
     size_bytes = 0
     while True:
@@ -47,9 +47,9 @@ async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> byt
 
 
 async def read_flag(receive: Receive, name: str, *, default: bool) -> bool:
-    """A body of `{name: boolean}`. No body is the default.
+    """The flag in a body of `{name: boolean}`; `default` without a body.
 
-    Raises the problem of anything else: a flag that is misread does the opposite of what was asked.
+    Raises a problem for any other body: a flag that is misread would do the opposite of the request.
     """
     body = await read_body(receive, max_bytes=MAX_FLAG_BYTES)
     if not body:
@@ -67,7 +67,7 @@ async def read_flag(receive: Receive, name: str, *, default: bool) -> bool:
 
 
 def flag_body(name: str, *, default: bool) -> dict[str, Any]:
-    """The same for an OpenAPI document."""
+    """The schema of the body that `read_flag` reads, for an OpenAPI document."""
     flag = {"type": "boolean", "default": default}
     schema = {"type": "object", "properties": {name: flag}}
     return {"requestBody": {"required": False, "content": {"application/json": {"schema": schema}}}}
@@ -76,19 +76,19 @@ def flag_body(name: str, *, default: bool) -> dict[str, Any]:
 async def send_reply(
     send: Send, status: int, body: bytes, content_type: bytes, headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
-    """One whole response."""
+    """Send one whole response."""
     head = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_problem(send: Send, problem: Problem) -> None:
-    """A problem as a whole response."""
+    """Send a problem as one whole response."""
     await send_reply(send, problem.status, problem.body(), CONTENT_TYPE, problem.headers)
 
 
 def without_body(send: Send) -> Send:
-    """For HEAD: the head of what GET would answer, its content-length included, and nothing after it."""
+    """Send only the head of a response, its content-length included: the answer to HEAD."""
 
     async def send_head(message: MutableMapping[str, Any]) -> None:
         await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
@@ -97,12 +97,12 @@ def without_body(send: Send) -> Send:
 
 
 def bug(error: Exception) -> Problem:
-    """The problem of something that should not have happened; the log has its story."""
+    """The internal problem of an unexpected error, which is logged with its traceback."""
     log.error("a request failed unexpectedly", exc_info=error, extra={"action": "request-bug"})
     return Problem(ProblemType.INTERNAL, f"{type(error).__name__}: {error}", fix="Report it, with the log")
 
 
 def not_allowed(method: str, allow: str) -> Problem:
-    """`allow` are the methods that the path takes."""
+    """The problem of a method that the path does not accept; `allow` lists the accepted ones."""
     detail = f"{method} is not taken at this path"
     return Problem(ProblemType.METHOD_NOT_ALLOWED, detail, fix=f"Send {allow}", allow=allow)

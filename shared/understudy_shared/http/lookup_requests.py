@@ -10,21 +10,18 @@ from typing import Generic, TypeVar
 
 import orjson
 
-from understudy_shared.bounds import BadBoundError, Bound
+from understudy_shared.bounds import MAX_BATCH_KEYS, BadBoundError, Bound
 from understudy_shared.errors import BadKeyError
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import parse_query
 from understudy_shared.printable import clipped
 from understudy_shared.spark.key_codec import KeyCodec, Row
 
-MAX_BATCH_KEYS = 1000
-"""Keys of one batch lookup; more is 413."""
-
 DEFAULT_KEY_BYTES = 64 * 1024
-"""Longest encoded key that is looked up unless a service is told otherwise; longer ones are rarely keys."""
+"""Longest encoded key by default; longer ones are rarely keys."""
 
 MAX_KEY_BYTES = 1024 * 1024
-"""The most that it can be told: a quarter of what one hop carries."""
+"""Highest limit that a service may set: a quarter of the bytes of one hop."""
 
 MAX_CACHED_TARGETS = 16_384
 MAX_CACHED_TARGET_BYTES = 256

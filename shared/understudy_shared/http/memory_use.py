@@ -1,4 +1,4 @@
-"""How much memory this process uses, and how much it may: read from the kernel's files."""
+"""How much memory this process uses and may use, from the kernel's files."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import os
 from pathlib import Path
 
 SHARE_OF_RAM_PERCENT = 80
-"""Without a limit of its control group a process may use so much of the machine."""
+"""Share of the machine's memory for a process whose control group has no limit."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NO_LIMIT_BYTES = 1 << 60
-"""Control groups of version 1 say "no limit" by a number near 2^63."""
+"""Control groups of version 1 write a number near 2^63 for "no limit"."""
 
 
 class MemoryMeter:
-    """Reads what this process uses; its file stays open, so that it can be read when no descriptor is left."""
+    """Reads the memory use of this process. Its file stays open, so it works when no file descriptor is left."""
 
     def __init__(self) -> None:
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def used_bytes(self) -> int:
-        """Resident memory without pages of files: those the kernel takes back by itself."""
+        """Resident memory without the pages of files, which the kernel can reclaim."""
         _, resident, shared, *_ = os.pread(self._statm, 128, 0).split()
         return (int(resident) - int(shared)) * _PAGE_BYTES
 
@@ -30,14 +30,14 @@ class MemoryMeter:
 
 
 def default_limit_bytes(root: Path = Path("/")) -> int:
-    """The limit of this process' control group, or a share of the machine's memory; 0 where nobody says."""
+    """The limit of this process' control group, or a share of the machine's memory; 0 if neither is known."""
     limits = [limit for path in _limit_files(root) if (limit := _number(path)) is not None]
     total_bytes = _total_bytes(root) * SHARE_OF_RAM_PERCENT // 100
     return min([*limits, *([total_bytes] if total_bytes else [])], default=0)
 
 
 def _limit_files(root: Path) -> list[Path]:
-    """Of version 2 and of version 1; inside a container the group is the root of what it sees."""
+    """The files with limits of control groups, versions 2 and 1. A container sees its own group as the root."""
     groups = root / "sys/fs/cgroup"
     found = [groups / "memory.max", groups / "memory/memory.limit_in_bytes"]
     try:
@@ -70,7 +70,7 @@ def _total_bytes(root: Path) -> int:
 
 
 def give_back() -> None:
-    """Have the allocator return what it keeps for later; only glibc's can be asked."""
+    """Have the allocator return its free memory to the kernel; only glibc's allocator can."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):

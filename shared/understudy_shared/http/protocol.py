@@ -1,13 +1,13 @@
 """HTTP/1.1 for every service: uvicorn's httptools protocol, within the limits of `connection_limits`.
 
-It acts before any routing. What it changes:
+It acts before any routing. It differs from uvicorn's protocol in three ways:
 
-- A request is parsed when the one before it is answered and its answer fits the peer's buffers. What a peer sends
-  meanwhile is kept as the bytes of one read, and reading pauses.
-- Bytes are parsed in slices that end with a request's head, so one read never becomes thousands of requests.
-- No timer per request: the guard looks at all connections now and then.
+- It parses a request after the previous one is answered and the answer fits the peer's buffers. Until then it keeps the
+  bytes of one read and pauses reading.
+- It parses bytes in slices that end with a request's head, so that one read never becomes thousands of requests.
+- It has no timer per request: the guard checks all connections at intervals.
 
-`_start_asgi_task` is where a parsed request meets the application: the place to answer some without ASGI.
+`_start_asgi_task` hands a parsed request to the application: the place to answer some without ASGI.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _RefusedError(Exception):
 
 
 class HeldFlow(FlowControl):
-    """Reading stays paused while the connection holds bytes that it may not parse yet, whoever wants more."""
+    """Keeps reading paused while the connection holds bytes that it may not parse yet, even if uvicorn resumes it."""
 
     held = False
 
@@ -85,8 +85,8 @@ class HttpProtocol(HttpToolsProtocol):
     # uvicorn's attributes fill what CPython keeps quick in an instance's dict (30 names).
     __slots__ = (
         "_body_bytes",
+        "_body_read_s",
         "_guard",
-        "_heard_s",
         "_held",
         "_held_at",
         "_in_head",
@@ -103,7 +103,7 @@ class HttpProtocol(HttpToolsProtocol):
     )
 
     flow: HeldFlow
-    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # there is none before the first request
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # None before the first request
 
     def __init__(
         self,
@@ -120,12 +120,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._restricted = False
         self._lingering = False
         self._in_message = False
-        """Between the first byte of a request and the last of its body."""
+        """True from the first byte of a request to the last byte of its body."""
         self._in_head = False
         self._quiet_bytes = 0
-        """Parsed of this head, or since the last bytes of this body. At most a slice too many are counted."""
+        """Bytes parsed of this head, or since the last bytes of this body. The count may be one slice too high."""
         self._refusal: Refusal | None = None
-        self._since_s = self._heard_s = self._now()
+        self._since_s = self._body_read_s = self._now()
         self._body_bytes = self._surplus_bytes = 0
         self._unread_bytes, self._unread_since_s = 0, 0.0
         self._held, self._held_at = b"", 0
@@ -166,7 +166,7 @@ class HttpProtocol(HttpToolsProtocol):
             and data.find(_END_OF_HEAD) == len(data) - 4
             and self._may_begin()
         ):
-            self._feed(data)  # one whole request without a body: nearly always
+            self._feed(data)  # one whole request without a body: the usual case
         else:
             self._parse(data, 0)
 
@@ -189,7 +189,7 @@ class HttpProtocol(HttpToolsProtocol):
         return not self.flow.write_paused and (self.cycle is None or self.cycle.response_complete)
 
     def _parse(self, data: bytes, at: int) -> None:
-        """Parse from `at` on, up to the end or to a request that may not begin yet."""
+        """Parse from index `at` to the end, or up to a request that may not begin yet."""
         view, size = memoryview(data), len(data)
         while at < size and not (self._lingering or self.transport.is_closing()):
             if not self._in_message and not self._may_begin():
@@ -221,12 +221,12 @@ class HttpProtocol(HttpToolsProtocol):
                 self._refuse(Refusal.HEADER_SIZE)
 
     def _ignore_upgrade(self) -> None:
-        """Answer in HTTP/1.1. The parser takes a body of such a request for the next one: close after the answer."""
+        """Answer an upgrade in HTTP/1.1. The parser takes its body for the next request, so close after the answer."""
         if self.cycle is not None and any(name in _BODY_HEADERS for name, _ in self.headers):
             self.cycle.keep_alive = False
 
     def _go_on(self) -> None:
-        """Begin with what waited: the answer before is complete, and the peer reads."""
+        """Parse the bytes that waited: the previous answer is complete, and the peer reads."""
         if self.transport.is_closing():
             return
         if self.pipeline:
@@ -257,13 +257,13 @@ class HttpProtocol(HttpToolsProtocol):
             self._end(Refusal.HEADER_SIZE)
         self._in_head = False
         self._quiet_bytes = self._body_bytes = self._surplus_bytes = 0
-        self._heard_s = self._since_s
+        self._body_read_s = self._since_s
         HttpToolsProtocol.on_headers_complete(self)
 
     def on_body(self, body: bytes) -> None:
         self._quiet_bytes = 0
         self._body_bytes += len(body)
-        self._heard_s = self._now()
+        self._body_read_s = self._now()
         if self.cycle is not None and self.cycle.response_complete:
             self._surplus_bytes += len(body)
             if self._surplus_bytes > MAX_SURPLUS_BYTES:
@@ -301,13 +301,13 @@ class HttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._since_s = self._now()
-        if not self.flow.write_paused and (self.pipeline or self.flow.read_paused):  # what is held has paused reading
+        if not self.flow.write_paused and (self.pipeline or self.flow.read_paused):  # paused by held bytes
             self._go_on()
 
     # ---- the guard's side
 
     def state(self, now_s: float) -> ConnectionState:
-        """Where this connection stands."""
+        """The phase of this connection, and since when."""
         if self._lingering:
             return ConnectionState(Phase.LINGERING, self._since_s)
         if self.flow.write_paused or self.transport.is_closing():
@@ -316,8 +316,10 @@ class HttpProtocol(HttpToolsProtocol):
             if self._in_head:
                 return ConnectionState(Phase.HEAD, self._since_s, self._restricted)
             if not self.flow.read_paused:
-                return ConnectionState(Phase.BODY, self._heard_s, began_s=self._since_s, body_bytes=self._body_bytes)
-            self._heard_s = now_s  # nothing comes because nothing is read
+                return ConnectionState(
+                    Phase.BODY, self._body_read_s, began_s=self._since_s, body_bytes=self._body_bytes
+                )
+            self._body_read_s = now_s  # the peer is not slow: reading is paused
             return ConnectionState(Phase.BUSY, now_s)
         if self.cycle is None:
             return ConnectionState(Phase.SILENT, self._since_s, self._restricted)
@@ -327,7 +329,7 @@ class HttpProtocol(HttpToolsProtocol):
         return ConnectionState(Phase.IDLE_INTERNAL if internal else Phase.IDLE, self._since_s)
 
     def _unread_since(self, now_s: float) -> float:
-        """Since when the peer has not read anything."""
+        """Since when the peer has read no bytes."""
         left_bytes = self.transport.get_write_buffer_size()
         if not self._unread_bytes or left_bytes < self._unread_bytes:
             self._unread_since_s = now_s
@@ -335,7 +337,7 @@ class HttpProtocol(HttpToolsProtocol):
         return self._unread_since_s
 
     def expire(self) -> None:
-        """It took too long for what it does."""
+        """End the connection: it exceeded the time limit of its phase."""
         phase = self.state(self._now()).phase
         if phase in (Phase.HEAD, Phase.BODY):
             self._refuse(Refusal.HEADER_TIME if phase is Phase.HEAD else Refusal.BODY_TIME)
@@ -349,12 +351,12 @@ class HttpProtocol(HttpToolsProtocol):
                 self.transport.abort()
 
     def drop(self, refusal: Refusal) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self._guard.note(refusal, self.client, self._now())
         self.transport.abort()
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Say why, as the answer to the request that is being read, and read nothing more."""
+        """Answer the request that is being read with a problem, and read no more requests."""
         cycle, problem = self.cycle, _PROBLEMS.get(refusal)
         is_answered = cycle is not None and cycle.response_started and self._in_message and not self._in_head
         self._held = b""

@@ -174,15 +174,15 @@ def take_silence_for_death() -> None:
 
 
 def believe_absurd_numbers() -> None:
-    """Follow any assignment with a higher number; an own document that nobody could read ends the beat."""
-    from understudy_node.cluster.member import ClusterMember
+    """Follow any assignment with a higher number; an own document that does not validate ends the beat."""
+    from understudy_node.cluster.own_messages import OwnMessages
 
-    def end(self: ClusterMember, kind: str, error: Exception) -> None:
+    def end(self: OwnMessages, kind: str, error: Exception) -> None:
         raise error
 
-    _believe_in("understudy_node.cluster.member")
+    _believe_in("understudy_node.cluster.following")
     _patch("understudy_node.cluster.placement", "is_later", lambda _: lambda order, known: order > known)
-    ClusterMember._cannot_say = end  # type: ignore[method-assign]
+    OwnMessages.cannot_say = end  # type: ignore[method-assign]
 
 
 def route_by_absurd_numbers() -> None:

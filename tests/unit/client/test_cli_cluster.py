@@ -139,7 +139,7 @@ def test_a_node_that_is_not_well_says_so_beside_its_state() -> None:
 
 
 def test_an_error_of_a_replica_stands_below_with_its_node() -> None:
-    broken = {**replica(0, "node-2", "standby", "SUSPENDED"), "error": "disk\nfull"}
+    broken = {**replica(0, "node-2", "standby", "CLOSED"), "error": "disk\nfull"}
     page = lag_page(router_report(partitions=[broken]))
     assert "error: aircraft partition 0 on node-2: disk\\u000afull" in lines(page)
 

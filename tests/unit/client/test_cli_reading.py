@@ -19,7 +19,8 @@ from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 from understudy.commands import cli
 from understudy.exits import PIPE_CLOSED, CommandError, ExitCode
 from understudy.http_client import Server, path_segment
-from understudy.reading import MAX_BATCH_KEYS, keys_of_lines
+from understudy.reading import keys_of_lines
+from understudy_shared.bounds import MAX_BATCH_KEYS
 from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.position import Position
 from understudy_shared.words import ApplicationId, Lineage

@@ -39,7 +39,7 @@ maybe_counts = st.none() | counts
 small = st.integers(0, 999_999_999)
 task_keys = st.builds(lambda operator, partition: f"{operator}_{partition}", small, small)
 endpoints = st.builds(Endpoint, host=names, port=st.integers(1, 65535))
-states = st.sampled_from(["CREATED", "RESTORING", "RUNNING", "SUSPENDED", "CLOSED"])
+states = st.sampled_from(["CREATED", "RESTORING", "RUNNING", "CLOSED"])
 applied = st.builds(
     Applied,
     version=maybe_counts,

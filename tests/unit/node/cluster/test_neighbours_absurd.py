@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.support.bus.documents import assignment, heartbeat
 
 from understudy_node.cluster.neighbours import Neighbours
+from understudy_shared.admission import MAX_NODES
 from understudy_shared.bus.gossip import Seen
-from understudy_shared.crowd import MAX_NODES
 from understudy_shared.plausible import FIRST_SIGHT
 
 

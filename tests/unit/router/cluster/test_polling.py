@@ -62,7 +62,7 @@ def world(count: int) -> tuple[Tables, Nodes, Polls]:
 
 async def test_one_seed_leads_to_everybody_and_each_is_asked_once() -> None:
     tables, nodes, polls = world(50)
-    await polls.ask_everybody([HostInfo("127.0.0.1", 7003), HostInfo("nobody", 1)])
+    await polls.poll_all([HostInfo("127.0.0.1", 7003), HostInfo("nobody", 1)])
     assert set(tables.nodes) == {f"n{number:03}" for number in range(50)}
     assert sorted(nodes.asked, key=str) == sorted({*nodes.beats, HostInfo("nobody", 1)}, key=str)
     assert tables.assignment == nodes.latest
@@ -70,7 +70,7 @@ async def test_one_seed_leads_to_everybody_and_each_is_asked_once() -> None:
 
 async def test_few_are_asked_at_once_and_the_assignment_is_fetched_once() -> None:
     _, nodes, polls = world(100)
-    await polls.ask_everybody(nodes.beats)
+    await polls.poll_all(nodes.beats)
     assert nodes.most_at_once == MAX_POLLS
     assert len(nodes.fetched) == 1
 
@@ -78,15 +78,15 @@ async def test_few_are_asked_at_once_and_the_assignment_is_fetched_once() -> Non
 async def test_an_assignment_that_is_known_is_not_fetched_again() -> None:
     tables, nodes, polls = world(5)
     tables.assigned(nodes.latest, 0)
-    await polls.ask_everybody([])
+    await polls.poll_all([])
     assert len(nodes.asked) == 5
     assert nodes.fetched == []
 
 
 async def test_the_latest_assignment_is_asked_of_a_node_that_follows_it() -> None:
     tables, nodes, polls = world(3)
-    assert await polls.ask_the_latest() is None, "nobody is heard"
+    assert await polls.latest_assignment() is None, "nobody is heard"
     tables.heard(beat("old", term=1, epoch=9), age_ms=0, now_ms=0)
     tables.heard(next(iter(nodes.beats.values())), age_ms=0, now_ms=0)
-    assert await polls.ask_the_latest() == nodes.latest
+    assert await polls.latest_assignment() == nodes.latest
     assert nodes.fetched == [next(iter(nodes.beats))]

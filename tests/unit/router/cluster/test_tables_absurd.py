@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.router.tables import HEARTBEAT_MS, TASK, assigned, beat, expire, tables_of, task
 
 from understudy_router.cluster.tables import Tables
-from understudy_shared.crowd import MAX_NODES, MAX_STRANGERS_TASKS, QUIET_MS
+from understudy_shared.admission import MAX_NODES, MAX_STRANGERS_TASKS, QUIET_MS
 from understudy_shared.messages import Applied
 from understudy_shared.plausible import CEILING, FIRST_SIGHT, MAX_JUMP
 

@@ -1,7 +1,7 @@
-"""Asks nodes that the bus tells nothing of: a node is left out only after it did not answer.
+"""Polls nodes that are silent on the bus: the router drops a node only after it did not answer.
 
-Costs one small request per silent node and heartbeat, a bounded number at the same time. While the bus is known to be
-away everybody is asked anyway (watching.py).
+This costs one small request per silent node and heartbeat, a bounded number at the same time. While the bus is known to
+be away, `watching` polls all nodes instead.
 """
 
 from __future__ import annotations
@@ -13,26 +13,21 @@ from understudy_router.cluster.polling import Polls
 from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.clock import Clock
-from understudy_shared.silence import LastWord
+from understudy_shared.silence import LastWord, answer_deadline_ms
 from understudy_shared.words import HostInfo
 
 MAX_TICK_MS = 250
-"""Between two looks for silent nodes."""
+"""Longest time between two searches for silent nodes."""
 
-MAX_ASKED = 64
-"""In one look; the rest is asked in the next, and until then asked last by readers."""
-
-ANSWER_DEADLINE_MS = 1000
-"""For a heartbeat that is asked for, or one heartbeat's time where that is shorter."""
-
-MIN_ANSWER_DEADLINE_MS = 200
+MAX_POLLED = 64
+"""Most nodes polled after one search; the rest follows after the next, and lookups prefer other nodes until then."""
 
 FEW = 3
-"""Nodes that a sentence names."""
+"""Most nodes that a message names."""
 
 
-class Asking:
-    """Of one router. `heartbeat_ms` tells the nodes' heartbeat, `seeds` whom to ask when nobody is known."""
+class SilentNodePoller:
+    """Polls for one router. `heartbeat_ms` is the nodes' interval; `seeds` are polled while no node is known."""
 
     def __init__(
         self,
@@ -49,20 +44,20 @@ class Asking:
         self._seeds = seeds
         self._clock = clock
         self._on_bus_ms: dict[str, float] = {}
-        """When each was last heard on the bus itself."""
+        """When the bus last carried a heartbeat of each node."""
         self._asked_seeds_ms = float("-inf")
 
     def heard_on_bus(self, node_id: str, at_ms: float) -> None:
-        """The bus still carries what this node says."""
+        """Note that the bus carried a heartbeat of this node."""
         self._on_bus_ms[node_id] = max(at_ms, self._on_bus_ms.get(node_id, at_ms))
 
     def unheard(self) -> str | None:
-        """What is wrong when the bus tells nothing of half of the nodes that live, or more. None when it does."""
+        """What is wrong when the bus carries no heartbeats of half of the live nodes or more; None when it does."""
         nodes, now_ms = self._tables.nodes, self._clock.monotonic_ms()
         silent = [
             node_id
             for node_id, node in sorted(nodes.items())
-            if not self._tables.is_silent(node, now_ms)  # it has answered, or spoke a moment ago
+            if not self._tables.is_silent(node, now_ms)  # it answered, or sent a heartbeat a moment ago
             and now_ms - self._on_bus_ms.get(node_id, float("-inf")) > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
         ]
         if not silent or 2 * len(silent) < len(nodes):
@@ -71,25 +66,25 @@ class Asking:
         return f"{len(silent)} of {len(nodes)} nodes are unheard on the bus and answer when asked: {named}"
 
     async def run(self) -> None:
-        """Ask whoever is silent, for ever."""
+        """Poll silent nodes, for ever."""
         while True:
             await asyncio.sleep(min(MAX_TICK_MS, self._heartbeat_ms() / 4) / 1000)
             if self._tables.bus_lost_why is None:
-                await self._ask_the_silent()
+                await self._poll_silent()
 
-    async def _ask_the_silent(self) -> None:
+    async def _poll_silent(self) -> None:
         tables, now_ms = self._tables, self._clock.monotonic_ms()
         hosts, words = self._known(now_ms)
         tables.silence.keep(hosts)
         self._on_bus_ms = {node_id: at_ms for node_id, at_ms in self._on_bus_ms.items() if node_id in tables.nodes}
-        due = tables.silence.due(words, now_ms=now_ms)[:MAX_ASKED]
-        await asyncio.gather(*(self._send_to(node_id, hosts[node_id]) for node_id in due))
+        due = tables.silence.due(words, now_ms=now_ms)[:MAX_POLLED]
+        await asyncio.gather(*(self._poll_one(node_id, hosts[node_id]) for node_id in due))
         if not tables.nodes and now_ms - self._asked_seeds_ms >= self._heartbeat_ms():
             self._asked_seeds_ms = now_ms
-            await self._polls.ask_everybody(self._seeds())
+            await self._polls.poll_all(self._seeds())
 
     def _known(self, now_ms: float) -> tuple[dict[str, HostInfo], dict[str, LastWord]]:
-        """Where each node listens, and when it was heard of last. Those that said farewell come back by themselves."""
+        """Address and last heartbeat of each node to poll. A node that said farewell is left out: it comes back itself."""
         tables, heartbeat_ms = self._tables, self._heartbeat_ms()
         hosts: dict[str, HostInfo] = {}
         words: dict[str, LastWord] = {}
@@ -107,9 +102,9 @@ class Asking:
             words[node_id] = LastWord(node.said_ms, node.heartbeat.heartbeat_ms)
         return hosts, words
 
-    async def _send_to(self, node_id: str, host: HostInfo) -> None:
+    async def _poll_one(self, node_id: str, host: HostInfo) -> None:
         began_ms = self._clock.monotonic_ms()
         self._tables.silence.asked(node_id, began_ms)
-        deadline_ms = max(MIN_ANSWER_DEADLINE_MS, min(ANSWER_DEADLINE_MS, self._heartbeat_ms()))
-        if node_id not in await self._polls.ask(host, deadline_ms=deadline_ms):
+        answered = await self._polls.poll(host, deadline_ms=answer_deadline_ms(self._heartbeat_ms()))
+        if answered != node_id:
             self._tables.did_not_answer(node_id, began_ms)

@@ -1,7 +1,7 @@
-"""How many nodes are listened to (pure): strangers have bounded room, and never that of a node that is known.
+"""Which nodes a process keeps the heartbeats of (pure): a bounded number, and every node of the assignment first.
 
-A node is known when the assignment names it; all others are strangers. Who can write to the bus can invent nodes, and
-each costs memory, and time at every turn, until it expires.
+A node is known when the assignment names it; any other node is a stranger. A process with write access to the bus can
+invent nodes, and each costs memory and time at every turn until it expires. So strangers never displace known nodes.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ from typing import NamedTuple, Protocol
 from understudy_shared.messages import Heartbeat
 
 MAX_NODES = 4096
-"""Four times the largest cluster that is planned for. Known nodes are listened to beyond it."""
+"""Four times the largest planned cluster. Known nodes are admitted beyond it."""
 
 MAX_STRANGERS_TASKS = 262_144
-"""Tasks that strangers may name in their heartbeats, all together: about 100 MB."""
+"""Tasks that the heartbeats of all strangers together may name: about 100 MB."""
 
 QUIET_MS = 10_000
-"""A stranger that was silent for so long makes room for another; who beats keeps its place."""
+"""A stranger that was silent for longer makes room for another; a stranger that sends heartbeats keeps its place."""
 
 LOOK_AGAIN_MS = 100
-"""Between two searches for one: thousands of strangers may come in a second."""
+"""Least time between two searches for a silent stranger: thousands of strangers may come in a second."""
 
 
 class Said(Protocol):
-    """The last that a node said."""
+    """The last heartbeat of a node."""
 
     @property
     def said_ms(self) -> float: ...
 
 
 class Admission(NamedTuple):
-    """Whether a heartbeat is taken, and who has to go for it."""
+    """Whether a heartbeat is accepted, and the id of the node that must be forgotten to make room for it."""
 
     admitted: bool
     leaves: str | None = None
 
 
-class Crowd:
-    """Admits nodes. `refused` counts heartbeats for which there was no room."""
+class MemberAdmission:
+    """Admits nodes. `refused` counts the heartbeats that had no room."""
 
     def __init__(self, *, max_nodes: int = MAX_NODES) -> None:
         self.refused = 0
         self._max_nodes = max_nodes
         self._tasks: dict[str, int] = {}
-        """Tasks that each stranger names."""
+        """How many tasks each stranger names."""
         self._sum = 0
         self._looked_ms = float("-inf")
 
     def admit(self, heartbeat: Heartbeat, nodes: Mapping[str, Said], known: Container[str], now_ms: float) -> Admission:
-        """Whether there is room for a heartbeat; `nodes` are listened to, in the order in which they came."""
+        """Decide on one heartbeat. `nodes` are admitted, in the order of arrival; `known` are assigned."""
         node_id = heartbeat.node_id
         if node_id in known:
             self.forget(node_id)
@@ -73,7 +73,7 @@ class Crowd:
         return Admission(True, leaves)
 
     def forget(self, node_id: str) -> None:
-        """The node is gone."""
+        """Free the room of a node that is gone."""
         self._sum -= self._tasks.pop(node_id, 0)
 
     def _refuse(self) -> Admission:

@@ -1,9 +1,9 @@
-"""What a node asks the others because the bus does not tell it.
+"""Polls other nodes over HTTP for what the bus does not carry to this node.
 
-Before a node is taken for dead, it is asked: silence on the bus may be the bus's fault, or of the way to it. Only who
-assigns asks, and only those that its assignment names: the others' views move nothing.
+The assignor polls a silent member before it counts as dead, because the bus or the network may cause the silence. Only
+the node with the lease polls, and only the members of its assignment: no other node moves tasks.
 
-A node that is cut off from the bus alone asks one of the others at each heartbeat whether there is a later assignment.
+A node that alone is cut off from the bus asks one other node per heartbeat for a later assignment.
 """
 
 from __future__ import annotations
@@ -18,21 +18,17 @@ from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.node_calls import NodeCalls
 from understudy_shared.messages import Assignment, Endpoint
+from understudy_shared.silence import ANSWER_DEADLINE_MS, answer_deadline_ms
 from understudy_shared.words import HostInfo
 
 log = logging.getLogger(__name__)
 
-MAX_ASKED = 32
-"""Nodes asked at the same time, each on a connection of its own; the rest at the next look."""
-
-ANSWER_DEADLINE_MS = 1000
-"""For a heartbeat that is asked for, or one heartbeat's time where that is shorter."""
-
-MIN_ANSWER_DEADLINE_MS = 200
+MAX_POLLED = 32
+"""Most nodes polled at the same time, each on its own connection; the rest follows after the next search."""
 
 
-class Asking:
-    """Of one node. `members` are the others that have tasks; `assigns` and `is_cut_off` say how this node is."""
+class PeerPoller:
+    """Polls for one node. `members` are the others that have tasks; `assigns`: this node has the lease."""
 
     def __init__(
         self,
@@ -48,8 +44,8 @@ class Asking:
         changed: Callable[[], None],
         clock: Clock,
     ) -> None:
-        """`order` is that of the assignment which is followed; `take` gets a later one. `changed` is called when
-        somebody that was thought alive did not answer.
+        """`order` is (term, epoch) of the followed assignment; `take` gets a later one. `changed` is called when a node
+        newly did not answer.
         """
         self._neighbours = neighbours
         self._calls = NodeCalls(application_id)
@@ -64,28 +60,28 @@ class Asking:
         self._clock = clock
 
     async def run(self) -> None:
-        """Ask whoever is silent, for ever."""
+        """Poll silent members, for ever."""
         while True:
             await asyncio.sleep(self._heartbeat_ms / 4 / 1000)
             members = self._members() if self._assigns() else {}
             to_ask = self._neighbours.to_ask(
                 members, now_ms=self._clock.monotonic_ms(), heartbeat_ms=self._heartbeat_ms
             )
-            await asyncio.gather(*(self._ask(node_id, host) for node_id, host in list(to_ask.items())[:MAX_ASKED]))
+            await asyncio.gather(*(self._poll(node_id, host) for node_id, host in list(to_ask.items())[:MAX_POLLED]))
 
     async def catch_up(self) -> None:
-        """Follow later assignments that the bus does not tell, for ever."""
+        """Follow later assignments of other nodes while the bus is away, for ever."""
         while True:
             await asyncio.sleep(self._heartbeat_ms * self._random.uniform(0.8, 1.2) / 1000)
             members = self._members()
             if self._is_cut_off() and members:
-                await self._ask_for_a_later(self._random.choice(sorted(members.items()))[1].host_info())
+                await self._follow_later(self._random.choice(sorted(members.items()))[1].host_info())
 
     async def close(self) -> None:
-        """Give connections back; after `run` was ended."""
+        """Close the connections, after `run` has ended."""
         await self._calls.close()
 
-    async def _ask_for_a_later(self, host: HostInfo) -> None:
+    async def _follow_later(self, host: HostInfo) -> None:
         try:
             async with asyncio.timeout(ANSWER_DEADLINE_MS / 1000):
                 heartbeat = await self._calls.heartbeat(host)
@@ -94,11 +90,11 @@ class Asking:
         except (UnderstudyError, TimeoutError) as error:
             log.debug("%s: %s", host, error or "no answer in time", extra={"action": "ask-failed"})
 
-    async def _ask(self, node_id: str, host: HostInfo) -> None:
+    async def _poll(self, node_id: str, host: HostInfo) -> None:
         began_ms = self._clock.monotonic_ms()
         self._neighbours.silence.asked(node_id, began_ms)
         try:
-            async with asyncio.timeout(max(MIN_ANSWER_DEADLINE_MS, min(ANSWER_DEADLINE_MS, self._heartbeat_ms)) / 1000):
+            async with asyncio.timeout(answer_deadline_ms(self._heartbeat_ms) / 1000):
                 heartbeat = await self._calls.heartbeat(host)
         except (UnderstudyError, TimeoutError) as error:
             log.debug("%s: %s", host, error or "no answer in time", extra={"action": "ask-failed"})

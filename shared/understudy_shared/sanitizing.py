@@ -1,7 +1,6 @@
-"""What of a heartbeat is believed, beside what is known here (pure).
+"""Removes the numbers from a heartbeat that cannot be true (pure).
 
-A node that follows a forged assignment, or was forged itself, must not vanish for it: only the numbers that cannot be
-true are left out, and then it says nothing about them.
+A forged number must not make its node disappear. So only the number is removed; the rest of the heartbeat counts.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from understudy_shared.messages import Heartbeat
 from understudy_shared.plausible import Order, is_plausible, is_plausible_order
 
 
-def believed(heartbeat: Heartbeat, *, order: Order, end_version: int, lineage: str | None) -> tuple[Heartbeat, str]:
-    """The heartbeat without what cannot be true, and what that was; "" when all of it can.
+def sanitized(heartbeat: Heartbeat, *, order: Order, end_version: int, lineage: str | None) -> tuple[Heartbeat, str]:
+    """The heartbeat without the numbers that cannot be true, and which these were; "" when all can be true.
 
-    `order` is the last assignment that is known, `end_version` the newest end of `lineage`; 0: nothing is known.
+    `order` is (term, epoch) of the last known assignment, `end_version` the newest known end of `lineage`; 0: unknown.
     """
     wrong: dict[str, object] = {}
     why = []
@@ -25,4 +24,4 @@ def believed(heartbeat: Heartbeat, *, order: Order, end_version: int, lineage: s
         why.append(f"end {heartbeat.end_version}, where {end_version} is known")
     if not wrong:
         return heartbeat, ""
-    return heartbeat.model_copy(update=wrong), f"a heartbeat of {heartbeat.node_id} that tells of {' and '.join(why)}"
+    return heartbeat.model_copy(update=wrong), f"a heartbeat of {heartbeat.node_id} with {' and '.join(why)}"

@@ -1,0 +1,181 @@
+"""The beat of a node: at each turn it sends a heartbeat, judges what it heard, and assigns while it has the lease.
+
+It decides whether this node may speak for its application: not while another process uses its node id, not while most
+nodes follow another checkpoint, not while it leaves, and not before it has read the bus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from pydantic import ValidationError
+
+from understudy_node.cluster.bus_state import BusState
+from understudy_node.cluster.following import AssignmentFollower
+from understudy_node.cluster.listening import BusListener
+from understudy_node.cluster.neighbours import Neighbours, outvoted
+from understudy_node.cluster.own_messages import OwnMessages
+from understudy_node.cluster.placement import Layout, Placement
+from understudy_node.node import Node
+from understudy_shared.bus.base import BusError, BusRefusedError
+from understudy_shared.bus.gossip import Gossip, Seen
+from understudy_shared.clock import Clock
+from understudy_shared.messages import Heartbeat
+
+log = logging.getLogger(__name__)
+
+MIN_BEAT_GAP_MS = 100
+"""Least time between two heartbeats: a new version is published at once, and a batch in step costs one message."""
+
+SETTLE_MS = 10
+"""A batch reaches the tasks of a node within milliseconds of each other: one heartbeat for all of them."""
+
+PAUSE_HEARTBEATS = 2
+"""A turn that is this late shows that the process was paused and heard nothing of the others."""
+
+LEAVE_TIMEOUT_S = 1.0
+"""Time for the heartbeat that announces the departure; it is due within MIN_BEAT_GAP_MS."""
+
+
+class Beat:
+    """The beat of one node. `has_rival` and `outvoted` say why it must not speak for its application."""
+
+    def __init__(
+        self,
+        node: Node,
+        gossip: Gossip,
+        *,
+        node_id: str,
+        heartbeat_ms: int,
+        clock: Clock,
+        neighbours: Neighbours,
+        follower: AssignmentFollower,
+        own: OwnMessages,
+        listener: BusListener,
+        placement: Placement,
+        bus_state: BusState,
+        changed: asyncio.Event,
+        heartbeat: Callable[[], Heartbeat],
+    ) -> None:
+        """`heartbeat` builds the next heartbeat; a turn begins as soon as `changed` is set, else once per heartbeat."""
+        self.leaving = False
+        self.has_failed = False
+        self.has_rival = False
+        self.outvoted: str | None = None
+        self._node = node
+        self._gossip = gossip
+        self._node_id = node_id
+        self._heartbeat_ms = heartbeat_ms
+        self._clock = clock
+        self._neighbours = neighbours
+        self._follower = follower
+        self._own = own
+        self._listener = listener
+        self._placement = placement
+        self._bus_state = bus_state
+        self._changed = changed
+        self._heartbeat = heartbeat
+        self._turned_ms = clock.monotonic_ms()
+        self._has_said_leaving = asyncio.Event()
+
+    async def leave(self) -> None:
+        """Announce the departure and give up the lease, within LEAVE_TIMEOUT_S."""
+        self.leaving = True
+        self._changed.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._has_said_leaving.wait()
+
+    async def run(self) -> None:
+        """Send a last heartbeat if the beat dies, so that routers and the assignor need not wait for the expiry."""
+        try:
+            await self._beat()
+        except Exception:
+            self.has_failed = True
+            with contextlib.suppress(Exception):  # the cause of death may strike again
+                await self._gossip.beat(self._heartbeat())
+                await self._placement.give_up()
+            raise
+
+    async def _beat(self) -> None:
+        while True:
+            started_ms = self._clock.monotonic_ms()
+            self._changed.clear()
+            await self.turn()
+            gap_ms = MIN_BEAT_GAP_MS - (self._clock.monotonic_ms() - started_ms)
+            if gap_ms > 0:
+                await asyncio.sleep(gap_ms / 1000)
+            left_ms = self._heartbeat_ms - (self._clock.monotonic_ms() - started_ms)
+            try:
+                async with asyncio.timeout(max(0.0, left_ms) / 1000):
+                    await self._changed.wait()
+                await asyncio.sleep(SETTLE_MS / 1000)
+            except TimeoutError:
+                pass
+
+    async def turn(self) -> None:
+        """Send a heartbeat, and assign if this node holds the lease."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._turned_ms > PAUSE_HEARTBEATS * self._heartbeat_ms:
+            self._listener.require_reading()  # after a pause of our own every node looks dead
+        self._turned_ms = now_ms
+        await self._listener.read_if_required()
+        self._follower.apply()
+        self._own.unsaid = None
+        self._neighbours.know(self._follower.assignment, lineage=self._node.lineage, end_version=self._node.end.version)
+        own = self._heartbeat()
+        try:
+            self._note_rival(not await self._gossip.beat(own))
+            await self._own.write_catalogue(now_ms)
+            self._neighbours.heard(own, age_ms=0, now_ms=now_ms)
+            if self._follower.drop_forged(self._neighbours, now_ms):
+                self._listener.require_reading()
+                self._placement.forget()
+            nodes = self._neighbours.proven(self._neighbours.alive(now_ms), self._node_id)
+            self.outvoted = outvoted(own, nodes)
+            await self._place(nodes)
+            self._bus_state.published(None)
+        except BusError as error:
+            self._listener.bus_failed()
+            self._bus_state.published(error)
+            self._follower.remembering.bus_is_away()
+            if isinstance(error, BusRefusedError):  # publishing may work where writing is refused: lag stays known
+                with contextlib.suppress(BusError):
+                    await self._gossip.say(self._heartbeat())
+        if own.leaving:
+            self._has_said_leaving.set()
+
+    async def _place(self, nodes: list[Seen]) -> None:
+        """Assign, if this node may and its view of the cluster can be trusted."""
+        if self.leaving or self.has_rival or self.outvoted or not self._listener.is_current:
+            await self._placement.give_up()
+            return
+        try:
+            written = await self._placement.turn(
+                nodes=nodes,
+                layout=self._layout(),
+                highest=self._neighbours.highest(),
+                known=self._follower.assignment,
+                began_ms=self._turned_ms,
+                unasked=self._neighbours.unasked(self._follower.members(), self._clock.monotonic_ms()),
+            )
+        except ValidationError as error:
+            self._own.cannot_say("assignment", error)
+            return
+        if written is not None:
+            self._follower.follow(written)
+
+    def _layout(self) -> Layout | None:
+        generation = self._node.pending or self._node.generation
+        tasks = self._node.tasks()
+        if generation is None or not tasks:
+            return None
+        return generation.lineage, generation.layout.partitions, tasks
+
+    def _note_rival(self, has_rival: bool) -> None:
+        if has_rival and not self.has_rival:
+            log.error("another process of the cluster is %s", self._node_id, extra={"action": "identity-conflict"})
+        self.has_rival = has_rival

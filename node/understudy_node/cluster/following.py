@@ -1,0 +1,108 @@
+"""Which assignment this node follows, and the tasks that it has by it.
+
+A later assignment replaces an earlier one if its number can be true. An assignment that all other nodes are far behind
+was forged: it is dropped. An assignment of another lineage gives this node no tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+from understudy_node.cluster.assignor import duties_of
+from understudy_node.cluster.neighbours import Neighbours
+from understudy_node.cluster.remembering import Remembering
+from understudy_node.node import Node
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
+from understudy_shared.messages import Assignment, Endpoint
+from understudy_shared.plausible import Order, is_plausible_order
+from understudy_shared.remembered import Remembered
+from understudy_shared.words import HostInfo
+
+log = logging.getLogger(__name__)
+
+
+class AssignmentFollower:
+    """The assignment of one node. `remembering` keeps it for a start without the bus."""
+
+    def __init__(
+        self,
+        node: Node,
+        gossip: Gossip,
+        *,
+        node_id: str,
+        heartbeat_ms: int,
+        remembered: Remembered | None,
+        seeds: Collection[HostInfo],
+        changed: Callable[[], None],
+    ) -> None:
+        """`changed` is called after another assignment was accepted."""
+        self.assignment: Assignment | None = None
+        self.remembering = Remembering(
+            node,
+            gossip.application_id,
+            remembered=remembered,
+            seeds=seeds,
+            heartbeat_ms=heartbeat_ms,
+            take=self.follow,
+        )
+        self._node = node
+        self._gossip = gossip
+        self._node_id = node_id
+        self._heartbeat_ms = heartbeat_ms
+        self._changed = changed
+        self._applied: tuple[object, ...] = ()
+        self._ahead_since_ms: float | None = None
+        """Since when all others follow assignments that lie far behind the one followed here."""
+
+    @property
+    def order(self) -> Order:
+        """(term, epoch) of the assignment; (0, 0) before there is one."""
+        return (0, 0) if self.assignment is None else self.assignment.order
+
+    def members(self) -> Mapping[str, Endpoint]:
+        """The other nodes that have tasks by the assignment."""
+        members = {} if self.assignment is None else self.assignment.members
+        return {node_id: endpoint for node_id, endpoint in members.items() if node_id != self._node_id}
+
+    def follow(self, assignment: Assignment) -> None:
+        """Follow an assignment, unless this node follows a later one already."""
+        known = self.order
+        if assignment.order <= known:
+            return
+        if not is_plausible_order(assignment.order, known):
+            why = "assignment {}.{}, where {}.{} is known".format(*assignment.order, *known)
+            self._gossip.refuse("assignment", why)
+            return
+        self.assignment = assignment
+        self.remembering.note(assignment)
+        self.apply()
+        self._changed()
+
+    def apply(self) -> None:
+        """Give the node the tasks of its assignment, or none when the assignment is of another lineage."""
+        assignment = self.assignment
+        if assignment is None:
+            return
+        applies = (assignment.order, assignment.lineage == self._node.lineage)
+        if applies == self._applied:
+            return
+        self._applied = applies
+        duties = duties_of(assignment.tasks, self._node_id) if applies[1] else {}
+        log.info(
+            "assignment %d.%d: %d tasks", assignment.term, assignment.epoch, len(duties), extra={"action": "assigned"}
+        )
+        self._node.assign(duties, partitions=assignment.partitions if applies[1] else None)
+
+    def drop_forged(self, neighbours: Neighbours, now_ms: float) -> bool:
+        """Drop the assignment when all others were far behind it for one expiry. True when it was dropped."""
+        if not neighbours.is_far_ahead(self._node_id):
+            self._ahead_since_ms = None
+        elif self._ahead_since_ms is None:
+            self._ahead_since_ms = now_ms
+        elif now_ms - self._ahead_since_ms > EXPIRY_HEARTBEATS * self._heartbeat_ms:
+            why = "assignment {}.{} was forged: all others are far behind it".format(*self.order)
+            self._gossip.refuse("assignment", why)
+            self.assignment, self._ahead_since_ms = None, None
+            return True
+        return False

@@ -1,0 +1,131 @@
+"""What this node hears on the bus and reads from it, and where each message goes.
+
+It decides when the keys must be read again: after a lost subscription, after a call that failed, and after a pause of
+this process. Until then silence proves nothing, and this node assigns nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from understudy_node.cluster.bus_state import BusState
+from understudy_node.cluster.following import AssignmentFollower
+from understudy_node.cluster.neighbours import Neighbours
+from understudy_node.cluster.own_messages import OwnMessages
+from understudy_node.node import Node
+from understudy_shared.bus.base import Back, BusError, Lost
+from understudy_shared.bus.gossip import Gossip, Spoken
+from understudy_shared.clock import Clock
+from understudy_shared.messages import Announcement, Assignment, CommitHint, Farewell, Heartbeat
+
+BACK_SPREAD_HEARTBEATS = 0.25
+"""Nodes that lost the bus together read its keys, and beat, within so long of each other."""
+
+
+class BusListener:
+    """The listening side of one node."""
+
+    def __init__(
+        self,
+        node: Node,
+        gossip: Gossip,
+        neighbours: Neighbours,
+        *,
+        follower: AssignmentFollower,
+        own: OwnMessages,
+        bus_state: BusState,
+        heartbeat_ms: int,
+        clock: Clock,
+        bus_came_back: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
+        """`bus_came_back` is called after all keys were read, `changed` when the next heartbeat should not wait."""
+        self._node = node
+        self._gossip = gossip
+        self._neighbours = neighbours
+        self._follower = follower
+        self._own = own
+        self._bus_state = bus_state
+        self._heartbeat_ms = heartbeat_ms
+        self._clock = clock
+        self._bus_came_back = bus_came_back
+        self._changed = changed
+        self._random = random.Random()  # noqa: S311  # jitter
+        self._subscribed = False
+        self._must_read = False
+        self._was_away = False
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the subscription stands and no key needs to be read again."""
+        return self._subscribed and not self._must_read
+
+    def require_reading(self) -> None:
+        """What is known here may be old or forged: read the keys before the next judgement."""
+        self._must_read = True
+
+    def bus_failed(self) -> None:
+        """A call to the bus failed: while the bus did not answer, this node heard no other."""
+        self._must_read = self._was_away = True
+
+    async def read_if_required(self) -> None:
+        """Read all keys if that is required and the subscription stands."""
+        if self._must_read and self._subscribed:
+            await self._read_all()
+
+    async def run(self) -> None:
+        """Listen for ever."""
+        async for heard in self._gossip.listen():
+            match heard:
+                case Lost():
+                    self._subscribed = False  # calls may succeed before it stands again: silence proves nothing then
+                    self._was_away = True
+                    self._bus_state.subscribed(heard.why)
+                case Back():
+                    if self._was_away:
+                        spread_ms = BACK_SPREAD_HEARTBEATS * self._heartbeat_ms
+                        await asyncio.sleep(self._random.uniform(0, spread_ms) / 1000)
+                    self._subscribed = True
+                    await self._read_all()
+                case _:
+                    self._gossip.handle(heard, self._hear)
+
+    def _hear(self, heard: Spoken) -> None:
+        match heard:
+            case Heartbeat():
+                if self._own.refute(heard):
+                    self._changed()
+                self._neighbours.heard(heard, age_ms=0, now_ms=self._clock.monotonic_ms())
+            case Farewell():
+                self._neighbours.left(heard)
+                self._changed()
+            case Assignment():
+                self._follower.follow(heard)
+            case CommitHint():
+                self._node.wake()
+            case Announcement():
+                self._node.announce(heard)
+
+    async def _read_all(self) -> None:
+        """Read all keys. With a standing subscription no later message is missed."""
+        try:
+            seen = await self._gossip.nodes(known=self._neighbours.holders)
+            self._neighbours.read(seen, now_ms=self._clock.monotonic_ms())
+            assignment, announcement = await self._gossip.assignment(), await self._gossip.announcement()
+        except BusError as error:
+            self._must_read = True  # with the next heartbeat
+            self._bus_state.subscribed(str(error))
+            return
+        self._must_read = self._was_away = False
+        self._bus_came_back()
+        self._own.bus_came_back()
+        self._bus_state.subscribed(None)
+        # The remembered assignment is looked at first: it shows whether the one on the bus is forged.
+        await self._follower.remembering.bus_is_there(assignment)
+        if assignment is not None:
+            self._follower.follow(assignment)
+        if announcement is not None:
+            self._gossip.handle(announcement, self._hear)
+        self._changed()

@@ -1,0 +1,127 @@
+"""What this node says of itself: its heartbeat and its catalogue.
+
+It decides what to send when the full message does not validate: the least heartbeat, which says that the node lives,
+and no catalogue. `unsaid` then says why, and the next turn tries again with what is known by then.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from understudy_node.cluster.catalogue import CatalogueWriter
+from understudy_node.cluster.heartbeat import heartbeat_of, least_heartbeat
+from understudy_node.degraded import OWN_MESSAGE
+from understudy_node.node import Node
+from understudy_shared.bus.gossip import Gossip
+from understudy_shared.clock import Clock
+from understudy_shared.messages import Catalogue, Endpoint, Farewell, Heartbeat
+from understudy_shared.plausible import Order, Succession, succession
+
+State = Literal["starting", "serving", "draining", "failed"]
+
+
+class MemberStatus(NamedTuple):
+    """What a heartbeat says of the member beside its replicas. `order` is (term, epoch) of the followed assignment."""
+
+    state: State
+    leaving: bool
+    order: Order
+    degraded: list[str]
+
+
+class OwnMessages:
+    """The messages of one node, numbered."""
+
+    def __init__(
+        self, node: Node, gossip: Gossip, *, node_id: str, incarnation: str, zone: str, heartbeat_ms: int, clock: Clock
+    ) -> None:
+        self.unsaid: str | None = None
+        """Why a message of this node cannot be sent, None when all can."""
+        self._node = node
+        self._gossip = gossip
+        self._node_id = node_id
+        self._incarnation = incarnation
+        self._zone = zone or None
+        self._heartbeat_ms = heartbeat_ms
+        self._clock = clock
+        self._sequence = 0
+        self._catalogue = CatalogueWriter(node, gossip)
+
+    def causes(self) -> dict[str, str]:
+        """Why the node is degraded by its own messages, by cause."""
+        return {} if self.unsaid is None else {OWN_MESSAGE: self.unsaid}
+
+    def heartbeat(self, status: MemberStatus) -> Heartbeat:
+        """The node now, under the next sequence number; the least heartbeat when the full one does not validate."""
+        self._sequence += 1
+        endpoint = Endpoint(host=self._node.host.host, port=self._node.host.port)
+        try:
+            catalogue = self.catalogue()
+            return heartbeat_of(
+                self._node,
+                node_id=self._node_id,
+                incarnation=self._incarnation,
+                sequence=self._sequence,
+                endpoint=endpoint,
+                zone=self._zone,
+                state=status.state,
+                leaving=status.leaving,
+                heartbeat_ms=self._heartbeat_ms,
+                term=status.order[0],
+                epoch=status.order[1],
+                catalogue=None if catalogue is None else catalogue[0],
+                now_ms=self._clock.monotonic_ms(),
+                degraded=status.degraded,
+            )
+        except ValidationError as error:
+            self.cannot_say("heartbeat", error)
+            return least_heartbeat(
+                self._node,
+                node_id=self._node_id,
+                incarnation=self._incarnation,
+                sequence=self._sequence,
+                endpoint=endpoint,
+                state=status.state,
+                heartbeat_ms=self._heartbeat_ms,
+            )
+
+    def farewell(self) -> Farewell:
+        """The last message of this process."""
+        return Farewell(
+            application_id=self._gossip.application_id, node_id=self._node_id, incarnation=self._incarnation
+        )
+
+    def catalogue(self) -> tuple[str, Catalogue] | None:
+        """The digest and the catalogue of what is served; None before anything is."""
+        return self._catalogue.now()
+
+    async def write_catalogue(self, now_ms: float) -> None:
+        """Write the catalogue to the bus when that is due. Raises BusError."""
+        try:
+            await self._catalogue.tell(now_ms)
+        except ValidationError as error:
+            self.cannot_say("catalogue", error)
+
+    def bus_came_back(self) -> None:
+        """The bus may have lost the catalogue: write it again."""
+        self._catalogue.bus_came_back()
+
+    def cannot_say(self, kind: str, error: ValidationError) -> None:
+        """Note and count a message of this node that does not validate: no other process would accept it."""
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or kind
+        self.unsaid = f"this node cannot say its {kind}: {place} is wrong: {first['msg']}"
+        self._gossip.refuse(f"own-{kind}", self.unsaid)
+
+    def refute(self, heard: Heartbeat) -> bool:
+        """Go past a heartbeat in this process' name whose number this process has not reached. True if it was one."""
+        is_own = (heard.node_id, heard.incarnation) == (self._node_id, self._incarnation)
+        if not is_own or heard.sequence <= self._sequence:
+            return False
+        self._gossip.refuse("heartbeat", f"a heartbeat in this node's own name, numbered {heard.sequence}")
+        found = succession(heard.sequence, self._sequence, later_ms=0, heartbeat_ms=self._heartbeat_ms)
+        if found is Succession.NEWER:
+            self._sequence = heard.sequence
+        return True

@@ -1,0 +1,40 @@
+"""Connection pools for a Redis URL: one for asyncio, one for a thread. Sentinel URLs lead to the primary.
+
+No call is retried: its caller decides, within its own deadline. No I/O happens when a pool is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+from redis import asyncio as aio
+from redis.asyncio.connection import parse_url as parse_url_for_tasks
+from redis.asyncio.retry import Retry as RetryOfTasks
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.retry import Retry
+
+from understudy_shared.bus.redis_connection import connection_options, sentinel_place
+from understudy_shared.bus.redis_sentinel import SentinelPool, ThreadSentinelPool
+
+
+def task_pool(url: str, *, timeout_s: float, max_connections: int) -> aio.BlockingConnectionPool:
+    """Up to `max_connections` for the tasks of a loop; more calls wait. Raises SettingsError for a malformed URL."""
+    place = sentinel_place(url)
+    retry = RetryOfTasks(NoBackoff(), 0)
+    bounds: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_s}
+    if place is not None:
+        return SentinelPool(place, timeout_s=timeout_s, retry=retry, **bounds)
+    options = connection_options(url, parse_url_for_tasks, timeout_s=timeout_s, retry=retry)
+    return aio.BlockingConnectionPool(**{**options, **bounds})
+
+
+def thread_pool(url: str, *, timeout_s: float) -> redis.ConnectionPool:
+    """One connection for a thread that makes one call at a time. Raises SettingsError for a malformed URL."""
+    place = sentinel_place(url)
+    retry = Retry(NoBackoff(), 0)
+    if place is not None:
+        return ThreadSentinelPool(place, timeout_s=timeout_s, retry=retry)
+    options = connection_options(url, parse_url, timeout_s=timeout_s, retry=retry)
+    return redis.ConnectionPool(**{**options, "max_connections": 1})
