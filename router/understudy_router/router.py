@@ -189,7 +189,8 @@ class Router:
         stores = self.watcher.stores
         if stores is None or self.tables.assignment is None:
             why = "; ".join([*self._not_ready(), *self.causes().values()])
-            fix = self._neighbour_applications.fix() or "Retry when /readyz says so"
+            unheard = self._neighbour_applications.fix()
+            fix = "Retry when /readyz says so" if unheard is None else f"{unheard}; retry when /readyz says so"
             raise ProblemError(Problem(ProblemType.NOT_INITIALISED, why, fix=fix))
         return stores
 

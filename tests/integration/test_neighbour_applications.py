@@ -27,11 +27,13 @@ async def test_a_router_with_a_mistyped_application_id_says_which_applications_a
         refused = (await http.get(f"{STORE}/keys/x")).json()
         assert refused["fix"] == (
             "No node of application 'flights' is heard on redis://unused; heard there: 'fligths', 'words'. "
-            "Did you mean 'fligths'? Check --application-id and --redis, or start nodes"
+            "Did you mean 'fligths'? Check --application-id and --redis, or start nodes; retry when /readyz says so"
         )
         assert reason not in refused["detail"], "one reply says it once"
     warned = [record for record in caplog.records if getattr(record, "action", "") == "no-nodes"]
-    assert [(record.levelno, record.getMessage()) for record in warned] == [(logging.WARNING, refused["fix"])]
+    assert [(record.levelno, record.getMessage()) for record in warned] == [
+        (logging.WARNING, refused["fix"].removesuffix("; retry when /readyz says so"))
+    ]
 
 
 async def test_a_router_on_another_redis_says_that_nothing_is_heard_there() -> None:
@@ -40,7 +42,7 @@ async def test_a_router_on_another_redis_says_that_nothing_is_heard_there() -> N
         fix = (await http.get(f"{STORE}/keys/x")).json()["fix"]
     assert fix == (
         "No node of application 'flights' is heard on redis://unused; no other application is heard there. "
-        "Check --application-id and --redis, or start nodes"
+        "Check --application-id and --redis, or start nodes; retry when /readyz says so"
     )
 
 

