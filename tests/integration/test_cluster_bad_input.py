@@ -270,7 +270,8 @@ def test_a_node_that_is_asked_directly_answers_for_what_it_holds_and_for_nothing
         assert {421} in statuses.values()
 
 
-def test_a_router_without_any_node_says_that_nothing_is_known(folder: Path, redis: RedisServer) -> None:
+@pytest.mark.usefixtures("known")  # another application on the same Redis
+def test_a_router_without_any_node_says_that_nothing_is_known(redis: RedisServer) -> None:
     with cluster_router(redis.url, application_id="nobody-serves-it") as router:
         wait_until(lambda: router.get("/readyz").body["degraded"] is None, what="the bus", limit_s=LIMIT_S)
         heard = f"no node of application 'nobody-serves-it' is heard on {redis.url}; heard there: 'counting'"
