@@ -119,7 +119,7 @@ def test_a_stores_results_stand_before_what_spark_stores_with_their_types() -> N
     assert sections[:5] == ["store", "operator", "key", "result", "value"]
     assert ("result", "mean", "double") in store_fields(store)
     assert ("no result", "first", "") in store_fields(store)
-    others = [{"store": "b\n", "unnamed": ["x", "y"]}, {"store": "c"}]
+    others: list[dict[str, object]] = [{"store": "b\n", "unnamed": ["x", "y"]}, {"store": "c"}]
     assert unnamed_lines([store, *others]) == ["no result: a: first", "no result: b\\u000a: x, y"]
 
 
