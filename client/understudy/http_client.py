@@ -74,9 +74,11 @@ class Server:
         """The JSON of a reply. `wait_ms` is what the server was asked to wait: the timeout comes on top of it."""
         return self._call("GET", path, parameters=parameters, content=None, wait_ms=wait_ms)
 
-    def post(self, path: str, content: bytes, *, wait_ms: int = 0) -> bytes:
+    def post(
+        self, path: str, content: bytes, parameters: Mapping[str, str] | None = None, *, wait_ms: int = 0
+    ) -> bytes:
         """The JSON of a reply to a JSON body."""
-        return self._call("POST", path, parameters=None, content=content, wait_ms=wait_ms)
+        return self._call("POST", path, parameters=parameters, content=content, wait_ms=wait_ms)
 
     def not_ready(self) -> list[str]:
         """Why the server says that it is not ready; empty when it is. A silent server is not ready either."""

@@ -14,7 +14,7 @@ from understudy.lag_reports import lag_page
 from understudy.options import server_options
 from understudy.pages import Page
 from understudy.reading import problems_as_json
-from understudy.reports import STORE_COLUMNS, not_served_lines, store_fields, store_row
+from understudy.reports import STORE_COLUMNS, not_served_lines, store_fields, store_row, unnamed_lines
 from understudy.watching import watch_pages
 
 
@@ -38,6 +38,7 @@ def stores(store: str | None, *, url: str, timeout_s: float, as_json: bool) -> N
     document = orjson.loads(body)
     if store is None:
         print_table(STORE_COLUMNS, [store_row(described) for described in document["stores"]])
+        print_lines(unnamed_lines(document["stores"]))
         print_lines(not_served_lines(document["not_served"]))
     else:
         print_fields(store_fields(document))

@@ -48,14 +48,31 @@ def raw_option(command: Command) -> Command:
     )
 
 
+def longs_option(command: Command) -> Command:
+    """--longs."""
+    return click.option(
+        "--longs", type=click.Choice(["number", "string"]),
+        help="Print whole numbers so: as strings they survive programs whose numbers are doubles.  [default: number]",
+    )(command)  # fmt: skip
+
+
 @click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
 @click.argument("store")
 @click.argument("key", nargs=-1)
 @raw_option
+@longs_option
 @bound_options
 @server_options
 def get(
-    store: str, key: tuple[str, ...], *, raw: bool, url: str, timeout_s: float, as_json: bool, **bounds: Any
+    store: str,
+    key: tuple[str, ...],
+    *,
+    raw: bool,
+    longs: str | None,
+    url: str,
+    timeout_s: float,
+    as_json: bool,
+    **bounds: Any,
 ) -> None:
     """Look up one key of STORE: a word per key column, in schema order.
 
@@ -77,7 +94,7 @@ def get(
             exit_code=ExitCode.USAGE,
         )
     path = "/".join(["/v1/stores", path_segment(store), "keys", *map(path_segment, key)])
-    _look_up_one(path, {}, given_bounds(bounds), _Output(as_json, raw), url=url, timeout_s=timeout_s)
+    _look_up_one(path, {}, given_bounds(bounds), _Output(as_json, raw, longs), url=url, timeout_s=timeout_s)
 
 
 @click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
@@ -85,6 +102,7 @@ def get(
 @click.argument("key", nargs=-1, metavar="[JSON]...")
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read keys from standard input, one JSON key per line.")
 @raw_option
+@longs_option
 @bound_options
 @server_options
 def lookup(
@@ -93,6 +111,7 @@ def lookup(
     *,
     from_stdin: bool,
     raw: bool,
+    longs: str | None,
     url: str,
     timeout_s: float,
     as_json: bool,
@@ -111,7 +130,7 @@ def lookup(
     """
     if bool(key) == from_stdin:
         raise click.UsageError("give JSON keys, or --stdin: one of the two")
-    given, output = given_bounds(bounds), _Output(as_json, raw)
+    given, output = given_bounds(bounds), _Output(as_json, raw, longs)
     if from_stdin:
         _look_up_many(store, keys_of_lines(sys.stdin.buffer), given, output, url=url, timeout_s=timeout_s)
     elif len(key) == 1:
@@ -177,13 +196,20 @@ class _Output(NamedTuple):
 
     as_json: bool
     raw: bool
+    longs: str | None
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What the server must know of it."""
+        return {} if self.longs is None else {"longs": self.longs}
 
 
 def _look_up_one(
     path: str, parameters: dict[str, str], bounds: dict[str, Any], output: _Output, *, url: str, timeout_s: float
 ) -> None:
     with Server(url, timeout_s=timeout_s) as server, problems_as_json(output.as_json):
-        body = server.get(path, {**parameters, **as_parameters(bounds)}, wait_ms=wait_ms_of(bounds))
+        asked = {**parameters, **output.parameters, **as_parameters(bounds)}
+        body = server.get(path, asked, wait_ms=wait_ms_of(bounds))
     if output.as_json:
         print_json(body)
     else:
@@ -199,7 +225,7 @@ def _look_up_many(
     with Server(url, timeout_s=timeout_s) as server, problems_as_json(output.as_json):
         for chunk, error in chunks(keys, MAX_BATCH_KEYS):
             if chunk:
-                answers = _ask(server, path, chunk, bounds)
+                answers = _ask(server, path, chunk, bounds, output)
                 worst = max(worst, *map(outcome_of, answers))
                 _print_answers(chunk, answers, output)
             if error is not None:
@@ -207,9 +233,12 @@ def _look_up_many(
     sys.exit(worst)
 
 
-def _ask(server: Server, path: str, chunk: Sequence[str], bounds: dict[str, Any]) -> list[dict[str, Any]]:
+def _ask(
+    server: Server, path: str, chunk: Sequence[str], bounds: dict[str, Any], output: _Output
+) -> list[dict[str, Any]]:
     content = b'{"keys":[%b],"bounds":%b}' % (",".join(chunk).encode(), orjson.dumps(bounds))
-    answers: list[dict[str, Any]] = orjson.loads(server.post(path, content, wait_ms=wait_ms_of(bounds)))["results"]
+    body = server.post(path, content, output.parameters, wait_ms=wait_ms_of(bounds))
+    answers: list[dict[str, Any]] = orjson.loads(body)["results"]
     return answers
 
 

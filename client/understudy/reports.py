@@ -62,6 +62,15 @@ def not_served_lines(refused: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def unnamed_lines(stores: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Stores that have columns in no result, and which."""
+    return [
+        f"no result: {printable(store['store'])}: {', '.join(map(printable, store['unnamed']))}"
+        for store in stores
+        if store.get("unnamed")
+    ]
+
+
 def _results(store: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The result columns; a server of an older release says their names without types."""
     return [{"name": column, "type": "?"} if isinstance(column, str) else column for column in store.get("result", ())]

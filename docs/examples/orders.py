@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import threading
+import time
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
@@ -25,6 +28,7 @@ def main() -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", 4)
         # What Understudy follows best: Spark's own RocksDB files, small changelogs, and ids that tell attempts apart.
@@ -48,13 +52,19 @@ def main() -> None:
         .trigger(processingTime="1 second")
         .start()
     )
-    try:
-        query.awaitTermination(options.seconds)
-    except KeyboardInterrupt:
+    # PySpark's own handler of Ctrl-C fails the batch that runs, with a stack trace.
+    stopped = threading.Event()
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, lambda *_: stopped.set())
+    end_s = float("inf") if options.seconds is None else time.monotonic() + options.seconds
+    while query.isActive and time.monotonic() < end_s and not stopped.wait(0.2):
         pass
-    finally:
-        query.stop()
-        spark.stop()
+    failure = query.exception()
+    spark.sparkContext.setLogLevel("OFF")  # the batch that `stop` interrupts is no error
+    query.stop()
+    spark.stop()
+    if failure is not None:
+        raise SystemExit(f"the query failed: {failure}")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ def open_node(
     """The node, not yet following, and the socket it will answer on: everything that can be refused, is."""
     listener = bound_socket(settings.host, settings.port)
     port = listener.getsockname()[1]
+    settings = settings.model_copy(update={"port": port})  # the default folder of a cluster's node is named after it
     try:
         files = open_checkpoint_files(settings.checkpoint)
         wait_for_checkpoint(files, SystemClock(), limit_ms=settings.checkpoint_wait_ms, sleep=time.sleep)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
 from understudy_router.cluster.degraded import causes_of
+from understudy_router.cluster.neighbour_applications import NeighbourApplications
 from understudy_router.cluster.remembering import RouterMemory
 from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import Watcher
@@ -33,6 +34,7 @@ from understudy_shared.clock import Clock
 from understudy_shared.hop import HopReply
 from understudy_shared.http.node_calls import BadReplyError, NodeCallError, NodeCalls
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.masking import masked
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
 from understudy_shared.supervise import Supervisor
@@ -88,6 +90,9 @@ class Router:
             memory=RouterMemory(remembered),
             seeds=parse_seeds(settings.seed),
         )
+        self._neighbour_applications = NeighbourApplications(
+            self.gossip, where=masked(settings.redis), is_unheard=self._is_unheard, clock=clock
+        )
         self.budget = RetryBudget(
             percent=settings.retry_percent, per_s=settings.retry_per_s, now_ms=clock.monotonic_ms()
         )
@@ -127,6 +132,7 @@ class Router:
     def start(self) -> None:
         """Begin to follow the bus and to keep time, on the loop that runs now."""
         self.watcher.start(self._tasks)
+        self._tasks.start("look for other applications", self._neighbour_applications.run())
         self._tasks.start("keep the hops' time", self.clients.keep_time())
         self._tasks.start("probe nodes that are not well", self._probing.run())
 
@@ -165,6 +171,10 @@ class Router:
 
     def not_ready(self) -> list[str]:
         """Why this router should not be sent readers; empty when it should. Lag and a lost bus never make it so."""
+        unheard = self._neighbour_applications.reason()
+        return self._not_ready() + ([] if unheard is None else [unheard])
+
+    def _not_ready(self) -> list[str]:
         reasons = [self.dead] if self.dead else []
         if self._leaving:
             reasons.append("stopping: it answers for a moment more")
@@ -178,9 +188,16 @@ class Router:
         """What can be asked; a not-initialised problem before that is known."""
         stores = self.watcher.stores
         if stores is None or self.tables.assignment is None:
-            why = "; ".join([*self.not_ready(), *self.causes().values()])
-            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, why, fix="Retry when /readyz says so"))
+            why = "; ".join([*self._not_ready(), *self.causes().values()])
+            unheard = self._neighbour_applications.fix()
+            fix = "Retry when /readyz says so" if unheard is None else f"{unheard}; retry when /readyz says so"
+            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, why, fix=fix))
         return stores
+
+    def _is_unheard(self) -> bool:
+        """Whether the router waits for what a node would tell, and the bus is there without any node."""
+        is_waiting = self.watcher.stores is None or self.tables.assignment is None
+        return is_waiting and self.watcher.bus_lost_why is None and not self.tables.nodes
 
     def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice:
         """The choice for a partition. Cached until the tables change, for MAX_CHOICE_AGE_MS at most: ages grow."""

@@ -12,7 +12,7 @@ from tests.support.bus.documents import eventually, listening
 from tests.support.bus.worlds import World
 
 from understudy_shared.bus import local_bus, redis_bus
-from understudy_shared.bus.base import MAX_VALUE_BYTES, Back, Bus, BusError, Fence, Lost, Stored
+from understudy_shared.bus.base import MAX_VALUE_BYTES, Back, Bus, BusError, Fence, Keys, Lost, Stored
 from understudy_shared.bus.inbox import MAX_MESSAGES
 
 KEY, CHANNEL = "us:{flights}:key", "us:{flights}:events"
@@ -349,3 +349,38 @@ async def test_a_value_that_is_too_large_is_not_read_whole(bus: Bus) -> None:
     stored = await bus.get(KEY)
     assert stored is not None
     assert len(stored.payload) <= MAX_VALUE_BYTES + 1
+
+
+async def test_keys_of_every_kind_are_listed_by_their_beginning(bus: Bus, other: Bus) -> None:
+    await bus.put("us:{a}:assignment", b"x")
+    await other.put_owned("us:{b*}:node:1", "a", b"x", expiry_ms=LONG_MS, channel=CHANNEL)
+    await bus.put("us:{b*}:gone", b"x", expiry_ms=SHORT_MS)
+    await bus.put("others", b"x")
+    await taken(bus, "a")
+
+    async def is_gone() -> bool:
+        return await bus.get("us:{b*}:gone") is None
+
+    await eventually(is_gone, what="the end of a value")
+    assert sorted((await bus.keys("us:{")).found) == ["us:{a}:assignment", "us:{b*}:node:1", LEASE, TERM]
+    assert await bus.keys("us:{b*") == Keys(["us:{b*}:node:1"], is_all=True)
+    assert await bus.keys("us:{none") == Keys([], is_all=True)
+
+
+async def test_a_listing_of_keys_is_bounded_and_says_so(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (local_bus, redis_bus):
+        monkeypatch.setattr(module, "MAX_SCANNED", 5)
+    for number in range(6):
+        await bus.put(f"{KEY}:{number}", b"x")
+    found, is_all = await bus.keys(KEY)
+    assert (len(found), is_all) == (5, False)
+
+
+async def test_a_listing_looks_at_a_bounded_part_of_a_large_database(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not isinstance(bus, redis_bus.RedisBus):
+        pytest.skip("a bus in memory is not shared with others")
+    monkeypatch.setattr(redis_bus, "SCAN_COUNT", 10)
+    monkeypatch.setattr(redis_bus, "MAX_KEYS_VISITED", 20)
+    for number in range(500):
+        await bus.put(f"others:{number}", b"x")
+    assert not (await bus.keys("us:{")).is_all

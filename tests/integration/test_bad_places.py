@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from tests.support.cluster.served_node import served_node
 from tests.support.services.startup_refusals import free_port, refusal_to_serve
 from tests.support.spark.counting_query import WORDS, watched
 from tests.support.spark.queries import wait_until
+
+from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.serve import open_node
 
 
 @pytest.fixture
@@ -128,3 +132,20 @@ def test_a_data_directory_that_goes_away_stops_no_following_and_the_next_snapsho
         served.wait_for_version(3)
         wait_until(lambda: all(part["overlay_bytes"] == 0 for part in served.partitions()), what="the new base")
         assert {part["error"] for part in served.partitions()} == {None}
+
+
+def test_two_cluster_nodes_on_any_free_port_have_default_folders_of_their_own(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    settings = ClusterNodeSettings(checkpoint=str(checkpoint.path), redis="redis://unused", port=0)
+    with ExitStack() as opened:
+        folders = set()
+        for _ in range(2):
+            node, listener = open_node(settings)
+            opened.callback(node._disk.release)
+            opened.enter_context(listener)
+            folders.add(node.settings.data_directory)
+            assert node.settings.data_directory.name.endswith(f"-127.0.0.1-{listener.getsockname()[1]}")
+            assert node.settings.data_directory.is_dir()
+        assert len(folders) == 2

@@ -270,10 +270,13 @@ def test_a_node_that_is_asked_directly_answers_for_what_it_holds_and_for_nothing
         assert {421} in statuses.values()
 
 
-def test_a_router_without_any_node_says_that_nothing_is_known(folder: Path, redis: RedisServer) -> None:
+@pytest.mark.usefixtures("known")  # another application on the same Redis
+def test_a_router_without_any_node_says_that_nothing_is_known(redis: RedisServer) -> None:
     with cluster_router(redis.url, application_id="nobody-serves-it") as router:
         wait_until(lambda: router.get("/readyz").body["degraded"] is None, what="the bus", limit_s=LIMIT_S)
-        assert router.not_ready() == "no catalogue is known yet; no assignment is known yet"
+        heard = f"no node of application 'nobody-serves-it' is heard on {redis.url}; heard there: 'counting'"
+        reasons = f"no catalogue is known yet; no assignment is known yet; {heard}"
+        wait_until(lambda: router.not_ready() == reasons, what="the other application", limit_s=LIMIT_S)
         for reply in (router.look_up(["word-0"]), router.post("/v1/stores/op0/lookup", b'{"keys":[["a"]]}')):
             assert (reply.status, reply.problem) == (503, "not-initialised")
             assert "/readyz" in reply.text

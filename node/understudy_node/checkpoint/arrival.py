@@ -14,13 +14,11 @@ from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.checkpoint.logs import batch_ids
 from understudy_shared.clock import Clock
 from understudy_shared.errors import NotACheckpointError
+from understudy_shared.reminders import Reminder
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
-FIRST_REPEAT_MS = 10_000
-MAX_REPEAT_MS = 600_000
-"""The wait is logged at once, again after ten seconds, and then after twice as long each time, up to ten minutes."""
 _SPARKS = frozenset({"metadata", "offsets", "commits", "sources", "state"})
 
 
@@ -32,7 +30,7 @@ def wait_for_checkpoint(
     Raises NotACheckpointError after `limit_ms`; None waits without a limit. Errors of the storage propagate.
     """
     began_ms = clock.monotonic_ms()
-    say_at_ms, gap_ms = began_ms, FIRST_REPEAT_MS
+    reminder = Reminder()
     while is_awaited(files):
         now_ms = clock.monotonic_ms()
         if limit_ms is not None and now_ms - began_ms >= limit_ms:
@@ -42,12 +40,11 @@ def wait_for_checkpoint(
                 fix="Give the checkpointLocation of the query's writeStream, start the query, or wait longer with "
                 "--checkpoint-wait-ms",
             )
-        if now_ms >= say_at_ms:
+        if reminder.is_due(now_ms):
             log.warning(
                 "waiting: there is no checkpoint at %s yet. Start the query, or check the path", files.url,
                 extra={"action": "no-checkpoint"},
             )  # fmt: skip
-            say_at_ms, gap_ms = now_ms + gap_ms, min(2 * gap_ms, MAX_REPEAT_MS)
         sleep(LOOK_EVERY_S)
 
 

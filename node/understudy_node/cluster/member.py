@@ -15,6 +15,7 @@ from understudy_node.cluster.beat import Beat
 from understudy_node.cluster.bus_state import BusState
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.listening import BusListener
+from understudy_node.cluster.neighbour_applications import log_other_applications
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.own_messages import MemberStatus, OwnMessages, State
 from understudy_node.cluster.peer_polling import PeerPoller
@@ -24,6 +25,7 @@ from understudy_node.node import Node
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.clock import Clock
+from understudy_shared.masking import masked
 from understudy_shared.messages import Assignment, Catalogue, Heartbeat
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
@@ -57,6 +59,7 @@ class ClusterMember:
         self._bus = bus
         heartbeat_ms = settings.lag_refresh_ms
         self._neighbours = Neighbours(self.gossip.refuse)
+        self._shown_redis = masked(settings.redis)
         self._tasks = Supervisor()
         self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -139,6 +142,9 @@ class ClusterMember:
         self._tasks.start("follow without the bus", self._peers.catch_up())
         self._tasks.start("remember", self._follower.remembering.keep())
         self._tasks.start("go on without the bus", self._follower.remembering.go_on_without_the_bus())
+        self._tasks.start(
+            "look for other applications", log_other_applications(self.gossip, where=self._shown_redis)
+        )
 
     async def leave(self) -> None:
         """Announce the departure and give up the lease. The node still answers and keeps its replicas."""

@@ -59,7 +59,7 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     except BaseException:
         listener.close()
         raise
-    remembered = Remembered(parsed.data_directory / "cluster", parsed.application)
+    remembered = Remembered(node.settings.data_directory / "cluster", parsed.application)
     member = ClusterMember(
         node, bus, parsed, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
     )

@@ -62,9 +62,10 @@ class Polls:
             return None
 
     def _known(self) -> set[HostInfo]:
-        # Nodes that died lately too: their silence may have been a fault of the bus.
-        endpoints = [node.heartbeat.endpoint for node in self._tables.nodes.values()]
-        endpoints += [node.heartbeat.endpoint for node in self._tables.dead.values()]
+        # Nodes that died lately too: their silence may have been a fault of the bus. Thousands of others may be forged.
+        tables = self._tables
+        reports = {**tables.dead, **tables.nodes}.items()
+        endpoints = [report.heartbeat.endpoint for node_id, report in reports if tables.is_known(node_id)]
         if self._tables.assignment is not None:
             endpoints += self._tables.assignment.members.values()
         return {endpoint.host_info() for endpoint in endpoints}

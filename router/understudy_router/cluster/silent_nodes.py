@@ -53,7 +53,8 @@ class SilentNodePoller:
 
     def unheard(self) -> str | None:
         """What is wrong when the bus carries no heartbeats of half of the live nodes or more; None when it does."""
-        nodes, now_ms = self._tables.nodes, self._clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
+        nodes = {node_id: node for node_id, node in self._tables.nodes.items() if self._tables.is_known(node_id)}
         silent = [
             node_id
             for node_id, node in sorted(nodes.items())
@@ -78,13 +79,18 @@ class SilentNodePoller:
         tables.silence.keep(hosts)
         self._on_bus_ms = {node_id: at_ms for node_id, at_ms in self._on_bus_ms.items() if node_id in tables.nodes}
         due = tables.silence.due(words, now_ms=now_ms)[:MAX_POLLED]
-        await asyncio.gather(*(self._poll_one(node_id, hosts[node_id]) for node_id in due))
+        deadline_ms = answer_deadline_ms(self._heartbeat_ms())
+        await asyncio.gather(*(self._poll_one(node_id, hosts[node_id], deadline_ms) for node_id in due))
         if not tables.nodes and now_ms - self._asked_seeds_ms >= self._heartbeat_ms():
             self._asked_seeds_ms = now_ms
             await self._polls.poll_all(self._seeds())
 
     def _known(self, now_ms: float) -> tuple[dict[str, HostInfo], dict[str, LastWord]]:
-        """Address and last heartbeat of each node to poll. A node that said farewell is left out: it comes back itself."""
+        """Address and last heartbeat of each node to poll: those that the assignment names, or all nodes without one.
+
+        A node that said farewell is left out: it comes back itself. A node that no assignment names is no candidate of
+        a read, so polling it would only cost: there may be thousands of forged ones.
+        """
         tables, heartbeat_ms = self._tables, self._heartbeat_ms()
         hosts: dict[str, HostInfo] = {}
         words: dict[str, LastWord] = {}
@@ -92,19 +98,23 @@ class SilentNodePoller:
             for node_id, endpoint in tables.assignment.members.items():
                 hosts[node_id], words[node_id] = endpoint.host_info(), LastWord(float("-inf"), heartbeat_ms)
         for node_id, dead in tables.dead.items():
+            if not tables.is_known(node_id):
+                continue
             hosts[node_id] = dead.heartbeat.endpoint.host_info()
             if dead.said_farewell:
                 words.pop(node_id, None)
             else:
                 words[node_id] = LastWord(float("-inf"), dead.heartbeat.heartbeat_ms)
         for node_id, node in tables.nodes.items():
+            if not tables.is_known(node_id):
+                continue
             hosts[node_id] = node.heartbeat.endpoint.host_info()
             words[node_id] = LastWord(node.said_ms, node.heartbeat.heartbeat_ms)
         return hosts, words
 
-    async def _poll_one(self, node_id: str, host: HostInfo) -> None:
+    async def _poll_one(self, node_id: str, host: HostInfo, deadline_ms: float) -> None:
         began_ms = self._clock.monotonic_ms()
         self._tables.silence.asked(node_id, began_ms)
-        answered = await self._polls.poll(host, deadline_ms=answer_deadline_ms(self._heartbeat_ms()))
+        answered = await self._polls.poll(host, deadline_ms=deadline_ms)
         if answered != node_id:
             self._tables.did_not_answer(node_id, began_ms)

@@ -242,6 +242,18 @@ class Tables:
         if node is None or node.said_ms <= asked_ms:
             self.silence.did_not_answer(node_id, asked_ms)
 
+    def heartbeat_ms(self, *, default_ms: int) -> int:
+        """The shortest heartbeat of the nodes that the assignment names, else of all nodes; `default_ms` without any.
+
+        A node that no assignment names does not set the pace while others do: it may be forged.
+        """
+        known = [self.nodes[node_id] for node_id in self._holders if node_id in self.nodes]
+        return min((node.heartbeat.heartbeat_ms for node in known or self.nodes.values()), default=default_ms)
+
+    def is_known(self, node_id: str) -> bool:
+        """Whether the assignment names a node; while there is no assignment every node counts."""
+        return self.assignment is None or node_id in self.holders or node_id in self.assignment.members
+
     def is_silent(self, node: NodeReport, now_ms: float) -> bool:
         """Whether a node was silent for its expiry: it is dead unless it answers the router's request."""
         silent_ms = now_ms - max(node.said_ms, self._ages_reset_ms)
@@ -257,9 +269,11 @@ class Tables:
             self.version += 1
         if self.bus_lost_why is None:
             for node_id, node in list(self.nodes.items()):
-                if self.silence.is_unanswered(node_id) and self.is_silent(node, now_ms):
+                is_asked = self.is_known(node_id)
+                if self.is_silent(node, now_ms) and (self.silence.is_unanswered(node_id) or not is_asked):
                     expiry_ms = node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
-                    why = f"silent for more than {expiry_ms} ms, and it did not answer when asked"
+                    why = f"silent for more than {expiry_ms} ms"
+                    why += ", and it did not answer when asked" if is_asked else ", and no assignment names it"
                     self._mark_dead(node_id, now_ms, why, "died")
         for node_id, dead in list(self.dead.items()):
             if now_ms - dead.died_ms > DEAD_KEPT_MS:

@@ -126,7 +126,7 @@ class Watcher:
     @property
     def heartbeat_ms(self) -> int:
         """The shortest heartbeat of the live nodes, in ms."""
-        return min((node.heartbeat.heartbeat_ms for node in self._tables.nodes.values()), default=HEARTBEAT_MS)
+        return self._tables.heartbeat_ms(default_ms=HEARTBEAT_MS)
 
     async def _listen(self) -> None:
         async for heard in self._gossip.listen():

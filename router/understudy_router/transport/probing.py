@@ -46,8 +46,8 @@ class Probing:
     async def run(self) -> None:
         """Send due probes for ever; runs as a background task."""
         while True:
-            beats_ms = (node.heartbeat.heartbeat_ms for node in self._tables.nodes.values())
-            await asyncio.sleep(min(MAX_TICK_MS, max(MIN_TICK_MS, min(beats_ms, default=MAX_TICK_MS) / 4)) / 1000)
+            tick_ms = self._tables.heartbeat_ms(default_ms=MAX_TICK_MS) / 4
+            await asyncio.sleep(min(MAX_TICK_MS, max(MIN_TICK_MS, tick_ms)) / 1000)
             self.turn(self._clock.monotonic_ms())
 
     def turn(self, now_ms: float) -> None:

@@ -21,6 +21,9 @@ MAX_VALUE_BYTES = MAX_MESSAGE_BYTES + 8192
 MAX_SCANNED = 4096
 """Most values of one scan: four times the largest planned cluster, as in admission.py."""
 
+MAX_KEYS_VISITED = 100_000
+"""Keys of any kind that one listing of keys looks at: others may use the same Redis."""
+
 MAX_SCANNED_BYTES = 64 * 1024 * 1024
 """Most bytes of one scan: an ordinary heartbeat has less than 1 kB."""
 
@@ -43,6 +46,13 @@ class Stored(NamedTuple):
 
     payload: bytes
     left_ms: int | None
+
+
+class Keys(NamedTuple):
+    """Keys that exist. `is_all` is False when there may be more than were read."""
+
+    found: list[str]
+    is_all: bool
 
 
 class Lost(NamedTuple):
@@ -74,6 +84,9 @@ class Bus(Protocol):
         """Owned values whose key begins with `prefix`. The values of `known` keys come first, then others up to
         MAX_SCANNED values and MAX_SCANNED_BYTES.
         """
+
+    async def keys(self, prefix: str) -> Keys:
+        """Keys of any kind that begin with `prefix`: up to MAX_SCANNED, from MAX_KEYS_VISITED at most."""
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
         """Write a value that any process may write."""

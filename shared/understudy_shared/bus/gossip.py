@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import orjson
 
+from understudy_shared.bus.applications import KEY_PREFIX, NODE, Applications, key_root
 from understudy_shared.bus.base import Back, Bus, Fence, Lost
 from understudy_shared.messages import (
     Announcement,
@@ -65,8 +66,8 @@ class Names:
     """Keys and the channel of one application."""
 
     def __init__(self, application_id: str) -> None:
-        root = f"us:{{{quote(application_id, safe='')}}}:"
-        self.nodes = f"{root}node:"
+        root = key_root(application_id)
+        self.nodes = f"{root}{NODE}"
         self.assignment = f"{root}assignment"
         self.announcement = f"{root}announcement"
         self.lease = f"{root}lease"
@@ -127,6 +128,11 @@ class Gossip:
                 age_ms = expiry_ms if stored.left_ms is None else max(0, expiry_ms - stored.left_ms)
                 found.append(Seen(heartbeat, age_ms))
         return found
+
+    async def applications(self) -> Applications:
+        """All applications that have keys on this bus, as far as they are read."""
+        keys = await self._bus.keys(KEY_PREFIX)
+        return Applications.of_keys(keys.found, is_all=keys.is_all)
 
     async def write_catalogue(self, digest: str, catalogue: Catalogue) -> None:
         """Write a catalogue under its hash; the same hash is always the same content."""

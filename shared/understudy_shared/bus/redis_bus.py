@@ -21,12 +21,14 @@ from redis.exceptions import RedisError
 
 from understudy_shared.bus import redis_scripts as scripts
 from understudy_shared.bus.base import (
+    MAX_KEYS_VISITED,
     MAX_SCANNED,
     MAX_SCANNED_BYTES,
     MAX_VALUE_BYTES,
     Back,
     BusError,
     Fence,
+    Keys,
     Lost,
     Stored,
 )
@@ -98,6 +100,13 @@ class RedisBus:
             for key, (value, left_ms) in found.items()
             if value is not None and value.kind == b"owned"
         }
+
+    async def keys(self, prefix: str) -> Keys:
+        """Keys of any kind under a prefix."""
+        found: Keys = await self._call(
+            f"listing {prefix}*", lambda: self._list(prefix), limit_ms=SCAN_DEADLINES * self._timeout_ms
+        )
+        return found
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
         """Write a value that any process may write."""
@@ -255,7 +264,7 @@ class RedisBus:
 
     async def _scan(self, prefix: str, known: Collection[str]) -> _Found:
         """Values up to a number and a size, so that a full database cannot fill this process."""
-        pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*"
+        pattern = _pattern(prefix)
         found: _Found = {}
         keys = list(known)
         left_bytes, cursor = MAX_SCANNED_BYTES, None
@@ -274,7 +283,18 @@ class RedisBus:
             if cursor == 0:
                 return found
             cursor, raw = await self._client.scan(cursor or 0, match=pattern, count=SCAN_COUNT)
-            keys = [key.decode("utf-8", "replace") if isinstance(key, bytes) else key for key in raw]
+            keys = _decoded(raw)
+
+    async def _list(self, prefix: str) -> Keys:
+        """A part of the keys: in a large database of others not all of it is looked through."""
+        found: dict[str, None] = {}  # SCAN may name a key twice
+        cursor = 0
+        for _ in range(MAX_KEYS_VISITED // SCAN_COUNT):
+            cursor, raw = await self._client.scan(cursor, match=_pattern(prefix), count=SCAN_COUNT)
+            found |= dict.fromkeys(_decoded(raw))
+            if cursor == 0 or len(found) > MAX_SCANNED:
+                break
+        return Keys(list(found)[:MAX_SCANNED], cursor == 0 and len(found) <= MAX_SCANNED)
 
     def _note_bounded(self, prefix: str) -> None:
         self._bounded += 1
@@ -316,6 +336,15 @@ def _batched(keys: Iterable[str]) -> Iterator[list[str]]:
     waiting = iter(keys)
     while few := list(islice(waiting, READ_AT_ONCE)):
         yield few
+
+
+def _pattern(prefix: str) -> str:
+    """The pattern of SCAN for keys that begin with `prefix`."""
+    return re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*"
+
+
+def _decoded(keys: Iterable[bytes | str]) -> list[str]:
+    return [key.decode("utf-8", "replace") if isinstance(key, bytes) else key for key in keys]
 
 
 def pause_ms(attempt: int, chance: float) -> float:

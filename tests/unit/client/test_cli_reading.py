@@ -291,6 +291,18 @@ def test_bounds_travel_as_they_were_given_zero_among_them() -> None:
     assert asked == [("GET /v1/stores/s/keys/k", b"")]
 
 
+def test_the_server_prints_whole_numbers_as_strings_where_that_is_asked_for_in_one_lookup_and_in_batches() -> None:
+    _, asked = run(["get", "s", "k", "--longs", "string"], [Canned(FOUND)])
+    assert asked == [("GET /v1/stores/s/keys/k?longs=string", b"")]
+    _, asked = run(["lookup", "s", "[1]", "--longs", "string", "--max-lag", "0"], [Canned(FOUND)])
+    parameters = parse_query(asked[0][0].partition("?")[2].encode())
+    assert parameters == {"key": "[1]", "longs": "string", "max_lag": "0"}
+    _, asked = run(["lookup", "s", "[1]", "[2]", "--longs", "string", "--max-lag", "0"], [batch(FOUND, FOUND)])
+    assert asked == [("POST /v1/stores/s/lookup?longs=string", b'{"keys":[[1],[2]],"bounds":{"max_lag":0}}')]
+    result, asked = run(["get", "s", "k", "--longs", "text"], [])
+    assert (result.exit_code, asked) == (ExitCode.USAGE, [])
+
+
 @given(st.lists(st.text(min_size=1), min_size=1))
 def test_a_word_arrives_as_it_was_written_whatever_is_in_it(words: list[str]) -> None:
     path = "/v1/stores/" + "/".join(map(path_segment, words))

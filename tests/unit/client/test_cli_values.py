@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from understudy.lag_reports import lag_page
 from understudy.pages import Lines, Sheet
-from understudy.reports import not_served_lines, store_fields, store_row
+from understudy.reports import not_served_lines, store_fields, store_row, unnamed_lines
 from understudy.values import count_text, duration_text, quoted, shown
 from understudy_shared.printable import printable
 
@@ -119,6 +119,8 @@ def test_a_stores_results_stand_before_what_spark_stores_with_their_types() -> N
     assert sections[:5] == ["store", "operator", "key", "result", "value"]
     assert ("result", "mean", "double") in store_fields(store)
     assert ("no result", "first", "") in store_fields(store)
+    others: list[dict[str, object]] = [{"store": "b\n", "unnamed": ["x", "y"]}, {"store": "c"}]
+    assert unnamed_lines([store, *others]) == ["no result: a: first", "no result: b\\u000a: x, y"]
 
 
 def test_an_operator_that_is_not_served_is_listed_with_its_reason() -> None:

@@ -77,3 +77,12 @@ def test_strangers_have_no_say_in_which_catalogue_is_in_use() -> None:
     for number in range(5):
         tables.heard(beat(f"forged-{number}", catalogue="theirs"), age_ms=0, now_ms=1)
     assert tables.catalogue_digest == "ours"
+
+
+def test_a_node_that_no_assignment_names_sets_no_pace_and_dies_of_silence_alone() -> None:
+    tables = tables_of(task("a"), beat("a"))
+    tables.heard(beat("forged", heartbeat_ms=1), age_ms=0, now_ms=0)
+    assert tables.heartbeat_ms(default_ms=7) == HEARTBEAT_MS
+    tables.expire(4)
+    assert "forged" not in tables.nodes
+    assert "a" in tables.nodes

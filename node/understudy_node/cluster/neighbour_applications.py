@@ -1,0 +1,44 @@
+"""Says once which other applications are on the bus, where a node is the only one of its own.
+
+That is normal for the first node of a query, and what a node with a mistyped `application_id` looks like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from understudy_shared.bus.applications import Applications, named
+from understudy_shared.bus.base import BusError
+from understudy_shared.bus.gossip import Gossip
+from understudy_shared.suggest import did_you_mean
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+
+
+async def log_other_applications(gossip: Gossip, *, where: str) -> None:
+    """Look once, when the bus is there; then wait for the end of the process. `where` names the bus."""
+    while True:
+        try:
+            text = alone_text(gossip.application_id, await gossip.applications(), where=where)
+            break
+        except BusError:  # the member says that the bus is away
+            await asyncio.sleep(RETRY_S)
+    if text is not None:
+        log.info("%s", text, extra={"action": "other-applications"})
+    await asyncio.Event().wait()
+
+
+def alone_text(application_id: str, found: Applications, *, where: str) -> str | None:
+    """What a node says that is the only one of its application, beside others. None when there is nothing to say
+    (pure).
+    """
+    others = [*found.others(application_id), *found.without_nodes(application_id)]
+    if not others or found.nodes.get(application_id, 0) > 1:
+        return None
+    return (
+        f"this is the only node of application {application_id!r} on {where}; others there: {named(others)}. "
+        f"{did_you_mean(application_id, others)}"
+    ).rstrip()

@@ -1,0 +1,82 @@
+"""The applications that have keys on one bus, and what to say when the one that is looked for is not heard (pure).
+
+Names come from keys that anybody may have written: what cannot be an application id is left out, the rest is clipped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from understudy_shared.printable import clipped
+from understudy_shared.suggest import did_you_mean
+
+KEY_PREFIX = "us:{"
+NODE = "node:"
+MAX_NAMED = 5
+"""Applications that a sentence names."""
+MAX_ID_CHARS = 256
+
+
+def key_root(application_id: str) -> str:
+    """What every key of an application begins with."""
+    return f"{KEY_PREFIX}{quote(application_id, safe='')}}}:"
+
+
+@dataclass(frozen=True, slots=True)
+class Applications:
+    """How many nodes each application has on a bus; 0 where only its other keys are left."""
+
+    nodes: dict[str, int]
+    is_all: bool = True
+    """False when the bus has more keys than were read."""
+
+    @classmethod
+    def of_keys(cls, keys: Iterable[str], *, is_all: bool) -> Applications:
+        """Count the nodes in keys such as `us:{flights}:node:n1`."""
+        nodes: Counter[str] = Counter()
+        for key in keys:
+            name, _, rest = key.removeprefix(KEY_PREFIX).partition("}:")
+            application_id = unquote(name)
+            if 0 < len(application_id) <= MAX_ID_CHARS and key.startswith(key_root(application_id)):
+                nodes[application_id] += rest.startswith(NODE)
+        return cls(dict(sorted(nodes.items())), is_all)
+
+    def others(self, application_id: str) -> list[str]:
+        """The other applications that have nodes."""
+        return [name for name, nodes in self.nodes.items() if nodes and name != application_id]
+
+    def without_nodes(self, application_id: str) -> list[str]:
+        """The other applications that have keys, but no node that lives."""
+        return [name for name, nodes in self.nodes.items() if not nodes and name != application_id]
+
+
+def unheard_text(application_id: str, found: Applications, *, where: str) -> str:
+    """What a router says that hears no node of its application."""
+    heard, silent = found.others(application_id), found.without_nodes(application_id)
+    text = f"no node of application {clipped(application_id)} is heard on {where}; "
+    if heard:
+        text += f"heard there: {named(heard)}"
+    elif silent:
+        text += f"no other application is heard there, but there are keys of: {named(silent)}"
+    else:
+        text += "no other application is heard there"
+    return text if found.is_all else f"{text} (it has more keys than were read)"
+
+
+def unheard_fix(application_id: str, found: Applications, *, where: str) -> str:
+    """What a reader of such a router is to do, with the reason."""
+    text = unheard_text(application_id, found, where=where)
+    known = [*found.others(application_id), *found.without_nodes(application_id)]
+    return f"{text[0].upper()}{text[1:]}. {did_you_mean(application_id, known)}{CHECK}"
+
+
+CHECK = "Check --application-id and --redis, or start nodes"
+
+
+def named(names: list[str]) -> str:
+    """A few names, and how many more there are."""
+    shown = ", ".join(clipped(name) for name in names[:MAX_NAMED])
+    return shown + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
