@@ -142,9 +142,7 @@ class ClusterMember:
         self._tasks.start("follow without the bus", self._peers.catch_up())
         self._tasks.start("remember", self._follower.remembering.keep())
         self._tasks.start("go on without the bus", self._follower.remembering.go_on_without_the_bus())
-        self._tasks.start(
-            "look for other applications", log_other_applications(self.gossip, where=self._shown_redis)
-        )
+        self._tasks.start("look for other applications", log_other_applications(self.gossip, where=self._shown_redis))
 
     async def leave(self) -> None:
         """Announce the departure and give up the lease. The node still answers and keeps its replicas."""

@@ -64,8 +64,8 @@ class Polls:
     def _known(self) -> set[HostInfo]:
         # Nodes that died lately too: their silence may have been a fault of the bus. Thousands of others may be forged.
         tables = self._tables
-        reports = {**tables.dead, **tables.nodes}.items()
-        endpoints = [report.heartbeat.endpoint for node_id, report in reports if tables.is_known(node_id)]
+        endpoints = [node.heartbeat.endpoint for node_id, node in tables.nodes.items() if tables.is_known(node_id)]
+        endpoints += [dead.heartbeat.endpoint for node_id, dead in tables.dead.items() if tables.is_known(node_id)]
         if self._tables.assignment is not None:
             endpoints += self._tables.assignment.members.values()
         return {endpoint.host_info() for endpoint in endpoints}
