@@ -35,7 +35,7 @@ RECORD = """
     event_time string, origin string, carrier string, flight int, dest string, dep_delay int,
     temp double, wind_speed double, visib double
 """
-"""Of both topics: a flight has no weather yet, and weather no flight."""
+"""The columns of both topics: a flight has no weather yet, and weather no flight."""
 
 WEATHER = "weather_time string, temp double, wind_speed double, visib double"
 JOINED = f"event_time string, origin string, carrier string, flight int, dest string, dep_delay int, {WEATHER}"

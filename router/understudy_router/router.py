@@ -44,10 +44,10 @@ log = logging.getLogger(__name__)
 
 
 MAX_CHOICE_AGE_MS = 100
-"""Far below a heartbeat, which is how old all else is that a choice rests on."""
+"""Far below a heartbeat, which is how old the tables of a choice may be."""
 
 PROBE_HOPS = 2
-"""Hop limits after which a probe is given up: the lane ends it after one, and tells of it."""
+"""Hop timeouts after which a probe is forgotten; the node client ends it after one, and reports it."""
 
 MAX_CHOICES = 16_384
 """Cached choices by partition and bound; when there are more, the cache is cleared."""

@@ -1,7 +1,7 @@
 """Logging as text or JSON lines on stderr, with each record's `extra` fields (`action` and ids) in it.
 
 The process that starts a service configures logging, once; libraries and services only log. One line per record: what
-is in a message can never look like a record of its own. Logins in URLs are masked, whoever wrote the record.
+is in a message can never look like a record of its own. Logins in URLs are masked in every record.
 """
 
 from __future__ import annotations

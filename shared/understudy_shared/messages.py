@@ -19,18 +19,18 @@ FORMAT: Literal[1] = 1
 """The major format of every document here. A reader accepts its own format and older ones."""
 
 MAX_ERRORS = 100
-"""Of one document that are looked at."""
+"""Most validation errors of one document that are collected."""
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Above an assignment of 100,000 replicas; nothing longer is parsed."""
 
 MAX_TASKS = 131_072
-"""Of one document: above an assignment of 100,000 tasks."""
+"""Most tasks of one document: above an assignment of 100,000."""
 
 MAX_PARTITIONS = 1_048_576
 MAX_STORES = 1024
 MAX_COLUMNS = 4096
-"""Of the values of one store, as text for people. What is compiled, the key, has bounds of its own (spark/types.py)."""
+"""Most value columns of one store, which are text for people. Key columns are compiled: spark/types.py bounds them."""
 
 MAX_SCHEMA_CHARACTERS = 262_144
 MAX_ANNOUNCED = 256

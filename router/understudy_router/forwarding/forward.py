@@ -291,7 +291,7 @@ def _keep(read: Read, attempt: Attempt, reply: Outcomes) -> dict[int, Rejection]
 
 
 def _reasons(read: Read, attempt: Attempt, failed: Mapping[int, Rejection]) -> dict[int, str]:
-    """Why keys are left to ask somebody else for, by partition, after a leg has ended."""
+    """Why keys need another candidate after an attempt has ended, by partition."""
     reasons = {partition: rejection.reason for partition, rejection in failed.items()}
     for partition in attempt.partitions:
         plan = read.plans[partition]

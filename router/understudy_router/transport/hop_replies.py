@@ -13,7 +13,7 @@ from understudy_shared.hop import BadHopError, HopReply, decode_reply
 OVERLOADED = "overloaded"
 
 MAX_DETAIL_CHARACTERS = 200
-"""Of what a node says of its refusal: it is kept with the events, and shown."""
+"""Most characters of a node's refusal that are kept with the events, and shown."""
 
 
 class Known(NamedTuple):

@@ -17,10 +17,10 @@ from understudy_shared.hop import CONTENT_TYPE, MAX_HOP_BYTES, PATH
 from understudy_shared.words import HostInfo
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Of a reply; ours has a hundred. Nothing of it is kept, but a head without end would be read until the deadline."""
+"""Largest head of a reply; ours has a hundred bytes. A head without end would be read until the deadline."""
 
 MAX_REFUSAL_BYTES = 64 * 1024
-"""Of a reply other than 200: a problem, of which people are shown a line."""
+"""Largest body of a reply other than 200: a problem, of which people see a line."""
 
 
 class WireError(StrEnum):

@@ -32,7 +32,7 @@ MAX_CONNECTIONS = 32
 """To all nodes together; heartbeats of a thousand nodes still pass within a second."""
 
 MAX_DRAIN_BYTES = 64 * 1024
-"""Of a reply to a drain; it names the node and whether it drains."""
+"""Largest reply to a drain; it names the node and whether it drains."""
 
 _JSON_TYPES = frozenset(("application/json", "application/problem+json"))
 
