@@ -26,6 +26,21 @@ def answer_deadline_ms(heartbeat_ms: int) -> int:
     return max(MIN_ANSWER_DEADLINE_MS, min(ANSWER_DEADLINE_MS, heartbeat_ms))
 
 
+LATE_MS = 250
+"""A timeout that comes later than this shows that the asking process was paused: the answer may lie unread."""
+
+
+def counts_against(took_ms: float, *, deadline_ms: float, others_heard: bool) -> bool:
+    """Whether a request without an answer, which ended after `took_ms`, is evidence about its node.
+
+    A failure before the deadline is: the connection was refused, or broke. A timeout is only when it came on time and
+    other nodes were heard meanwhile: else this process or its network may be at fault.
+    """
+    if took_ms < deadline_ms:
+        return True
+    return others_heard and took_ms <= deadline_ms + LATE_MS
+
+
 class LastWord(NamedTuple):
     """When the last heartbeat of a node arrived, by the bus or as an answer, and its heartbeat interval."""
 

@@ -106,7 +106,7 @@ def test_while_redis_is_away_lookups_go_on_lag_is_known_and_nothing_is_reassigne
             before.order
         }
         redis.start()
-        assert keys(redis) == set()
+        assert all(":node:" in key for key in keys(redis)), "Redis came back empty, and nodes may have spoken already"
         known.wait_to_rest(copies=2, version=VERSION + 1)
         for each in (*known.routers, *known.nodes.values()):
             wait_until_probe_says(each, "")

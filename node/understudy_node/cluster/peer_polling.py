@@ -18,7 +18,7 @@ from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.node_calls import NodeCalls
 from understudy_shared.messages import Assignment, Endpoint
-from understudy_shared.silence import ANSWER_DEADLINE_MS, answer_deadline_ms
+from understudy_shared.silence import ANSWER_DEADLINE_MS, answer_deadline_ms, counts_against
 from understudy_shared.words import HostInfo
 
 log = logging.getLogger(__name__)
@@ -93,11 +93,16 @@ class PeerPoller:
     async def _poll(self, node_id: str, host: HostInfo) -> None:
         began_ms = self._clock.monotonic_ms()
         self._neighbours.silence.asked(node_id, began_ms)
+        deadline_ms = answer_deadline_ms(self._heartbeat_ms)
         try:
-            async with asyncio.timeout(answer_deadline_ms(self._heartbeat_ms) / 1000):
+            async with asyncio.timeout(deadline_ms / 1000):
                 heartbeat = await self._calls.heartbeat(host)
         except (UnderstudyError, TimeoutError) as error:
             log.debug("%s: %s", host, error or "no answer in time", extra={"action": "ask-failed"})
+            took_ms = self._clock.monotonic_ms() - began_ms
+            # The holder of a lease in Redis is not cut off itself, so one hung peer of two counts, too.
+            if not counts_against(took_ms, deadline_ms=deadline_ms, others_heard=True):
+                return
         else:
             self._neighbours.heard(heartbeat, age_ms=0, now_ms=self._clock.monotonic_ms())
             if heartbeat.node_id == node_id:

@@ -13,7 +13,7 @@ from understudy_router.cluster.polling import Polls
 from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.clock import Clock
-from understudy_shared.silence import LastWord, answer_deadline_ms
+from understudy_shared.silence import LastWord, answer_deadline_ms, counts_against
 from understudy_shared.words import HostInfo
 
 MAX_TICK_MS = 250
@@ -116,5 +116,9 @@ class SilentNodePoller:
         began_ms = self._clock.monotonic_ms()
         self._tables.silence.asked(node_id, began_ms)
         answered = await self._polls.poll(host, deadline_ms=deadline_ms)
-        if answered != node_id:
+        if answered == node_id:
+            return
+        took_ms = self._clock.monotonic_ms() - began_ms
+        others_heard = self._tables.others_heard_since(node_id, began_ms - self._heartbeat_ms())
+        if counts_against(took_ms, deadline_ms=deadline_ms, others_heard=others_heard):
             self._tables.did_not_answer(node_id, began_ms)

@@ -242,6 +242,12 @@ class Tables:
         if node is None or node.said_ms <= asked_ms:
             self.silence.did_not_answer(node_id, asked_ms)
 
+    def others_heard_since(self, node_id: str, since_ms: float) -> bool:
+        """Whether a node of the assignment other than this one was heard, on the bus or by its answer, since then."""
+        return any(
+            node.said_ms >= since_ms for other, node in self.nodes.items() if other != node_id and self.is_known(other)
+        )
+
     def heartbeat_ms(self, *, default_ms: int) -> int:
         """The shortest heartbeat of the nodes that the assignment names, else of all nodes; `default_ms` without any.
 

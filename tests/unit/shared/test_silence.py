@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.silence import MAX_PAUSE_HEARTBEATS, LastWord, Silence
+from understudy_shared.silence import LATE_MS, MAX_PAUSE_HEARTBEATS, LastWord, Silence, counts_against
 
 HEARTBEAT_MS = 1000
 
@@ -74,3 +75,18 @@ def test_only_a_process_that_was_asked_in_vain_since_it_was_last_heard_is_unansw
             if what == "did_not_answer":
                 unanswered.add(node_id)
         assert {each for each in "abc" if silence.is_unanswered(each)} == unanswered
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "others_heard", "counts"),
+    [
+        pytest.param(3, False, True, id="a refused connection"),
+        pytest.param(1000, True, True, id="a timeout while others are heard"),
+        pytest.param(1000, False, False, id="a timeout while nothing is heard"),
+        pytest.param(1000 + LATE_MS + 1, True, False, id="a late timeout: the asking process was paused"),
+    ],
+)
+def test_a_missing_answer_counts_only_when_the_node_must_be_at_fault(
+    took_ms: float, others_heard: bool, counts: bool
+) -> None:
+    assert counts_against(took_ms, deadline_ms=1000, others_heard=others_heard) is counts
