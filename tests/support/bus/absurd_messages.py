@@ -15,7 +15,7 @@ ABSURD = (2**53 + 1, 2**53, 2**52, 2**48 + 1, 2**48, 2**47)
 FORGED = "forged-"
 """What the ids of forged members begin with."""
 
-FORGED_HEARTBEAT_MS = 3000
+FORGED_HEARTBEAT_MS = 5000
 """Forged members are gone three of these after their heartbeat."""
 
 AT_ONCE = 500
