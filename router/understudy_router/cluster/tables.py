@@ -7,7 +7,7 @@ plus the age that a key read from the bus had by its expiry. `version` grows wit
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -129,19 +129,17 @@ class Tables:
     @property
     def catalogue_digest(self) -> str | None:
         """The catalogue to encode keys by: in the lineage in use, that of most live nodes. Nodes that the assignment
-        does not name count only when no named node has a catalogue.
+        does not name count only while none of the named ones lives.
         """
         if self._catalogue is not None:
             return self._catalogue[0]
         lineage = self.lineage
         counts: Counter[str] = Counter()
         ends: dict[str, int] = {}
-        beats = [node.heartbeat for node in self.nodes.values()]
-        beats = [beat for beat in beats if beat.catalogue is not None and beat.lineage == lineage]
-        for beat in [beat for beat in beats if beat.node_id in self._holders] or beats:
-            assert beat.catalogue is not None
-            counts[beat.catalogue] += 1
-            ends[beat.catalogue] = max(ends.get(beat.catalogue, 0), beat.end_version)
+        for beat in (node.heartbeat for node in self._assigned_nodes()):
+            if beat.catalogue is not None and beat.lineage == lineage:
+                counts[beat.catalogue] += 1
+                ends[beat.catalogue] = max(ends.get(beat.catalogue, 0), beat.end_version)
         chosen = min(counts, key=lambda digest: (-counts[digest], -ends[digest], digest), default=None)
         if len(counts) < 2:  # else ends decide a tie, and each heartbeat may move one
             self._catalogue = (chosen,)
@@ -152,7 +150,8 @@ class Tables:
         """The newest end version that any node reported for the lineage in use; 0 before any report."""
         if self._end[0] != self.version:
             lineage = self.lineage
-            ends = [node.heartbeat.end_version for node in self.nodes.values() if node.heartbeat.lineage == lineage]
+            nodes = self._assigned_nodes()
+            ends = [node.heartbeat.end_version for node in nodes if node.heartbeat.lineage == lineage]
             if self._hop_end is not None and self._hop_end.lineage == lineage:
                 ends.append(self._hop_end.version)
             self._end = (self.version, max(ends, default=0))
@@ -165,7 +164,7 @@ class Tables:
             node.heartbeat.end_age_ms is not None
             and node.heartbeat.lineage == lineage
             and node.heartbeat.end_age_ms + node.age_ms(now_ms) <= self.end_expiry_ms
-            for node in self.nodes.values()
+            for node in self._assigned_nodes()
         )
 
     def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> bool:
@@ -180,7 +179,8 @@ class Tables:
         self.nodes[heartbeat.node_id] = NodeReport(heartbeat, said_ms)
         self.dead.pop(heartbeat.node_id, None)
         self.silence.answered(heartbeat.node_id)
-        if known is None or _catalogue_inputs(known.heartbeat) != _catalogue_inputs(heartbeat):
+        decides = heartbeat.node_id in self._holders or not self._has_assigned_nodes
+        if decides and (known is None or _catalogue_inputs(known.heartbeat) != _catalogue_inputs(heartbeat)):
             self._catalogue = None
         if known is None:
             endpoint = heartbeat.endpoint
@@ -188,7 +188,7 @@ class Tables:
         elif known.heartbeat.incarnation != heartbeat.incarnation:
             self.health.forget(heartbeat.node_id)
             self._event(now_ms, "restarted", heartbeat.node_id)
-        self.version += 1
+        self.version += decides  # thousands of other nodes must not have every choice made again
         return True
 
     def left(self, farewell: Farewell, now_ms: float = 0.0) -> None:
@@ -242,6 +242,14 @@ class Tables:
         if node is None or node.said_ms <= asked_ms:
             self.silence.did_not_answer(node_id, asked_ms)
 
+    def _assigned_nodes(self) -> Collection[NodeReport]:
+        """The live nodes that the assignment names; all nodes while none of these lives."""
+        return [self.nodes[node_id] for node_id in self._holders if node_id in self.nodes] or self.nodes.values()
+
+    @property
+    def _has_assigned_nodes(self) -> bool:
+        return any(node_id in self.nodes for node_id in self._holders)
+
     def others_heard_since(self, node_id: str, since_ms: float) -> bool:
         """Whether a node of the assignment other than this one was heard, on the bus or by its answer, since then."""
         return any(
@@ -253,8 +261,7 @@ class Tables:
 
         A node that no assignment names does not set the pace while others do: it may be forged.
         """
-        known = [self.nodes[node_id] for node_id in self._holders if node_id in self.nodes]
-        return min((node.heartbeat.heartbeat_ms for node in known or self.nodes.values()), default=default_ms)
+        return min((node.heartbeat.heartbeat_ms for node in self._assigned_nodes()), default=default_ms)
 
     def is_known(self, node_id: str) -> bool:
         """Whether the assignment names a node; while there is no assignment every node counts."""
@@ -365,11 +372,13 @@ class Tables:
         self.health.forget(node_id)
         self._admission.forget(node_id)
         self._catalogue = None
+        self.version += 1
+        if event == "died" and not self.is_known(node_id) and len(self.dead) >= MAX_DEAD:
+            return  # the dead nodes of the assignment keep their room
         while len(self.dead) >= MAX_DEAD:
             del self.dead[min(self.dead, key=lambda dead: self.dead[dead].died_ms)]
         self.dead[node_id] = DeadNode(node.heartbeat, now_ms, why, said_farewell=event == "left")
         self._event(now_ms, event, f"{node_id}: {why}")
-        self.version += 1
 
     def _event(self, at_ms: float, event: str, detail: str) -> None:
         self.events.append(TableEvent(at_ms, event, detail))
