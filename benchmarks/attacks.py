@@ -40,7 +40,7 @@ from understudy_shared.local_redis import local_redis
 
 PLAIN = """
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from understudy_shared import http_service
+from understudy_shared.http import service as http_service
 http_service.HttpProtocol = lambda guard, **named: HttpToolsProtocol(**named)
 """
 """Code that takes the limits off a service."""

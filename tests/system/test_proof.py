@@ -32,8 +32,11 @@ FAULTS_OF_THE_LONG_RUN = {
     "slow-node",
     "node-answers-500",
     "rolling-restart",
+    "absurd-messages",
 }
-"""Each is much like another of the menu, or like what test_rolling_restart.py and test_failover.py do in every run."""
+"""Each is much like another of the menu, or like what test_rolling_restart.py, test_failover.py and
+test_absurd_messages.py do in every run. Thousands of forged messages take most of a core: two tests at a time leave none.
+"""
 
 FAULTS_OF_EVERY_RUN = tuple(fault for fault in MENU if fault not in FAULTS_OF_THE_LONG_RUN)
 
