@@ -35,7 +35,8 @@ FAULTS_OF_THE_LONG_RUN = {
     "absurd-messages",
 }
 """Each is much like another of the menu, or like what test_rolling_restart.py, test_failover.py and
-test_absurd_messages.py do in every run. Thousands of forged messages take most of a core: two tests at a time leave none.
+test_absurd_messages.py do in every run. Thousands of forged messages take most of a core, and two tests at a time leave
+none.
 """
 
 FAULTS_OF_EVERY_RUN = tuple(fault for fault in MENU if fault not in FAULTS_OF_THE_LONG_RUN)
