@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -44,12 +45,23 @@ def wait_until(condition: Callable[[], bool], *, what: str) -> None:
 
 
 class Echo:
-    """An application that says what it was asked, in the order of its answers. `/slow` waits for `go`."""
+    """An application that says what it was asked, in the order of its answers. `/slow` waits for `go`.
+
+    After `/turns`, `asked_per_turn` counts each path within one turn of the event loop.
+    """
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.asked_per_turn: Counter[tuple[str, int]] = Counter()
+        self.turn = 0
         self.at_once = 0
         self.go = False
+        self.ended = False
+
+    def count_turns(self) -> None:
+        self.turn += 1
+        if not self.ended:
+            asyncio.get_running_loop().call_soon(self.count_turns)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -58,7 +70,10 @@ class Echo:
             await send({"type": "lifespan.shutdown.complete"})
             return
         self.asked.append(scope["path"])
+        self.asked_per_turn[scope["path"], self.turn] += 1
         self.at_once += 1
+        if scope["path"] == "/turns":
+            self.count_turns()
         try:
             while scope["path"].startswith("/slow") and not self.go:  # noqa: ASYNC110  # set from another thread
                 await asyncio.sleep(0.005)
@@ -90,7 +105,7 @@ def serving(limits: ConnectionLimits = PATIENT) -> Iterator[Serving]:
     app, guard = Echo(), ConnectionGuard(limits)
     with departing(app, listener, Departure(announce, 0), guard):
         yield Serving(listener.getsockname()[1], app, guard)
-        app.go = True
+        app.go = app.ended = True
 
 
 def get(path: str, headers: bytes = b"") -> bytes:
@@ -178,6 +193,21 @@ def test_a_request_is_not_begun_before_the_answers_before_it_are_sent() -> None:
         assert not connection.pipeline, "what waits is bytes, not requests"  # type: ignore[attr-defined]
         service.app.go = True
         assert [client.reply()[2] for _ in range(500)] == [b"GET /slow/%d 0" % number for number in range(500)]
+
+
+def test_pipelines_together_start_one_request_in_a_turn_of_the_loop() -> None:
+    clients, requests = 20, 100
+    with serving() as service, ExitStack() as stack:
+        pipelines = [stack.enter_context(RawClient(service.port)) for _ in range(clients)]
+        pipelines[0].send(get("/turns"))
+        assert pipelines[0].reply()[0] == 200
+        for pipeline in pipelines:
+            pipeline.send(get("/slow") + get("/next") * requests)
+        wait_until(lambda: service.app.at_once == clients, what="the first request of each")
+        service.app.go = True
+        for pipeline in pipelines:
+            assert [pipeline.reply()[2] for _ in range(requests + 1)][1:] == [b"GET /next 0"] * requests
+    assert {count for (path, _), count in service.app.asked_per_turn.items() if path == "/next"} == {1}
 
 
 def test_a_client_that_reads_late_gets_every_answer() -> None:

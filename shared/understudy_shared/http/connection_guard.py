@@ -45,6 +45,9 @@ class GuardedConnection(Protocol):
 
     def state(self, now_s: float) -> ConnectionState: ...
 
+    def go_on(self) -> None:
+        """Start the next request of a pipeline, if it may start."""
+
     def expire(self) -> None:
         """End the connection: it exceeded the time limit of its phase."""
 
@@ -61,6 +64,8 @@ class ConnectionGuard:
         self.connections: set[GuardedConnection] = set()
         self.pressure = Pressure.NONE
         self.used_bytes = 0
+        self._waiting: dict[GuardedConnection, None] = {}
+        """Connections whose next request of a pipeline may start, in order."""
         self._peers = PeerLog()
         self._meter: MemoryMeter | None = None
         self._next_look: asyncio.TimerHandle | None = None
@@ -124,6 +129,19 @@ class ConnectionGuard:
                 port,
                 extra={"action": "connection-refused", "reason": str(refusal), "peer": host},
             )
+
+    def go_on_later(self, connection: GuardedConnection) -> None:
+        """Start the next request of a pipeline in its turn: one per turn of the loop, over all connections."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._next_goes_on)
+        self._waiting[connection] = None
+
+    def _next_goes_on(self) -> None:
+        connection = next(iter(self._waiting))
+        del self._waiting[connection]
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._next_goes_on)
+        connection.go_on()
 
     # ---- checks
 

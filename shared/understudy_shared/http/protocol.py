@@ -3,7 +3,8 @@
 It acts before any routing. It differs from uvicorn's protocol in three ways:
 
 - It parses a request after the previous one is answered and the answer fits the peer's buffers. Until then it keeps the
-  bytes of one read and pauses reading.
+  bytes of one read and pauses reading. Requests that waited so start one per turn of the loop, over all connections: a
+  pipeline of thousands costs other readers the time of one request.
 - It parses bytes in slices that end with a request's head, so that one read never becomes thousands of requests.
 - It has no timer per request: the guard checks all connections at intervals.
 
@@ -96,6 +97,7 @@ class HttpProtocol(HttpToolsProtocol):
         "_quiet_bytes",
         "_refusal",
         "_restricted",
+        "_running",
         "_since_s",
         "_surplus_bytes",
         "_unread_bytes",
@@ -129,6 +131,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._body_bytes = self._surplus_bytes = 0
         self._unread_bytes, self._unread_since_s = 0, 0.0
         self._held, self._held_at = b"", 0
+        self._running: RequestResponseCycle | None = None
+        """The request that was handed to the application last; `cycle` is the one that was parsed last."""
 
     def __repr__(self) -> str:
         return f"HttpProtocol({self.client}, {self.state(self._now()).phase.name})"
@@ -173,8 +177,7 @@ class HttpProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._unread_bytes = 0
-        if not self._in_message and self._may_begin():
-            self._go_on()
+        self._guard.go_on_later(self)
 
     def shutdown(self) -> None:
         if self._lingering:
@@ -225,12 +228,15 @@ class HttpProtocol(HttpToolsProtocol):
         if self.cycle is not None and any(name in _BODY_HEADERS for name, _ in self.headers):
             self.cycle.keep_alive = False
 
-    def _go_on(self) -> None:
-        """Parse the bytes that waited: the previous answer is complete, and the peer reads."""
-        if self.transport.is_closing():
+    def go_on(self) -> None:
+        """Start the request that waited, or parse on, once the previous answer is complete and the peer reads it."""
+        running = self._running
+        if (running and not running.response_complete) or self.flow.write_paused or self.transport.is_closing():
             return
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
+            return
+        if self._lingering:
             return
         self.flow.held = False
         if self._held:
@@ -294,6 +300,7 @@ class HttpProtocol(HttpToolsProtocol):
                 guard.note(refusal, self.client, self._now())
                 cycle.keep_alive = False
                 app = _refusing(refusal)
+        self._running = cycle
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -302,7 +309,7 @@ class HttpProtocol(HttpToolsProtocol):
             return
         self._since_s = self._now()
         if not self.flow.write_paused and (self.pipeline or self.flow.read_paused):  # paused by held bytes
-            self._go_on()
+            self._guard.go_on_later(self)
 
     # ---- the guard's side
 
