@@ -6,13 +6,18 @@ invent nodes, and each costs memory and time at every turn until it expires. So 
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import NamedTuple, Protocol
 
 from understudy_shared.messages import Heartbeat
 
 MAX_NODES = 4096
 """Four times the largest planned cluster. Known nodes are admitted beyond it."""
+
+MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE = 256, 4
+"""Strangers that are admitted beside known nodes: so a cluster may grow fivefold with each assignment, and nodes that
+somebody invents cost little more than the real ones. While no node is known, only `MAX_NODES` limits them.
+"""
 
 MAX_STRANGERS_TASKS = 262_144
 """Tasks that the heartbeats of all strangers together may name: about 100 MB."""
@@ -38,6 +43,11 @@ class Admission(NamedTuple):
     leaves: str | None = None
 
 
+def limit_beside(known: int) -> int:
+    """How many nodes are admitted in all beside so many known ones, dead or alive."""
+    return known + max(MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE * known) if known else MAX_NODES
+
+
 class MemberAdmission:
     """Admits nodes. `refused` counts the heartbeats that had no room."""
 
@@ -49,7 +59,7 @@ class MemberAdmission:
         self._sum = 0
         self._looked_ms = float("-inf")
 
-    def admit(self, heartbeat: Heartbeat, nodes: Mapping[str, Said], known: Container[str], now_ms: float) -> Admission:
+    def admit(self, heartbeat: Heartbeat, nodes: Mapping[str, Said], known: Collection[str], now_ms: float) -> Admission:
         """Decide on one heartbeat. `nodes` are admitted, in the order of arrival; `known` are assigned."""
         node_id = heartbeat.node_id
         if node_id in known:
@@ -62,7 +72,7 @@ class MemberAdmission:
         if self._sum - self._tasks.get(node_id, 0) + tasks > MAX_STRANGERS_TASKS:
             return self._refuse()
         leaves = None
-        if node_id not in nodes and len(nodes) >= self._max_nodes:
+        if node_id not in nodes and len(nodes) >= min(self._max_nodes, limit_beside(len(known))):
             leaves = self._quiet(nodes, known, now_ms)
             if leaves is None:
                 return self._refuse()

@@ -178,11 +178,11 @@ class Watcher:
             return
         if self._clock.monotonic_ms() - began_ms > self.heartbeat_ms:  # the bus hung, and keys expired in it
             self._tables.reset_heartbeat_ages(self._clock.monotonic_ms())
+        if assignment is not None:
+            self._assigned(assignment)  # first: it says which nodes are known
         for each in seen:
             self._heard(each.heartbeat, each.age_ms)
             self.silent_nodes.heard_on_bus(each.heartbeat.node_id, began_ms - each.age_ms)
-        if assignment is not None:
-            self._assigned(assignment)
         if self.bus_lost_why is not None and self._listens:
             log.info("the bus is there", extra={"action": "bus-back", "nodes": len(seen)})
             self.bus_lost_why = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.bus.documents import assignment, heartbeat
 
 from understudy_node.cluster.neighbours import Neighbours
-from understudy_shared.admission import MAX_NODES
+from understudy_shared.admission import limit_beside
 from understudy_shared.bus.gossip import Seen
 from understudy_shared.plausible import FIRST_SIGHT
 
@@ -49,12 +49,12 @@ def test_a_node_that_follows_a_forged_assignment_sees_that_all_others_are_far_be
 
 def test_strangers_have_bounded_room_and_are_given_nothing_before_they_beat() -> None:
     neighbours = knowing()
-    for number in range(MAX_NODES + 10):
+    for number in range(limit_beside(1) + 10):
         neighbours.heard(heartbeat(f"forged-{number}"), age_ms=0, now_ms=0)
     neighbours.heard(heartbeat("n1"), age_ms=0, now_ms=0)
     neighbours.heard(heartbeat("forged-1", sequence=2), age_ms=0, now_ms=1)
     alive = neighbours.alive(2)
-    assert len(alive) == MAX_NODES
+    assert len(alive) == limit_beside(1) + 1
     assert ids(neighbours.proven(alive, "n1")) == {"n1", "forged-1"}
 
 
@@ -62,7 +62,7 @@ def test_the_keys_are_read_by_the_same_rules() -> None:
     neighbours = knowing()
     neighbours.heard(heartbeat("n2"), age_ms=0, now_ms=0)
     neighbours.heard(heartbeat("n2", sequence=2), age_ms=0, now_ms=0)
-    seen = [Seen(heartbeat(f"forged-{number}"), 0) for number in range(MAX_NODES + 10)]
+    seen = [Seen(heartbeat(f"forged-{number}"), 0) for number in range(limit_beside(1) + 10)]
     neighbours.read([*seen, Seen(heartbeat("n1"), 0), Seen(heartbeat("n2", sequence=2), 0)], now_ms=1)
-    assert len(neighbours.alive(2)) == MAX_NODES
+    assert len(neighbours.alive(2)) == limit_beside(1)
     assert "n1" in ids(neighbours.alive(2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.router.tables import HEARTBEAT_MS, TASK, assigned, beat, expire, tables_of, task
 
 from understudy_router.cluster.tables import Tables
-from understudy_shared.admission import MAX_NODES, MAX_STRANGERS_TASKS, QUIET_MS
+from understudy_shared.admission import MAX_NODES, MAX_STRANGERS_TASKS, MIN_STRANGERS, QUIET_MS, limit_beside
 from understudy_shared.messages import Applied
 from understudy_shared.plausible import CEILING, FIRST_SIGHT, MAX_JUMP
 
@@ -51,16 +51,34 @@ def test_a_node_whose_forged_self_died_is_heard_again() -> None:
 
 def test_strangers_have_bounded_room_and_known_nodes_always_theirs() -> None:
     tables = tables_of(task("a", "b"), beat("a"))
+    limit = limit_beside(2)
+    for number in range(limit + 100):
+        tables.heard(beat(f"forged-{number}", held=[]), age_ms=0, now_ms=1)
+    assert len(tables.nodes) == limit == 2 + MIN_STRANGERS
+    assert not tables.heard(beat("new"), age_ms=0, now_ms=2)
+    assert tables.heard(beat("b"), age_ms=0, now_ms=2)
+    assert {"a", "b"} <= tables.nodes.keys()
+    assert not tables.heard(beat("new"), age_ms=0, now_ms=3)
+    assert tables.heard(beat("new"), age_ms=0, now_ms=QUIET_MS + 200), "a silent node makes room"
+    assert len(tables.nodes) == limit + 1
+
+
+def test_before_an_assignment_thousands_of_nodes_are_admitted_and_known_ones_displace_the_newest() -> None:
+    tables = Tables()
     for number in range(MAX_NODES + 100):
         tables.heard(beat(f"forged-{number}", held=[]), age_ms=0, now_ms=1)
     assert len(tables.nodes) == MAX_NODES
-    assert not tables.heard(beat("new"), age_ms=0, now_ms=2)
-    assert tables.heard(beat("b"), age_ms=0, now_ms=2)
+    tables.assigned(assigned({TASK: task("a")}), 1)
+    assert tables.heard(beat("a"), age_ms=0, now_ms=2)
     assert len(tables.nodes) == MAX_NODES
-    assert {"a", "b"} <= tables.nodes.keys()
-    assert f"forged-{MAX_NODES - 2}" not in tables.nodes, "the newest stranger made room"
-    assert tables.heard(beat("new"), age_ms=0, now_ms=QUIET_MS + 200), "a silent node makes room"
-    assert len(tables.nodes) == MAX_NODES
+    assert f"forged-{MAX_NODES - 1}" not in tables.nodes, "the newest stranger made room"
+
+
+def test_a_cluster_may_grow_fivefold_with_each_assignment() -> None:
+    sizes = [1]
+    while sizes[-1] < 1000:
+        sizes.append(limit_beside(sizes[-1]))
+    assert sizes == [1, 257, 1285]
 
 
 def test_strangers_name_a_bounded_number_of_tasks() -> None:
