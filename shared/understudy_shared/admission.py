@@ -59,7 +59,9 @@ class MemberAdmission:
         self._sum = 0
         self._looked_ms = float("-inf")
 
-    def admit(self, heartbeat: Heartbeat, nodes: Mapping[str, Said], known: Collection[str], now_ms: float) -> Admission:
+    def admit(
+        self, heartbeat: Heartbeat, nodes: Mapping[str, Said], known: Collection[str], now_ms: float
+    ) -> Admission:
         """Decide on one heartbeat. `nodes` are admitted, in the order of arrival; `known` are assigned."""
         node_id = heartbeat.node_id
         if node_id in known:
