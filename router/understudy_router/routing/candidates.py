@@ -49,6 +49,10 @@ class Candidate:
     has_layout: bool = True
     """Whether it serves the layout of the assignment."""
     error: str | None = None
+    has_left: bool = False
+    """Whether it is not live because it said farewell."""
+    has_endpoint: bool = True
+    """Whether its address is known."""
 
 
 def candidates_of(tables: Tables, operator_id: int, partition: int, now_ms: float) -> tuple[Candidate, ...]:
@@ -118,6 +122,8 @@ def _unheard(tables: Tables, assignment: Assignment, node_id: str, role: Candida
         is_live=dead is None and endpoint is not None,
         is_heard=dead is not None,
         error=None if dead is None else dead.why,
+        has_left=dead is not None and dead.said_farewell,
+        has_endpoint=endpoint is not None,
     )
 
 

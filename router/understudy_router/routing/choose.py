@@ -5,7 +5,8 @@ then by a stable hash; last the replicas of unknown lag, where the bound allows 
 these, and suspect ones behind those. What is known here is up to a heartbeat old, and the node measures the bound
 itself: replicas that break it by the tables alone are *doubtful*, and are asked after all others
 (docs/decisions/0005-choice.md); after these too, those that the bus alone calls dead, and those in quarantine
-(docs/decisions/0009-health.md).
+(docs/decisions/0009-health.md). Dead replicas are asked only when no replica lives by what is known here: a pause of this
+router looks the same (docs/decisions/0013-silence-is-no-proof.md).
 """
 
 from __future__ import annotations
@@ -89,6 +90,10 @@ def choose(candidates: Sequence[Candidate], bound: Bound, *, key_hash: int, load
         else:
             exclusions.append(Exclusion(candidate, reason))
 
+    if all(each.reason is Reason.DEAD for each in exclusions) and not order and not doubtful:
+        doubtful = [each for each in exclusions if _may_live(each.candidate, bound)]
+        exclusions = [each for each in exclusions if each not in doubtful]
+
     def preference(candidate: Candidate) -> tuple[object, ...]:
         return _preference(candidate, key_hash=key_hash, load=load)
 
@@ -102,6 +107,12 @@ def choose(candidates: Sequence[Candidate], bound: Bound, *, key_hash: int, load
         tuple(sorted(doubtful, key=distrust)),
         tuple(sorted(exclusions, key=lambda each: each.candidate.node_id)),
     )
+
+
+def _may_live(dead: Candidate, bound: Bound) -> bool:
+    """Whether a dead candidate may be asked: it has an address, did not leave, and is of the right kind."""
+    is_wanted = dead.has_lineage and dead.has_layout and (dead.role == "active" or not bound.require_active)
+    return is_wanted and dead.has_endpoint and not dead.has_left
 
 
 def reason_against(candidate: Candidate, bound: Bound) -> Reason | None:

@@ -105,6 +105,8 @@ def _why_doubtful(each: Exclusion) -> str:
         return "asked last: nothing was heard of it yet"
     if each.reason is Reason.SILENT:
         return "asked last: silent on the bus for three heartbeats, and not asked yet"
+    if each.reason is Reason.DEAD:
+        return "asked last: dead by what is known here, as every replica is; a pause of this router looks the same"
     if each.reason is Reason.QUARANTINED:
         return f"asked last: {_health(each.candidate)}"
     why = f"asked last: {each.reason} by its last report; the node measures it anew"

@@ -55,11 +55,11 @@ def test_the_choice_is_the_same_however_the_candidates_are_listed(
 
 
 @given(crowds(), BOUNDS)
-def test_no_candidate_is_asked_that_is_dead_or_has_another_history_or_layout(
+def test_no_candidate_is_asked_that_is_dead_while_others_live_or_has_another_history_or_layout(
     crowd: list[Candidate], bound: Bound
 ) -> None:
     for each in chosen(crowd, bound).asked:
-        assert each.is_live
+        assert each.is_live or not any(other.is_live for other in crowd)
         assert each.has_lineage
         assert each.has_layout
         assert each.role == "active" or not bound.require_active
@@ -244,7 +244,8 @@ def test_what_the_next_heartbeat_may_change_is_asked_last_and_not_left_out(
 @pytest.mark.parametrize(
     ("bound", "fields", "reason"),
     [
-        pytest.param(NO_BOUND, {"is_live": False}, Reason.DEAD, id="dead"),
+        pytest.param(NO_BOUND, {"is_live": False, "has_left": True}, Reason.DEAD, id="left"),
+        pytest.param(NO_BOUND, {"is_live": False, "has_endpoint": False}, Reason.DEAD, id="no address"),
         pytest.param(NO_BOUND, {"has_lineage": False}, Reason.LINEAGE_CHANGED, id="another history"),
         pytest.param(
             Bound(min_position=Position(ApplicationId("flights"), Lineage("l0"), 3, None)),
@@ -260,6 +261,17 @@ def test_what_a_node_cannot_put_right_is_never_asked(bound: Bound, fields: dict[
     choice = chosen([candidate("a", **fields)], bound)
     assert [each.reason for each in choice.exclusions] == [reason]
     assert choice.asked == ()
+
+
+def test_the_dead_are_asked_only_when_no_replica_lives_since_a_pause_of_the_router_looks_the_same() -> None:
+    dead = [candidate("a", role="active", is_live=False), candidate("b", is_live=False)]
+    assert {each.reason for each in chosen(dead, NO_BOUND).doubtful} == {Reason.DEAD}
+    assert set(names(chosen(dead, NO_BOUND).asked)) == {"a", "b"}
+    assert names(chosen(dead, Bound(require_active=True)).asked) == "a"
+    left = chosen([*dead, candidate("c", is_live=False, has_left=True)], NO_BOUND)
+    assert (names([each.candidate for each in left.exclusions]), len(left.doubtful)) == ("c", 2)
+    for living in (candidate("c"), candidate("c", has_lineage=False), candidate("c", health=Health.QUARANTINED)):
+        assert not set(names(chosen([*dead, living], NO_BOUND).asked)) & {"a", "b"}
 
 
 def test_a_node_dead_by_the_bus_alone_is_asked_after_all_that_were_heard_and_before_those_in_quarantine() -> None:
