@@ -5,8 +5,8 @@ then by a stable hash; last the replicas of unknown lag, where the bound allows 
 these, and suspect ones behind those. What is known here is up to a heartbeat old, and the node measures the bound
 itself: replicas that break it by the tables alone are *doubtful*, and are asked after all others
 (docs/decisions/0005-choice.md); after these too, those that the bus alone calls dead, and those in quarantine
-(docs/decisions/0009-health.md). Dead replicas are asked only when no replica lives by what is known here: a pause of this
-router looks the same (docs/decisions/0013-silence-is-no-proof.md).
+(docs/decisions/0009-health.md). Dead replicas are asked only when no replica lives by what is known here: a pause of
+this router looks the same (docs/decisions/0013-silence-is-no-proof.md).
 """
 
 from __future__ import annotations
