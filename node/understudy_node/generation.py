@@ -16,6 +16,8 @@ from understudy_node.checkpoint.description import CheckpointDescription, Operat
 from understudy_node.checkpoint.logs import Provider
 from understudy_node.follow.end import End
 from understudy_node.follow.history import CommitRecord
+from understudy_node.replica.origin import Origin
+from understudy_node.replica.progress import Progress
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task import TaskReplica
 from understudy_node.settings import NodeSettings
@@ -110,13 +112,11 @@ class Wiring:
         return TaskReplica(
             places,
             self.around,
-            end=self.end,
-            clock=self.clock,
-            host=self.host,
-            node_id=self.node_id,
-            role=role,
+            progress=Progress(
+                places[0], self.around, end=self.end, clock=self.clock, end_expiry_ms=self.settings.end_expiry_ms
+            ),
+            origin=Origin(self.host, self.node_id, role),
             acceptable_recovery_lag=self.settings.acceptable_recovery_lag,
-            end_expiry_ms=self.settings.end_expiry_ms,
             published=self.published,
         )
 

@@ -185,4 +185,4 @@ def _give_roles(generation: Generation, duties: Duties) -> None:
     """Give replicas their roles; one whose task is no longer to be held becomes a standby."""
     if duties.are_about(generation.layout.partitions):
         for replica in generation.replicas:
-            replica.set_role(duties.role_of(replica.key) or Role.STANDBY)
+            replica.origin.set_role(duties.role_of(replica.key) or Role.STANDBY)

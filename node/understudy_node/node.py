@@ -6,24 +6,23 @@ re-created, everything that was held is dropped: an answer from another history 
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from understudy_node.checkpoint.description import describe
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.degraded import causes_of
 from understudy_node.duties import Duties
 from understudy_node.engine.rocksdb_base import BlockCache
+from understudy_node.events import EventLog
 from understudy_node.follow.cadence import Cadence
 from understudy_node.follow.end import End, Verdict, next_poll_ms
 from understudy_node.follow.history import History
+from understudy_node.follow.poll_loop import PollLoop
 from understudy_node.follow.poller import Poll, Poller
-from understudy_node.generation import Generation, Layout, Wiring, layout_of
+from understudy_node.generation import Generation, Wiring, layout_of
 from understudy_node.generations import Generations
 from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.schedule import WorkSchedule
 from understudy_node.replica.surroundings import Surroundings
 from understudy_node.replica.workers import Workers
 from understudy_node.settings import NodeSettings
@@ -34,33 +33,13 @@ from understudy_shared.messages import Announcement
 from understudy_shared.times import utc_text
 from understudy_shared.words import HostInfo, Lineage, Role
 
-log = logging.getLogger(__name__)
-
 POLL_FLOOR_LOCAL_MS = 5
 """A stat costs 2 us on a local disk: polling every 5 ms costs a node 0.1 % of a core."""
 
 POLL_FLOOR_REMOTE_MS = 100
 """Each poll of an object store is three paid requests."""
 
-PREFETCH_FLOOR_MS = 25.0
-PREFETCH_MS_PER_TASK = 2.0
-"""Looking for the next version's file costs a stat or a listing per task; this bounds it to a few percent of a core."""
-
-_GOOD_NEWS = frozenset({"ready", "resumed", "layout", "named", "unnamed"})
-MAX_EVENTS = 256
 STOP_TIMEOUT_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An event that an operator may want to see later."""
-
-    at_us: int
-    what: str
-    detail: str
-
-    def as_dict(self) -> dict[str, object]:
-        return {"at": utc_text(self.at_us), "event": self.what, "detail": self.detail}
 
 
 class Node:
@@ -73,9 +52,7 @@ class Node:
         self.settings = settings
         self.host = host
         self.node_id: str | None = None
-        self.error: UnderstudyError | None = None
-        self.failure: BaseException | None = None
-        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self.events = EventLog(clock)
         self.batch_in_progress = False
         self.on_published: Callable[[], None] = _nobody
         self._files = files
@@ -90,16 +67,17 @@ class Node:
         self._ceiling: int | None = None
         self._around = self._new_surroundings()
         self._workers = Workers(count=settings.workers)
-        self._generations = Generations(self._workers, aliases, event=self._event)
-        self._stopping = threading.Event()
-        self._woken = threading.Event()
+        self._schedule = WorkSchedule(self._workers, retry_ms=settings.lag_refresh_ms)
+        self._generations = Generations(self._workers, aliases, event=self.events.note)
         self._cadence = Cadence()
         self._polled = False
-        self._reported_ready: tuple[Lineage, Layout, frozenset[str]] | None = None
-        """Lineage, layout and tasks of the last "ready" event."""
-        self._next_prefetch_ms = 0.0
-        self._next_retry_ms = 0.0
-        self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+        self._floor_ms = POLL_FLOOR_LOCAL_MS if isinstance(files, LocalFiles) else POLL_FLOOR_REMOTE_MS
+        self._loop = PollLoop(self._turn, floor_ms=self._floor_ms, clock=clock)
+
+    @property
+    def error(self) -> UnderstudyError | None:
+        """What the last poll failed by; None after one that worked."""
+        return self.events.error
 
     @property
     def generation(self) -> Generation | None:
@@ -146,7 +124,7 @@ class Node:
 
     def wake(self) -> None:
         """Poll now, because a commit was announced. Called from any thread."""
-        self._woken.set()
+        self._loop.wake()
 
     def hold_at(self, version: int | None) -> None:
         """Show nothing above a version until called with None: a replica that falls behind, for tests and drills.
@@ -164,13 +142,11 @@ class Node:
     def start(self) -> None:
         """Begin to follow."""
         self._workers.start()
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """Stop following, after the steps in flight; local files stay for the next start."""
-        self._stopping.set()
-        self.wake()
-        self._thread.join(STOP_TIMEOUT_S)
+        self._loop.stop(timeout_s=STOP_TIMEOUT_S)
         self._generations.close()
         self._workers.stop(timeout_s=STOP_TIMEOUT_S)
         self._disk.release()
@@ -178,7 +154,7 @@ class Node:
     @property
     def dead(self) -> str | None:
         """The bug that ended a background thread, so that this process cannot go on; None while it can."""
-        failure = self.failure or self._workers.failure
+        failure = self._loop.failure or self._workers.failure
         return None if failure is None else f"a background task died: {failure!r}"
 
     def not_ready(self) -> list[str]:
@@ -219,46 +195,35 @@ class Node:
             "batch_in_progress": self.batch_in_progress,
         }
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self._turn()
-        except BaseException as error:
-            self.failure = error
-            log.exception("following stopped", extra={"action": "follow-failed"})
-
-    def _turn(self) -> None:
-        """One poll, what follows from it, and the wait until the next."""
-        floor_ms = POLL_FLOOR_LOCAL_MS if isinstance(self._files, LocalFiles) else POLL_FLOOR_REMOTE_MS
-        began_ms = self._clock.monotonic_ms()
-        self._woken.clear()
+    def _turn(self) -> float:
+        """One poll and what follows from it. Returns the time until the next, in ms."""
         try:
             poll = self._poller.poll()
             self._handle(poll)
             self._polled = True
-            if self.error is not None and not isinstance(self.error, UnsupportedError):
-                self.error = None
+            if not isinstance(self.error, UnsupportedError):
+                self.events.error = None
         except UnderstudyError as error:  # the storage failed: the end is not confirmed by this poll
-            self._note_error(error)
+            self.events.failed(error)
         if self._generations.refit(self._wiring()):
             self.on_published()
         now_ms = self._clock.monotonic_ms()
-        self._hand_out_work(now_ms)
-        self._note_ready()
+        self._schedule.hand_out(
+            self._generations.replicas(), self.history, batch_in_progress=self.batch_in_progress, now_ms=now_ms
+        )
+        self.events.note_ready(self.generation, self._disk.fetched)
         if self._cadence.turned_idle(now_ms):
-            self._event("idle", "no commit for a while: the query is stopped, or has no input")
-        wait_ms = next_poll_ms(
+            self.events.note("idle", "no commit for a while: the query is stopped, or has no input")
+        return next_poll_ms(
             quiet_ms=self._cadence.quiet_ms(now_ms),
             lag_refresh_ms=self.settings.lag_refresh_ms,
-            floor_ms=floor_ms,
+            floor_ms=self._floor_ms,
         )
-        if self._woken.wait(wait_ms / 1000):  # woken: still poll no more often than the floor allows
-            self._stopping.wait(max(0.0, began_ms + floor_ms - self._clock.monotonic_ms()) / 1000)
 
     def _handle(self, poll: Poll) -> None:
         self.batch_in_progress = poll.batch_in_progress
         if self._cadence.saw(poll.end, now_ms=self._clock.monotonic_ms()):
-            self._event("resumed", f"batch {poll.end.version - 1} was committed")
+            self.events.note("resumed", f"batch {poll.end.version - 1} was committed")
         match poll.verdict:
             case Verdict.RECREATED:
                 self._begin_again("re-created", "the checkpoint has another query id: it was deleted and made anew")
@@ -273,7 +238,9 @@ class Node:
                     fix="Answers go on, with unknown lag; restore it",
                 )
             case Verdict.AHEAD:
-                self._event("jumped", f"commits below batch {poll.end.version - 1} were purged unread: restoring anew")
+                self.events.note(
+                    "jumped", f"commits below batch {poll.end.version - 1} were purged unread: restoring anew"
+                )
                 for replica in self._generations.replicas():
                     replica.start_over()
                 self._follow_layout(poll.end)
@@ -303,7 +270,7 @@ class Node:
 
     def _begin_again(self, what: str, detail: str) -> None:
         """Drop everything that was held: none of it is part of the present history."""
-        self._event(what, detail)
+        self.events.note(what, detail)
         self._generations.drop()
         self._poller = Poller(self._files, self._clock)
         self._around = self._new_surroundings()
@@ -321,49 +288,6 @@ class Node:
             overlay_max_bytes=self.settings.overlay_max_bytes,
             ceiling=lambda: self._ceiling,
         )
-
-    def _hand_out_work(self, now_ms: float) -> None:
-        """Queue a step of every replica that is behind, and now and then a prefetch."""
-        retry, prefetch = now_ms >= self._next_retry_ms, self.batch_in_progress and now_ms >= self._next_prefetch_ms
-        replicas = self._generations.replicas()
-        for replica in replicas:
-            behind = replica.behind
-            if replica.view is not None and (behind or self._ceiling is not None):
-                self.history.commit_time_ns(replica.view.version + 1)  # cached: lookups compute time lag from it
-            if behind:
-                if replica.error is None or retry:
-                    self._workers.submit(replica)
-            elif prefetch:
-                replica.want_prefetch()
-                self._workers.submit(replica)
-        if retry:
-            self._next_retry_ms = now_ms + self.settings.lag_refresh_ms
-        if prefetch:
-            self._next_prefetch_ms = now_ms + max(PREFETCH_FLOOR_MS, PREFETCH_MS_PER_TASK * len(replicas))
-
-    def _note_ready(self) -> None:
-        """Report once that all tasks held can answer, and again when more are held."""
-        generation = self.generation
-        if generation is None or not generation.replicas or not generation.ready:
-            return
-        held, before = frozenset(generation.held), self._reported_ready
-        self._reported_ready = (generation.lineage, generation.layout, held)
-        if before is not None and before[:2] == self._reported_ready[:2] and held <= before[2]:
-            return
-        ways = ", ".join(f"{count} by {way}" for way, count in sorted(self._disk.fetched.items()))
-        self._event(
-            "ready", f"{len(generation.replicas)} tasks are open" + (f"; tables brought: {ways}" if ways else "")
-        )
-
-    def _note_error(self, error: UnderstudyError) -> None:
-        if self.error is None or self.error.args != error.args:
-            log.error("%s", error, extra={"action": "poll-failed"})
-            self.events.append(Event(self._clock.wall_us(), "error", str(error)))
-        self.error = error
-
-    def _event(self, what: str, detail: str) -> None:
-        self.events.append(Event(self._clock.wall_us(), what, detail))
-        log.log(logging.INFO if what in _GOOD_NEWS else logging.WARNING, "%s: %s", what, detail, extra={"action": what})
 
 
 def _nobody() -> None:

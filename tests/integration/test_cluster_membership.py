@@ -82,7 +82,9 @@ def test_a_node_that_dies_is_gone_from_every_router_and_no_lookup_fails_meanwhil
         for router in known.routers:
             (dead,) = [node for node in router.lag()["nodes"] if not node["live"]]  # type: ignore[attr-defined]
             assert (dead["node_id"], dead["state"]) == ("n2", "dead")
-            assert dead["reason"] == f"silent for more than {3 * HEARTBEAT_MS} ms, and it did not answer when asked"
+            # Which of the two it is depends on who acts first: the node that assigns, or this router.
+            silent = f"silent for more than {3 * HEARTBEAT_MS} ms, and "
+            assert dead["reason"] in {f"{silent}it did not answer when asked", f"{silent}no assignment names it"}
         assert answered_by(known) == {"active"}
 
 

@@ -61,7 +61,10 @@ def heartbeat_of(
     end = node.end
     standings = {
         replica.key: _standing(
-            version, None if version is None else replica.lag_at(version, end, now_ms=now_ms).time_lag_ms, at, error
+            version,
+            None if version is None else replica.progress.lag_at(version, end, now_ms=now_ms).time_lag_ms,
+            at,
+            error,
         )
         for replica, version, at, error in read
     }

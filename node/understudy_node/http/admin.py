@@ -56,7 +56,7 @@ def _store(reader: StoreReader) -> dict[str, object]:
 
 def _partition(replica: TaskReplica) -> dict[str, object]:
     view = replica.view
-    lag = None if view is None else replica.lag_of(view)
+    lag = None if view is None else replica.progress.lag_of(view)
     return {
         "partition": replica.task.partition,
         "role": replica.role,

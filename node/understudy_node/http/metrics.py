@@ -122,7 +122,7 @@ class NodeMetrics(Collector):
                 continue
             task = (str(replica.task.operator_id), str(replica.task.partition))
             position.add_metric(task, view.version)
-            lag = replica.lag_of(view)
+            lag = replica.progress.lag_of(view)
             if lag.offset_lag is not None:
                 lag_batches.add_metric(task, lag.offset_lag)
             if lag.time_lag_ms is not None:

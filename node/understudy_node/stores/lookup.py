@@ -110,13 +110,13 @@ class StoreReader:
         view = replica.view
         if view is None:
             return self._not_initialised(replica)
-        lag = replica.lag_of(view)
+        lag = replica.progress.lag_of(view)
         if known_end:
             lag = against_known_end(lag, known_end)
         if bound is not NO_BOUND:
             reason = self._refusal(bound, replica, view, lag, known_end)
             if reason is not None:
-                return refused(reason, candidates=[replica.as_candidate(lag, reason)])
+                return refused(reason, candidates=[replica.origin.as_candidate(lag, reason)])
         return Reading(view, _tail(replica, view, lag))
 
     def answer(self, key: Key, stored: bytes | None, reading: Reading) -> Answer:
@@ -146,7 +146,7 @@ class StoreReader:
             lag=lag,
             role=replica.role,
             version=view.version,
-            position_committed_at_us=None if position is None else replica.committed_at_us(position.version),
+            position_committed_at_us=None if position is None else replica.progress.committed_at_us(position.version),
             known_end=known_end,
         )
 
@@ -170,7 +170,7 @@ class StoreReader:
             f"partition {replica.task.partition} of {self.store.name} is being restored",
             where=str(replica.task),
             fix="Retry when /readyz says so",
-            extra={"candidates": [replica.as_candidate(None, "not-initialised")]},
+            extra={"candidates": [replica.origin.as_candidate(None, "not-initialised")]},
         )
 
 
@@ -185,6 +185,6 @@ def _tail(replica: TaskReplica, view: TaskView, lag: LagInfo) -> bytes:
         b"null" if end is None else b"%d" % end,
         b"null" if offset_lag is None else b"%d" % offset_lag,
         b"null" if time_lag_ms is None else b"%d" % time_lag_ms,
-        replica.served_by_json,
+        replica.origin.json,
         view.seal,
     )

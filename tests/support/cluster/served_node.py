@@ -193,8 +193,7 @@ def served_node(
         raise
     with served(create_app(node), listener):
         yield ServedNode(node, port)
-        assert node.failure is None
-        assert node._workers.failure is None
+        assert node.dead is None
 
 
 @contextmanager

@@ -33,11 +33,11 @@ class Mutant:
 
 def follow_behind() -> None:
     """Aim for an older version than the newest: what an overloaded node would do."""
-    from understudy_node.replica.task import TaskReplica
+    from understudy_node.replica.progress import Progress
 
     behind = VERSIONS_BEHIND[sys.argv[sys.argv.index("--node-id") + 1]]
-    target = vars(TaskReplica)["target"].fget
-    TaskReplica.target = property(lambda self: max(1, target(self) - behind))  # type: ignore[method-assign,assignment]
+    target = vars(Progress)["target"].fget
+    Progress.target = property(lambda self: max(1, target(self) - behind))  # type: ignore[method-assign,assignment]
 
 
 def show_what_was_read_ahead() -> None:

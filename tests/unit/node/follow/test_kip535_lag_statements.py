@@ -65,7 +65,7 @@ def test_statement_09_deviation_an_active_reports_its_true_lag_not_0_by_definiti
 
 def offset_lag(replica: TaskReplica) -> int | None:
     assert replica.view is not None
-    return replica.lag_of(replica.view).offset_lag
+    return replica.progress.lag_of(replica.view).offset_lag
 
 
 def test_statement_10_what_is_restored_counts_from_where_it_is_shown_never_ahead_of_it(tmp_path: Path) -> None:

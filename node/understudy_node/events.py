@@ -1,0 +1,70 @@
+"""What happened at a node, for its log and for operators who look later. The newest events are kept."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from understudy_node.checkpoint.files import FetchMethod
+from understudy_node.generation import Generation, Layout
+from understudy_shared.clock import Clock
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.times import utc_text
+from understudy_shared.words import Lineage
+
+log = logging.getLogger(__name__)
+
+MAX_EVENTS = 256
+
+_GOOD_NEWS = frozenset({"ready", "resumed", "layout", "named", "unnamed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event that an operator may want to see later."""
+
+    at_us: int
+    what: str
+    detail: str
+
+    def as_dict(self) -> dict[str, object]:
+        return {"at": utc_text(self.at_us), "event": self.what, "detail": self.detail}
+
+
+class EventLog:
+    """The last events of one node. `error` is what its last poll failed by, None after one that worked."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.error: UnderstudyError | None = None
+        self._clock = clock
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._ready: tuple[Lineage, Layout, frozenset[str]] | None = None
+        """Lineage, layout and tasks of the last "ready" event."""
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(tuple(self._events))  # a copy: readers iterate while the polling thread appends
+
+    def note(self, what: str, detail: str) -> None:
+        """Keep and log an event."""
+        self._events.append(Event(self._clock.wall_us(), what, detail))
+        log.log(logging.INFO if what in _GOOD_NEWS else logging.WARNING, "%s: %s", what, detail, extra={"action": what})
+
+    def failed(self, error: UnderstudyError) -> None:
+        """A poll failed. The same error is kept and logged once."""
+        if self.error is None or self.error.args != error.args:
+            log.error("%s", error, extra={"action": "poll-failed"})
+            self._events.append(Event(self._clock.wall_us(), "error", str(error)))
+        self.error = error
+
+    def note_ready(self, generation: Generation | None, fetched: Mapping[FetchMethod, int]) -> None:
+        """Report once that all tasks held can answer, and again when more are held. `fetched`: tables, by their way."""
+        if generation is None or not generation.replicas or not generation.ready:
+            return
+        held, before = frozenset(generation.held), self._ready
+        self._ready = (generation.lineage, generation.layout, held)
+        if before is not None and before[:2] == self._ready[:2] and held <= before[2]:
+            return
+        ways = ", ".join(f"{count} by {way}" for way, count in sorted(fetched.items()))
+        self.note("ready", f"{len(generation.replicas)} tasks are open" + (f"; tables brought: {ways}" if ways else ""))

@@ -1,0 +1,49 @@
+"""The thread that polls: turn after turn until it is stopped, earlier when it is woken."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from understudy_shared.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class PollLoop:
+    """Runs `turn`, which returns the time to wait until the next, in ms. `failure` is the bug that ended the thread."""
+
+    def __init__(self, turn: Callable[[], float], *, floor_ms: float, clock: Clock) -> None:
+        """`floor_ms`: least time between the beginnings of two turns."""
+        self.failure: BaseException | None = None
+        self._turn = turn
+        self._floor_ms = floor_ms
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Make the next turn come now. Called from any thread."""
+        self._woken.set()
+
+    def stop(self, *, timeout_s: float) -> None:
+        """End the thread after the turn in flight."""
+        self._stopping.set()
+        self.wake()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                began_ms = self._clock.monotonic_ms()
+                self._woken.clear()
+                if self._woken.wait(self._turn() / 1000):  # woken: still poll no more often than the floor allows
+                    self._stopping.wait(max(0.0, began_ms + self._floor_ms - self._clock.monotonic_ms()) / 1000)
+        except BaseException as error:
+            self.failure = error
+            log.exception("following stopped", extra={"action": "follow-failed"})

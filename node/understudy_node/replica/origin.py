@@ -1,0 +1,52 @@
+"""The identity of a replica in answers and refusals: host, node, role and state.
+
+It is encoded once per change, because every answer carries it.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import orjson
+
+from understudy_shared.words import HostInfo, LagInfo, ReplicaState, Role
+
+
+class Origin:
+    """`json` is the identity as JSON. A worker and a change of role may both change it at once, hence the lock."""
+
+    def __init__(self, host: HostInfo, node_id: str | None, role: Role) -> None:
+        """`node_id` is None outside a cluster."""
+        self.role = role
+        self.state = ReplicaState.CREATED
+        self.json = b""
+        self._host = host
+        self._node_id = node_id
+        self._lock = threading.Lock()
+        self._encode()
+
+    def enter(self, state: ReplicaState) -> None:
+        self.state = state
+        self._encode()
+
+    def set_role(self, role: Role) -> None:
+        """Change the role. Called from any thread."""
+        if role is not self.role:
+            self.role = role
+            self._encode()
+
+    def as_candidate(self, lag: LagInfo | None, reason: str) -> dict[str, object]:
+        """The replica as listed in a refusal: its identity, its version and lag, and why it may not answer."""
+        candidate: dict[str, object] = {**orjson.loads(self.json), "reason": str(reason)}
+        if lag is not None:
+            candidate |= {"version": lag.current_offset_position, "offset_lag": lag.offset_lag}
+            candidate["time_lag_ms"] = lag.time_lag_ms
+        return candidate
+
+    def _encode(self) -> None:
+        with self._lock:
+            host = self._host
+            fields: dict[str, object] = {"host": host.host, "port": host.port, "role": self.role, "state": self.state}
+            if self._node_id is not None:
+                fields["node_id"] = self._node_id
+            self.json = orjson.dumps(fields)

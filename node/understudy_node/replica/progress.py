@@ -1,0 +1,70 @@
+"""How far a task may advance, and how far a version of it is behind the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from understudy_node.follow.end import End
+from understudy_node.follow.lag import lag_of
+from understudy_node.replica.surroundings import StorePlace, Surroundings
+from understudy_node.replica.task_view import TaskView
+from understudy_shared.clock import Clock
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.words import LagInfo
+
+
+class Progress:
+    """One task against the end of the committed history, as long as versions fit the layout of `place`."""
+
+    def __init__(
+        self, place: StorePlace, around: Surroundings, *, end: Callable[[], End], clock: Clock, end_expiry_ms: float
+    ) -> None:
+        """`end_expiry_ms`: how long a confirmation of the end counts."""
+        self._place = place
+        self._around = around
+        self._end = end
+        self._clock = clock
+        self._end_expiry_ms = end_expiry_ms
+        self._newest_fitting = 0
+        self._judged_end = 0
+
+    @property
+    def target(self) -> int:
+        """The newest version that may be shown: the newest of this layout, unless a ceiling limits it."""
+        newest, ceiling = self.newest, self._around.ceiling()
+        return newest if ceiling is None else min(newest, ceiling)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a ceiling is set: then the replica may lag without being behind its target."""
+        return self._around.ceiling() is not None
+
+    @property
+    def newest(self) -> int:
+        """The end, or the last version before the query changed its layout."""
+        end = self._end().version
+        if end == self._judged_end:
+            return self._newest_fitting
+        try:
+            record = self._around.history.record(end)
+        except UnderstudyError:
+            return end  # the step towards it reports the error
+        if record is not None:
+            self._newest_fitting = end if self._place.fits(record) else self._newest_fitting
+            self._judged_end = end
+        return self._newest_fitting
+
+    def lag_of(self, view: TaskView) -> LagInfo:
+        """The lag of a view, now."""
+        return self.lag_at(view.version, self._end(), now_ms=self._clock.monotonic_ms())
+
+    def lag_at(self, version: int, end: End, *, now_ms: float) -> LagInfo:
+        """The lag of a version against an end. Read the end after the version, so that a race overstates the lag."""
+        return lag_of(
+            version, end, self._around.history.known_commit_time_ns, now_ms=now_ms, expiry_ms=self._end_expiry_ms
+        )
+
+    def committed_at_us(self, version: int) -> int | None:
+        """Commit time of `version` if it was read already: lookups read no files."""
+        committed_at_ns = self._around.history.known_commit_time_ns(version)
+        return None if committed_at_ns is None else committed_at_ns // 1000

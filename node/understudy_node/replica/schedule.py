@@ -1,0 +1,43 @@
+"""Which replicas get a step of work now: those that are behind, and now and then all of them, to read ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from understudy_node.follow.history import History
+from understudy_node.replica.task import TaskReplica
+from understudy_node.replica.workers import Workers
+
+PREFETCH_FLOOR_MS = 25.0
+PREFETCH_MS_PER_TASK = 2.0
+"""Looking for the next version's file costs a stat or a listing per task; this bounds it to a few percent of a core."""
+
+
+class WorkSchedule:
+    """Hands steps to `workers`. A replica that failed is tried again every `retry_ms`."""
+
+    def __init__(self, workers: Workers, *, retry_ms: float) -> None:
+        self._workers = workers
+        self._retry_ms = retry_ms
+        self._next_prefetch_ms = 0.0
+        self._next_retry_ms = 0.0
+
+    def hand_out(
+        self, replicas: Sequence[TaskReplica], history: History, *, batch_in_progress: bool, now_ms: float
+    ) -> None:
+        """Queue what is due. Read the commit times that lookups of lagging replicas will need."""
+        retry, prefetch = now_ms >= self._next_retry_ms, batch_in_progress and now_ms >= self._next_prefetch_ms
+        for replica in replicas:
+            behind = replica.behind
+            if replica.view is not None and (behind or replica.progress.is_limited):
+                history.commit_time_ns(replica.view.version + 1)  # cached: lookups compute time lag from it
+            if behind:
+                if replica.error is None or retry:
+                    self._workers.submit(replica)
+            elif prefetch:
+                replica.want_prefetch()
+                self._workers.submit(replica)
+        if retry:
+            self._next_retry_ms = now_ms + self._retry_ms
+        if prefetch:
+            self._next_prefetch_ms = now_ms + max(PREFETCH_FLOOR_MS, PREFETCH_MS_PER_TASK * len(replicas))

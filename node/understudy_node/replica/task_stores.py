@@ -1,0 +1,99 @@
+"""All stores of one task, brought to one version in bounded steps.
+
+A job is a generator: each `next` does one piece of work. One worker at a time runs the job of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+from understudy_node.engine.tier import release_tiers
+from understudy_node.replica.store_replica import StoreReplica
+from understudy_node.replica.surroundings import StorePlace, Surroundings
+from understudy_node.replica.task_view import Mark, TaskView, task_view
+
+Job = Generator[None, None, None]
+
+
+class TaskStores:
+    """The stores at `places`. `marks` say what was unusual about the files that they were read from."""
+
+    def __init__(self, places: Sequence[StorePlace], around: Surroundings) -> None:
+        self.marks: frozenset[Mark] = frozenset()
+        self._places = tuple(places)
+        self._around = around
+        self._stores = self._new_stores()
+
+    @property
+    def version(self) -> int | None:
+        """The version that all stores are at; None while they differ."""
+        versions = {store.version for store in self._stores}
+        return versions.pop() if len(versions) == 1 else None
+
+    @property
+    def are_open(self) -> bool:
+        """Whether each store has a version that can be read."""
+        return all(store.view is not None for store in self._stores)
+
+    def has_work(self, target: int) -> bool:
+        return any(store.version < target or store.over_budget or store.outgrown for store in self._stores)
+
+    def next_job(self, target: int) -> Job | None:
+        """The most urgent job on the way to version `target`; None when there is none."""
+        for store in self._stores:
+            if store.outgrown:
+                return release_tiers(store.outgrown)
+        last = min(self._stores, key=lambda store: store.version)
+        if last.view is None:
+            return last.restore(target)
+        if last.version < target:
+            return last.advance(target)
+        for store in self._stores:
+            if store.over_budget:
+                return store.shrink()
+        return None
+
+    def prefetch(self) -> Job:
+        """Look for the changelog of the next version."""
+        for store in self._stores:
+            yield from store.prefetch()
+
+    def view_after(self, shown: TaskView | None) -> TaskView | None:
+        """The view to show in place of `shown`; None when the stores are at no common version, at an older one, or at
+        what is shown already.
+        """
+        version = self.version
+        if version is None or version < (1 if shown is None else shown.version):
+            return None
+        self._collect_marks()
+        stores = {store.place.name: store.view for store in self._stores if store.view is not None}
+        if shown is not None and shown.version == version and shown.marks == self.marks and shown.stores == stores:
+            return None
+        place = self._places[0]
+        record = self._around.history.record(version)
+        return task_view(place.task, place.lineage, version=version, stores=stores, record=record, marks=self.marks)
+
+    def marked(self, shown: TaskView) -> TaskView:
+        """The same view with the marks of now."""
+        place = self._places[0]
+        record = self._around.history.record(shown.version)
+        return task_view(
+            place.task, place.lineage, version=shown.version, stores=shown.stores, record=record, marks=self.marks
+        )
+
+    def start_over(self) -> None:
+        """Drop all stores and begin with new ones; the marks stay."""
+        self._collect_marks()
+        self._stores = self._new_stores()
+
+    def leave(self) -> None:
+        """Remove the local files of all stores."""
+        for store in self._stores:
+            store.leave()
+        self._stores = []
+
+    def _collect_marks(self) -> None:
+        self.marks = self.marks.union(*(store.marks for store in self._stores))
+
+    def _new_stores(self) -> list[StoreReplica]:
+        return [StoreReplica(place, self._around) for place in self._places]
