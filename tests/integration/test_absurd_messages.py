@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tests.support.bus.absurd_messages import FORGED, AbsurdMessages
-from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import APPLICATION, LIMIT_S, Cluster, cluster
+from tests.support.cluster.in_process import APPLICATION, LIMIT_S, TASKS, VERSION, Cluster, cluster
 from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
@@ -20,15 +20,6 @@ from understudy_node.node import Node
 from understudy_shared.admission import MAX_NODES, limit_beside
 from understudy_shared.messages import Heartbeat
 from understudy_shared.plausible import FIRST_SIGHT
-
-TASKS = 4
-VERSION = 3
-
-
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
 
 
 @pytest.fixture

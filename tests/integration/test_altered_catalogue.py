@@ -10,15 +10,13 @@ import orjson
 import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import APPLICATION, LIMIT_S, Cluster, cluster
+from tests.support.cluster.in_process import APPLICATION, LIMIT_S, TASKS, VERSION, Cluster, cluster
 from tests.support.cluster.served_node import Served
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.bus.gossip import Names
 
-TASKS = 4
-VERSION = 3
 NAMES = Names(APPLICATION)
 
 

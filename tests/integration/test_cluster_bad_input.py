@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import APPLICATION, LIMIT_S, Cluster, cluster, cluster_node, cluster_router
+from tests.support.cluster.in_process import (
+    APPLICATION,
+    LIMIT_S,
+    TASKS,
+    VERSION,
+    Cluster,
+    cluster,
+    cluster_node,
+    cluster_router,
+)
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import heard_assignments, reading
 from tests.support.spark.counting_query import WORDS
@@ -22,8 +31,6 @@ from understudy_shared.bus.gossip import Names
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.messages import MAX_MESSAGE_BYTES
 
-TASKS = 4
-VERSION = 3
 NAMES = Names(APPLICATION)
 LOOKUP = "/v1/stores/op0/lookup?key=%5B%22word-0%22%5D"
 
@@ -39,15 +46,9 @@ def checkpoint(folder: Path) -> HandmadeCheckpoint:
 
 
 @pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def known(folder: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer) -> Iterator[Cluster]:
+def known(folder: Path, checkpoint: HandmadeCheckpoint, module_redis: RedisServer) -> Iterator[Cluster]:
     """Three nodes with two replicas of each task, at rest: the same ones before and after each test."""
-    with cluster(checkpoint.path, folder, redis.url) as known:
+    with cluster(checkpoint.path, folder, module_redis.url) as known:
         known.wait_to_rest(copies=2, version=VERSION)
         yield known
 
@@ -93,7 +94,9 @@ def refused_messages(of: Served, kind: str) -> float:
     return 0.0
 
 
-def test_nonsense_on_the_channel_is_counted_and_left_out_and_lookups_go_on(known: Cluster, redis: RedisServer) -> None:
+def test_nonsense_on_the_channel_is_counted_and_left_out_and_lookups_go_on(
+    known: Cluster, module_redis: RedisServer
+) -> None:
     kinds = {
         "heartbeat": b"heartbeat",
         "farewell": b"farewell",
@@ -107,10 +110,10 @@ def test_nonsense_on_the_channel_is_counted_and_left_out_and_lookups_go_on(known
     with reading(known.router) as reader:
         for name in kinds.values():
             for document in NONSENSE.values():
-                redis.command("PUBLISH", NAMES.channel, name + b"\n" + document)
+                module_redis.command("PUBLISH", NAMES.channel, name + b"\n" + document)
         unknown = (b"", b"gibberish", b"\n", b"heartbeats\n{}", b"\xff" * 100)
         for message in unknown:
-            redis.command("PUBLISH", NAMES.channel, message)
+            module_redis.command("PUBLISH", NAMES.channel, message)
         for each in hearers:
             expected = before[each, "message"] + len(unknown)
             wait_until(
@@ -135,18 +138,18 @@ def assert_well(known: Cluster) -> None:
 
 
 def test_nonsense_under_the_keys_is_left_out_and_a_new_router_gets_along_without(
-    known: Cluster, redis: RedisServer
+    known: Cluster, module_redis: RedisServer
 ) -> None:
     with reading(known.router) as reader:
         for number, document in enumerate(NONSENSE.values()):
-            redis.command("SET", NAMES.node(f"bad-{number}"), b"us1 owned i\nheartbeat\n" + document)
-        redis.command("SET", NAMES.node("impostor"), b"us1 owned i\nheartbeat\n" + heartbeat(node_id="n1"))
-        redis.command("SET", NAMES.node("not-ours"), b"whatever")
-        redis.command("RPUSH", NAMES.node("a-list"), b"us1 owned i\n")
-        redis.command("SET", NAMES.announcement, b"us1 put\nannouncement\n{")
-        redis.command("SET", NAMES.catalogue("0" * 32), b"us1 put\ncatalogue\n[]")
-        redis.command("SET", NAMES.term, b"not a number")
-        with cluster_router(redis.url) as newcomer:
+            module_redis.command("SET", NAMES.node(f"bad-{number}"), b"us1 owned i\nheartbeat\n" + document)
+        module_redis.command("SET", NAMES.node("impostor"), b"us1 owned i\nheartbeat\n" + heartbeat(node_id="n1"))
+        module_redis.command("SET", NAMES.node("not-ours"), b"whatever")
+        module_redis.command("RPUSH", NAMES.node("a-list"), b"us1 owned i\n")
+        module_redis.command("SET", NAMES.announcement, b"us1 put\nannouncement\n{")
+        module_redis.command("SET", NAMES.catalogue("0" * 32), b"us1 put\ncatalogue\n[]")
+        module_redis.command("SET", NAMES.term, b"not a number")
+        with cluster_router(module_redis.url) as newcomer:
             wait_until(lambda: newcomer.not_ready() == "", what="a new router that is ready", limit_s=LIMIT_S)
             assert "understudy_router_refused_messages_total" in newcomer.text("/metrics")
             for each in (known.router, newcomer):
@@ -155,10 +158,10 @@ def test_nonsense_under_the_keys_is_left_out_and_a_new_router_gets_along_without
     assert_well(known)
 
 
-def test_nonsense_does_not_keep_the_cluster_from_healing(known: Cluster, redis: RedisServer) -> None:
+def test_nonsense_does_not_keep_the_cluster_from_healing(known: Cluster, module_redis: RedisServer) -> None:
     """The assignment in Redis is overwritten, and then a node dies: the next one is written over it all the same."""
-    redis.command("SET", NAMES.assignment, b"us1 fenced 99 99 and more\nassignment\n{")
-    redis.command("DEL", NAMES.term)
+    module_redis.command("SET", NAMES.assignment, b"us1 fenced 99 99 and more\nassignment\n{")
+    module_redis.command("DEL", NAMES.term)
     before = known.router.order()
     with reading(known.router):
         known.end("n3")
@@ -183,22 +186,22 @@ def start_a_node(folder: Path, redis: RedisServer, **settings: object) -> None:
 
 
 def test_a_second_node_of_one_id_is_refused_at_its_start_by_that_id(
-    known: Cluster, folder: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+    known: Cluster, folder: Path, checkpoint: HandmadeCheckpoint, module_redis: RedisServer
 ) -> None:
     with reading(known.router), pytest.raises(IdentityError, match="another process of the cluster is n1") as refused:
-        start_a_node(folder, redis, checkpoint=str(checkpoint.path), node_id="n1")
+        start_a_node(folder, module_redis, checkpoint=str(checkpoint.path), node_id="n1")
     assert "--node-id" in str(refused.value)
     assert_well(known)
 
 
 def test_a_node_whose_checkpoint_is_none_is_refused_at_its_start_by_its_path(
-    known: Cluster, folder: Path, redis: RedisServer
+    known: Cluster, folder: Path, module_redis: RedisServer
 ) -> None:
     wrong = folder / "nowhere"
     with pytest.raises(UnderstudyError, match="checkpoint") as refused:
-        start_a_node(folder, redis, checkpoint=str(wrong), node_id="n4")
+        start_a_node(folder, module_redis, checkpoint=str(wrong), node_id="n4")
     assert str(wrong) in str(refused.value)
-    assert redis.command("EXISTS", NAMES.node("n4")) == 0
+    assert module_redis.command("EXISTS", NAMES.node("n4")) == 0
     assert_well(known)
 
 
@@ -271,10 +274,10 @@ def test_a_node_that_is_asked_directly_answers_for_what_it_holds_and_for_nothing
 
 
 @pytest.mark.usefixtures("known")  # another application on the same Redis
-def test_a_router_without_any_node_says_that_nothing_is_known(redis: RedisServer) -> None:
-    with cluster_router(redis.url, application_id="nobody-serves-it") as router:
+def test_a_router_without_any_node_says_that_nothing_is_known(module_redis: RedisServer) -> None:
+    with cluster_router(module_redis.url, application_id="nobody-serves-it") as router:
         wait_until(lambda: router.get("/readyz").body["degraded"] is None, what="the bus", limit_s=LIMIT_S)
-        heard = f"no node of application 'nobody-serves-it' is heard on {redis.url}; heard there: 'counting'"
+        heard = f"no node of application 'nobody-serves-it' is heard on {module_redis.url}; heard there: 'counting'"
         reasons = f"no catalogue is known yet; no assignment is known yet; {heard}"
         wait_until(lambda: router.not_ready() == reasons, what="the other application", limit_s=LIMIT_S)
         for reply in (router.look_up(["word-0"]), router.post("/v1/stores/op0/lookup", b'{"keys":[["a"]]}')):

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, Cluster, cluster
+from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, TASKS, VERSION, Cluster, cluster
 from tests.support.cluster.watch import heard_assignments, reading
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.messages import AssignedTask, Assignment
-
-TASKS = 4
-VERSION = 3
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path, redis: RedisServer) -> HandmadeCheckpoint:
-    redis.flush()
-    return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
 
 
 def active_for(known: Cluster, node_id: str) -> set[str]:

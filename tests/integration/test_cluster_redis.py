@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import APPLICATION, LIMIT_S, Cluster, cluster, cluster_router
+from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, Cluster, cluster, cluster_router
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import heard_assignments, reading
 from tests.support.spark.queries import wait_until
@@ -18,14 +18,7 @@ from understudy_shared.bus import redis_bus
 from understudy_shared.bus.gossip import Names
 from understudy_shared.messages import Assignment
 
-TASKS = 4
-VERSION = 3
 NAMES = Names(APPLICATION)
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
-    return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
 
 
 @pytest.fixture

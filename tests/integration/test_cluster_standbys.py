@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import LIMIT_S, Cluster, cluster
 from tests.support.cluster.watch import reading
@@ -18,12 +18,6 @@ KEY = WORDS[0]
 FIRST, END = 5, 12
 NEARER_LAG, FARTHER_LAG, ACTIVE_LAG = 2, 5, 7
 """Versions that each is behind at the end; the active only where it is held back too, and then most of all."""
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
 
 
 Order = list[tuple[str, int | None]]
@@ -99,7 +93,6 @@ class Trio:
 @pytest.fixture
 def trio(tmp_path: Path, redis: RedisServer) -> Iterator[Trio]:
     """Everybody at `FIRST`, the standbys held back from there on."""
-    redis.flush()
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(*range(1, FIRST + 1))
     # One version behind is not caught up: then no standby is, and nothing but lag decides between them.
     settings = {"num_standby_replicas": 2, "acceptable_recovery_lag": 0}

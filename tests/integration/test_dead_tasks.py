@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import (
     APPLICATION,
     LIMIT_S,
+    VERSION,
     ClusterNode,
     ClusterRouter,
     cluster,
@@ -27,20 +27,6 @@ from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FileStat, L
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.messages import Announcement
-
-VERSION = 2
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path, redis: RedisServer) -> HandmadeCheckpoint:
-    redis.flush()
-    return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=4).create().add(*range(1, VERSION + 1))
 
 
 class BuggyFiles(LocalFiles):

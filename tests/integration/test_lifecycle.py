@@ -8,16 +8,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import APPLICATION, LIMIT_S, Cluster, ClusterNode, cluster, departing
+from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, Cluster, ClusterNode, cluster, departing
 from tests.support.cluster.watch import chosen, heard_assignments, holders, reading
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
@@ -25,21 +25,6 @@ from tests.support.spark.queries import wait_until
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.http.service import Departure
-
-VERSION = 2
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path, redis: RedisServer) -> HandmadeCheckpoint:
-    redis.flush()
-    return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=4).create().add(*range(1, VERSION + 1))
-
 
 # ---- the order in which a service ends
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import LIMIT_S, Cluster, cluster, cluster_router
 from tests.support.spark.counting_query import WORDS
@@ -20,13 +20,7 @@ KEY = [WORDS[0]]
 
 
 @pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def survivor(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[Cluster]:
+def survivor(tmp_path_factory: pytest.TempPathFactory, module_redis: RedisServer) -> Iterator[Cluster]:
     """Two of three nodes died, and the third cannot see the checkpoint any more."""
     folder = tmp_path_factory.mktemp("survivor")
     checkpoint = HandmadeCheckpoint(folder / "real").create().add(*range(1, END + 1))
@@ -34,8 +28,8 @@ def survivor(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> It
     seen.symlink_to(checkpoint.path)
     settings = {"num_standby_replicas": 2, "end_expiry_ms": EXPIRY_MS}
     with (
-        cluster(seen, folder, redis.url, routers=0, **settings) as known,
-        cluster_router(redis.url, end_expiry_ms=EXPIRY_MS) as router,
+        cluster(seen, folder, module_redis.url, routers=0, **settings) as known,
+        cluster_router(module_redis.url, end_expiry_ms=EXPIRY_MS) as router,
     ):
         known.routers.append(router)
         known.wait_to_rest(copies=3, version=END)

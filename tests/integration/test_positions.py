@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import LIMIT_S, Cluster, ClusterRouter, cluster
 from tests.support.spark.counting_query import WORDS
@@ -20,12 +20,6 @@ from understudy_shared.position import Position, decode_position
 FIRST = 5
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
     return HandmadeCheckpoint(tmp_path / "checkpoint").create().add(*range(1, FIRST + 1))
@@ -34,7 +28,6 @@ def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
 @pytest.fixture
 def known(tmp_path: Path, redis: RedisServer, checkpoint: HandmadeCheckpoint) -> Iterator[Cluster]:
     """Every node has a replica of everything, behind two routers."""
-    redis.flush()
     settings = {"num_standby_replicas": 2, "acceptable_recovery_lag": 1000}
     with cluster(checkpoint.path, tmp_path, redis.url, routers=2, **settings) as started:
         started.wait_to_rest(copies=3, version=FIRST)

@@ -10,24 +10,17 @@ import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.bus.refused_writes import WAYS
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, Cluster, cluster, cluster_node
+from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, VERSION, Cluster, cluster, cluster_node
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import heard_assignments, reading
 from tests.support.measurements import measured
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-TASKS = 4
-VERSION = 3
 READS = 300
 EXPIRY_S = 3 * HEARTBEAT_MS / 1000
 IN_EVERY_RUN = ("no-scripts-no-publish", "read-only-replica")
 EVERY_WAY = [way if way in IN_EVERY_RUN else pytest.param(way, marks=pytest.mark.full) for way in WAYS]
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
-    return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
 
 
 @pytest.fixture

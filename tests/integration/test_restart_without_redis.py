@@ -16,6 +16,8 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import (
     APPLICATION,
     LIMIT_S,
+    TASKS,
+    VERSION,
     Cluster,
     ClusterNode,
     ClusterRouter,
@@ -31,14 +33,7 @@ from tests.support.spark.queries import wait_until
 from understudy_shared.messages import AssignedTask, Assignment, Endpoint
 from understudy_shared.remembered import Remembered
 
-TASKS = 4
-VERSION = 3
 NODES = ("n1", "n2", "n3")
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
-    return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
 
 
 @pytest.fixture

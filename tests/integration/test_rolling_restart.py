@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, Cluster, ClusterRouter, cluster
 from tests.support.cluster.watch import heard_assignments, holders, reading
@@ -17,15 +16,8 @@ SHUTDOWN_DELAY_MS = 2 * HEARTBEAT_MS
 AN_HOUR_MS = 3_600_000
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
 @pytest.fixture
-def checkpoint(tmp_path: Path, redis: RedisServer) -> HandmadeCheckpoint:
-    redis.flush()
+def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
     return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=4).create().add(1)
 
 

@@ -14,7 +14,7 @@ from tests.support.bus.documents import Ear, eventually, listening
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.bus.sentinel_trio import SentinelProcess, SentinelTrio, sentinel_trio, sentinel_url, sentinels_of
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import APPLICATION, HEARTBEAT_MS, LIMIT_S, Cluster, cluster
+from tests.support.cluster.in_process import APPLICATION, HEARTBEAT_MS, LIMIT_S, TASKS, VERSION, Cluster, cluster
 from tests.support.cluster.watch import heard_assignments, reading
 from tests.support.spark.queries import wait_until
 
@@ -24,8 +24,6 @@ from understudy_shared.bus.gossip import Names
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_sync import SyncPublisher
 
-TASKS = 4
-VERSION = 3
 DEFAULT_HEARTBEAT_MS = 1000
 """A frozen Redis is noticed at the deadline of a call, which must come before an expiry, as it does by default."""
 

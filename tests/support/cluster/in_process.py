@@ -42,6 +42,8 @@ HEARTBEAT_MS = 200
 """Five times a second: an expiry is 0.6 s."""
 
 APPLICATION = "counting"
+TASKS, VERSION = 4, 3
+"""Partitions and versions of the checkpoint that most cluster tests follow."""
 LIMIT_S = 20.0
 """What is waited for takes about a second; a loaded machine gets its time."""
 
