@@ -42,6 +42,8 @@ class EventLog:
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._ready: tuple[Lineage, Layout, frozenset[str]] | None = None
         """Lineage, layout and tasks of the last "ready" event."""
+        self._ready_generation: Generation | None = None
+        """The last generation that was found ready: it need not be looked at again."""
 
     def __iter__(self) -> Iterator[Event]:
         return iter(tuple(self._events))  # a copy: readers iterate while the polling thread appends
@@ -60,8 +62,9 @@ class EventLog:
 
     def note_ready(self, generation: Generation | None, fetched: Mapping[FetchMethod, int]) -> None:
         """Report once that all tasks held can answer, and again when more are held. `fetched`: tables, by their way."""
-        if generation is None or not generation.replicas or not generation.ready:
+        if generation is self._ready_generation or generation is None or not (generation.replicas and generation.ready):
             return
+        self._ready_generation = generation
         held, before = frozenset(generation.held), self._ready
         self._ready = (generation.lineage, generation.layout, held)
         if before is not None and before[:2] == self._ready[:2] and held <= before[2]:

@@ -132,6 +132,7 @@ class Node:
         A newer version that is visible already stays; the reported lag is the true one.
         """
         self._ceiling = version
+        self._schedule.look_again()
         self.wake()
 
     def tasks(self) -> list[str]:
@@ -209,7 +210,11 @@ class Node:
             self.on_published()
         now_ms = self._clock.monotonic_ms()
         self._schedule.hand_out(
-            self._generations.replicas(), self.history, batch_in_progress=self.batch_in_progress, now_ms=now_ms
+            self._generations.replicas(),
+            self.history,
+            end_version=self.end.version,
+            batch_in_progress=self.batch_in_progress,
+            now_ms=now_ms,
         )
         self.events.note_ready(self.generation, self._disk.fetched)
         if self._cadence.turned_idle(now_ms):
@@ -243,6 +248,7 @@ class Node:
                 )
                 for replica in self._generations.replicas():
                     replica.start_over()
+                self._schedule.look_again()
                 self._follow_layout(poll.end)
             case _:
                 self._follow_layout(poll.end)

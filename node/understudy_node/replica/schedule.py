@@ -1,8 +1,11 @@
-"""Which replicas get a step of work now: those that are behind, and now and then all of them, to read ahead."""
+"""Which replicas get a step of work now: those that are behind, and now and then all of them, to read ahead.
+
+A worker goes on with a replica as long as it has work. So replicas are looked at only when something may have given
+them work: the end moved, they are others than before, or somebody says so. A node with a thousand tasks polls a hundred
+times a second.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from understudy_node.follow.history import History
 from understudy_node.replica.task import TaskReplica
@@ -21,12 +24,27 @@ class WorkSchedule:
         self._retry_ms = retry_ms
         self._next_prefetch_ms = 0.0
         self._next_retry_ms = 0.0
+        self._looked_at: tuple[int, list[TaskReplica]] | None = None
+        """The end and the replicas of the last look; None when they must be looked at again."""
+
+    def look_again(self) -> None:
+        """Look at all replicas at the next call: something else than the end gave them work. From any thread."""
+        self._looked_at = None
 
     def hand_out(
-        self, replicas: Sequence[TaskReplica], history: History, *, batch_in_progress: bool, now_ms: float
+        self,
+        replicas: list[TaskReplica],
+        history: History,
+        *,
+        end_version: int,
+        batch_in_progress: bool,
+        now_ms: float,
     ) -> None:
         """Queue what is due. Read the commit times that lookups of lagging replicas will need."""
         retry, prefetch = now_ms >= self._next_retry_ms, batch_in_progress and now_ms >= self._next_prefetch_ms
+        if not retry and not prefetch and self._looked_at == (end_version, replicas):
+            return
+        self._looked_at = (end_version, replicas)
         for replica in replicas:
             behind = replica.behind
             if replica.view is not None and (behind or replica.progress.is_limited):
