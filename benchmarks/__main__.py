@@ -17,6 +17,7 @@ BENCHMARKS = {
     ],
     "routed lookups: one router, one node": ["benchmarks.routed"],
     "freshness: from commit to answer": ["benchmarks.freshness"],
+    "following: CPU per commit and task": ["benchmarks.following"],
     "attacks: hostile connections, and what the limits cost": ["benchmarks.attacks"],
     "the aligned source: throughput, latency, order": ["benchmarks.aligned"],
 }  # fmt: skip
