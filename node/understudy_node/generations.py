@@ -15,7 +15,7 @@ from understudy_node.duties import EVERYTHING, Duties
 from understudy_node.generation import Generation, Layout, Wiring, build_generation
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Workers
-from understudy_node.stores.naming import naming_of
+from understudy_node.stores.naming import Naming, naming_of
 from understudy_node.stores.stores import StoreAlias
 from understudy_shared.messages import Announcement
 from understudy_shared.words import Role
@@ -38,6 +38,8 @@ class Generations:
         self._fitted: tuple[object, ...] = ("nothing",) * 4
         """The generations, duties and announcement that `refit` found to fit, or made fit."""
         self._is_named = False
+        self._unreported: Naming | None = None
+        """Names in use of which no event told yet."""
         self._roles = threading.Lock()
 
     @property
@@ -87,6 +89,7 @@ class Generations:
         else:
             self.pending = generation
             self._event("layout", f"the query now has {layout}: restoring, the old layout is served meanwhile")
+        self._report_names()
         return True
 
     def drop(self) -> None:
@@ -113,6 +116,7 @@ class Generations:
         for before, after in ((serving, self.serving), (pending, self.pending)):
             if before is not None and after is not None and after is not before:
                 self._remove_unheld(before, after)
+        self._report_names()
         if not waits:  # else a task may wait until its replica before is gone
             self._fitted = (self.serving, self.pending, *wanted[2:])
         return self.serving is not serving or self.pending is not pending
@@ -153,6 +157,14 @@ class Generations:
 
     def _names(self, description: CheckpointDescription, announcement: Announcement | None) -> Mapping[str, StoreAlias]:
         naming = naming_of(description, self._file, announcement)
+        self._unreported = naming
+        return naming.aliases
+
+    def _report_names(self) -> None:
+        """Report new names once they are served."""
+        naming, self._unreported = self._unreported, None
+        if naming is None:
+            return
         for why in naming.left_out:
             self._event("names left out", why)
         if naming.announced:
@@ -160,7 +172,6 @@ class Generations:
         elif self._is_named:
             self._event("unnamed", "the pipeline's names are not used any more")
         self._is_named = bool(naming.announced)
-        return naming.aliases
 
     def _chosen(self, layout: Layout, kept: Container[str]) -> Callable[[str], bool]:
         """Decides which tasks of a layout to hold; while no duties apply to it, those that are held already.
