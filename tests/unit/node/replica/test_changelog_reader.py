@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -40,7 +40,8 @@ class World:
         (root / DIRECTORY).mkdir(parents=True)
         self.ticks = 0
         place = StorePlace(TaskId(ApplicationId("a"), 0, 0), Lineage("l"), "default", DIRECTORY, 0, lambda record: True)
-        around = Surroundings(self.files, *cast(Any, (None, None, None)), overlay_max_bytes=0)
+        unused: Any = None
+        around = Surroundings(self.files, history=unused, disk=unused, cache=unused, overlay_max_bytes=0)
         self.reader = ChangelogReader(place, around)
 
     def record(self, version: int, unique_id: str) -> CommitRecord:
