@@ -92,7 +92,7 @@ def state_the_version_before() -> None:
 
         return view
 
-    _patch("understudy_node.replica.task", "task_view", by_one_less)
+    _patch("understudy_node.replica.task_stores", "task_view", by_one_less)
 
 
 def _restated(json: bytes, version: int) -> bytes:
@@ -129,7 +129,7 @@ def compare_clocks() -> None:
 
         return lag
 
-    _patch("understudy_node.replica.task", "lag_of", by_wall_clock)
+    _patch("understudy_node.replica.progress", "lag_of", by_wall_clock)
 
 
 def say_absent_for_others() -> None:
