@@ -62,7 +62,10 @@ class EventLog:
 
     def note_ready(self, generation: Generation | None, fetched: Mapping[FetchMethod, int]) -> None:
         """Report once that all tasks held can answer, and again when more are held. `fetched`: tables, by their way."""
-        if generation is self._ready_generation or generation is None or not (generation.replicas and generation.ready):
+        if generation is not None and generation is self._ready_generation:
+            return
+        self._ready_generation = None  # what is not served any more must not stay in memory
+        if generation is None or not generation.replicas or not generation.ready:
             return
         self._ready_generation = generation
         held, before = frozenset(generation.held), self._ready

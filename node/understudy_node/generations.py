@@ -35,8 +35,8 @@ class Generations:
         self._file = aliases
         self._event = event
         self._leaving: list[TaskReplica] = []
-        self._fitted: tuple[object, ...] = ("nothing",) * 4
-        """The generations, duties and announcement that `refit` found to fit, or made fit."""
+        self._fitted: tuple[object, ...] | None = None
+        """The generations, duties and announcement that `refit` found to fit, or made fit; None: it must look again."""
         self._is_named = False
         self._unreported: Naming | None = None
         """Names in use of which no event told yet."""
@@ -108,8 +108,8 @@ class Generations:
         """Hold the tasks of the duties and use the announced names; True when something changed."""
         self._leaving = [replica for replica in self._leaving if not replica.gone]
         serving, pending = self.serving, self.pending
-        wanted, waits = (serving, pending, self.duties, self.announcement), bool(self._leaving)
-        if not waits and all(now is before for now, before in zip(wanted, self._fitted, strict=True)):
+        wanted, waits, fitted = (serving, pending, self.duties, self.announcement), bool(self._leaving), self._fitted
+        if not waits and fitted and all(now is before for now, before in zip(wanted, fitted, strict=True)):
             return False  # a hundred polls a second, and a thousand tasks to look at
         self.serving = None if serving is None else self._refitted(serving, wiring)
         self.pending = None if pending is None else self._refitted(pending, wiring)
@@ -117,8 +117,8 @@ class Generations:
             if before is not None and after is not None and after is not before:
                 self._remove_unheld(before, after)
         self._report_names()
-        if not waits:  # else a task may wait until its replica before is gone
-            self._fitted = (self.serving, self.pending, *wanted[2:])
+        # A task may wait until its replica before is gone.
+        self._fitted = None if waits else (self.serving, self.pending, *wanted[2:])
         return self.serving is not serving or self.pending is not pending
 
     def _refitted(self, generation: Generation, wiring: Wiring) -> Generation:

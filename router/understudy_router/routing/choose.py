@@ -90,7 +90,7 @@ def choose(candidates: Sequence[Candidate], bound: Bound, *, key_hash: int, load
         else:
             exclusions.append(Exclusion(candidate, reason))
 
-    if all(each.reason is Reason.DEAD for each in exclusions) and not order and not doubtful:
+    if not order and not doubtful and all(each.reason is Reason.DEAD for each in exclusions):
         doubtful = [each for each in exclusions if _may_live(each.candidate, bound)]
         exclusions = [each for each in exclusions if each not in doubtful]
 

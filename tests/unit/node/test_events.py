@@ -1,0 +1,46 @@
+"""The events of a node: what is reported once, and what the log keeps of what it reports."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+from understudy_node.events import EventLog
+from understudy_shared.clock import ManualClock
+
+
+class Generation:
+    """As much of a generation as the log looks at."""
+
+    def __init__(self, *tasks: str, ready: bool = True) -> None:
+        self.lineage, self.layout = "l", "one layout"
+        self.replicas = tasks
+        self.held = dict.fromkeys(tasks)
+        self.ready = ready
+
+
+def log() -> Any:
+    return EventLog(ManualClock())
+
+
+def test_ready_is_reported_once_and_again_when_more_is_held() -> None:
+    events = log()
+    held = Generation("0_0", ready=False)
+    events.note_ready(held, {})
+    assert not list(events)
+    held.ready = True
+    for generation in (held, held, Generation("0_0"), Generation("0_0", "0_1"), Generation("0_1")):
+        events.note_ready(generation, {})
+    assert [event.detail for event in events] == ["1 tasks are open", "2 tasks are open"]
+
+
+def test_what_is_not_served_any_more_is_not_kept() -> None:
+    for after in (None, Generation("0_1", ready=False)):
+        events, generation = log(), Generation("0_0")
+        kept = weakref.ref(generation)
+        events.note_ready(generation, {})
+        del generation
+        events.note_ready(after, {})
+        gc.collect()
+        assert kept() is None
