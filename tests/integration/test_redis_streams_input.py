@@ -29,33 +29,21 @@ SHORT_MS = 300
 PATIENT_MS = 10_000
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
 @pytest.fixture
-def server(running: RedisServer) -> RedisServer:
-    running.flush()
-    return running
-
-
-@pytest.fixture
-def reads(server: RedisServer) -> Iterator[RedisInput]:
-    reads = RedisInput(config(server))
+def reads(redis: RedisServer) -> Iterator[RedisInput]:
+    reads = RedisInput(config(redis))
     yield reads
     reads.close()
 
 
-def config(server: RedisServer, *, fail: bool = True, partitions: int | None = 1, **rest: Any) -> RedisConfig:
+def config(redis: RedisServer, *, fail: bool = True, partitions: int | None = 1, **rest: Any) -> RedisConfig:
     rest = {"request_timeout_ms": PATIENT_MS, **rest}
-    return RedisConfig(server.url, ("weather",), partitions, fail_on_data_loss=fail, **rest)
+    return RedisConfig(redis.url, ("weather",), partitions, fail_on_data_loss=fail, **rest)
 
 
-def add(server: RedisServer, *ids: int | str, key: str = KEY) -> None:
+def add(redis: RedisServer, *ids: int | str, key: str = KEY) -> None:
     for each in ids:
-        server.command("XADD", key, f"{each}-0" if isinstance(each, int) else each, "key", "k", "value", f"v{each}")
+        redis.command("XADD", key, f"{each}-0" if isinstance(each, int) else each, "key", "k", "value", f"v{each}")
 
 
 def started(reads: RedisInput, cursor: Cursor = START) -> RedisInput:
@@ -101,12 +89,12 @@ def warned(caplog: pytest.LogCaptureFixture) -> int:
 @settings(max_examples=25)
 @given(gaps=st.lists(st.integers(1, 3), max_size=20), trimmed=st.integers(0, 5), data=st.data())
 def test_pieces_and_ranges_give_the_rows_that_one_reading_gives(
-    running: RedisServer, gaps: list[int], trimmed: int, data: st.DataObject
+    module_redis: RedisServer, gaps: list[int], trimmed: int, data: st.DataObject
 ) -> None:
-    running.flush()
-    add(running, *[sum(gaps[: at + 1]) for at in range(len(gaps))])
-    running.command("XTRIM", KEY, "MAXLEN", "=", max(len(gaps) - trimmed, 0))
-    of = config(running)
+    module_redis.flush()
+    add(module_redis, *[sum(gaps[: at + 1]) for at in range(len(gaps))])
+    module_redis.command("XTRIM", KEY, "MAXLEN", "=", max(len(gaps) - trimmed, 0))
+    of = config(module_redis)
     every = fetched(started(RedisInput(of)))
     assert [row["ordinal"] for row in every] == list(range(min(trimmed, len(gaps)), len(gaps)))
     assert [row["timestamp_ms"] for row in every] == [int(row["offset"][:-2]) for row in every]
@@ -118,114 +106,114 @@ def test_pieces_and_ranges_give_the_rows_that_one_reading_gives(
         assert read_range(of, start, end) == every[first + 1 : last + 1]
 
 
-def test_rows_have_the_schema_and_a_missing_field_is_null(server: RedisServer, reads: RedisInput) -> None:
-    add(server, 1)
-    server.command("XADD", KEY, "2-0", "other", "x")
+def test_rows_have_the_schema_and_a_missing_field_is_null(redis: RedisServer, reads: RedisInput) -> None:
+    add(redis, 1)
+    redis.command("XADD", KEY, "2-0", "other", "x")
     chunk = started(reads).fetch({TP: 9}, timeout_ms=0).chunks[0]
     assert chunk.rows.schema == ROW_SCHEMA
     assert chunk.rows.column("value").to_pylist() == [b"v1", None]
     assert chunk.sizes.tolist() == [len("weather") + 20 + 3, len("weather") + 20]
 
 
-def test_partitions_are_counted_from_0_to_the_first_that_is_missing(server: RedisServer) -> None:
+def test_partitions_are_counted_from_0_to_the_first_that_is_missing(redis: RedisServer) -> None:
     for partition in (0, 1, 3):
-        add(server, 1, key=f"weather:{partition}")
-    of = config(server, partitions=None)
+        add(redis, 1, key=f"weather:{partition}")
+    of = config(redis, partitions=None)
     assert RedisInput(of).partitions(timeout_ms=1000) == {"weather": 2}
-    add(server, 1, key="weather:2")
+    add(redis, 1, key="weather:2")
     assert RedisInput(of).partitions(timeout_ms=1000) == {"weather": 4}
-    assert RedisInput(config(server, partitions=7)).partitions(timeout_ms=1000) == {"weather": 7}
+    assert RedisInput(config(redis, partitions=7)).partitions(timeout_ms=1000) == {"weather": 7}
 
 
-def test_a_topic_without_streams_is_unknown_unless_their_number_is_given(server: RedisServer) -> None:
-    add(server, 1, key="weather")
+def test_a_topic_without_streams_is_unknown_unless_their_number_is_given(redis: RedisServer) -> None:
+    add(redis, 1, key="weather")
     with pytest.raises(UnknownTopicError, match=r"no stream 'weather:0', but a stream 'weather'"):
-        RedisInput(config(server, partitions=None)).partitions(timeout_ms=1000)
-    server.command("SET", "weather:1", "x")
+        RedisInput(config(redis, partitions=None)).partitions(timeout_ms=1000)
+    redis.command("SET", "weather:1", "x")
     with pytest.raises(UnknownTopicError, match="'weather:1' holds a string"):
-        RedisInput(config(server, partitions=2)).partitions(timeout_ms=1000)
+        RedisInput(config(redis, partitions=2)).partitions(timeout_ms=1000)
     with pytest.raises(UnknownTopicError, match="'weather:1' holds"):
-        RedisInput(config(server)).seek({TopicPartition("weather", 1): START}, timeout_ms=1000)
+        RedisInput(config(redis)).seek({TopicPartition("weather", 1): START}, timeout_ms=1000)
 
 
 def test_a_stream_that_does_not_exist_yet_is_empty_with_lag_0_and_then_read(
-    server: RedisServer, reads: RedisInput
+    redis: RedisServer, reads: RedisInput
 ) -> None:
     assert reads.first_cursors([TP], timeout_ms=1000) == {TP: START}
     answer = started(reads).fetch({TP: 9}, timeout_ms=20)
     assert (answer.chunks, answer.lags) == ([], {TP: 0})
-    add(server, 1)
+    add(redis, 1)
     assert offsets(fetched(reads)) == ["1-0"]
 
 
 def test_the_lag_is_0_when_nothing_lies_behind_and_more_when_something_does(
-    server: RedisServer, reads: RedisInput
+    redis: RedisServer, reads: RedisInput
 ) -> None:
-    add(server, 1, 2, 3)
+    add(redis, 1, 2, 3)
     started(reads)
     assert [reads.fetch({TP: 1}, timeout_ms=0).lags[TP] > 0 for _ in range(3)] == [True, True, False]
-    add(server, 4)
+    add(redis, 4)
     assert reads.fetch({TP: 9}, timeout_ms=0).lags == {TP: 0}
 
 
-def test_a_waiting_fetch_returns_when_a_record_comes(server: RedisServer, reads: RedisInput) -> None:
+def test_a_waiting_fetch_returns_when_a_record_comes(redis: RedisServer, reads: RedisInput) -> None:
     other = TopicPartition("weather", 1)
-    add(server, 1)
+    add(redis, 1)
     fetched(started(reads))
     reads.seek({other: START}, timeout_ms=1000)
     answers: list[Fetched] = []
     waiting = Thread(target=lambda: answers.append(reads.fetch({TP: 9, other: 9}, timeout_ms=60_000)))
     waiting.start()
-    wait_until(lambda: b"blocked_clients:1" in info(server), what="a client that waits")
-    add(server, 2, key="weather:1")
+    wait_until(lambda: b"blocked_clients:1" in info(redis), what="a client that waits")
+    add(redis, 2, key="weather:1")
     waiting.join(20)
     assert [(chunk.partition, chunk.rows.num_rows) for chunk in answers[0].chunks] == [(other, 1)]
     assert answers[0].lags == {TP: 0, other: 0}
 
 
-def info(server: RedisServer) -> bytes:
-    reply = server.command("INFO", "clients")
+def info(redis: RedisServer) -> bytes:
+    reply = redis.command("INFO", "clients")
     assert isinstance(reply, dict | bytes)
     return reply if isinstance(reply, bytes) else "\n".join(f"{k}:{v}" for k, v in reply.items()).encode()
 
 
-def test_from_now_on_is_behind_everything_that_ever_was(server: RedisServer, reads: RedisInput) -> None:
-    add(server, 1, 2, 3)
-    server.command("XDEL", KEY, "3-0")
+def test_from_now_on_is_behind_everything_that_ever_was(redis: RedisServer, reads: RedisInput) -> None:
+    add(redis, 1, 2, 3)
+    redis.command("XDEL", KEY, "3-0")
     cursor = reads.first_cursors([TP], timeout_ms=1000)[TP]
     assert cursor == Cursor("3-0", 3)
-    server.command("XTRIM", KEY, "MAXLEN", 0)
-    add(server, 4)
+    redis.command("XTRIM", KEY, "MAXLEN", 0)
+    add(redis, 4)
     assert [(row["offset"], row["ordinal"]) for row in fetched(started(reads, cursor))] == [("4-0", 3)]
 
 
-def test_trimming_what_was_read_is_no_loss_also_over_a_restart(server: RedisServer, reads: RedisInput) -> None:
-    add(server, *range(1, 9))
-    server.command("XTRIM", KEY, "MINID", 3)  # before the query began
+def test_trimming_what_was_read_is_no_loss_also_over_a_restart(redis: RedisServer, reads: RedisInput) -> None:
+    add(redis, *range(1, 9))
+    redis.command("XTRIM", KEY, "MINID", 3)  # before the query began
     rows = rows_of(started(reads).fetch({TP: 3}, timeout_ms=0))
-    server.command("XTRIM", KEY, "MINID", 6)
+    redis.command("XTRIM", KEY, "MINID", 6)
     assert offsets(fetched(started(reads, behind(rows[-1])))) == ["6-0", "7-0", "8-0"]
 
 
-def harm(server: RedisServer, kind: str) -> None:
+def harm(redis: RedisServer, kind: str) -> None:
     """Damage a stream of records 1 to 6 of which 1 to 3 were read."""
     match kind:
         case "trimmed":
-            server.command("XTRIM", KEY, "MINID", 5)
+            redis.command("XTRIM", KEY, "MINID", 5)
         case "trimmed-to-nothing":
-            server.command("XTRIM", KEY, "MAXLEN", 0)
+            redis.command("XTRIM", KEY, "MAXLEN", 0)
         case "emptied-by-xdel":
-            server.command("XDEL", KEY, *[f"{each}-0" for each in range(1, 7)])
+            redis.command("XDEL", KEY, *[f"{each}-0" for each in range(1, 7)])
         case "deleted":
-            server.command("DEL", KEY)
+            redis.command("DEL", KEY)
         case "flushed":
-            server.flush()
+            redis.flush()
         case "made-anew":
-            server.command("DEL", KEY)
-            add(server, 1, 2)
+            redis.command("DEL", KEY)
+            add(redis, 1, 2)
         case "made-anew-behind":
-            server.command("DEL", KEY)
-            add(server, 7, 8)
+            redis.command("DEL", KEY)
+            add(redis, 7, 8)
 
 
 HARMS = {
@@ -242,16 +230,16 @@ HARMS = {
 @pytest.mark.parametrize("kind", HARMS)
 @pytest.mark.parametrize("when", ["reading", "restarted"])
 def test_entries_that_go_unread_are_a_loss_that_is_reported(
-    server: RedisServer, caplog: pytest.LogCaptureFixture, kind: str, when: str
+    redis: RedisServer, caplog: pytest.LogCaptureFixture, kind: str, when: str
 ) -> None:
-    add(server, *range(1, 7))
-    strict, lenient = (RedisInput(config(server, fail=fail)) for fail in (True, False))
+    add(redis, *range(1, 7))
+    strict, lenient = (RedisInput(config(redis, fail=fail)) for fail in (True, False))
     for reads in (strict, lenient):
         rows = rows_of(started(reads).fetch({TP: 3}, timeout_ms=0))
-    harm(server, kind)
+    harm(redis, kind)
     with pytest.raises(DataLostError, match="'weather:0' behind 3-0 are lost") as caught:
         started(strict, behind(rows[-1])) if when == "restarted" else strict.fetch({TP: 9}, timeout_ms=0)
-    assert caught.value.where == server.url
+    assert caught.value.where == redis.url
     with caplog.at_level(logging.WARNING):
         if when == "restarted":
             started(lenient, behind(rows[-1]))
@@ -260,59 +248,59 @@ def test_entries_that_go_unread_are_a_loss_that_is_reported(
         assert [row["ordinal"] for row in left] == [3, 4][: len(left)]
         assert fetched(lenient) == []
     assert warned(caplog) == 1
-    add(server, 10)
+    add(redis, 10)
     assert offsets(fetched(lenient)) == ["10-0"]
     strict.close()
     lenient.close()
 
 
 def test_every_read_entry_may_be_trimmed_while_the_reader_stands_at_the_end(
-    server: RedisServer, reads: RedisInput
+    redis: RedisServer, reads: RedisInput
 ) -> None:
     started(reads)
     for each in range(1, 8):
-        add(server, each)
+        add(redis, each)
         assert offsets(fetched(reads)) == [f"{each}-0"]
-        server.command("XTRIM", KEY, "MAXLEN", 0)
-    add(server, 8, 9)
-    server.command("XTRIM", KEY, "MAXLEN", 1)
+        redis.command("XTRIM", KEY, "MAXLEN", 0)
+    add(redis, 8, 9)
+    redis.command("XTRIM", KEY, "MAXLEN", 1)
     with pytest.raises(DataLostError, match="1 entries behind it were removed unread"):
         reads.fetch({TP: 9}, timeout_ms=0)
 
 
 @pytest.mark.parametrize("kind", ["trimmed", "end-deleted", "middle-deleted", "flushed"])
 def test_a_range_is_read_as_it_was_planned_or_not_at_all(
-    server: RedisServer, caplog: pytest.LogCaptureFixture, kind: str
+    redis: RedisServer, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    add(server, *range(1, 7))
-    with_reads = RedisInput(config(server))
+    add(redis, *range(1, 7))
+    with_reads = RedisInput(config(redis))
     rows = fetched(started(with_reads))
     with_reads.close()
     match kind:
         case "trimmed":
-            server.command("XTRIM", KEY, "MINID", 3)
+            redis.command("XTRIM", KEY, "MINID", 3)
         case "end-deleted":
-            server.command("XDEL", KEY, "6-0")
+            redis.command("XDEL", KEY, "6-0")
         case "middle-deleted":
-            server.command("XDEL", KEY, "4-0")
+            redis.command("XDEL", KEY, "4-0")
         case "flushed":
-            server.flush()
+            redis.flush()
     with pytest.raises(DataLostError, match="up to 6-0 are lost"):
-        read_range(config(server), behind(rows[0]), behind(rows[5]))
-    lenient = config(server, fail=False)
+        read_range(config(redis), behind(rows[0]), behind(rows[5]))
+    lenient = config(redis, fail=False)
     expected = {"trimmed": 4, "end-deleted": 4, "middle-deleted": 4, "flushed": 0}
     assert len(read_range(lenient, behind(rows[0]), behind(rows[5]))) == expected[kind]
     assert warned(caplog) == 1
 
 
-def test_long_ranges_come_in_pages(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_ranges_come_in_pages(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("understudy_pipeline.inputs.redis_ranges.FIRST_ENTRIES", 3)
     monkeypatch.setattr("understudy_pipeline.inputs.redis_ranges.MAX_BYTES", 50)
-    add(server, *range(1, 31))
-    reads = RedisInput(config(server))
+    add(redis, *range(1, 31))
+    reads = RedisInput(config(redis))
     rows = fetched(started(reads))
     reads.close()
-    reader = open_reader(config(server))
+    reader = open_reader(config(redis))
     pages = list(reader.read(Range(TP, START, behind(rows[-2]))))
     reader.close()
     assert [row for page in pages for row in page.to_pylist()] == rows[:-1]
@@ -358,8 +346,8 @@ def test_a_server_that_hangs_or_is_away_is_an_input_error_and_then_reading_goes_
     reads.close()
 
 
-def test_a_refused_login_is_reported_without_the_password(server: RedisServer) -> None:
-    url = server.url.replace("unix://", "unix://somebody:secret@")
+def test_a_refused_login_is_reported_without_the_password(redis: RedisServer) -> None:
+    url = redis.url.replace("unix://", "unix://somebody:secret@")
     with pytest.raises(InputError, match="refused the login") as caught:
         RedisInput(RedisConfig(url, ("weather",))).partitions(timeout_ms=1000)
     assert "secret" not in str(caught.value)
@@ -385,8 +373,8 @@ def test_a_configuration_that_cannot_work_is_refused_at_once(url: str, partition
 
 @pytest.mark.full
 def test_streams_are_read_from_the_primary_that_sentinels_name() -> None:
-    with redis_server(port=0) as server, sentinels_of(server, count=1) as sentinels:
-        add(server, 1)
+    with redis_server(port=0) as redis, sentinels_of(redis, count=1) as sentinels:
+        add(redis, 1)
         of = RedisConfig(sentinel_url(sentinels), ("weather",), request_timeout_ms=PATIENT_MS)
         reads = RedisInput(of)
         assert reads.partitions(timeout_ms=1000) == {"weather": 1}
