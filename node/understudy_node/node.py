@@ -132,7 +132,6 @@ class Node:
         A newer version that is visible already stays; the reported lag is the true one.
         """
         self._ceiling = version
-        self._schedule.look_again()
         self.wake()
 
     def tasks(self) -> list[str]:
@@ -248,7 +247,6 @@ class Node:
                 )
                 for replica in self._generations.replicas():
                     replica.start_over()
-                self._schedule.look_again()
                 self._follow_layout(poll.end)
             case _:
                 self._follow_layout(poll.end)

@@ -1,8 +1,8 @@
 """Which replicas get a step of work now: those that are behind, and now and then all of them, to read ahead.
 
 A worker goes on with a replica as long as it has work. So replicas are looked at only when something may have given
-them work: the end moved, they are others than before, or somebody says so. A node with a thousand tasks polls a hundred
-times a second.
+them work, the end moved or they are others than before, and every `retry_ms` for all else. A node with a thousand tasks
+polls a hundred times a second.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ class WorkSchedule:
         self._next_prefetch_ms = 0.0
         self._next_retry_ms = 0.0
         self._looked_at: tuple[int, list[TaskReplica]] | None = None
-        """The end and the replicas of the last look; None when they must be looked at again."""
-
-    def look_again(self) -> None:
-        """Look at all replicas at the next call: something else than the end gave them work. From any thread."""
-        self._looked_at = None
+        """The end and the replicas of the last look; None before it."""
 
     def hand_out(
         self,

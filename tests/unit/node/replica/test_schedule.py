@@ -1,0 +1,80 @@
+"""Which replicas a poll looks at, and which of them get a step of work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from understudy_node.replica.schedule import PREFETCH_FLOOR_MS, WorkSchedule
+
+RETRY_MS = 1000
+
+
+class Replica:
+    """As much of a replica as the schedule looks at. `looks` counts them."""
+
+    view = None
+    error: str | None = None
+
+    def __init__(self) -> None:
+        self.looks = self.prefetches = 0
+        self.is_behind = False
+
+    @property
+    def behind(self) -> bool:
+        self.looks += 1
+        return self.is_behind
+
+    def want_prefetch(self) -> None:
+        self.prefetches += 1
+
+
+class Workers:
+    def __init__(self) -> None:
+        self.submitted: list[Replica] = []
+
+    def submit(self, replica: Replica) -> None:
+        self.submitted.append(replica)
+
+
+class World:
+    def __init__(self) -> None:
+        self.workers = Workers()
+        workers: Any = self.workers
+        self.schedule = WorkSchedule(workers, retry_ms=RETRY_MS)
+
+    def poll(self, *replicas: Replica, end: int = 1, batch: bool = False, now_ms: float = 0.0) -> None:
+        found: Any = list(replicas)
+        unused: Any = None
+        self.schedule.hand_out(found, unused, end_version=end, batch_in_progress=batch, now_ms=now_ms)
+
+
+def test_replicas_are_looked_at_when_the_end_moves_or_they_are_others_and_now_and_then() -> None:
+    world, one, two = World(), Replica(), Replica()
+    for now_ms in range(10):
+        world.poll(one, now_ms=now_ms)
+    assert one.looks == 1
+    world.poll(one, end=2, now_ms=10)
+    world.poll(one, two, end=2, now_ms=11)
+    world.poll(one, two, end=2, now_ms=12)
+    assert (one.looks, two.looks) == (3, 1)
+    world.poll(one, two, end=2, now_ms=RETRY_MS)
+    assert (one.looks, two.looks) == (4, 2)
+
+
+def test_a_replica_that_is_behind_gets_work_and_one_that_failed_only_when_it_is_tried_again() -> None:
+    world, fine, failed = World(), Replica(), Replica()
+    fine.is_behind = failed.is_behind = True
+    failed.error = "a damaged file"
+    world.poll(fine, failed)  # the first look is a try
+    assert world.workers.submitted == [fine, failed]
+    world.poll(fine, failed, end=2, now_ms=1)
+    assert world.workers.submitted[2:] == [fine]
+    world.poll(fine, failed, end=2, now_ms=RETRY_MS)
+    assert world.workers.submitted[3:] == [fine, failed]
+
+
+def test_while_a_batch_runs_all_read_ahead_but_no_more_often_than_the_floor_allows() -> None:
+    world, replica = World(), Replica()
+    for now_ms in range(int(2 * PREFETCH_FLOOR_MS)):
+        world.poll(replica, batch=True, now_ms=now_ms)
+    assert replica.prefetches == len(world.workers.submitted) == 2
