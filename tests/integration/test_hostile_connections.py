@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
 import resource
 import socket
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from tests.support.cluster.in_process import departing
+from tests.support.services.echo_service import (
+    DIRECT,
+    DIRECT_POST,
+    LARGE_BYTES,
+    PATIENT,
+    get,
+    problem,
+    serving,
+    wait_for_peers,
+    wait_until,
+)
 from tests.support.services.raw_http import GET_LIVEZ, LIMIT_S, RawClient, resident_bytes
-from tests.support.spark.queries import wait_until as wait_long
 
-from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.connection_limits import (
     MAX_HEADER_BYTES,
     MAX_REQUEST_TARGET_BYTES,
@@ -28,111 +32,33 @@ from understudy_shared.http.connection_limits import (
     Pressure,
     Refusal,
 )
-from understudy_shared.http.edge import Receive, Scope, Send, read_body, send_reply
-from understudy_shared.http.problems import ProblemError
-from understudy_shared.http.service import Departure
 
 LIMITS = ConnectionLimits(
     header_timeout_ms=500, body_timeout_ms=500, unread_timeout_ms=500, first_request_timeout_ms=500
 )
-PATIENT = ConnectionLimits()
-LARGE_BYTES = 4 << 20
 MIB = 1 << 20
 
 
-def wait_until(condition: Callable[[], bool], *, what: str) -> None:
-    wait_long(condition, what=what, limit_s=LIMIT_S)
-
-
-class Echo:
-    """An application that says what it was asked, in the order of its answers. `/slow` waits for `go`.
-
-    After `/turns`, `asked_per_turn` counts each path within one turn of the event loop.
-    """
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.asked_per_turn: Counter[tuple[str, int]] = Counter()
-        self.turn = 0
-        self.at_once = 0
-        self.go = False
-        self.ended = False
-
-    def count_turns(self) -> None:
-        self.turn += 1
-        if not self.ended:
-            asyncio.get_running_loop().call_soon(self.count_turns)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            while (await receive())["type"] != "lifespan.shutdown":
-                await send({"type": "lifespan.startup.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
-            return
-        self.asked.append(scope["path"])
-        self.asked_per_turn[scope["path"], self.turn] += 1
-        self.at_once += 1
-        if scope["path"] == "/turns":
-            self.count_turns()
-        try:
-            while scope["path"].startswith("/slow") and not self.go:  # noqa: ASYNC110  # set from another thread
-                await asyncio.sleep(0.005)
-            body = await read_body(receive) if scope["method"] == "POST" else b""
-        except ProblemError:  # the client left
-            return
-        finally:
-            self.at_once -= 1
-        size = {"/large": LARGE_BYTES, "/livez": 4096}.get(scope["path"], 0)
-        text = f"{scope['method']} {scope['path']} {len(body)}".encode().ljust(size)
-        await send_reply(send, 200, text, b"text/plain")
-
-
-class Serving:
-    def __init__(self, port: int, app: Echo, guard: ConnectionGuard) -> None:
-        self.port, self.app, self.guard = port, app, guard
-
-    def refused(self, reason: Refusal) -> int:
-        return self.guard.refused[reason]
-
-
-@contextmanager
-def serving(limits: ConnectionLimits = PATIENT) -> Iterator[Serving]:
-    """A service in this process, as the commands run it."""
-
-    async def announce() -> None: ...
-
-    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
-    app, guard = Echo(), ConnectionGuard(limits)
-    with departing(app, listener, Departure(announce, 0), guard):
-        yield Serving(listener.getsockname()[1], app, guard)
-        app.go = app.ended = True
-
-
-def get(path: str, headers: bytes = b"") -> bytes:
-    return f"GET {path} HTTP/1.1\r\nhost: x\r\n".encode() + headers + b"\r\n"
-
-
-def problem(reply: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
-    """Status and type; fails when it is no problem, or the connection is to stay."""
-    status, headers, body = reply
-    assert headers["content-type"] == "application/problem+json"
-    assert headers["connection"] == "close"
-    return status, json.loads(body)["type"]
-
-
-def wait_for_peers(service: Serving, count: int) -> None:
-    wait_until(lambda: len(service.guard.connections) == count, what=f"{count} connections")
-
-
 # ---- HTTP as before
+
+
+@pytest.fixture(params=["", DIRECT], ids=["asgi", "direct"])
+def at(request: pytest.FixtureRequest) -> str:
+    """Where requests go: what is claimed of connections holds for both ways of answering."""
+    assert isinstance(request.param, str)
+    return request.param
 
 
 def test_pipelined_requests_are_answered_in_order_however_their_bytes_are_cut() -> None:
     post = b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello"
     chunked = b"POST /chunks HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
     head = b"HEAD /head HTTP/1.1\r\nhost: x\r\n\r\n"
-    sent = get("/one") + post + get("/two") + chunked + head.replace(b"HEAD", b"GET") + get("/last")
-    expected = [b"GET /one 0", b"POST /body 5", b"GET /two 0", b"POST /chunks 5", b"GET /head 0", b"GET /last 0"]
+    direct, hop = f"{DIRECT}/a", post.replace(b"/body", DIRECT_POST.encode())
+    sent = get("/one") + post + get(direct) * 2 + get("/two") + hop + head.replace(b"HEAD", b"GET") + hop + get(direct)
+    sent += chunked + get("/last")
+    said_direct, said_hop = f"GET {direct} 0".encode(), f"POST {DIRECT_POST} 5".encode()
+    expected = [b"GET /one 0", b"POST /body 5", said_direct, said_direct, b"GET /two 0", said_hop, b"GET /head 0"]
+    expected += [said_hop, said_direct, b"POST /chunks 5", b"GET /last 0"]
     with serving() as service:
         for size in (len(sent), 1, 7, 40, 101):
             with RawClient(service.port) as client:
@@ -140,6 +66,7 @@ def test_pipelined_requests_are_answered_in_order_however_their_bytes_are_cut() 
                 for start in range(0, len(sent), size):
                     client.send(sent[start : start + size])
                 assert [client.reply()[2] for _ in expected] == expected, size
+        assert service.app.direct == [direct, direct, DIRECT_POST, DIRECT_POST, direct] * 5
 
 
 def test_a_client_that_expects_continue_gets_it_and_an_upgrade_is_answered_in_http() -> None:
@@ -171,10 +98,11 @@ def test_a_large_body_and_the_longest_target_are_taken_as_before() -> None:
 # ---- pipelines and unread answers
 
 
-def test_pipelines_whose_answers_nobody_reads_take_no_memory_and_are_closed() -> None:
+@pytest.mark.parametrize("request_", [GET_LIVEZ, get(f"{DIRECT}/livez")], ids=["asgi", "direct"])
+def test_pipelines_whose_answers_nobody_reads_take_no_memory_and_are_closed(request_: bytes) -> None:
     with serving(replace(PATIENT, unread_timeout_ms=500)) as service, ExitStack() as clients:
         before = resident_bytes()
-        flood = GET_LIVEZ * (12 * MIB // len(GET_LIVEZ))
+        flood = request_ * (12 * MIB // len(request_))
         attackers = [clients.enter_context(RawClient(service.port, receive_buffer_bytes=4096)) for _ in range(3)]
         for client in attackers:
             client.push(flood)
@@ -185,36 +113,37 @@ def test_pipelines_whose_answers_nobody_reads_take_no_memory_and_are_closed() ->
         wait_until(lambda: service.refused(Refusal.UNREAD) == 3, what="their end")
 
 
-def test_a_request_is_not_begun_before_the_answers_before_it_are_sent() -> None:
+def test_a_request_is_not_begun_before_the_answers_before_it_are_sent(at: str) -> None:
     with serving() as service, RawClient(service.port) as client:
-        client.send(b"".join(get(f"/slow/{number}") for number in range(500)))
+        client.send(b"".join(get(f"{at}/slow/{number}") for number in range(500)))
         wait_until(lambda: service.app.at_once == 1, what="the first")
         (connection,) = service.guard.connections
         assert not connection.pipeline, "what waits is bytes, not requests"  # type: ignore[attr-defined]
         service.app.go = True
-        assert [client.reply()[2] for _ in range(500)] == [b"GET /slow/%d 0" % number for number in range(500)]
+        expected = [f"GET {at}/slow/{number} 0".encode() for number in range(500)]
+        assert [client.reply()[2] for _ in range(500)] == expected
 
 
-def test_pipelines_together_start_one_request_in_a_turn_of_the_loop() -> None:
+def test_pipelines_together_start_one_request_in_a_turn_of_the_loop(at: str) -> None:
     clients, requests = 20, 100
     with serving() as service, ExitStack() as stack:
         pipelines = [stack.enter_context(RawClient(service.port)) for _ in range(clients)]
         pipelines[0].send(get("/turns"))
         assert pipelines[0].reply()[0] == 200
         for pipeline in pipelines:
-            pipeline.send(get("/slow") + get("/next") * requests)
+            pipeline.send(get(f"{at}/slow") + get(f"{at}/next") * requests)
         wait_until(lambda: service.app.at_once == clients, what="the first request of each")
         service.app.go = True
         for pipeline in pipelines:
-            assert [pipeline.reply()[2] for _ in range(requests + 1)][1:] == [b"GET /next 0"] * requests
-    assert {count for (path, _), count in service.app.asked_per_turn.items() if path == "/next"} == {1}
+            assert [pipeline.reply()[2] for _ in range(requests + 1)][1:] == [f"GET {at}/next 0".encode()] * requests
+    assert {count for (path, _), count in service.app.asked_per_turn.items() if path == f"{at}/next"} == {1}
 
 
-def test_a_client_that_reads_late_gets_every_answer() -> None:
+def test_a_client_that_reads_late_gets_every_answer(at: str) -> None:
     with serving() as service, RawClient(service.port, receive_buffer_bytes=4096) as client:
-        client.send(get("/large") * 3 + get("/last"))
+        client.send(get(f"{at}/large") * 3 + get(f"{at}/last"))
         wait_until(lambda: len(service.app.asked) >= 1, what="the first answer")
-        assert [len(client.reply()[2]) for _ in range(4)] == [LARGE_BYTES] * 3 + [len("GET /last 0")]
+        assert [len(client.reply()[2]) for _ in range(4)] == [LARGE_BYTES] * 3 + [len(f"GET {at}/last 0")]
 
 
 # ---- heads and bodies
@@ -266,8 +195,9 @@ def test_what_is_too_large_or_no_http_is_refused_with_a_problem(
         (b"G", Refusal.HEADER_TIME),
         (b"GET /x HTTP/1.1\r\nhost: x\r\n", Refusal.HEADER_TIME),
         (b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n12345678", Refusal.BODY_TIME),
+        (b"POST /internal/echo HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n12345678", Refusal.BODY_TIME),
     ],
-    ids=["nothing", "an empty line", "a byte", "half a head", "most of a body"],
+    ids=["nothing", "an empty line", "a byte", "half a head", "most of a body", "most of a hop"],
 )
 def test_who_does_not_finish_a_request_is_closed(sent: bytes, reason: Refusal) -> None:
     with serving(LIMITS) as service, RawClient(service.port) as client:
@@ -288,13 +218,13 @@ def test_a_body_that_trickles_is_given_up_though_a_byte_comes_in_time() -> None:
         assert service.refused(Refusal.BODY_TIME) == 1
 
 
-def test_an_idle_connection_that_asked_before_is_kept_beyond_the_time_for_a_first_request() -> None:
+def test_an_idle_connection_that_asked_before_is_kept_beyond_the_time_for_a_first_request(at: str) -> None:
     with serving(LIMITS) as service, RawClient(service.port) as kept, RawClient(service.port) as silent:
-        kept.send(get("/one"))
+        kept.send(get(f"{at}/one"))
         assert kept.reply()[0] == 200
         assert silent.is_closed()
-        kept.send(get("/two"))
-        assert kept.reply()[2] == b"GET /two 0"
+        kept.send(get(f"{at}/two"))
+        assert kept.reply()[2] == f"GET {at}/two 0".encode()
 
 
 # ---- too many connections
@@ -316,15 +246,15 @@ def test_silent_connections_make_room_for_readers() -> None:
         assert service.refused(Refusal.CONNECTIONS) > 0
 
 
-def test_when_all_connections_are_busy_only_probes_and_internal_paths_get_in() -> None:
+def test_when_all_connections_are_busy_only_probes_and_internal_paths_get_in(at: str) -> None:
     limits = replace(PATIENT, max_connections=4, reserved_connections=3)
     with serving(limits) as service, ExitStack() as clients:
         busy = [clients.enter_context(RawClient(service.port)) for _ in range(4)]
         for client in busy:
-            client.send(get("/slow"))
+            client.send(get(f"{at}/slow"))
         wait_until(lambda: service.app.at_once == 4, what="four requests")
         reader = clients.enter_context(RawClient(service.port))
-        reader.send(get("/v1/stores"))
+        reader.send(get(f"{at}/v1/stores"))
         reply = reader.reply()
         assert problem(reply) == (429, "overloaded")
         assert reply[1]["retry-after"] == "1"
@@ -333,6 +263,9 @@ def test_when_all_connections_are_busy_only_probes_and_internal_paths_get_in() -
             with RawClient(service.port) as client:
                 client.send(get(path))
                 assert client.reply()[0] == 200
+        with RawClient(service.port) as client:
+            client.send(f"POST {DIRECT_POST} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nab".encode())
+            assert client.reply()[2] == f"POST {DIRECT_POST} 2".encode()
         service.app.go = True
         assert [client.reply()[0] for client in busy] == [200] * 4
 
@@ -351,12 +284,12 @@ def test_a_peer_is_logged_once_a_minute_with_its_address(caplog: pytest.LogCaptu
 # ---- memory
 
 
-def test_short_memory_closes_idle_connections_then_refuses_requests_but_not_probes() -> None:
+def test_short_memory_closes_idle_connections_then_refuses_requests_but_not_probes(at: str) -> None:
     limits = replace(PATIENT, memory_limit_bytes=1 << 40)
     with serving(limits) as service, RawClient(service.port) as idle, RawClient(service.port) as busy:
-        idle.send(get("/one"))
+        idle.send(get(f"{at}/one"))
         assert idle.reply()[0] == 200
-        busy.send(get("/slow"))
+        busy.send(get(f"{at}/slow"))
         wait_until(lambda: service.app.at_once == 1, what="a request")
         assert service.guard.causes() == {}
         used = service.guard.used_bytes or resident_bytes()
@@ -370,7 +303,7 @@ def test_short_memory_closes_idle_connections_then_refuses_requests_but_not_prob
             for path in ("/livez", "/internal/v1/lookup"):
                 client.send(get(path))
                 assert client.reply()[0] == 200
-            client.send(get("/v1/stores"))
+            client.send(get(f"{at}/v1/stores"))
             assert problem(client.reply()) == (429, "overloaded")
         service.guard.limits = limits
         wait_until(lambda: service.guard.pressure is Pressure.NONE, what="relief")

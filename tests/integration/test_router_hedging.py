@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -17,11 +18,13 @@ from tests.support.cluster.fake_node import Answer, Hang, found, problem, refusa
 
 from understudy_router.forwarding.fallback import Step
 from understudy_router.http.app import create_app
-from understudy_router.http.asgi import LookupsFirst
+from understudy_router.http.lookups import RouterLookups
 from understudy_router.transport.node_requests import NodeRequest
 from understudy_shared.bounds import Refusal
 from understudy_shared.hop import HopOutcome
+from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.problems import ProblemType
+from understudy_shared.http.protocol import HttpProtocol
 from understudy_shared.messages import Applied, AssignedTask
 from understudy_shared.position import Position
 from understudy_shared.words import ApplicationId, Lineage
@@ -210,11 +213,12 @@ async def test_waiting_for_a_position_costs_no_budget_and_is_not_held_up_by_a_no
 
 
 @asynccontextmanager
-async def served(known: Cluster) -> AsyncIterator[tuple[LookupsFirst, int]]:
-    """The router's application behind uvicorn, and its port."""
+async def served(known: Cluster) -> AsyncIterator[tuple[RouterLookups, int]]:
+    """The router's application behind the protocol of all services, and its port."""
     app = create_app(known.router)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
+    protocol: Any = partial(HttpProtocol, guard=ConnectionGuard(), direct=app)
+    server = uvicorn.Server(uvicorn.Config(app, http=protocol, lifespan="off", log_config=None, access_log=False))
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve(sockets=[listener]))
         await until(lambda: server.started)
@@ -225,8 +229,12 @@ async def served(known: Cluster) -> AsyncIterator[tuple[LookupsFirst, int]]:
             await serving
 
 
-def get(target: str) -> bytes:
-    return f"GET {target} HTTP/1.1\r\nhost: h\r\n\r\n".encode()
+def get(target: str, headers: str = "") -> bytes:
+    return f"GET {target} HTTP/1.1\r\nhost: h\r\n{headers}\r\n".encode()
+
+
+BY_ASGI = "content-length: 0\r\n"
+"""A GET with a body is answered by ASGI."""
 
 
 KEYS = b'{"keys":[["x"],["y"]]}'
@@ -237,10 +245,12 @@ POST = f"POST {STORE}/lookup HTTP/1.1\r\nhost: h\r\ncontent-length: {len(KEYS)}\
     ("answer", "request_bytes", "operation"),
     [
         (Hang(), get(f"{STORE}/keys/x"), "lookup"),
+        (Hang(), get(f"{STORE}/keys/x", BY_ASGI), "lookup"),
         (Hang(), POST, "batch"),
         (BELOW, get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=30000"), "lookup"),
+        (BELOW, get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=30000", BY_ASGI), "lookup"),
     ],
-    ids=["lookup", "batch", "waits for a position"],
+    ids=["lookup", "lookup by ASGI", "batch", "waits for a position", "waits by ASGI"],
 )
 async def test_when_a_reader_leaves_the_router_stops_to_work_for_it(
     answer: Answer | Hang, request_bytes: bytes, operation: str

@@ -1,4 +1,4 @@
-"""The HTTP application of a node: plain ASGI for lookups, and FastAPI behind it for rare requests.
+"""The HTTP application of a node: lookups first, then hops, and FastAPI behind them for rare requests.
 
 `create_app` gets a node that is not started; the lifespan starts and stops it.
 """
@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
 from fastapi import APIRouter, FastAPI
 
-from understudy_node.http.asgi import LookupsFirst
 from understudy_node.http.hop import Hops
+from understudy_node.http.lookups import NodeLookups
 from understudy_node.http.metrics import NodeMetrics
 from understudy_node.http.reads import Reads
 from understudy_node.http.routes import admin_routes, example_routes, read_routes
@@ -93,7 +94,11 @@ def create_app(
             await asyncio.to_thread(node.stop)
 
     http = service_app("Understudy node", lifespan)
-    app = LookupsFirst(Framework(http), reads, max_in_flight=node.settings.max_in_flight)
+    requests: Counter[tuple[str, str]] = Counter()
+    limit = node.settings.max_in_flight
+    hop_order = None if companion is None else order
+    hops = Hops(Framework(http), reads, order=hop_order, max_in_flight=limit, requests=requests)
+    app = NodeLookups(hops, reads, max_in_flight=limit, requests=requests)
     metrics = NodeMetrics(node, app, guard, companion)
     http.include_router(read_routes(node, reads))
     http.include_router(example_routes(reads))
@@ -102,10 +107,4 @@ def create_app(
         http.include_router(router)
     add_lookups(http)
     answer_with_problems(http)
-    return Hops(
-        app,
-        reads,
-        order=None if companion is None else order,
-        max_in_flight=node.settings.max_in_flight,
-        requests=app.requests,
-    )
+    return app

@@ -1,4 +1,4 @@
-"""The node's end of a hop: many lookups of a router in one request, as plain ASGI in front of everything else.
+"""The node's end of a hop: many lookups of a router in one request.
 
 A hop names lineage, store and partition count, and only a node that serves exactly these answers it. Each key has its
 own outcome; an HTTP status other than 200 means that no key of the hop was looked up.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import cast
 
 from understudy_node.http.hop_lookups import (
@@ -38,6 +38,7 @@ from understudy_shared.hop import (
     decode_request,
     encode_reply,
 )
+from understudy_shared.http.direct import Exchange, reply_problem
 from understudy_shared.http.edge import (
     App,
     Receive,
@@ -52,6 +53,7 @@ from understudy_shared.http.edge import (
 )
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
 from understudy_shared.plausible import is_later, is_plausible
+from understudy_shared.position import Position
 from understudy_shared.words import StoreName
 
 SMALL_HOP_BYTES = 16 * 1024
@@ -64,6 +66,10 @@ MAX_REPLY_BYTES = MAX_HOP_BYTES
 
 _ONE_STEP = (0,)
 _RAW_PATH = PATH.encode()
+
+Wait = Awaitable[Problem | None]
+Steps = Generator[Wait, Problem | None, bytes | Problem]
+"""The work of a hop: what it yields is awaited, and the result sent back. A hop that yields nothing needs no task."""
 
 Order = Callable[[], tuple[int, int]]
 """(term, epoch) of the followed assignment; (0, 0) without one."""
@@ -81,27 +87,81 @@ class Hops:
         self._max_in_flight = max_in_flight
         self._in_flight = 0
         self._requests = requests
+        self._later: set[asyncio.Task[None]] = set()
+
+    # ---- the two ways in
+
+    def accepts_body(self, target: bytes, size_bytes: int) -> bool:
+        """See `AnswersBodies`: nearly all hops are small."""
+        return target == _RAW_PATH and size_bytes <= SMALL_HOP_BYTES
+
+    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+        """See `AnswersBodies`. A hop of few keys is answered before this returns."""
+        problem = self._begin()
+        if problem is not None:
+            self._reply(problem, exchange)
+            return
+        steps = self._steps(body)
+        try:
+            wait = next(steps)
+        except StopIteration as end:
+            self._reply(end.value, exchange)
+        else:
+            task = asyncio.get_running_loop().create_task(self._answer_later(steps, wait, exchange), name="a hop")
+            self._later.add(task)
+            task.add_done_callback(self._later.discard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["raw_path"] != _RAW_PATH:
             await self._app(scope, receive, send)
             return
         replied = await self._replied(scope["method"], receive)
+        self._count(replied)
         if isinstance(replied, Problem):
-            self._requests["hop", replied.type.slug] += 1
             await send_problem(without_body(send) if scope["method"] == "HEAD" else send, replied)
         else:
-            self._requests["hop", "answered"] += 1
             await send_reply(send, 200, replied, CONTENT_TYPE)
 
     async def _replied(self, method: str, receive: Receive) -> bytes | Problem:
-        if method != "POST":
-            return not_allowed(method, "POST")
+        problem = not_allowed(method, "POST") if method != "POST" else self._begin()
+        if problem is not None:
+            return problem
+        try:
+            body = await read_body(receive, max_bytes=MAX_HOP_BYTES)
+        except UnderstudyError as error:
+            self._in_flight -= 1
+            return problem_of(error)
+        steps = self._steps(body)
+        try:
+            return await _rest(steps, next(steps))
+        except StopIteration as end:
+            return cast(bytes | Problem, end.value)
+
+    async def _answer_later(self, steps: Steps, wait: Wait, exchange: Exchange) -> None:
+        self._reply(await _rest(steps, wait), exchange)
+
+    def _reply(self, replied: bytes | Problem, exchange: Exchange) -> None:
+        self._count(replied)
+        if isinstance(replied, Problem):
+            reply_problem(exchange, replied)
+        else:
+            exchange.reply(200, CONTENT_TYPE, replied)
+
+    def _count(self, replied: bytes | Problem) -> None:
+        self._requests["hop", replied.type.slug if isinstance(replied, Problem) else "answered"] += 1
+
+    # ---- the answer, in steps
+
+    def _begin(self) -> Problem | None:
+        """Count one more hop in flight, or say why not; `_steps` counts it out."""
         if self._in_flight >= self._max_in_flight:
             return Problem(ProblemType.OVERLOADED, f"{self._in_flight} hops are in flight", fix="Ask another replica")
         self._in_flight += 1
+        return None
+
+    def _steps(self, body: bytes) -> Steps:
         try:
-            return await self._answer(await read_body(receive, max_bytes=MAX_HOP_BYTES))
+            return (yield from self._answer(body))
         except BadHopError as error:
             return Problem(ProblemType.BAD_REQUEST, error.what, error.where, error.fix)
         except UnderstudyError as error:
@@ -111,21 +171,21 @@ class Hops:
         finally:
             self._in_flight -= 1
 
-    async def _answer(self, body: bytes) -> bytes:
+    def _answer(self, body: bytes) -> Generator[Wait, Problem | None, bytes]:
         began_s = time.monotonic()
-        request = decode_request(body) if len(body) <= SMALL_HOP_BYTES else await _decoded(body, began_s)
+        request = decode_request(body) if len(body) <= SMALL_HOP_BYTES else (yield from _decoded(body, began_s))
         deadline_s = began_s + request.deadline_ms / 1000
         outcomes: list[HopOutcome] = []
         since_turn, body_bytes = 0, 0
         over = LATE if request.deadline_ms <= 0 else None
         for group in request.groups:
-            lookups = over or await self._lookups(request, group, deadline_s)
+            lookups = over or (yield from self._lookups(request, group, deadline_s))
             since_turn += GROUP_COST_KEYS
             for count in _ONE_STEP if isinstance(lookups, HopOutcome) else lookups:
                 since_turn += count
                 if since_turn >= HOP_SLICE_KEYS:
                     since_turn = 0
-                    await asyncio.sleep(0)
+                    yield _next_turn()
                 if over is None:
                     over = _why_over(lookups, body_bytes, deadline_s)
                     if over is not None:
@@ -138,16 +198,20 @@ class Hops:
         term, epoch = (0, 0) if self._order is None else self._order()
         return encode_reply(HopReply(term, epoch, self._reads.end_version, outcomes))
 
-    async def _lookups(self, request: HopRequest, group: HopGroup, deadline_s: float) -> GroupLookups | HopOutcome:
+    def _lookups(
+        self, request: HopRequest, group: HopGroup, deadline_s: float
+    ) -> Generator[Wait, Problem | None, GroupLookups | HopOutcome]:
         """The lookups of a group, or the one outcome of all its keys."""
-        reader = await self._reader(request, group, deadline_s)
+        reader = yield from self._reader(request, group, deadline_s)
         if isinstance(reader, Problem):
             return outcome_of(reader)
         end_version = request.end_version
         known_end = end_version if is_plausible(end_version, self._reads.end_version) else 0
         return GroupLookups(reader, group.keys, group.bound, known_end)
 
-    async def _reader(self, request: HopRequest, group: HopGroup, deadline_s: float) -> StoreReader | Problem:
+    def _reader(
+        self, request: HopRequest, group: HopGroup, deadline_s: float
+    ) -> Generator[Wait, Problem | None, StoreReader | Problem]:
         """The reader of a group's store, or why this node answers none of the group."""
         bound = group.bound
         asked = (request.term, request.epoch)
@@ -155,11 +219,9 @@ class Hops:
             # The router knows a later assignment: the active may be another node by now.
             return refused(Refusal.NOT_ACTIVE, candidates=[])
         if bound.min_position is not None:
-            try:
-                async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
-                    await self._reads.learn(bound.min_position)
-            except TimeoutError:
-                return Problem(ProblemType.DEADLINE, "the deadline passed while the position's commit was read")
+            problem = yield self._learn(bound.min_position, deadline_s)
+            if problem is not None:
+                return problem
         try:
             generation = self._reads.generation()
         except UnderstudyError as error:
@@ -184,6 +246,15 @@ class Hops:
             return not_here(f"{group.store} has {reader.partitions} partitions here, not {group.partitions}")
         return reader
 
+    async def _learn(self, position: Position, deadline_s: float) -> Problem | None:
+        """Learn when a position was committed; a problem when the deadline passes meanwhile."""
+        try:
+            async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
+                await self._reads.learn(position)
+        except TimeoutError:
+            return Problem(ProblemType.DEADLINE, "the deadline passed while the position's commit was read")
+        return None
+
 
 def _why_over(lookups: GroupLookups | HopOutcome, body_bytes: int, deadline_s: float) -> HopOutcome | None:
     """The outcome of the remaining keys when the lookups must stop now; None when they go on."""
@@ -194,7 +265,7 @@ def _why_over(lookups: GroupLookups | HopOutcome, body_bytes: int, deadline_s: f
     return None
 
 
-async def _decoded(body: bytes, began_s: float) -> HopRequest:
+def _decoded(body: bytes, began_s: float) -> Generator[Wait, Problem | None, HopRequest]:
     """Decode a large request in slices. Raises a problem when its deadline passes meanwhile."""
     steps = decode_in_steps(body)
     while True:
@@ -204,4 +275,18 @@ async def _decoded(body: bytes, began_s: float) -> HopRequest:
             return cast(HopRequest, end.value)
         if time.monotonic() >= began_s + deadline_ms / 1000:
             raise ProblemError(Problem(ProblemType.DEADLINE, "the deadline passed while the hop was decoded"))
-        await asyncio.sleep(0)
+        yield _next_turn()
+
+
+async def _next_turn() -> None:
+    """Let the event loop do other work."""
+    await asyncio.sleep(0)
+
+
+async def _rest(steps: Steps, wait: Wait) -> bytes | Problem:
+    """The result of steps that wait."""
+    while True:
+        try:
+            wait = steps.send(await wait)
+        except StopIteration as end:
+            return cast(bytes | Problem, end.value)

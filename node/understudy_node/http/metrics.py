@@ -15,9 +15,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from understudy_node.degraded import CAUSES
-from understudy_node.http.asgi import LookupsFirst
 from understudy_node.node import Node
 from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.http.lookups import LookupsFirst
 from understudy_shared.words import ReplicaState
 
 __all__ = ["CONTENT_TYPE_LATEST", "NodeMetrics"]

@@ -48,7 +48,7 @@ class Reads:
         self._generation: Generation | None = None
         self._targets: TargetCache[Request] = TargetCache()
 
-    def parse(self, raw_path: bytes, query: bytes) -> Request:
+    def parse(self, target: bytes) -> Request:
         """A GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.
 
         Raises the problem of a request for an unknown path or store, or with a bad key or bound.
@@ -58,10 +58,9 @@ class Reads:
             self._generation = generation
             self._targets.clear()
             self.store_bounds.warn_of_unknown(generation.readers)
-        target = (raw_path, query)
         request = self._targets.get(target)
         if request is None:
-            request = self._parse(generation, raw_path, query)
+            request = self._parse(generation, target)
             self._targets.keep(target, request)
         return request
 
@@ -102,7 +101,8 @@ class Reads:
         if position.version <= self._node.end.version and not history.is_commit_time_learned(position.version):
             await asyncio.to_thread(history.learn_commit_time, position.version)
 
-    def _parse(self, generation: Generation, raw_path: bytes, query: bytes) -> Request:
+    def _parse(self, generation: Generation, target: bytes) -> Request:
+        raw_path, _, query = target.partition(b"?")
         match split_path(raw_path):
             case ["v1", "stores", name, *form] if form and form[0] in {"keys", "lookup"}:
                 reader = _reader(generation, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from understudy_router.cluster.catalogue import StoreRoute
@@ -25,9 +25,10 @@ from understudy_router.forwarding.fallback import (
     rejection_by_failure,
     rejection_by_problem,
 )
-from understudy_router.forwarding.read import Attempt, Read, Result
+from understudy_router.forwarding.read import Attempt, Read, Reader, Result
 from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice
+from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_clients import NodeClients
 from understudy_router.transport.node_requests import (
     Delay,
@@ -35,17 +36,22 @@ from understudy_router.transport.node_requests import (
     NodeRequest,
     Outcomes,
     Reply,
-    StillWaiting,
     parts_that_fit,
 )
 from understudy_router.transport.wire import WireError
 from understudy_shared.bounds import Bound
 from understudy_shared.clock import Clock
+from understudy_shared.errors import UnderstudyError
 from understudy_shared.hop import PROBLEM, HopKey, HopOutcome
-from understudy_shared.http.edge import Receive
+from understudy_shared.http.direct import ReaderLeftError
+from understudy_shared.http.edge import bug
+from understudy_shared.http.problems import problem_of
 
 PLAN_AGAIN_MS = 20
 """Between two plans of a read that waits for a position: a commit is normally visible within that time."""
+
+Done = Callable[[Result | None], None]
+"""Called on the event loop with a key's result, once; None when the reader left. It must not raise."""
 
 Moves = dict[tuple[str, str, int], tuple[Candidate, list[int]]]
 """The next attempts: candidate and partitions, by node id, host and port."""
@@ -89,47 +95,69 @@ class Forwarder:
         self._hedges = hedges
         self._clock = clock
         self._first_limit_ms = min(hop_timeout_ms, deadline_ms)
+        self._lookups: set[asyncio.Task[None]] = set()
 
-    async def look_up(
-        self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], receive: Receive | None = None
-    ) -> Result:
-        """Look one key up; `keys` holds just that. Raises ReaderLeftError when `receive` reports a disconnect."""
+    def look_up(self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], reader: Reader, done: Done) -> None:
+        """Look one key up; `keys` holds just that. `done` may be called before this returns."""
         began_ms = self._clock.monotonic_ms()
         self.budget.asked(1)
-        partition = keys[0].partition
-        choice = self._chooser.choose(route, partition, bound)
+        choice = self._chooser.choose(route, keys[0].partition, bound)
         if not choice.order:
-            return (await self._run(self._new_read(route, bound, keys, began_ms), [], receive))[0]
+            self._go_on(self._new_read(route, bound, keys, began_ms), [], reader, done)
+            return
         first = choice.order[0]
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        request = NodeRequest(
-            route, bound, keys, future, began_ms, began_ms + self._first_limit_ms, first.role == "active"
-        )
         client = self._clients.to(first.node_id, first.endpoint)
-        client.submit(request)
-        reply = await future
-        outcome = reply[0]
-        if type(outcome) is HopOutcome and outcome[0] != PROBLEM:
-            return outcome
-        read = self._new_read(route, bound, keys, began_ms)
-        read.plans[partition] = ReplicaPlan(choice)
-        attempt = Attempt(first, client, request, (0,))
-        read.sent(attempt)
-        return (await self._run(read, [(attempt, reply)], receive))[0]
+        lookup = _SingleLookup(self, choice, client, reader, done)
+        lookup.request = NodeRequest(
+            route, bound, keys, lookup.on_reply, began_ms, began_ms + self._first_limit_ms, first.role == "active"
+        )
+        client.submit(lookup.request)
 
     async def look_up_many(
-        self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], receive: Receive | None = None
+        self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], reader: Reader | None = None
     ) -> list[Result]:
-        """Look many keys up. Results are in the order of the keys; the keys of a partition go to one node together."""
+        """Look many keys up. Results are in the order of the keys; the keys of a partition go to one node together.
+
+        Raises ReaderLeftError when the reader disconnects.
+        """
         self.budget.asked(len(keys))
         read = self._new_read(route, bound, keys, self._clock.monotonic_ms())
-        return await self._run(read, [], receive)
+        return await self._run(read, [], reader)
+
+    def after_first(self, lookup: _SingleLookup, reply: Reply) -> None:
+        """Go on with a single lookup whose first attempt failed or is delayed."""
+        request = lookup.request
+        read = self._new_read(request.route, request.bound, request.keys, request.asked_ms)
+        read.plans[request.keys[0].partition] = ReplicaPlan(lookup.choice)
+        attempt = Attempt(lookup.choice.order[0], lookup.client, request, (0,))
+        read.sent(attempt)
+        if request.is_wanted:
+            request.on_reply = read.arrive_by(attempt)
+        self._go_on(read, [(attempt, reply)], lookup.reader, lookup.done)
+
+    def _go_on(self, read: Read, arrived: list[tuple[Attempt, Reply]], reader: Reader, done: Done) -> None:
+        task = asyncio.get_running_loop().create_task(self._finish(read, arrived, reader, done), name="a lookup")
+        self._lookups.add(task)
+        task.add_done_callback(self._lookups.discard)
+
+    async def _finish(self, read: Read, arrived: list[tuple[Attempt, Reply]], reader: Reader, done: Done) -> None:
+        """Run the read of one key and report its result."""
+        result: Result | None
+        try:
+            (result,) = await self._run(read, arrived, reader)
+        except ReaderLeftError:
+            result = None
+        except UnderstudyError as error:
+            result = problem_of(error)
+        except Exception as error:
+            result = bug(error)
+        done(result)
 
     def _new_read(self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], began_ms: float) -> Read:
         deadline_ms = began_ms + self._deadline_ms + bound.wait_ms
         return Read(route, bound, keys, began_ms=began_ms, deadline_ms=deadline_ms)
 
-    async def _run(self, read: Read, arrived: list[tuple[Attempt, Reply]], receive: Receive | None) -> list[Result]:
+    async def _run(self, read: Read, arrived: list[tuple[Attempt, Reply]], reader: Reader | None) -> list[Result]:
         """Run a read until each key has a result. `arrived` came before the read was made."""
         moves: Moves = {}
         if not arrived:
@@ -143,8 +171,8 @@ class Forwarder:
                 if not read.is_open:
                     return [read.results[index] for index in range(len(read.keys))]
                 read.drop_answered()
-                if receive is not None and (read.again or _has_delay(arrived)):
-                    read.watch(receive)
+                if reader is not None and (read.again or _has_delay(arrived)):
+                    read.watch(reader)
                 arrived, is_time = await read.news()
                 if is_time:
                     again, read.again = read.again, set()
@@ -175,25 +203,23 @@ class Forwarder:
 
     def _send_to(self, read: Read, candidate: Candidate, indexes: Sequence[int], *, alone: bool = False) -> None:
         now_ms = self._clock.monotonic_ms()
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         until_ms = min(now_ms + self._hop_timeout_ms, read.deadline_ms)
         keys = [read.keys[index] for index in indexes]
-        request = NodeRequest(read.route, read.bound, keys, future, now_ms, until_ms, candidate.role == "active")
+        request = NodeRequest(read.route, read.bound, keys, None, now_ms, until_ms, candidate.role == "active")
         request.alone = alone
         client = self._clients.to(candidate.node_id, candidate.endpoint)
         attempt = Attempt(candidate, client, request, indexes)
+        request.on_reply = read.arrive_by(attempt)
         read.sent(attempt)
-        read.await_reply(attempt, future)
         client.submit(request)
 
     def _on_reply(self, read: Read, attempt: Attempt, reply: Reply, moves: Moves) -> None:
         """Handle a reply: keep answers, and try another candidate for the rest."""
-        if isinstance(reply, StillWaiting):
-            read.await_reply(attempt, reply.future)
+        if isinstance(reply, Delay):
             for partition in attempt.partitions:
-                read.plans[partition].waits(attempt, reply.why)
+                read.plans[partition].waits(attempt, reply)
             failed: dict[int, Rejection] = {}
-            reasons = dict.fromkeys(attempt.partitions, str(reply.why))
+            reasons = dict.fromkeys(attempt.partitions, str(reply))
         elif self._is_too_large_together(read, attempt, reply):
             self._halve(read, attempt)
             return
@@ -272,6 +298,31 @@ class Forwarder:
             self._send_to(read, attempt.candidate, half, alone=True)
 
 
+class _SingleLookup:
+    """The first attempt of a single key. An answer ends it; the rest of the work is done in a `Read`."""
+
+    __slots__ = ("choice", "client", "done", "forwarder", "reader", "request")
+
+    request: NodeRequest
+
+    def __init__(self, forwarder: Forwarder, choice: Choice, client: NodeClient, reader: Reader, done: Done) -> None:
+        self.forwarder = forwarder
+        self.choice = choice
+        self.client = client
+        self.reader = reader
+        self.done = done
+
+    def on_reply(self, reply: Reply) -> None:
+        outcome = reply[0]
+        if type(outcome) is HopOutcome and outcome[0] != PROBLEM:
+            self.done(outcome)
+            return
+        try:
+            self.forwarder.after_first(self, reply)
+        except Exception as error:
+            self.done(bug(error))
+
+
 def _keep(read: Read, attempt: Attempt, reply: Outcomes) -> dict[int, Rejection]:
     """Store the answers; return why the rest has none, by partition."""
     failed: dict[int, Rejection] = {}
@@ -311,4 +362,4 @@ def _move(moves: Moves, candidate: Candidate, partition: int) -> None:
 
 
 def _has_delay(arrived: Iterable[tuple[Attempt, Reply]]) -> bool:
-    return any(isinstance(reply, StillWaiting) for _, reply in arrived)
+    return any(isinstance(reply, Delay) for _, reply in arrived)

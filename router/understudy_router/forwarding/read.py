@@ -7,25 +7,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Protocol
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.fallback import ReplicaPlan
 from understudy_router.routing.candidates import Candidate
 from understudy_router.transport.node_client import NodeClient
-from understudy_router.transport.node_requests import NodeRequest, Reply
+from understudy_router.transport.node_requests import NodeRequest, OnReply, Reply
 from understudy_shared.bounds import Bound
 from understudy_shared.hop import HopKey, HopOutcome
-from understudy_shared.http.edge import Receive
+from understudy_shared.http.direct import ReaderLeftError
 from understudy_shared.http.problems import Problem
 
 Result = HopOutcome | Problem
 """A found or absent outcome, or why there is neither."""
 
 
-class ReaderLeftError(Exception):
-    """The reader disconnected: the answer has no receiver."""
+class Reader(Protocol):
+    """Who waits for the results; an `Exchange` is one."""
+
+    def when_left(self, callback: Callable[[], None], /) -> None:
+        """Call back when the reader disconnects."""
+
+    def forget(self) -> None:
+        """No longer call back."""
 
 
 class Attempt:
@@ -63,7 +70,7 @@ class Read:
         self._wake: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_time = False
-        self._watch: asyncio.Task[None] | None = None
+        self._reader: Reader | None = None
         self._is_gone = False
 
     @property
@@ -87,9 +94,9 @@ class Read:
             self.plans[partition].begin(attempt, attempt.candidate)
         self._attempts.add(attempt)
 
-    def await_reply(self, attempt: Attempt, future: asyncio.Future[Reply]) -> None:
-        """Be notified of the attempt's reply or next delay."""
-        future.add_done_callback(partial(self._arrive, attempt))
+    def arrive_by(self, attempt: Attempt) -> OnReply:
+        """What is called with the attempt's delays and outcomes."""
+        return partial(self._arrive, attempt)
 
     def ended(self, attempt: Attempt) -> None:
         """An attempt is over."""
@@ -113,11 +120,11 @@ class Read:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(ms / 1000, self._time_is_up)
 
-    def watch(self, receive: Receive) -> None:
-        """Make `news` raise when the reader disconnects. It costs a task, so only long reads call it."""
-        if self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(_until_gone(receive), name="watch a reader")
-            self._watch.add_done_callback(self._reader_left)
+    def watch(self, reader: Reader) -> None:
+        """Make `news` raise when the reader disconnects. It may cost a task, so only long reads call it."""
+        if self._reader is None:
+            self._reader = reader
+            reader.when_left(self._reader_left)
 
     async def news(self) -> tuple[list[tuple[Attempt, Reply]], bool]:
         """Wait for replies or the timer: the replies, and whether the timer fired."""
@@ -132,39 +139,31 @@ class Read:
         return arrived, is_time
 
     def close(self) -> None:
-        """Cancel attempts in flight, the timer and the watch."""
+        """Cancel attempts in flight and the timer, and forget the reader."""
         for attempt in list(self._attempts):
             self._drop(attempt)
         if self._timer is not None:
             self._timer.cancel()
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._reader is not None:
+            self._reader.forget()
 
     def _drop(self, attempt: Attempt) -> None:
         attempt.client.drop(attempt.request)
         self._attempts.discard(attempt)
 
-    def _arrive(self, attempt: Attempt, future: asyncio.Future[Reply]) -> None:
-        if not future.cancelled():
-            self._arrived.append((attempt, future.result()))
-            self._wake_up()
+    def _arrive(self, attempt: Attempt, reply: Reply) -> None:
+        self._arrived.append((attempt, reply))
+        self._wake_up()
 
     def _time_is_up(self) -> None:
         self._timer = None
         self._is_time = True
         self._wake_up()
 
-    def _reader_left(self, watch: asyncio.Task[None]) -> None:
-        if not watch.cancelled():
-            self._is_gone = watch.exception() is None
-            self._wake_up()
+    def _reader_left(self) -> None:
+        self._is_gone = True
+        self._wake_up()
 
     def _wake_up(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
-
-
-async def _until_gone(receive: Receive) -> None:
-    """Return when the client has disconnected; its request was read before."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

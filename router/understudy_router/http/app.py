@@ -1,4 +1,4 @@
-"""The HTTP application of a router: FastAPI for what is asked rarely, plain ASGI in front of it for lookups.
+"""The HTTP application of a router: FastAPI for what is asked rarely, and `RouterLookups` in front of it.
 
 `create_app` is given a router that exists; starting and stopping it is the lifespan's business.
 """
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from understudy_router.http.asgi import LookupsFirst
+from understudy_router.http.lookups import RouterLookups
 from understudy_router.http.metrics import RouterMetrics
 from understudy_router.http.reads import Reads
 from understudy_router.http.routes import admin_routes, read_routes
@@ -21,7 +21,7 @@ from understudy_shared.http.openapi import add_lookups
 from understudy_shared.store_bounds import read_store_bounds
 
 
-def create_app(router: Router, guard: ConnectionGuard | None = None) -> LookupsFirst:
+def create_app(router: Router, guard: ConnectionGuard | None = None) -> RouterLookups:
     """The application that serves by `router`; `guard` watches over its connections."""
     guard = guard or ConnectionGuard()
     bounds = read_store_bounds(router.settings.store_bounds)
@@ -36,7 +36,7 @@ def create_app(router: Router, guard: ConnectionGuard | None = None) -> LookupsF
             await router.stop()
 
     http = service_app("Understudy router", lifespan)
-    app = LookupsFirst(Framework(http), reads, router.forwarder, max_in_flight=router.settings.max_in_flight)
+    app = RouterLookups(Framework(http), reads, router.forwarder, max_in_flight=router.settings.max_in_flight)
     http.include_router(read_routes(router, reads))
     http.include_router(admin_routes(router, RouterMetrics(router, app, guard), guard))
     add_lookups(http)

@@ -22,9 +22,9 @@ from prometheus_client.registry import Collector
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import RANK, Health
 from understudy_router.forwarding.fallback import Step
-from understudy_router.http.asgi import LookupsFirst
 from understudy_router.router import Router
 from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.http.lookups import LookupsFirst
 
 __all__ = ["CONTENT_TYPE_LATEST", "RouterMetrics"]
 

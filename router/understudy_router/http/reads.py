@@ -55,7 +55,7 @@ class Reads:
         self._targets: TargetCache[Request] = TargetCache()
         self._bounds: dict[Bound, Bound] = {}
 
-    def parse(self, raw_path: bytes, query: bytes) -> Request:
+    def parse(self, target: bytes) -> Request:
         """A GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.
 
         Raises the problem of a request that asks for nothing there is.
@@ -65,10 +65,9 @@ class Reads:
             self._parsed_by = stores
             self._targets.clear()
             self.store_bounds.warn_of_unknown(stores.by_name)
-        target = (raw_path, query)
         request = self._targets.get(target)
         if request is None:
-            request = self._parse(stores, raw_path, query)
+            request = self._parse(stores, target)
             self._targets.keep(target, request)
         return request
 
@@ -85,7 +84,8 @@ class Reads:
             self._bounds.clear()
         return self._bounds.setdefault(bound, bound)
 
-    def _parse(self, stores: Stores, raw_path: bytes, query: bytes) -> Request:
+    def _parse(self, stores: Stores, target: bytes) -> Request:
+        raw_path, _, query = target.partition(b"?")
         match split_path(raw_path):
             case ["v1", "stores", name, *form] if form and form[0] in {"keys", "lookup"}:
                 route = stores.get(name)

@@ -7,9 +7,8 @@ costs one more group and changes no answer.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -45,30 +44,24 @@ class Delay(StrEnum):
     """The node answers no request, while other nodes answer."""
 
 
-class StillWaiting(NamedTuple):
-    """The request has no answer yet. `future` resolves to the answer, which counts however late it is, or the next
-    delay.
-    """
+Reply = Outcomes | Delay
+"""What is reported about a request: delays, each kind at most once, and then its outcomes."""
 
-    why: Delay
-    future: asyncio.Future[Reply]
-
-
-Reply = Outcomes | StillWaiting
-"""What the future of a request resolves to."""
+OnReply = Callable[[Reply], None]
+"""Called on the event loop, within the handling of other requests: it must not raise, nor take long."""
 
 
 class NodeRequest:
     """Keys of one store under one bound, sent to one node. At `until_ms` the reader stops waiting for this node."""
 
-    __slots__ = ("alone", "asked_ms", "bound", "delay", "future", "is_active", "keys", "retried", "route", "until_ms")
+    __slots__ = ("alone", "asked_ms", "bound", "delay", "is_active", "keys", "on_reply", "retried", "route", "until_ms")
 
     def __init__(  # noqa: PLR0917  # one per lookup: names cost time
         self,
         route: StoreRoute,
         bound: Bound,
         keys: Sequence[HopKey],
-        future: asyncio.Future[Reply],
+        on_reply: OnReply | None,
         asked_ms: float,
         until_ms: float,
         is_active: bool = True,
@@ -77,7 +70,8 @@ class NodeRequest:
         self.route = route
         self.bound = bound
         self.keys = keys
-        self.future = future
+        self.on_reply = on_reply
+        """None when the reader has its outcomes, or no longer wants them."""
         self.asked_ms = asked_ms
         self.until_ms = until_ms
         self.is_active = is_active
@@ -98,23 +92,23 @@ class NodeRequest:
     @property
     def is_wanted(self) -> bool:
         """Whether the reader still waits."""
-        return not self.future.done()
+        return self.on_reply is not None
 
     def finish(self, outcomes: Outcomes) -> None:
         """Give the reader its outcomes, if it still waits."""
-        if not self.future.done():
-            self.future.set_result(outcomes)
+        on_reply, self.on_reply = self.on_reply, None
+        if on_reply is not None:
+            on_reply(outcomes)
 
     def report_delay(self, why: Delay) -> None:
-        """Report a delay to the reader, each kind once. The answer then goes to a new future."""
-        if self.delay is not why and not self.future.done():
-            waited, self.delay = self.future, why
-            self.future = waited.get_loop().create_future()
-            waited.set_result(StillWaiting(why, self.future))
+        """Report a delay to the reader, each kind once. Its outcomes count however late they are."""
+        if self.delay is not why and self.on_reply is not None:
+            self.delay = why
+            self.on_reply(why)
 
     def drop(self) -> None:
         """Cancel the request: the reader has its answer, or is gone."""
-        self.future.cancel()
+        self.on_reply = None
 
 
 class Hop:

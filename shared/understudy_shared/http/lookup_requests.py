@@ -30,18 +30,16 @@ MAX_CACHED_TARGET_BYTES = 256
 T = TypeVar("T")
 ReadParams = Mapping[str, object]
 """The bound parameters of a request; `StoreBounds.bound` turns them into a bound."""
-Target = tuple[bytes, bytes]
-"""A raw path and a query string."""
 
 
 class TargetCache(Generic[T]):
-    """What targets parsed to, in two generations: the older half is dropped when the younger is full."""
+    """What targets, paths and queries as sent, parsed to. The older half is dropped when the younger is full."""
 
     def __init__(self) -> None:
-        self._young: dict[Target, T] = {}
-        self._old: dict[Target, T] = {}
+        self._young: dict[bytes, T] = {}
+        self._old: dict[bytes, T] = {}
 
-    def get(self, target: Target) -> T | None:
+    def get(self, target: bytes) -> T | None:
         """What was kept of a target."""
         found = self._young.get(target)
         if found is None and self._old:
@@ -50,9 +48,9 @@ class TargetCache(Generic[T]):
                 self.keep(target, found)
         return found
 
-    def keep(self, target: Target, parsed: T) -> None:
+    def keep(self, target: bytes, parsed: T) -> None:
         """Keep it, unless the target is unusually long."""
-        if len(target[0]) + len(target[1]) > MAX_CACHED_TARGET_BYTES:
+        if len(target) > MAX_CACHED_TARGET_BYTES:
             return
         if len(self._young) >= MAX_CACHED_TARGETS // 2:
             self._old, self._young = self._young, {}

@@ -1,26 +1,23 @@
 """HTTP/1.1 for every service: uvicorn's httptools protocol, within the limits of `connection_limits`.
 
-It acts before any routing. It differs from uvicorn's protocol in three ways:
+It acts before any routing. It differs from uvicorn's protocol in four ways:
 
 - It parses a request after the previous one is answered and the answer fits the peer's buffers. Until then it keeps the
   bytes of one read and pauses reading. Requests that waited so start one per turn of the loop, over all connections: a
   pipeline of thousands costs other readers the time of one request.
 - It parses bytes in slices that end with a request's head, so that one read never becomes thousands of requests.
 - It has no timer per request: the guard checks all connections at intervals.
-
-`_start_asgi_task` hands a parsed request to the application: the place to answer some without ASGI.
+- A lookup is answered without ASGI when the application can (`direct.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
@@ -39,45 +36,18 @@ from understudy_shared.http.connection_limits import (
     Refusal,
     reason_of,
 )
-from understudy_shared.http.edge import Receive, Scope, Send, send_problem
-from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemType
-
-log = logging.getLogger(__name__)
+from understudy_shared.http.direct import AnswersBodies, AnswersDirectly, DirectExchange, Headers, response
+from understudy_shared.http.held_flow import HeldFlow
+from understudy_shared.http.refusals import problem_response, refusing, says_why
+from understudy_shared.http.target import STORES
 
 _END_OF_HEAD = b"\r\n\r\n"
+_INTERNAL = INTERNAL_PREFIX.encode()
 _BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
-
-_PROBLEMS = {
-    Refusal.MALFORMED: Problem(ProblemType.BAD_REQUEST, "this is not HTTP/1.1", fix="Send an HTTP/1.1 request"),
-    Refusal.HEADER_SIZE: Problem(
-        ProblemType.HEADERS_TOO_LARGE, f"the headers are above {MAX_HEADER_BYTES} bytes", fix="Send fewer, or shorter"
-    ),
-    Refusal.TARGET_SIZE: Problem(
-        ProblemType.TARGET_TOO_LONG,
-        f"the request target is above {MAX_REQUEST_TARGET_BYTES} bytes",
-        fix="Send keys in the body of a batch lookup",
-    ),
-    Refusal.HEADER_TIME: Problem(
-        ProblemType.REQUEST_TIMEOUT, "the headers did not come in time", fix="Send it at once"
-    ),
-    Refusal.BODY_TIME: Problem(ProblemType.REQUEST_TIMEOUT, "the body did not come in time", fix="Send it at once"),
-    Refusal.CONNECTIONS: Problem(ProblemType.OVERLOADED, "there are too many connections", fix="Retry after a second"),
-    Refusal.MEMORY: Problem(ProblemType.OVERLOADED, "memory is short", fix="Retry after a second"),
-}
 
 
 class _RefusedError(Exception):
     """Raised from a callback, to end the parsing."""
-
-
-class HeldFlow(FlowControl):
-    """Keeps reading paused while the connection holds bytes that it may not parse yet, even if uvicorn resumes it."""
-
-    held = False
-
-    def resume_reading(self) -> None:
-        if not self.held:
-            super().resume_reading()
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -85,24 +55,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     # uvicorn's attributes fill what CPython keeps quick in an instance's dict (30 names).
     __slots__ = (
-        "_body_bytes",
-        "_body_read_s",
-        "_guard",
-        "_held",
-        "_held_at",
-        "_in_head",
-        "_in_message",
-        "_lingering",
-        "_now",
-        "_quiet_bytes",
-        "_refusal",
-        "_restricted",
-        "_running",
-        "_since_s",
-        "_surplus_bytes",
-        "_unread_bytes",
-        "_unread_since_s",
-    )
+        "_body_bytes", "_body_read_s", "_closes", "_direct", "_exchange", "_guard", "_held", "_held_at",
+        "_in_head", "_in_message", "_is_direct", "_left_bytes", "_lingering", "_now", "_quiet_bytes", "_refusal",
+        "_restricted", "_running", "_since_s", "_surplus_bytes", "_unread_bytes", "_unread_since_s",
+    )  # fmt: skip
 
     flow: HeldFlow
     cycle: RequestResponseCycle | None  # type: ignore[assignment]  # None before the first request
@@ -115,9 +71,20 @@ class HttpProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         guard: ConnectionGuard,
+        direct: AnswersDirectly | None = None,
+        bodies: AnswersBodies | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._guard = guard
+        self._direct, self._bodies = direct, bodies
+        self._parts: list[bytes] = []
+        """The body of a direct request, as it comes."""
+        self._is_direct = False
+        """Whether the request that was parsed last went to `direct` or `bodies`."""
+        self._exchange: DirectExchange | None = None
+        """That request, until it is answered."""
+        self._closes = False
+        """Whether the connection ends with its answer."""
         self._now = self.loop.time
         self._restricted = False
         self._lingering = False
@@ -126,6 +93,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._quiet_bytes = 0
         """Bytes parsed of this head, or since the last bytes of this body. The count may be one slice too high."""
+        self._left_bytes = 0
+        """Bytes of this body that are still to come; 0 when only its end will tell."""
         self._refusal: Refusal | None = None
         self._since_s = self._body_read_s = self._now()
         self._body_bytes = self._surplus_bytes = 0
@@ -156,6 +125,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._guard.connections.discard(self)
         self._held = b""
         super().connection_lost(exc)
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.leave()
 
     def data_received(self, data: bytes) -> None:
         if self._lingering:
@@ -182,6 +154,8 @@ class HttpProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         if self._lingering:
             self.transport.abort()
+        elif self._exchange is not None:
+            self._closes = True
         else:
             super().shutdown()
 
@@ -189,7 +163,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _may_begin(self) -> bool:
         """Whether the next request may be parsed."""
-        return not self.flow.write_paused and (self.cycle is None or self.cycle.response_complete)
+        is_answered = self._exchange is None and (self.cycle is None or self.cycle.response_complete)
+        return is_answered and not self.flow.write_paused
 
     def _parse(self, data: bytes, at: int) -> None:
         """Parse from index `at` to the end, or up to a request that may not begin yet."""
@@ -202,8 +177,14 @@ class HttpProtocol(HttpToolsProtocol):
             if self._in_head or not self._in_message:
                 head_end = data.find(_END_OF_HEAD, at, end)
                 end = head_end + 4 if head_end >= 0 else end
+            elif self._left_bytes:
+                end = min(end, at + self._left_bytes)
             self._feed(view[at:end])
             at = end
+            if self._is_direct and at < size and not self._in_message:  # other connections come first
+                self._hold(data, at)
+                self._guard.go_on_later(self)
+                return
 
     def _hold(self, data: bytes, at: int) -> None:
         self._held, self._held_at = data, at
@@ -231,7 +212,8 @@ class HttpProtocol(HttpToolsProtocol):
     def go_on(self) -> None:
         """Start the request that waited, or parse on, once the previous answer is complete and the peer reads it."""
         running = self._running
-        if (running and not running.response_complete) or self.flow.write_paused or self.transport.is_closing():
+        is_answered = self._exchange is None and (running is None or running.response_complete)
+        if not is_answered or self.flow.write_paused or self.transport.is_closing():
             return
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
@@ -247,7 +229,8 @@ class HttpProtocol(HttpToolsProtocol):
     # ---- the parser's callbacks
 
     def on_message_begin(self) -> None:
-        HttpToolsProtocol.on_message_begin(self)  # quicker than super(), once per request
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+        self._is_direct = False
         self._in_message = self._in_head = True
         self._quiet_bytes = 0
         self._since_s = self._now()
@@ -264,12 +247,25 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._quiet_bytes = self._body_bytes = self._surplus_bytes = 0
         self._body_read_s = self._since_s
+        sizes = [header for header in self.headers if header[0] in _BODY_HEADERS]
+        has_length = len(sizes) == 1 and sizes[0][0] == b"content-length"
+        self._left_bytes = int(sizes[0][1]) if has_length else 0  # the parser has accepted it
+        if self._is_answered_directly(has_body=bool(sizes)):
+            return
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        HttpToolsProtocol.on_message_begin(self)  # makes the scope, which a direct answer does not need
+        self.url, self.expect_100_continue = url, expects
+        self.headers = self.scope["headers"] = headers
         HttpToolsProtocol.on_headers_complete(self)
 
     def on_body(self, body: bytes) -> None:
         self._quiet_bytes = 0
         self._body_bytes += len(body)
+        self._left_bytes -= min(len(body), self._left_bytes)
         self._body_read_s = self._now()
+        if self._is_direct:
+            self._parts.append(body)
+            return
         if self.cycle is not None and self.cycle.response_complete:
             self._surplus_bytes += len(body)
             if self._surplus_bytes > MAX_SURPLUS_BYTES:
@@ -278,6 +274,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_message = False
+        if self._is_direct:
+            if self._parts and self._bodies is not None and self._exchange is not None:
+                body, self._parts = b"".join(self._parts), []
+                self._bodies.answer_body(body, self._exchange)
+            return
         cycle = self.cycle
         assert cycle is not None, "a request begins with its head"
         if cycle.response_complete:
@@ -292,6 +293,45 @@ class HttpProtocol(HttpToolsProtocol):
 
     # ---- requests
 
+    def _is_answered_directly(self, *, has_body: bool) -> bool:
+        """Hand the request over without ASGI, if it can be answered so: a plain one over HTTP/1.1, in its turn."""
+        url, parser = self.url, self.parser
+        is_lookup, is_internal = url.startswith(STORES), url.startswith(_INTERNAL)
+        if (
+            not (is_lookup or is_internal)
+            or parser.get_http_version() != "1.1"
+            or parser.should_upgrade()
+            or self.expect_100_continue
+            or (is_lookup and (self._restricted or self._guard.pressure is Pressure.REFUSE))
+            or not self._may_begin()
+        ):
+            return False
+        exchange = self._exchange = DirectExchange(self._reply)
+        self._closes = not parser.should_keep_alive()
+        method = parser.get_method()
+        if method == b"GET" and is_lookup and not has_body:
+            self._is_direct = self._direct is not None and self._direct.answer_directly(url, exchange)
+        elif method == b"POST" and is_internal and self._left_bytes:
+            self._is_direct = self._bodies is not None and self._bodies.accepts_body(url, self._left_bytes)
+        if not self._is_direct:
+            self._exchange = None
+        return self._is_direct
+
+    def _reply(self, status: int, content_type: bytes, body: bytes, headers: Headers) -> None:
+        """Send the direct answer."""
+        self._exchange = None
+        self.server_state.total_requests += 1
+        transport = self.transport
+        if transport.is_closing():
+            return
+        closes = self._closes or bool(self.server_state.default_headers)  # the service departs
+        transport.write(response(status, content_type, body, headers, close=closes))
+        self._since_s = self._now()
+        if closes:
+            transport.close()
+        elif self.flow.read_paused and not self.flow.write_paused and not self._in_message:
+            self._guard.go_on_later(self)
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         guard = self._guard
         if self._restricted or guard.pressure is Pressure.REFUSE:
@@ -299,7 +339,7 @@ class HttpProtocol(HttpToolsProtocol):
             if refusal is not None:
                 guard.note(refusal, self.client, self._now())
                 cycle.keep_alive = False
-                app = _refusing(refusal)
+                app = refusing(refusal)
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
@@ -328,11 +368,13 @@ class HttpProtocol(HttpToolsProtocol):
                 )
             self._body_read_s = now_s  # the peer is not slow: reading is paused
             return ConnectionState(Phase.BUSY, now_s)
-        if self.cycle is None:
-            return ConnectionState(Phase.SILENT, self._since_s, self._restricted)
-        if not self.cycle.response_complete:
+        if self._exchange is not None:
             return ConnectionState(Phase.BUSY, self._since_s)
-        internal = self.scope["path"].startswith(INTERNAL_PREFIX)
+        if self.cycle is None and not self._is_direct:
+            return ConnectionState(Phase.SILENT, self._since_s, self._restricted)
+        if self.cycle is not None and not self.cycle.response_complete:
+            return ConnectionState(Phase.BUSY, self._since_s)
+        internal = self.url.startswith(_INTERNAL)
         return ConnectionState(Phase.IDLE_INTERNAL if internal else Phase.IDLE, self._since_s)
 
     def _unread_since(self, now_s: float) -> float:
@@ -364,10 +406,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer the request that is being read with a problem, and read no more requests."""
-        cycle, problem = self.cycle, _PROBLEMS.get(refusal)
+        cycle, says = self.cycle, says_why(refusal)
         is_answered = cycle is not None and cycle.response_started and self._in_message and not self._in_head
+        is_answered = is_answered and not self._is_direct
         self._held = b""
-        if problem is None or is_answered or self.pipeline or self.transport.is_closing():
+        if says is None or is_answered or self.pipeline or self.transport.is_closing():
             self.drop(refusal)
             return
         if cycle is not None and not cycle.response_complete:
@@ -375,23 +418,8 @@ class HttpProtocol(HttpToolsProtocol):
             cycle.message_event.set()
         self._guard.note(refusal, self.client, self._now())
         self._lingering, self._since_s, self._surplus_bytes = True, self._now(), 0
-        self.transport.write(_reply(problem))
+        self.transport.write(problem_response(says))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.held = False
         self.flow.resume_reading()
-
-
-def _reply(problem: Problem) -> bytes:
-    body = problem.body()
-    head = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (CONTENT_TYPE, len(body))
-    return STATUS_LINE[problem.status] + head + body
-
-
-def _refusing(refusal: Refusal) -> Any:
-    problem = _PROBLEMS[refusal]
-
-    async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
-        await send_problem(send, problem)
-
-    return refuse

@@ -28,6 +28,7 @@ from uvicorn.server import HANDLED_SIGNALS
 
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_guard import ConnectionGuard, raise_file_limit
+from understudy_shared.http.direct import AnswersBodies, AnswersDirectly
 from understudy_shared.http.edge import App
 from understudy_shared.http.protocol import HttpProtocol
 
@@ -59,7 +60,12 @@ class Service(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=functools.partial(HttpProtocol, guard=self._guard),  # type: ignore[arg-type]  # called as a class is
+                http=functools.partial(  # type: ignore[arg-type]  # called as a class is
+                    HttpProtocol,
+                    guard=self._guard,
+                    direct=app if isinstance(app, AnswersDirectly) else None,
+                    bodies=app if isinstance(app, AnswersBodies) else None,
+                ),
                 ws="none",
                 log_config=None,
                 access_log=False,

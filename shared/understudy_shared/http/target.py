@@ -13,6 +13,8 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 MAX_TARGET_BYTES = 16 * 1024
 """Longest path, and longest query, that is parsed; longer keys come in a body."""
 
+STORES = b"/v1/stores/"
+"""How the target of every lookup begins."""
 
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ESCAPED_SLASH = re.compile(rb"%2[Ff]")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import orjson
 from tests.support.cluster.served_node import Reply, ServedNode
 
+from understudy_node.http.hop import SMALL_HOP_BYTES
 from understudy_shared.bounds import NO_BOUND, Bound
 from understudy_shared.hop import (
     CONTENT_TYPE,
@@ -118,9 +119,11 @@ def send(served: ServedNode, body: bytes, *, method: str = "POST") -> tuple[int,
 
 @contextmanager
 def half_sent(served: ServedNode) -> Iterator[None]:
-    """A hop whose body has not arrived yet, for as long as the block runs; the node has begun with it."""
+    """A large hop whose body has not arrived yet, for as long as the block runs; the node has begun with it."""
     with socket.create_connection(("127.0.0.1", served.node.host.port), timeout=_TIMEOUT_S) as connection:
-        connection.sendall(f"POST {PATH} HTTP/1.1\r\nhost: n\r\ncontent-length: 10\r\n\r\nUSH1".encode())
+        connection.sendall(
+            f"POST {PATH} HTTP/1.1\r\nhost: n\r\ncontent-length: {SMALL_HOP_BYTES + 1}\r\n\r\nUSH1".encode()
+        )
         yield
 
 

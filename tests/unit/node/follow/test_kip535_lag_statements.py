@@ -144,7 +144,7 @@ def test_statement_12_no_request_and_no_heartbeat_asks_the_storage_for_the_end(t
         files.asked.clear()
         reads = Reads(node, StoreBounds())
         for word in WORDS:
-            request = reads.parse(f"/v1/stores/op0/keys/{word}".encode(), b"max_lag=0")
+            request = reads.parse(f"/v1/stores/op0/keys/{word}?max_lag=0".encode())
             assert isinstance(request.reader.look_up(request.key, request.bound), Answer)
         assert heartbeat(node).applied.version == 2
         assert lag_report(node, None)["end_offset_position"] == 2

@@ -14,7 +14,7 @@ from understudy_router.cluster.catalogue import stores_of
 from understudy_router.transport.hop_replies import HopCounts, Known
 from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_clients import NodeClients
-from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest, Reply, StillWaiting
+from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
 from understudy_shared.bounds import NO_BOUND
 from understudy_shared.clock import ManualClock
@@ -68,6 +68,20 @@ async def client_to(host: HostInfo, clock: ManualClock, listener: RecordingListe
         await client.close()
 
 
+class Waiter:
+    """A reader: the delays that were reported to it, and its outcomes."""
+
+    def __init__(self) -> None:
+        self.delays: list[Delay] = []
+        self.outcomes: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
+
+    def on_reply(self, reply: Reply) -> None:
+        if isinstance(reply, Delay):
+            self.delays.append(reply)
+        else:
+            self.outcomes.set_result(reply)
+
+
 class World:
     """Clients of nodes, under a clock that is moved by hand."""
 
@@ -89,12 +103,12 @@ class World:
     def client(self, number: int) -> NodeClient:
         return self.clients.to(self.nodes[number].node_id, self.host(number))
 
-    async def submit(self, number: int, *, keys: int = 1) -> asyncio.Future[Reply]:
+    async def submit(self, number: int, *, keys: int = 1) -> Waiter:
         """Send a request to a node, and return when the node has it."""
         had = len(self.nodes[number].hops)
-        future = asked(self.client(number), [KEY] * keys, now_ms=self.clock.monotonic_ms())
+        waiter = asked(self.client(number), [KEY] * keys, now_ms=self.clock.monotonic_ms())
         await until(lambda: len(self.nodes[number].hops) > had)
-        return future
+        return waiter
 
     def pass_ms(self, ms: int) -> None:
         """Let so many ms pass, with every tick on time."""
@@ -113,21 +127,10 @@ async def world(*answers: object, **settings: float) -> AsyncIterator[World]:
             await made.clients.close()
 
 
-def asked(
-    client: NodeClient, keys: Sequence[HopKey], *, now_ms: float = 0.0, until_ms: float = 1000.0
-) -> asyncio.Future[Reply]:
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    client.submit(NodeRequest(ROUTE, NO_BOUND, keys, future, now_ms, now_ms + until_ms))
-    return future
-
-
-def delay(future: asyncio.Future[Reply]) -> Delay | None:
-    """The first delay that a reader heard of."""
-    if not future.done():
-        return None
-    reply = future.result()
-    assert isinstance(reply, StillWaiting)
-    return reply.why
+def asked(client: NodeClient, keys: Sequence[HopKey], *, now_ms: float = 0.0, until_ms: float = 1000.0) -> Waiter:
+    waiter = Waiter()
+    client.submit(NodeRequest(ROUTE, NO_BOUND, keys, waiter.on_reply, now_ms, now_ms + until_ms))
+    return waiter
 
 
 async def test_what_does_not_fit_in_the_queue_is_refused_at_once_and_the_rest_is_kept(
@@ -137,21 +140,24 @@ async def test_what_does_not_fit_in_the_queue_is_refused_at_once_and_the_rest_is
     listener = RecordingListener()
     async with client_to(NOWHERE, ManualClock(), listener) as client:
         first, second, third = asked(client, [KEY] * 3), asked(client, [KEY] * 3), asked(client, [KEY] * 2)
-        assert second.result() == HopFailure("overloaded", "3 keys wait for this node")
-        assert (first.done(), third.done(), client.load) == (False, False, 5)
-    assert first.result() == third.result() == HopFailure("refused", "the client of this node was closed")
-    assert asked(client, [KEY]).result() == HopFailure("refused", "the client of this node was closed")
+        assert second.outcomes.result() == HopFailure("overloaded", "3 keys wait for this node")
+        assert (first.outcomes.done(), third.outcomes.done(), client.load) == (False, False, 5)
+    assert (
+        first.outcomes.result()
+        == third.outcomes.result()
+        == HopFailure("refused", "the client of this node was closed")
+    )
+    assert asked(client, [KEY]).outcomes.result() == HopFailure("refused", "the client of this node was closed")
     assert [sent for _, _, sent in listener.failures] == [False]
 
 
 async def test_what_is_dropped_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("understudy_router.transport.request_queue.MAX_WAITING_KEYS", 5)
     async with client_to(NOWHERE, ManualClock(), RecordingListener()) as client:
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        request = NodeRequest(ROUTE, NO_BOUND, [KEY] * 5, future, 0.0, 1000.0)
+        request = NodeRequest(ROUTE, NO_BOUND, [KEY] * 5, Waiter().on_reply, 0.0, 1000.0)
         client.submit(request)
         client.drop(request)
-        assert not asked(client, [KEY] * 4).done()
+        assert not asked(client, [KEY] * 4).outcomes.done()
         assert client.load == 4
 
 
@@ -160,9 +166,9 @@ async def test_what_waits_longer_than_its_reader_is_a_timeout_that_says_nothing_
     async with client_to(NOWHERE, ManualClock(), listener) as client:
         soon, late = asked(client, [KEY], until_ms=10), asked(client, [KEY], until_ms=20)
         client.expire(10)
-        assert isinstance(soon.result(), HopFailure)
-        assert soon.result()[0] == "timeout"
-        assert not late.done()
+        assert isinstance(soon.outcomes.result(), HopFailure)
+        assert soon.outcomes.result()[0] == "timeout"
+        assert not late.outcomes.done()
         assert client.load == 1
         assert [sent for _, _, sent in listener.failures] == [False]
 
@@ -172,10 +178,10 @@ async def test_a_node_that_answers_nothing_while_another_does_is_silent_and_all_
         first = await at.submit(0)
         at.pass_ms(150)
         second = await at.submit(0)
-        await (await at.submit(1))
-        assert (delay(first), delay(second)) == (None, None)
+        await (await at.submit(1)).outcomes
+        assert (first.delays, second.delays) == ([], [])
         at.pass_ms(50)
-        assert (delay(first), delay(second)) == (Delay.SILENT, Delay.SILENT)
+        assert (first.delays, second.delays) == ([Delay.SILENT], [Delay.SILENT])
         at.pass_ms(100)
         assert at.listener.silences == [("a", 200)]
         assert at.client(0).is_silent
@@ -183,12 +189,12 @@ async def test_a_node_that_answers_nothing_while_another_does_is_silent_and_all_
 
 async def test_without_an_answer_of_another_node_the_silence_may_be_this_routers_fault() -> None:
     async with world(Hang(), value) as at:
-        await (await at.submit(1))
+        await (await at.submit(1)).outcomes
         at.clock.advance(10)
         waiting = await at.submit(0)
         at.pass_ms(500)
         assert at.listener.silences == []
-        assert delay(waiting) is Delay.SLOW  # its reader learns at least that it waits for long
+        assert waiting.delays == [Delay.SLOW]  # its reader learns at least that it waits for long
 
 
 async def test_after_this_process_stood_still_nobody_is_called_silent_before_answers_were_read() -> None:
@@ -196,14 +202,12 @@ async def test_after_this_process_stood_still_nobody_is_called_silent_before_ans
         waiting = await at.submit(0)
         at.pass_ms(50)
         at.clock.advance(400)
-        await (await at.submit(1))  # its answer was read first
+        await (await at.submit(1)).outcomes  # its answer was read first
         at.pass_ms(190)
         assert at.listener.silences == []
         at.pass_ms(30)
         assert [node_id for node_id, _ in at.listener.silences] == ["a"]
-        reply = waiting.result()
-        assert isinstance(reply, StillWaiting)
-        assert delay(reply.future) is Delay.SILENT  # slow was reported before
+        assert waiting.delays == [Delay.SLOW, Delay.SILENT]
 
 
 async def test_an_answer_ends_the_silence_and_the_next_one_is_reported_again() -> None:
@@ -212,12 +216,11 @@ async def test_an_answer_ends_the_silence_and_the_next_one_is_reported_again() -
         for _ in range(2):
             waiting = await at.submit(0)
             at.clock.advance(1)
-            await (await at.submit(1))
+            await (await at.submit(1)).outcomes
             at.pass_ms(210)
-            reply = waiting.result()
-            assert isinstance(reply, StillWaiting)
+            assert waiting.delays
             at.nodes[0].held.set()
-            assert await reply.future == [found("v")]
+            assert await waiting.outcomes == [found("v")]
             assert not at.client(0).is_silent
             at.nodes[0].held.clear()
             at.clock.advance(10)
@@ -232,10 +235,10 @@ async def test_a_connection_that_is_never_made_is_silence_too() -> None:
             waiting = asked(client, [KEY])
             await until(lambda: client.quiet_since_ms() is not None)
             at.clock.advance(1)
-            await (await at.submit(1))
+            await (await at.submit(1)).outcomes
             at.pass_ms(210)
             assert at.listener.silences
-            assert delay(waiting) is Delay.SILENT
+            assert waiting.delays == [Delay.SILENT]
         finally:
             await at.clients.close()
 
@@ -260,26 +263,26 @@ async def _no_accept() -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("allowance", "expected"), [(0.0, [None, None]), (1.0, [Delay.SLOW, None]), (2.0, [Delay.SLOW] * 2)]
+    ("allowance", "expected"), [(0.0, [[], []]), (1.0, [[Delay.SLOW], []]), (2.0, [[Delay.SLOW], [Delay.SLOW]])]
 )
 async def test_slow_reads_are_reported_after_the_hedges_delay_as_far_as_the_budget_goes(
-    allowance: float, expected: list[Delay | None]
+    allowance: float, expected: list[list[Delay]]
 ) -> None:
     async with world(Hang(), allowance=allowance) as at:
         both = [await at.submit(0), await at.submit(0)]
         at.pass_ms(40)
-        assert [delay(each) for each in both] == [None, None]
+        assert [each.delays for each in both] == [[], []]
         at.pass_ms(10)
-        assert [delay(each) for each in both] == expected
+        assert [each.delays for each in both] == expected
 
 
 async def test_without_hedges_only_what_nobody_should_wait_for_is_reported() -> None:
     async with world(Hang(), allowance=100.0, hedge_after_ms=0) as at:
         waiting = await at.submit(0)
         at.pass_ms(190)
-        assert not waiting.done()
+        assert not waiting.outcomes.done()
         at.pass_ms(10)
-        assert delay(waiting) is Delay.SLOW
+        assert waiting.delays == [Delay.SLOW]
 
 
 async def test_a_probe_is_an_empty_hop_that_shares_nothing_and_counts_as_an_answer() -> None:
@@ -293,7 +296,7 @@ async def test_a_probe_is_an_empty_hop_that_shares_nothing_and_counts_as_an_answ
         at.clock.advance(7)
         at.nodes[0].held.set()
         assert await probe == 7
-        assert [await each for each in (*busy, behind)] == [[found("v")]] * 3
+        assert [await each.outcomes for each in (*busy, behind)] == [[found("v")]] * 3
         assert at.nodes[0].keys == [1, 1, 0, 1]
         assert at.listener.answers.count(("a", 7.0)) == 3
         assert at.nodes[0].accepted == 3
@@ -302,7 +305,7 @@ async def test_a_probe_is_an_empty_hop_that_shares_nothing_and_counts_as_an_answ
 
 async def test_a_probe_takes_an_idle_connection_and_replaces_it_when_it_had_gone_stale() -> None:
     async with world(value) as at:
-        await (await at.submit(0))
+        await (await at.submit(0)).outcomes
         assert await at.clients.probe("a", at.host(0)) == 0
         assert at.nodes[0].accepted == 1
         at.nodes[0].drop()
@@ -337,4 +340,4 @@ async def test_a_node_that_nobody_asked_lately_is_probed_once_to_learn_whether_o
         at.clients.probe_if_quiet("b", at.host(1))
         at.pass_ms(200)
         assert at.nodes[1].keys == [0]
-        assert delay(waiting) is Delay.SILENT
+        assert waiting.delays == [Delay.SILENT]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.cluster.fake_cluster import catalogue
 
 from understudy_router.cluster.catalogue import stores_of
-from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, Reply, StillWaiting, parts_that_fit, take
+from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, Reply, parts_that_fit, take
 from understudy_router.transport.request_queue import RequestQueue
 from understudy_shared.bounds import NO_BOUND, Bound
 from understudy_shared.hop import FOUND, HopKey, HopOutcome, HopRequest, decode_request, encode_request
@@ -22,10 +20,13 @@ KEYS = [HopKey(0, b"r")]
 LAGS = [NO_BOUND, Bound(max_lag=1), Bound(max_lag=2)]
 
 
+def ignore(_reply: Reply) -> None:
+    """A reader that wants to know nothing."""
+
+
 def request(*rows: bytes, bound: Bound = NO_BOUND, other: bool = False, until_ms: float = 1000.0) -> NodeRequest:
     keys = [HopKey(0, row) for row in rows]
-    nobody = cast("asyncio.Future[Reply]", None)  # nobody waits for it
-    return NodeRequest(OTHER if other else ROUTE, bound, keys, nobody, 0.0, until_ms)
+    return NodeRequest(OTHER if other else ROUTE, bound, keys, ignore, 0.0, until_ms)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=40), st.integers(1, 100))
@@ -87,33 +88,34 @@ def test_a_hop_carries_the_time_that_its_most_patient_reader_has_left() -> None:
 
 
 def test_a_hop_lasts_for_as_long_as_a_reader_that_has_nobody_else_to_ask() -> None:
-    loop = asyncio.new_event_loop()
-    try:
-        soon, late = (NodeRequest(ROUTE, NO_BOUND, KEYS, loop.create_future(), 0.0, 100.0) for _ in range(2))
-        hop = Hop([soon, late], 0.0)
-        assert not hop.is_over(99)
-        late.until_ms = 300.0
-        assert not hop.is_over(100)
-        late.finish([])
-        assert not hop.is_over(299)
-        assert hop.is_over(300)
-    finally:
-        loop.close()
+    soon, late = (NodeRequest(ROUTE, NO_BOUND, KEYS, ignore, 0.0, 100.0) for _ in range(2))
+    hop = Hop([soon, late], 0.0)
+    assert not hop.is_over(99)
+    late.until_ms = 300.0
+    assert not hop.is_over(100)
+    late.finish([])
+    assert not hop.is_over(299)
+    assert hop.is_over(300)
 
 
-async def test_a_reader_gets_each_delay_once_and_then_the_answer() -> None:
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    waiting = NodeRequest(ROUTE, NO_BOUND, KEYS, future, 0.0, 100.0)
+def test_a_reader_gets_each_delay_once_and_then_the_answer_once() -> None:
+    replies: list[Reply] = []
+    waiting = NodeRequest(ROUTE, NO_BOUND, KEYS, replies.append, 0.0, 100.0)
     for why in (Delay.SLOW, Delay.SLOW, Delay.SILENT, Delay.SILENT):
         waiting.report_delay(why)
-    waiting.finish([HopOutcome(FOUND, b"v")])
-    delays = []
-    reply = future.result()
-    while isinstance(reply, StillWaiting):
-        delays.append(reply.why)
-        reply = reply.future.result()
-    assert delays == [Delay.SLOW, Delay.SILENT]
-    assert reply == [HopOutcome(FOUND, b"v")]
+    for _ in range(2):
+        waiting.finish([HopOutcome(FOUND, b"v")])
+    waiting.report_delay(Delay.SLOW)
+    assert replies == [Delay.SLOW, Delay.SILENT, [HopOutcome(FOUND, b"v")]]
+
+
+def test_a_reader_who_cancelled_gets_nothing() -> None:
+    replies: list[Reply] = []
+    dropped = NodeRequest(ROUTE, NO_BOUND, KEYS, replies.append, 0.0, 100.0)
+    dropped.drop()
+    dropped.report_delay(Delay.SLOW)
+    dropped.finish([])
+    assert (replies, dropped.is_wanted) == ([], False)
 
 
 @given(
@@ -125,27 +127,23 @@ async def test_a_reader_gets_each_delay_once_and_then_the_answer() -> None:
 def test_a_queue_counts_the_keys_of_waiting_requests_and_sends_none_that_was_dropped(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    loop = asyncio.new_event_loop()
     queue, taken = RequestQueue(), list[NodeRequest]()
-    try:
-        for what, size, number in steps:
-            waiting = list(queue.requests)
-            match what:
-                case "append":
-                    queue.append(NodeRequest(ROUTE, NO_BOUND, KEYS * size, loop.create_future(), 0.0, float(number)))
-                case "drop" if waiting:
-                    queue.drop(waiting[number % len(waiting)])
-                case "take":
-                    taken = queue.take()
-                    assert all(each.is_wanted for each in taken)
-                case "late":
-                    late = queue.take_late(number)
-                    assert all(each.is_wanted for each in late)
-                    assert all(each.until_ms <= number for each in late)
-                    assert all(each.until_ms > number for each in queue.requests)
-                case "back":
-                    queue.put_back(taken)
-                    taken = []
-            assert queue.keys == sum(len(each.keys) for each in queue.requests)
-    finally:
-        loop.close()
+    for what, size, number in steps:
+        waiting = list(queue.requests)
+        match what:
+            case "append":
+                queue.append(NodeRequest(ROUTE, NO_BOUND, KEYS * size, ignore, 0.0, float(number)))
+            case "drop" if waiting:
+                queue.drop(waiting[number % len(waiting)])
+            case "take":
+                taken = queue.take()
+                assert all(each.is_wanted for each in taken)
+            case "late":
+                late = queue.take_late(number)
+                assert all(each.is_wanted for each in late)
+                assert all(each.until_ms <= number for each in late)
+                assert all(each.until_ms > number for each in queue.requests)
+            case "back":
+                queue.put_back(taken)
+                taken = []
+        assert queue.keys == sum(len(each.keys) for each in queue.requests)

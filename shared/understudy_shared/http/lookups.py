@@ -1,0 +1,142 @@
+"""Lookups in front of the FastAPI application, which serves everything else: the same for nodes and routers.
+
+A framework's routing and validation cost four times what a lookup does, and ASGI twice as much. So a GET of one key is
+answered by callback, without ASGI where the protocol allows it; a batch is plain ASGI.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.direct import AsgiExchange, Exchange, ReaderLeftError, reply_problem
+from understudy_shared.http.edge import (
+    JSON_TYPE,
+    App,
+    Receive,
+    Scope,
+    Send,
+    bug,
+    not_allowed,
+    send_problem,
+    send_reply,
+    without_body,
+)
+from understudy_shared.http.lookup_requests import batch_longs, longs_as_text
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.target import STORES, split_path
+
+
+class LookupsFirst(ABC):
+    """ASGI application. `requests` counts by (operation, outcome), for the metrics."""
+
+    def __init__(self, app: App, *, max_in_flight: int, requests: Counter[tuple[str, str]] | None = None) -> None:
+        self.requests: Counter[tuple[str, str]] = Counter() if requests is None else requests
+        self.in_flight = 0
+        self._app = app
+        self._max_in_flight = max_in_flight
+
+    @abstractmethod
+    def answer(self, target: bytes, exchange: Exchange) -> None:
+        """Answer a GET of one key: reply, and count the outcome. It does not raise."""
+
+    @abstractmethod
+    async def batch_results(self, store: str, receive: Receive) -> list[bytes]:
+        """The results of the batch in a body as JSON objects, in the order of its keys.
+
+        Raises the problem of a batch that is answered as a whole, and ReaderLeftError.
+        """
+
+    # ---- the two ways in
+
+    def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
+        """See `AnswersDirectly`."""
+        if b"#" in target or _call(target.partition(b"?")[0]) is None:
+            return False
+        self.answer(target, exchange)
+        return True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = _call(scope["raw_path"]) if scope["type"] == "http" else None
+        if call is None:
+            await self._app(scope, receive, send)
+        elif scope["method"] == "GET":
+            await self._single(scope, receive, send)
+        elif scope["method"] == "HEAD":
+            await self._single(scope, receive, without_body(send))
+        elif scope["method"] == "POST" and call == b"lookup":
+            await self._batch(scope, receive, send)
+        else:
+            allow = "GET, HEAD, POST" if call == b"lookup" else "GET, HEAD"
+            await self._refuse("lookup", not_allowed(scope["method"], allow), send)
+
+    async def _single(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query: bytes = scope["query_string"]
+        exchange = AsgiExchange(receive)
+        self.answer(b"%b?%b" % (scope["raw_path"], query) if query else scope["raw_path"], exchange)
+        reply = await exchange.replied()
+        if reply is not None:
+            await send_reply(send, reply.status, reply.body, reply.content_type, reply.headers)
+
+    async def _batch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self.begin()
+            try:
+                longs = batch_longs(scope["query_string"])
+                results = await self.batch_results(_store_of_batch(scope["raw_path"]), receive)
+                body = b'{"results":[' + b",".join(results) + b"]}\n"
+                if longs:
+                    body = longs_as_text(body)
+            finally:
+                self.in_flight -= 1
+        except ReaderLeftError:
+            self.requests["batch", "cancelled"] += 1
+        except UnderstudyError as error:
+            await self._refuse("batch", problem_of(error), send)
+        except Exception as error:
+            await self._refuse("batch", bug(error), send)
+        else:
+            self.requests["batch", "answered"] += 1
+            await send_reply(send, 200, body, JSON_TYPE)
+
+    async def _refuse(self, operation: str, problem: Problem, send: Send) -> None:
+        self.requests[operation, problem.type.slug] += 1
+        await send_problem(send, problem)
+
+    # ---- used by `answer`
+
+    def begin(self) -> None:
+        """Count one more request in flight. Raises an overloaded problem above the limit, and counts nothing."""
+        if self.in_flight >= self._max_in_flight:
+            detail = f"{self.in_flight} requests are in flight"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))
+        self.in_flight += 1
+
+    def reply_found(self, exchange: Exchange, body: bytes) -> None:
+        self.requests["lookup", "found"] += 1
+        exchange.reply(200, JSON_TYPE, body)
+
+    def reply_absent(self, exchange: Exchange, body: bytes) -> None:
+        self.requests["lookup", "absent"] += 1
+        exchange.reply(404, JSON_TYPE, body)
+
+    def reply_problem(self, exchange: Exchange, problem: Problem) -> None:
+        self.requests["lookup", problem.type.slug] += 1
+        reply_problem(exchange, problem)
+
+
+def _call(raw_path: bytes) -> bytes | None:
+    """What a path asks of a store, `keys`, `keys/...` or `lookup`; None when it is no lookup."""
+    if not raw_path.startswith(STORES):
+        return None
+    call = raw_path[len(STORES) :].partition(b"/")[2]
+    return call if call.startswith(b"keys/") or call in {b"keys", b"lookup"} else None
+
+
+def _store_of_batch(raw_path: bytes) -> str:
+    match split_path(raw_path):
+        case ["v1", "stores", store, "lookup"]:
+            return store
+        case _:
+            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "batches go to /v1/stores/{store}/lookup"))

@@ -1,0 +1,127 @@
+"""A lookup has the same answer whether the protocol hands it over directly or it comes by ASGI."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from urllib.parse import quote
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.services.raw_http import RawClient
+from tests.support.spark.counting_query import WORDS
+
+from understudy_node.http.lookups import NodeLookups
+from understudy_shared.http.direct import DirectExchange, Exchange
+
+BY_ASGI = b"content-length: 0\r\n"
+"""A GET with a body is answered by ASGI."""
+
+PASSING = re.compile(rb'"time_lag_ms":\d+')
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class BothWays:
+    """A node, and a connection to it for each way. `direct` holds the targets that were not answered by ASGI."""
+
+    def __init__(self, node: ServedNode, clients: ExitStack) -> None:
+        self.direct: list[bytes] = []
+        self._port = node.node.host.port
+        self._clients = clients
+        self._connections: dict[bytes, RawClient] = {}
+
+    def ask(self, target: bytes) -> tuple[Answer, Answer]:
+        """The answers to a GET, directly and by ASGI, without what time changes."""
+        return self._ask(target, b""), self._ask(target, BY_ASGI)
+
+    def _ask(self, target: bytes, headers: bytes) -> Answer:
+        client = self._connections.get(headers)
+        if client is None:
+            client = self._connections[headers] = self._clients.enter_context(RawClient(self._port))
+        client.send(b"GET %b HTTP/1.1\r\nhost: x\r\n%b\r\n" % (target, headers))
+        status, head, body = client.reply()
+        if "connection" in head:  # it was closed
+            del self._connections[headers]
+        masked = PASSING.sub(b'"time_lag_ms":0', body)
+        return status, {name: value for name, value in head.items() if name != "content-length"}, masked
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
+    folder = tmp_path_factory.mktemp("both-ways")
+    checkpoint = HandmadeCheckpoint(folder / "checkpoint").create().add(1, 2)
+    with (
+        served_node(checkpoint.path, folder / "data") as node,
+        pytest.MonkeyPatch.context() as patched,
+        ExitStack() as clients,
+    ):
+        node.wait_for_version(2)
+        ways = BothWays(node, clients)
+        answer = NodeLookups.answer
+
+        def watched(self: NodeLookups, target: bytes, exchange: Exchange) -> None:
+            if isinstance(exchange, DirectExchange):
+                ways.direct.append(target)
+            answer(self, target, exchange)
+
+        patched.setattr(NodeLookups, "answer", watched)
+        yield ways
+
+
+WORD = WORDS[0]
+POSITION = "us1.WyJhIl0"
+TARGETS = {
+    "found": f"/v1/stores/op0/keys/{WORD}",
+    "absent": "/v1/stores/op0/keys/nowhere",
+    "an escaped key": f"/v1/stores/op0/keys/%{ord(WORD[0]):02x}{WORD[1:]}",
+    "the exact form": f"/v1/stores/op0/lookup?key={quote(json.dumps([WORD]))}",
+    "whole numbers as text": f"/v1/stores/op0/keys/{WORD}?longs=string",
+    "a bound that holds": f"/v1/stores/op0/keys/{WORD}?max_lag=0",
+    "a bound that does not": f"/v1/stores/op0/keys/{WORD}?max_staleness_ms=0",
+    "a bad bound": f"/v1/stores/op0/keys/{WORD}?max_lag=none",
+    "an unknown parameter": f"/v1/stores/op0/keys/{WORD}?lag=1",
+    "a bad position": f"/v1/stores/op0/keys/{WORD}?min_position={POSITION}",
+    "a key too many": f"/v1/stores/op0/keys/{WORD}/{WORD}",
+    "no key": "/v1/stores/op0/keys",
+    "no JSON": "/v1/stores/op0/lookup?key=[",
+    "a broken escape": "/v1/stores/op0/keys/%zz",
+    "no UTF-8": "/v1/stores/op0/keys/%ff",
+    "an unknown store": "/v1/stores/op9/keys/a",
+    "an empty store": "/v1/stores//keys/a",
+}
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
+def test_a_lookup_has_the_same_answer_directly_and_by_asgi(both: BothWays, target: str) -> None:
+    before = len(both.direct)
+    directly, by_asgi = both.ask(target.encode())
+    assert directly == by_asgi
+    assert both.direct[before:] == [target.encode()]
+
+
+SEGMENTS = st.one_of(
+    st.sampled_from(["op0", "keys", "lookup", WORD, "%2F", "%25", "%ff", "..", ".", "", "metadata", "%6beys"]),
+    st.text("ab%29?/\"[]{}:,+&=é|^`<>\\~*;'!$()@", max_size=6),
+)
+QUERIES = st.lists(
+    st.one_of(
+        st.sampled_from(["key=%5B%22a%22%5D", "max_lag=1", "longs=string", "require_active=true", "wait_ms=1", "?"]),
+        st.text("ab%2=&+?é", max_size=6),
+    ),
+    max_size=3,
+).map("&".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(path=st.lists(SEGMENTS, max_size=4).map("/".join), query=QUERIES)
+@example(path="op0/keys/a", query="?")
+def test_so_has_every_target_that_http_allows(both: BothWays, path: str, query: str) -> None:
+    target = f"/v1/stores/{path}{'?' if query else ''}{query}".encode()
+    directly, by_asgi = both.ask(target)
+    assert directly == by_asgi
