@@ -250,11 +250,13 @@ def test_when_all_connections_are_busy_only_probes_and_internal_paths_get_in(at:
     limits = replace(PATIENT, max_connections=4, reserved_connections=3)
     with serving(limits) as service, ExitStack() as clients:
         busy = [clients.enter_context(RawClient(service.port)) for _ in range(4)]
+        busy[0].send(get(f"{at}/one"))
+        assert busy[0].reply()[0] == 200
         for client in busy:
             client.send(get(f"{at}/slow"))
         wait_until(lambda: service.app.at_once == 4, what="four requests")
         reader = clients.enter_context(RawClient(service.port))
-        reader.send(get(f"{at}/v1/stores"))
+        reader.send(get(f"{at}/one"))
         reply = reader.reply()
         assert problem(reply) == (429, "overloaded")
         assert reply[1]["retry-after"] == "1"
@@ -303,7 +305,7 @@ def test_short_memory_closes_idle_connections_then_refuses_requests_but_not_prob
             for path in ("/livez", "/internal/v1/lookup"):
                 client.send(get(path))
                 assert client.reply()[0] == 200
-            client.send(get(f"{at}/v1/stores"))
+            client.send(get(f"{at}/one"))
             assert problem(client.reply()) == (429, "overloaded")
         service.guard.limits = limits
         wait_until(lambda: service.guard.pressure is Pressure.NONE, what="relief")

@@ -12,7 +12,7 @@ With c(v) = modification time of the commit file that made version v (one clock,
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
+from math import ceil, inf
 
 from understudy_node.follow.end import End
 from understudy_shared.words import LagInfo
@@ -35,6 +35,16 @@ def lag_of(version: int, end: End, commit_time_ns: CommitTime, *, now_ms: float,
         return LagInfo(version, end.version, offset_lag, None)
     behind_ms = max(0, newest_ns - missed_ns) / 1e6
     return LagInfo(version, end.version, offset_lag, ceil(behind_ms + max(0.0, now_ms - end.unseen_ms)))
+
+
+def holds_until_ms(lag: LagInfo, end: End, *, expiry_ms: float) -> float:
+    """Until when a lag stays exactly what it is, on the clock of the end's confirmation, if the end does.
+
+    Minus infinity for a replica that is behind, or of unknown lag: these are computed each time.
+    """
+    if lag.offset_lag != 0 or lag.time_lag_ms is None or end.confirmed_ms is None:
+        return -inf
+    return end.confirmed_ms + min(lag.time_lag_ms, expiry_ms)
 
 
 def against_known_end(lag: LagInfo, known_end: int) -> LagInfo:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from understudy_node.stores.lookup import Reading, StoreReader
+from understudy_node.replica.readings import Reading
+from understudy_node.stores.lookup import StoreReader
 from understudy_shared.bounds import Bound
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.hop import ABSENT, FOUND, MAX_HOP_BYTES, PROBLEM, HopKey, HopOutcome

@@ -8,17 +8,18 @@ from typing import NamedTuple
 
 from understudy_node.generation import Generation
 from understudy_node.node import Node
-from understudy_node.stores.lookup import Answer, Key, Reading, StoreReader
+from understudy_node.replica.readings import Reading
+from understudy_node.stores.lookup import Answer, Key, StoreReader
 from understudy_shared.bounds import Bound
 from understudy_shared.errors import UnderstudyError, UnknownStoreError
 from understudy_shared.http.lookup_requests import (
     ReadParams,
-    TargetCache,
     key_and_params,
     pop_longs,
     require_own_position,
     unknown_path,
 )
+from understudy_shared.http.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import split_path
 from understudy_shared.position import Position
@@ -46,7 +47,7 @@ class Reads:
         self._node = node
         self.store_bounds = store_bounds
         self._generation: Generation | None = None
-        self._targets: TargetCache[Request] = TargetCache()
+        self._targets: ParsedCache[Request] = ParsedCache(max_key_bytes=MAX_TARGET_BYTES)
 
     def parse(self, target: bytes) -> Request:
         """A GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.

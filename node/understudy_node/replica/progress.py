@@ -22,11 +22,16 @@ class Progress:
         """`end_expiry_ms`: how long a confirmation of the end counts."""
         self._place = place
         self._around = around
+        self.end_expiry_ms = end_expiry_ms
+        self.now_ms = clock.monotonic_ms
         self._end = end
-        self._clock = clock
-        self._end_expiry_ms = end_expiry_ms
         self._newest_fitting = 0
         self._judged_end = 0
+
+    @property
+    def end(self) -> End:
+        """The end of the committed history, as far as it is known."""
+        return self._end()
 
     @property
     def target(self) -> int:
@@ -56,12 +61,12 @@ class Progress:
 
     def lag_of(self, view: TaskView) -> LagInfo:
         """The lag of a view, now."""
-        return self.lag_at(view.version, self._end(), now_ms=self._clock.monotonic_ms())
+        return self.lag_at(view.version, self._end(), now_ms=self.now_ms())
 
     def lag_at(self, version: int, end: End, *, now_ms: float) -> LagInfo:
         """The lag of a version against an end. Read the end after the version, so that a race overstates the lag."""
         return lag_of(
-            version, end, self._around.history.known_commit_time_ns, now_ms=now_ms, expiry_ms=self._end_expiry_ms
+            version, end, self._around.history.known_commit_time_ns, now_ms=now_ms, expiry_ms=self.end_expiry_ms
         )
 
     def committed_at_us(self, version: int) -> int | None:

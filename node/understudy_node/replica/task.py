@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from understudy_node.replica.changelog_reader import RewrittenError
 from understudy_node.replica.origin import Origin
 from understudy_node.replica.progress import Progress
+from understudy_node.replica.readings import Readings
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_stores import Job, TaskStores
 from understudy_node.replica.task_view import TaskView
@@ -46,6 +47,7 @@ class TaskReplica:
         self.lineage = places[0].lineage
         self.progress = progress
         self.origin = origin
+        self.readings = Readings(origin, progress)
         self.view: TaskView | None = None
         self.error: UnderstudyError | None = None
         self.gone = False

@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 import orjson
 
-from understudy_node.follow.lag import against_known_end
+from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
-from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.bounds import NO_BOUND, Bound, Refusal, refusal
 from understudy_shared.http.lookup_requests import encoded_key
 from understudy_shared.http.problems import Problem, ProblemType, refused
-from understudy_shared.words import ApplicationId, LagInfo, Lineage, ReplicaState
+from understudy_shared.words import ApplicationId, Lineage, ReplicaState
 
 
 class Answer(NamedTuple):
@@ -35,13 +34,6 @@ class Key(NamedTuple):
     partition: int
     stored: bytes
     json: bytes
-
-
-class Reading(NamedTuple):
-    """What answers are read from: a version, and the JSON of its age and origin, which ends each of them."""
-
-    view: TaskView
-    tail: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +102,12 @@ class StoreReader:
         view = replica.view
         if view is None:
             return self._not_initialised(replica)
-        lag = replica.progress.lag_of(view)
-        if known_end:
-            lag = against_known_end(lag, known_end)
+        reading = replica.readings.of(view, known_end)
         if bound is not NO_BOUND:
-            reason = self._refusal(bound, replica, view, lag, known_end)
+            reason = self._refusal(bound, replica, reading, known_end)
             if reason is not None:
-                return refused(reason, candidates=[replica.origin.as_candidate(lag, reason)])
-        return Reading(view, _tail(replica, view, lag))
+                return refused(reason, candidates=[replica.origin.as_candidate(reading.lag, reason)])
+        return reading
 
     def answer(self, key: Key, stored: bytes | None, reading: Reading) -> Answer:
         """The body of a lookup, found or not."""
@@ -135,17 +125,15 @@ class StoreReader:
         result = orjson.dumps(store.print_result(value))
         return b'"found":true,"value":%b,"result":%b,%b' % (orjson.dumps(value), result, reading.tail)
 
-    def _refusal(
-        self, bound: Bound, replica: TaskReplica, view: TaskView, lag: LagInfo, known_end: int
-    ) -> Refusal | None:
+    def _refusal(self, bound: Bound, replica: TaskReplica, reading: Reading, known_end: int) -> Refusal | None:
         position = bound.min_position
         if position is not None and (position.application_id, position.lineage) != (self.application_id, self.lineage):
             return Refusal.LINEAGE_CHANGED
         return refusal(
             bound,
-            lag=lag,
+            lag=reading.lag,
             role=replica.role,
-            version=view.version,
+            version=reading.view.version,
             position_committed_at_us=None if position is None else replica.progress.committed_at_us(position.version),
             known_end=known_end,
         )
@@ -172,19 +160,3 @@ class StoreReader:
             fix="Retry when /readyz says so",
             extra={"candidates": [replica.origin.as_candidate(None, "not-initialised")]},
         )
-
-
-def _tail(replica: TaskReplica, view: TaskView, lag: LagInfo) -> bytes:
-    end, offset_lag, time_lag_ms = lag.end_offset_position, lag.offset_lag, lag.time_lag_ms
-    return (
-        b'%b,"lag":{"current_offset_position":%d,"end_offset_position":%b,"offset_lag":%b,"time_lag_ms":%b},'
-        b'"served_by":%b,%b}\n'
-    ) % (
-        view.stamp,
-        view.version,
-        b"null" if end is None else b"%d" % end,
-        b"null" if offset_lag is None else b"%d" % offset_lag,
-        b"null" if time_lag_ms is None else b"%d" % time_lag_ms,
-        replica.origin.json,
-        view.seal,
-    )

@@ -16,13 +16,13 @@ from understudy_shared.hop import HopKey
 from understudy_shared.http.lookup_requests import (
     DEFAULT_KEY_BYTES,
     ReadParams,
-    TargetCache,
     encoded_key,
     key_and_params,
     pop_longs,
     require_own_position,
     unknown_path,
 )
+from understudy_shared.http.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.http.target import split_path
 from understudy_shared.spark.key_codec import Row
@@ -52,7 +52,7 @@ class Reads:
         self.max_key_bytes = max_key_bytes
         self._stores = stores
         self._parsed_by: Stores | None = None
-        self._targets: TargetCache[Request] = TargetCache()
+        self._targets: ParsedCache[Request] = ParsedCache(max_key_bytes=MAX_TARGET_BYTES)
         self._bounds: dict[Bound, Bound] = {}
 
     def parse(self, target: bytes) -> Request:

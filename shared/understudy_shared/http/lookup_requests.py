@@ -1,12 +1,11 @@
 """What a lookup's request says, the same for nodes and routers (pure): keys out of paths and JSON, batches, bounds.
 
-Targets repeat, so what they parse to is kept; what is kept are parsed requests, never answers.
+Targets repeat, so what they parse to is kept (`parsed_cache`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Generic, TypeVar
 
 import orjson
 
@@ -23,41 +22,8 @@ DEFAULT_KEY_BYTES = 64 * 1024
 MAX_KEY_BYTES = 1024 * 1024
 """Highest limit that a service may set: a quarter of the bytes of one hop."""
 
-MAX_CACHED_TARGETS = 16_384
-MAX_CACHED_TARGET_BYTES = 256
-"""Parsed targets kept: at most about 20 MB. When full, the older half goes."""
-
-T = TypeVar("T")
 ReadParams = Mapping[str, object]
 """The bound parameters of a request; `StoreBounds.bound` turns them into a bound."""
-
-
-class TargetCache(Generic[T]):
-    """What targets, paths and queries as sent, parsed to. The older half is dropped when the younger is full."""
-
-    def __init__(self) -> None:
-        self._young: dict[bytes, T] = {}
-        self._old: dict[bytes, T] = {}
-
-    def get(self, target: bytes) -> T | None:
-        """What was kept of a target."""
-        found = self._young.get(target)
-        if found is None and self._old:
-            found = self._old.pop(target, None)
-            if found is not None:
-                self.keep(target, found)
-        return found
-
-    def keep(self, target: bytes, parsed: T) -> None:
-        """Keep it, unless the target is unusually long."""
-        if len(target) > MAX_CACHED_TARGET_BYTES:
-            return
-        if len(self._young) >= MAX_CACHED_TARGETS // 2:
-            self._old, self._young = self._young, {}
-        self._young[target] = parsed
-
-    def clear(self) -> None:
-        self._young, self._old = {}, {}
 
 
 def key_and_params(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row, dict[str, str]]:

@@ -30,6 +30,7 @@ from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_guard import ConnectionGuard, raise_file_limit
 from understudy_shared.http.direct import AnswersBodies, AnswersDirectly
 from understudy_shared.http.edge import App
+from understudy_shared.http.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 from understudy_shared.http.protocol import HttpProtocol
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Service(uvicorn.Server):
                     guard=self._guard,
                     direct=app if isinstance(app, AnswersDirectly) else None,
                     bodies=app if isinstance(app, AnswersBodies) else None,
+                    heads=ParsedCache(max_key_bytes=MAX_HEAD_BYTES),
                 ),
                 ws="none",
                 log_config=None,

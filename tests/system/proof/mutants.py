@@ -43,7 +43,8 @@ def follow_behind() -> None:
 def show_what_was_read_ahead() -> None:
     """Answer from the next version's changelog as soon as it was read, whether it is committed or not."""
     from understudy_node.replica.changelog_reader import ChangelogReader
-    from understudy_node.stores.lookup import Reading, StoreReader
+    from understudy_node.replica.readings import Reading
+    from understudy_node.stores.lookup import StoreReader
 
     ahead: dict[object, tuple[int, Mapping[bytes, bytes | None]]] = {}
     read_ahead, read_from = ChangelogReader.read_ahead, StoreReader.read_from
@@ -61,7 +62,7 @@ def show_what_was_read_ahead() -> None:
         if version != found.view.version + 1:
             return found
         stores: dict[str, Any] = {name: _Overlaid(store, changes) for name, store in found.view.stores.items()}
-        return Reading(replace(found.view, stores=stores), _restated(found.tail, version))
+        return Reading(replace(found.view, stores=stores), found.lag, _restated(found.tail, version))
 
     ChangelogReader.read_ahead = reading_ahead  # type: ignore[method-assign]
     StoreReader.read_from = reading  # type: ignore[method-assign]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from understudy_node.checkpoint.files import FileStat
 from understudy_node.follow.end import End, advance
-from understudy_node.follow.lag import against_known_end, lag_of
+from understudy_node.follow.lag import against_known_end, holds_until_ms, lag_of
 from understudy_shared.words import LagInfo
 
 FILE = FileStat(1, 30, 1)
@@ -107,6 +108,24 @@ def test_time_lag_grows_with_time_until_it_is_unknown_and_stays_so(
         assert later.time_lag_ms >= now.time_lag_ms
     else:
         assert later.offset_lag is None
+
+
+@given(VERSIONS, ENDS, HISTORIES, NOW, st.floats(0, 1))
+def test_a_lag_is_exactly_the_same_for_as_long_as_it_is_said_to_hold(
+    version: int, end: End, committed_ns: dict[int, int], now_ms: float, share: float
+) -> None:
+    now = lag_at(version, end, now_ms=now_ms, committed_ns=committed_ns)
+    until_ms = holds_until_ms(now, end, expiry_ms=EXPIRY_MS)
+    later_ms = now_ms + share * max(0.0, until_ms - now_ms) * (1 - 1e-9)
+    if later_ms <= until_ms:
+        assert lag_at(version, end, now_ms=later_ms, committed_ns=committed_ns) == now
+
+
+def test_only_a_replica_at_a_confirmed_end_keeps_its_lag_for_a_moment() -> None:
+    lag = lag_at(8, end_at(8), now_ms=100.25)
+    assert (lag.time_lag_ms, holds_until_ms(lag, end_at(8), expiry_ms=EXPIRY_MS)) == (1, 101.0)
+    for version, end in ((7, end_at(8)), (8, end_at(8, None))):
+        assert holds_until_ms(lag_at(version, end), end, expiry_ms=EXPIRY_MS) == -math.inf
 
 
 @given(VERSIONS, st.integers(0, 9), st.lists(st.integers(0, 10**13), min_size=11, max_size=11), NOW)

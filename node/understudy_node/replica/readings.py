@@ -1,0 +1,82 @@
+"""What answers are read from: a version of a replica, its lag now, and the JSON that says both.
+
+The JSON is the same for all lookups of a moment, and computing the lag costs several times what a lookup in memory
+does. So both are kept for as long as they say exactly what new ones would: less than a millisecond.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from understudy_node.follow.end import End
+from understudy_node.follow.lag import against_known_end, holds_until_ms
+from understudy_node.replica.origin import Origin
+from understudy_node.replica.progress import Progress
+from understudy_node.replica.task_view import TaskView
+from understudy_shared.words import LagInfo
+
+
+class Reading(NamedTuple):
+    """A version and its lag; `tail` is the JSON of its age and origin, which ends each answer."""
+
+    view: TaskView
+    lag: LagInfo
+    tail: bytes
+
+
+class _Kept(NamedTuple):
+    """Lag and JSON of the last reading, and what they were made of: but for the view, which nobody else may need."""
+
+    stamp: bytes
+    end: End
+    known_end: int
+    origin_json: bytes
+    until_ms: float
+    lag: LagInfo
+    tail: bytes
+
+
+class Readings:
+    """Makes the readings of one replica, on the serving loop."""
+
+    def __init__(self, origin: Origin, progress: Progress) -> None:
+        self._origin = origin
+        self._progress = progress
+        self._kept: _Kept | None = None
+
+    def of(self, view: TaskView, known_end: int = 0) -> Reading:
+        """The reading of a view, now, against the newer of the own end and `known_end`."""
+        progress = self._progress
+        end, now_ms = progress.end, progress.now_ms()  # after the view: a race overstates the lag
+        kept, origin_json = self._kept, self._origin.json
+        if (
+            kept is not None
+            and now_ms <= kept.until_ms
+            and kept.stamp is view.stamp
+            and kept.end is end
+            and kept.known_end == known_end
+            and kept.origin_json is origin_json
+        ):
+            return Reading(view, kept.lag, kept.tail)
+        own = progress.lag_at(view.version, end, now_ms=now_ms)
+        lag = against_known_end(own, known_end)
+        tail = _tail(view, lag, origin_json)
+        until_ms = holds_until_ms(own, end, expiry_ms=progress.end_expiry_ms)
+        self._kept = _Kept(view.stamp, end, known_end, origin_json, until_ms, lag, tail)
+        return Reading(view, lag, tail)
+
+
+def _tail(view: TaskView, lag: LagInfo, origin_json: bytes) -> bytes:
+    end, offset_lag, time_lag_ms = lag.end_offset_position, lag.offset_lag, lag.time_lag_ms
+    return (
+        b'%b,"lag":{"current_offset_position":%d,"end_offset_position":%b,"offset_lag":%b,"time_lag_ms":%b},'
+        b'"served_by":%b,%b}\n'
+    ) % (
+        view.stamp,
+        view.version,
+        b"null" if end is None else b"%d" % end,
+        b"null" if offset_lag is None else b"%d" % offset_lag,
+        b"null" if time_lag_ms is None else b"%d" % time_lag_ms,
+        origin_json,
+        view.seal,
+    )
