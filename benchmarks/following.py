@@ -10,7 +10,6 @@ a folder of `--retained` files. The changelogs are there a while before their co
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from contextlib import ExitStack
@@ -22,14 +21,13 @@ import orjson
 from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import KEY, VALUE, HandmadeCheckpoint
 
-from benchmarks.servers import NODE, Server, fetch, pin_load, server
+from benchmarks.servers import NODE, Server, fetch, pin_load, server, tree_env
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 
 CHANGES = 100
 IDLE_S = 5.0
 LIMIT_S = 300.0
-SOURCES = ("shared", "node", "router", "client", "pipeline")
 
 
 def main() -> None:
@@ -73,11 +71,8 @@ def measured(query: FormatV2, trees: dict[str, Path], folder: Path, options: arg
     with ExitStack() as running:
         nodes: dict[str, Server] = {}
         for tree, root in trees.items():
-            path = os.pathsep.join(str(root.resolve() / source) for source in SOURCES)
             arguments = (str(query.path), str(folder / tree))
-            nodes[tree] = running.enter_context(
-                server(NODE, *arguments, ready_path="/readyz", env={"PYTHONPATH": path})
-            )
+            nodes[tree] = running.enter_context(server(NODE, *arguments, ready_path="/readyz", env=tree_env(root)))
         for _ in range(3):
             step(query, options.interval_ms)
         wait_for(nodes, query.version)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 START_LIMIT_S = 600.0
 SERVER_CORE, LOAD_CORE = 0, 1
+SOURCES = ("shared", "node", "router", "client", "pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class Server:
             if line.startswith(field):
                 return int(line.split()[1]) * 1024
         return 0
+
+
+def tree_env(root: Path) -> Mapping[str, str]:
+    """The environment in which a server runs the sources of another tree."""
+    return {"PYTHONPATH": os.pathsep.join(str(root.resolve() / source) for source in SOURCES)}
 
 
 def free_port() -> int:
