@@ -29,7 +29,7 @@ class Exchange(Protocol):
         """Send the reply, on the event loop. A second one, and one to a reader who left, is dropped."""
 
     def when_left(self, callback: Callable[[], None], /) -> None:
-        """Call back when the reader disconnects before the reply."""
+        """Call back when the reader disconnects before the reply; at once if it has."""
 
     def forget(self) -> None:
         """No longer call back."""
@@ -77,7 +77,10 @@ class DirectExchange:
             send(status, content_type, body, headers)
 
     def when_left(self, callback: Callable[[], None], /) -> None:
-        self._on_left = callback
+        if self._send is None:
+            callback()
+        else:
+            self._on_left = callback
 
     def forget(self) -> None:
         self._on_left = None

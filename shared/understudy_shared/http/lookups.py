@@ -52,7 +52,9 @@ class LookupsFirst(ABC):
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
         """See `AnswersDirectly`."""
-        if b"#" in target or _call(target.partition(b"?")[0]) is None:
+        at = target.find(b"/", len(STORES))  # the end of the store's name, in nearly all lookups
+        is_usual = target.startswith(b"keys/", at + 1) and target.find(b"?", 0, at) < 0
+        if b"#" in target or not (is_usual or _call(target.partition(b"?")[0]) is not None):
             return False
         self.answer(target, exchange)
         return True

@@ -21,6 +21,9 @@ from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.world import NODES, World, world
 
 READ_S = 6.0
+READ_UNDER_FAULT_S = 15.0
+"""A fault needs a moment to show, and silence is death only after three heartbeats."""
+
 READY_LIMIT_S = 60.0
 
 
@@ -31,15 +34,16 @@ def hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions | Non
     with world(folder, options.world, seen.append) as running:
         for name in names:
             say(f"planting {name}")
+            read_s = READ_S if MUTANTS[name].fault is None else READ_UNDER_FAULT_S
             own = folder / "mutants" / name
             (own / "logs").mkdir(parents=True)
             with (
                 planted(running, name),
-                recording(own, Schedule(name, 1, (), READ_S), options) as writer,
+                recording(own, Schedule(name, 1, (), read_s), options) as writer,
                 reading(running, own, options.rate, 1),
                 hit(running, MUTANTS[name].fault, writer),
             ):
-                time.sleep(READ_S)
+                time.sleep(read_s)
         running.spark.write_truth(folder / TRUTH_NAME)
         running.watch.end()
     truth = Truth.load(folder / TRUTH_NAME)

@@ -174,6 +174,11 @@ def take_silence_for_death() -> None:
     Silence.is_unanswered = lambda self, node_id: True  # type: ignore[method-assign]
 
 
+def leave_out_the_dead() -> None:
+    """Ask no replica that is called dead, even when all of them are."""
+    _patch("understudy_router.routing.choose", "_may_live", lambda _: lambda dead, bound: False)
+
+
 def believe_absurd_numbers() -> None:
     """Follow any assignment with a higher number; an own document that does not validate ends the beat."""
     from understudy_node.cluster.own_messages import OwnMessages
@@ -200,7 +205,7 @@ def forget_connection_limits() -> None:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     def by_itself(_ours: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda guard, **named: HttpToolsProtocol(**named)
+        return lambda guard, direct, bodies, heads, **named: HttpToolsProtocol(**named)
 
     _patch("understudy_shared.http.service", "HttpProtocol", by_itself)
 
@@ -218,14 +223,20 @@ MUTANTS = {
     "ignore-bound": Mutant((follow_behind,), (forget_lag_bounds,), "bounds"),
     "compare-clocks": Mutant((follow_behind, compare_clocks), (), "time lag"),
     "silence-is-death": Mutant(
-        (stay_silent_when_refused,), (take_silence_for_death,), "availability", "redis-refuses-writes"
+        (stay_silent_when_refused,),
+        (take_silence_for_death, leave_out_the_dead),
+        "availability",
+        "redis-refuses-writes",
     ),
     "no-connection-limits": Mutant(
         (forget_connection_limits,), (forget_connection_limits,), "memory", "hostile-connections"
     ),
     "session-back": Mutant((follow_behind,), (forget_positions,), "sessions"),
     "believe-absurd-numbers": Mutant(
-        (believe_absurd_numbers,), (route_by_absurd_numbers,), "availability", "absurd-messages"
+        (believe_absurd_numbers,),
+        (route_by_absurd_numbers, take_silence_for_death, leave_out_the_dead),
+        "availability",
+        "absurd-messages",
     ),
 }
 
