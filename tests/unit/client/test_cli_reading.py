@@ -8,62 +8,20 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.services.canned_server import PROBLEM, Canned, canned_server
+from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED, UNKNOWN_LAG, batch, problem, run
 
 from understudy.commands import cli
 from understudy.exits import PIPE_CLOSED, CommandError, ExitCode
 from understudy.http_client import Server, path_segment
-from understudy.reading import keys_of_lines
-from understudy_shared.bounds import MAX_BATCH_KEYS
 from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.position import Position
 from understudy_shared.words import ApplicationId, Lineage
-
-FOUND = (
-    b'{"store":"aircraft","key":{"tailnum":"N1"},"found":true,"value":{"count":15,"avg":1.0},"partition":3,'
-    b'"version":418,"committed_at":"2026-11-20T11:00:03.120000Z","watermark":null,"lag":{"current_offset_position":418,'
-    b'"end_offset_position":420,"offset_lag":2,"time_lag_ms":1200},"served_by":{"host":"node-1","port":7101,'
-    b'"role":"active","state":"RUNNING"},"position":"us1.abc"}\n'
-)
-ABSENT = FOUND.replace(b'"found":true,"value":{"count":15,"avg":1.0}', b'"found":false')
-UNKNOWN_LAG = (
-    FOUND.replace(b'"offset_lag":2', b'"offset_lag":null')
-    .replace(b'"time_lag_ms":1200', b'"time_lag_ms":null')
-    .replace(b'"end_offset_position":420', b'"end_offset_position":null')
-)
-REFUSED = (
-    b'{"type":"no-acceptable-replica","title":"No replica","status":503,"detail":"no replica may answer: lag-exceeded",'
-    b'"where":"bounds","fix":"Retry","candidates":[{"host":"node-1","port":7101,"role":"active","state":"RUNNING",'
-    b'"reason":"lag-exceeded","version":418,"offset_lag":2,"time_lag_ms":null}]}\n'
-)
-
-
-def problem(slug: str, status: int) -> Canned:
-    """A problem without candidates."""
-    body = {"type": slug, "title": "t", "status": status, "detail": f"a {slug}", "where": "here", "fix": "do this"}
-    return Canned(json.dumps(body).encode(), status, PROBLEM)
-
-
-def batch(*items: bytes) -> Canned:
-    """A batch's reply."""
-    results = [b'{"status":200,' + item.rstrip()[1:] if b'"found"' in item else item.rstrip() for item in items]
-    return Canned(b'{"results":[' + b",".join(results) + b"]}\n")
-
-
-def run(
-    arguments: Sequence[str], replies: Sequence[Canned], *, stdin: bytes = b""
-) -> tuple[Result, list[tuple[str, bytes]]]:
-    """The command's result, and what the server was asked."""
-    with canned_server(replies) as served:
-        result = CliRunner().invoke(cli, [*arguments, "--url", served.url], input=stdin)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    return result, served.requests
 
 
 def test_a_found_key_exits_0_and_shows_every_field_of_the_answer() -> None:
@@ -321,53 +279,6 @@ def test_a_json_key_travels_as_it_was_written(key: str) -> None:
     assert parse_query(asked[0][0].partition("?")[2].encode())["key"] == key
     _, asked = run(["lookup", "s", "--stdin"], [batch(FOUND)], stdin=key.encode())
     assert asked[0][1] == b'{"keys":[' + key.encode() + b'],"bounds":{}}'
-
-
-def test_many_keys_are_asked_in_batches_in_their_order() -> None:
-    count = 2 * MAX_BATCH_KEYS + 1
-    stdin = b"".join(b"[%d]\n\n" % number for number in range(count))
-    replies = [batch(ABSENT, *[FOUND] * (MAX_BATCH_KEYS - 1)), batch(*[FOUND] * MAX_BATCH_KEYS), batch(FOUND)]
-    result, asked = run(["lookup", "s", "--stdin", "--json"], replies, stdin=stdin)
-    assert [number for _, body in asked for (number,) in json.loads(body)["keys"]] == list(range(count))
-    assert [len(json.loads(body)["keys"]) for _, body in asked] == [MAX_BATCH_KEYS, MAX_BATCH_KEYS, 1]
-    assert len(result.stdout.splitlines()) == count
-    assert result.exit_code == ExitCode.ABSENT
-
-
-@pytest.mark.parametrize(
-    ("items", "exit_code"),
-    [
-        ((FOUND, FOUND), ExitCode.OK),
-        ((FOUND, ABSENT), ExitCode.ABSENT),
-        ((ABSENT, problem("bad-key", 400).body), ExitCode.USAGE),
-        ((problem("bad-key", 400).body, REFUSED), ExitCode.REFUSED),
-    ],
-    ids=["found", "absent", "bad-key", "refused"],
-)
-def test_a_batch_exits_with_the_highest_of_its_keys(items: tuple[bytes, bytes], exit_code: ExitCode) -> None:
-    result, _ = run(["lookup", "s", '["N1"]', "[2]"], [batch(*items)])
-    assert result.exit_code == exit_code
-    assert len(result.stdout.splitlines()) == 2 + len(items)
-
-
-def test_a_problem_in_a_batch_stands_beside_the_key_that_was_asked() -> None:
-    result, _ = run(["lookup", "s", '["N1"]', "[2]"], [batch(FOUND, problem("bad-key", 400).body)])
-    lines = [line.split() for line in result.stdout.splitlines()[2:]]
-    assert lines[0][:3] == ['{"tailnum":"N1"}', "found", '{"count":15,"avg":1.0}']
-    assert lines[1] == ["[2]", "bad-key", "a", "bad-key"]
-
-
-def test_keys_before_a_line_that_is_no_json_are_asked_and_the_line_is_named() -> None:
-    result, asked = run(["lookup", "s", "--stdin", "--json"], [batch(FOUND, FOUND)], stdin=b"[1]\n[2]\n[3\n[4]\n")
-    assert json.loads(asked[0][1])["keys"] == [[1], [2]]
-    assert len(result.stdout.splitlines()) == 2
-    assert result.exit_code == ExitCode.USAGE
-    assert "line 3 of standard input" in result.stderr
-
-
-def test_a_line_that_is_not_utf8_is_named() -> None:
-    with pytest.raises(CommandError, match="line 2"):
-        list(keys_of_lines([b"[1]\n", b'["\xff"]\n']))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""A drain that a router passes on: to the node that it is about, from whom it may come, and what is passed back."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from tests.support.cluster.fake_cluster import cluster
+from tests.support.cluster.fake_node import found
+
+from understudy_shared.hop import HopGroup, HopKey, HopOutcome
+
+
+def a(_group: HopGroup, _key: HopKey) -> HopOutcome:
+    return found("a")
+
+
+def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
+    return found("b")
+
+
+async def test_drain_is_forwarded_to_the_node_that_it_is_about() -> None:
+    async with cluster(a, b) as known:
+        known.nodes[1].documents["/admin/v1/drain"] = b'{"node_id":"b","draining":true}'
+        for body, sent in (({}, True), ({"drain": True}, True), ({"drain": False}, False)):
+            reply = await known.http.post("/admin/v1/nodes/b/drain", json=body)
+            assert (reply.status_code, reply.json()["node_id"]) == (200, "b")
+            method, asked = known.nodes[1].requests[-1]
+            assert (method, orjson.loads(asked)) == ("POST /admin/v1/drain", {"drain": sent})
+        assert known.nodes[0].requests == []
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "code", "kind"),
+    [
+        ("/admin/v1/nodes/z/drain", {"drain": True}, 404, "unknown-path"),
+        ("/admin/v1/nodes/a/drain", {"drain": "perhaps"}, 400, "bad-request"),
+        ("/admin/v1/nodes/a/drain", [], 400, "bad-request"),
+    ],
+)
+async def test_a_drain_of_nobody_or_of_nonsense_is_refused(target: str, body: object, code: int, kind: str) -> None:
+    async with cluster(a) as known:
+        reply = await known.http.post(target, json=body)
+        assert (reply.status_code, reply.json()["type"]) == (code, kind)
+
+
+async def test_a_drain_of_a_node_that_does_not_answer_is_a_typed_failure() -> None:
+    async with cluster(a) as known:
+        await known.nodes[0].kill()
+        reply = await known.http.post("/admin/v1/nodes/a/drain", json={"drain": True})
+        assert (reply.status_code, reply.json()["type"]) == (502, "node-unreachable")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"content-type": "text/plain"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "application/json", "origin": "https://elsewhere.example"},
+        {"content-type": "application/json", "origin": "null"},
+        {"content-type": "application/json", "sec-fetch-site": "cross-site"},
+        {"content-type": "application/json", "sec-fetch-site": "same-site"},
+    ],
+)
+async def test_a_page_of_another_site_cannot_drain_a_node(headers: dict[str, str]) -> None:
+    async with cluster(a) as known:
+        known.nodes[0].documents["/admin/v1/drain"] = b'{"node_id":"a","draining":true}'
+        reply = await known.http.post("/admin/v1/nodes/a/drain", content=b"", headers=headers)
+        assert reply.json()["type"] in {"not-json", "cross-site"}
+        assert known.nodes[0].requests == []
+
+
+async def test_a_page_of_the_service_itself_may_drain_a_node() -> None:
+    async with cluster(a) as known:
+        known.nodes[0].documents["/admin/v1/drain"] = b'{"node_id":"a","draining":true}'
+        own = {"content-type": "application/json; charset=utf-8", "sec-fetch-site": "same-origin"}
+        headers = own | {"origin": str(known.http.base_url).rstrip("/")}
+        assert (await known.http.post("/admin/v1/nodes/a/drain", content=b"", headers=headers)).status_code == 200
+
+
+async def test_what_a_node_answers_to_a_drain_is_passed_on_as_json_only_and_never_whole_files() -> None:
+    async with cluster(a) as known:
+        documents = known.nodes[0].documents
+        for document in (b"<script>alert(1)</script>", b'{"x":"' + b"y" * 1_000_000 + b'"}', b"[]"):
+            documents["/admin/v1/drain"] = document
+            reply = await known.http.post("/admin/v1/nodes/a/drain", json={"drain": True})
+            assert (reply.status_code, reply.json()["type"]) == (502, "bad-reply")
+            assert len(reply.content) < 1000
