@@ -50,7 +50,7 @@ class HttpProtocol(LimitedProtocol):
     # ---- asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
-        target = self._heads.get(data)
+        target = self._heads.get(data) if len(data) <= MAX_HEAD_BYTES else None
         if target is not None and self._is_at_rest():
             self.url, self._closes = target, False
             if self._hand_over(target):
