@@ -23,6 +23,7 @@ _COMMANDS = {
     "stores": ("understudy.inspecting", "Show what can be asked: stores, key columns, value columns."),
     "lag": ("understudy.inspecting", "Show how far every replica is behind the query."),
     "drain": ("understudy.draining", "Move a node's tasks to other nodes before it is stopped."),
+    "bench": ("understudy.benchmarking", "Load a server with lookups: rate, latency, age of the answers."),
     "completion": ("understudy.completion", "Print a script that makes your shell complete commands and options."),
 }
 """Command to module and short help, in the order of the help. A module holds its command under the command's name."""

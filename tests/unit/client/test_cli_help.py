@@ -18,7 +18,20 @@ from understudy.welcome import example_target, node_lines, router_lines, url_of,
 from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.words import HostInfo
 
-COMMANDS = ["demo", "serve", "node", "router", "get", "lookup", "explain", "stores", "lag", "drain", "completion"]
+COMMANDS = [
+    "demo",
+    "serve",
+    "node",
+    "router",
+    "get",
+    "lookup",
+    "explain",
+    "stores",
+    "lag",
+    "drain",
+    "bench",
+    "completion",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,0 +1,134 @@
+"""`understudy bench` against a real HTTP server: what it sends, what it reports, how it exits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import parse_qs
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.support.cluster.in_process import departing
+from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED
+
+from understudy.commands import cli
+from understudy.exits import ExitCode
+from understudy_shared.http.edge import Receive, Scope, Send, send_reply
+from understudy_shared.http.service import Departure
+
+KEYS = b'["here"]\n["gone"]\n'
+
+
+class Lookups:
+    """Answers by key. `asked` counts the keys; `hangs` are never answered, and `cuts` end the connection."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.targets: set[tuple[str, str]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            while (await receive())["type"] != "lifespan.shutdown":
+                await send({"type": "lifespan.startup.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        query = parse_qs(scope["query_string"].decode())
+        (word,) = json.loads(query["key"][0])
+        self.asked[word] += 1
+        self.targets.add((scope["path"], query.get("max_lag", [""])[0]))
+        if word == "hangs" and self.asked[word] > 1:
+            await asyncio.sleep(3600)
+        refused = word == "refused" and self.asked[word] > 1
+        status, body = (503, REFUSED) if refused else (404, ABSENT) if word == "gone" else (200, FOUND)
+        await send_reply(send, status, body, b"application/problem+json" if refused else b"application/json")
+
+
+@contextmanager
+def lookups() -> Iterator[tuple[Lookups, str]]:
+    async def announce() -> None: ...
+
+    app, listener = Lookups(), socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    with departing(app, listener, Departure(announce, 0)):
+        yield app, f"http://127.0.0.1:{port}"
+
+
+def bench(url: str, *options: str, keys: bytes = KEYS, seconds: str = "0.5") -> Result:
+    arguments = ["bench", "aircraft", "--keys", "-", "--seconds", seconds, "--connections", "4", "--url", url, *options]
+    result = CliRunner().invoke(cli, arguments, input=keys)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result
+
+
+def test_every_key_is_asked_in_turns_under_the_bounds_that_were_given() -> None:
+    with lookups() as (app, url):
+        result = bench(url, "--max-lag", "3", "--json")
+    report = json.loads(result.stdout)
+    assert result.exit_code == ExitCode.OK
+    assert app.targets == {("/v1/stores/aircraft/lookup", "3")}
+    assert abs(app.asked["here"] - app.asked["gone"]) <= 6
+    assert report["outcomes"].keys() == {"found", "absent"}
+    # One was asked before the load, and each connection may have one in flight at the end.
+    assert 0 <= app.asked.total() - 1 - sum(report["outcomes"].values()) <= 4
+    assert report["roles"] == {"active": sum(report["outcomes"].values())}
+    assert report["time_lag_ms"]["p50"] == 1200
+    assert report["latency_ms"]["p50"] <= report["latency_ms"]["max"]
+
+
+def test_people_read_rate_latency_outcomes_and_age() -> None:
+    with lookups() as (_, url):
+        result = bench(url)
+    assert [line.split()[0] for line in result.stdout.splitlines()] == [
+        "lookups",
+        "latency",
+        "outcomes",
+        "time",
+        "served",
+    ]
+    assert "slowest 1,200 ms" in result.stdout
+
+
+def test_with_a_rate_as_many_are_sent_as_fell_due() -> None:
+    with lookups() as (app, url):
+        report = json.loads(bench(url, "--rate", "100", "--json", seconds="1").stdout)
+    assert app.asked.total() <= 103
+    assert sum(report["outcomes"].values()) <= 102
+
+
+def test_what_is_refused_is_named_and_fails_the_command() -> None:
+    with lookups() as (_, url):
+        result = bench(url, "--json", keys=b'["refused"]')
+    assert json.loads(result.stdout)["outcomes"].keys() == {"no-acceptable-replica"}
+    assert result.exit_code == ExitCode.REFUSED
+
+
+def test_a_lookup_without_an_answer_in_time_is_counted_and_the_load_goes_on() -> None:
+    with lookups() as (_, url):
+        result = bench(url, "--timeout-s", "0.2", "--json", keys=b'["hangs"]', seconds="1")
+    outcomes = json.loads(result.stdout)["outcomes"]
+    assert outcomes["no answer in time"] > 4, "connections were opened again"
+    assert result.exit_code == ExitCode.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("keys", "url", "message"),
+    [
+        (b"", "http://127.0.0.1:1", "there is no key"),
+        (b"[1\n", "http://127.0.0.1:1", "is not JSON"),
+        (KEYS, "https://127.0.0.1:1", "plain HTTP only"),
+    ],
+    ids=["no key", "no JSON", "TLS"],
+)
+def test_wrong_usage_is_told_before_anything_is_sent(keys: bytes, url: str, message: str) -> None:
+    result = bench(url, keys=keys)
+    assert result.exit_code == ExitCode.USAGE
+    assert message in result.stderr
+
+
+def test_a_server_that_is_not_there_exits_4() -> None:
+    result = bench("http://127.0.0.1:1")
+    assert result.exit_code == ExitCode.UNREACHABLE

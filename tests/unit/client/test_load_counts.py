@@ -1,0 +1,66 @@
+"""What a load reports: percentiles that are true, ages that are never guessed, and nothing that grows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED, UNKNOWN_LAG
+
+from understudy.histogram import Histogram
+from understudy.load_counts import Counts
+
+
+@given(values=st.lists(st.floats(0, 1e6), min_size=1, max_size=200), percent=st.floats(0.1, 100))
+def test_a_percentile_is_not_exceeded_by_so_many_and_is_one_per_cent_too_high_at_most(
+    values: list[float], percent: float
+) -> None:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    found = histogram.percentile(percent)
+    assert found is not None
+    assert sum(value <= found * (1 + 1e-9) for value in values) >= len(values) * percent / 100 - 1e-6
+    below = [value for value in values if value < found / 1.0101]
+    assert len(below) <= len(values) * percent / 100 or found == 0
+    assert histogram.largest == max(values)
+
+
+def test_nothing_measured_has_no_percentile() -> None:
+    assert Histogram().percentile(50) is None
+
+
+def test_a_histogram_of_many_values_is_as_small_as_one_of_few() -> None:
+    histogram = Histogram()
+    for number in range(200_000):
+        histogram.add(0.01 + number / 100)
+    assert len(histogram._buckets) < 2_500
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "outcome", "lags", "unknown"),
+    [
+        (200, FOUND, "found", 1, 0),
+        (404, ABSENT, "absent", 1, 0),
+        (200, UNKNOWN_LAG, "found", 0, 1),
+        (503, REFUSED, "no-acceptable-replica", 0, 0),
+        (404, b"<html>", "status 404", 0, 0),
+    ],
+    ids=["found", "absent", "unknown lag", "refused", "another server"],
+)
+def test_each_reply_counts_for_what_it_says(status: int, body: bytes, outcome: str, lags: int, unknown: int) -> None:
+    counts = Counts()
+    counts.answered(status, body, 1.5)
+    assert counts.outcomes == {outcome: 1}
+    assert (counts.time_lag_ms.count, counts.unknown_lags) == (lags, unknown)
+    assert counts.roles == ({"active": 1} if lags or unknown else {})
+    assert counts.are_all_answered is (outcome in {"found", "absent"})
+
+
+def test_a_report_without_any_reply_says_so() -> None:
+    counts = Counts()
+    counts.failed("connection lost")
+    assert counts.document(2.0)["latency_ms"] == {"p50": None, "p90": None, "p99": None, "p99.9": None, "max": None}
+    lines = counts.lines(2.0)
+    assert lines[0].split() == ["lookups", "0", "in", "2.0", "s,", "0", "/s"]
+    assert [line.split()[-1] for line in lines if "latency" in line or "time lag" in line] == ["none", "none"]
