@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import subprocess
 import sys
-from pathlib import Path
+
+from benchmarks.report import machine
 
 BENCHMARKS = {
     "codec: keys, hashes and values": ["benchmarks.codec"],
@@ -15,6 +14,7 @@ BENCHMARKS = {
     "restore and lookups, 10,000,000 keys": [
         "benchmarks.restore_and_lookup", "--keys", "10000000", "--provider", "RocksDB",
     ],
+    "lookups: node and router, beside a constant application and peers": ["benchmarks.lookups"],
     "routed lookups: one router, one node": ["benchmarks.routed"],
     "freshness: from commit to answer": ["benchmarks.freshness"],
     "following: CPU per commit and task": ["benchmarks.following"],
@@ -24,23 +24,12 @@ BENCHMARKS = {
 
 
 def main() -> int:
-    print(
-        f"{platform.platform()}, {_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}", flush=True
-    )
+    print("{platform}, {processor}, {cores} cores, Python {python}".format(**machine()), flush=True)
     failed = 0
     for title, (module, *arguments) in BENCHMARKS.items():
         print(f"\n== {title}", flush=True)
         failed |= subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
     return failed
-
-
-def _processor() -> str:
-    names = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if "model name" in line
-    ]
-    return names[0] if names else "unknown processor"
 
 
 if __name__ == "__main__":

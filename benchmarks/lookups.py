@@ -10,7 +10,6 @@ one. A peer that is not installed is skipped and named.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import re
@@ -27,6 +26,7 @@ from pathlib import Path
 import redis
 
 from benchmarks.big_checkpoint import BigCheckpoint, session, write
+from benchmarks.report import write_report
 from benchmarks.servers import (
     CLUSTER_NODE,
     CONSTANT_APP,
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--against", type=Path)
     parser.add_argument("--only", default="", help="a regular expression: measure these, and the constant application")
-    parser.add_argument("--report", type=Path, help="write the figures of each round as JSON")
+    parser.add_argument("--report", type=Path, help="write every round to a file, for benchmarks.compare")
     options = parser.parse_args()
     pin_load()
     trees = {"": Path.cwd()} | ({} if options.against is None else {f" ({options.against.name})": options.against})
@@ -106,7 +106,7 @@ def main() -> None:
                 for subject in chosen:
                     rounds[subject.name].append(measured(subject, subjects, options.seconds))
     if options.report is not None:
-        options.report.write_text(json.dumps({name: [asdict(each) for each in all_] for name, all_ in rounds.items()}))
+        write_report(options.report, {name: [asdict(each) for each in figures] for name, figures in rounds.items()})
     print_table(rounds)
 
 
