@@ -35,16 +35,9 @@ class NodeLookups(LookupsFirst):
         self._waiting: set[asyncio.Task[None]] = set()
 
     def answer(self, target: bytes, exchange: Exchange) -> None:
-        try:
-            request = self._reads.parse(target)
-            if request.bound.min_position is None:
-                self._reply(request, request.reader.look_up(request.key, request.bound), exchange)
-                return
-        except UnderstudyError as error:
-            self.reply_problem(exchange, problem_of(error))
-            return
-        except Exception as error:
-            self.reply_problem(exchange, bug(error))
+        request = self._reads.parse(target)
+        if request.bound.min_position is None:
+            self._reply(request, request.reader.look_up(request.key, request.bound), exchange)
             return
         task = asyncio.get_running_loop().create_task(self._answer_from(target, request, exchange), name="a lookup")
         self._waiting.add(task)

@@ -36,15 +36,8 @@ class RouterLookups(LookupsFirst):
         self._forwarder = forwarder
 
     def answer(self, target: bytes, exchange: Exchange) -> None:
-        try:
-            request = self._reads.parse(target)
-            self.begin()
-        except UnderstudyError as error:
-            self.reply_problem(exchange, problem_of(error))
-            return
-        except Exception as error:
-            self.reply_problem(exchange, bug(error))
-            return
+        request = self._reads.parse(target)
+        self.begin()
         done = partial(self._done, request, exchange)
         try:
             self._forwarder.look_up(request.route, request.bound, request.keys, exchange, done)

@@ -39,7 +39,7 @@ class LookupsFirst(ABC):
 
     @abstractmethod
     def answer(self, target: bytes, exchange: Exchange) -> None:
-        """Answer a GET of one key: reply, and count the outcome. It does not raise."""
+        """Answer a GET of one key, at once or later, by `reply_...`. Raises a problem only before that."""
 
     @abstractmethod
     async def batch_results(self, store: str, receive: Receive) -> list[bytes]:
@@ -56,7 +56,7 @@ class LookupsFirst(ABC):
         is_usual = target.startswith(b"keys/", at + 1) and target.find(b"?", 0, at) < 0
         if b"#" in target or not (is_usual or _call(target.partition(b"?")[0]) is not None):
             return False
-        self.answer(target, exchange)
+        self._answer(target, exchange)
         return True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,10 +76,18 @@ class LookupsFirst(ABC):
     async def _single(self, scope: Scope, receive: Receive, send: Send) -> None:
         query: bytes = scope["query_string"]
         exchange = AsgiExchange(receive)
-        self.answer(b"%b?%b" % (scope["raw_path"], query) if query else scope["raw_path"], exchange)
+        self._answer(b"%b?%b" % (scope["raw_path"], query) if query else scope["raw_path"], exchange)
         reply = await exchange.replied()
         if reply is not None:
             await send_reply(send, reply.status, reply.body, reply.content_type, reply.headers)
+
+    def _answer(self, target: bytes, exchange: Exchange) -> None:
+        try:
+            self.answer(target, exchange)
+        except UnderstudyError as error:
+            self.reply_problem(exchange, problem_of(error))
+        except Exception as error:
+            self.reply_problem(exchange, bug(error))
 
     async def _batch(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
