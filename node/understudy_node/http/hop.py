@@ -128,9 +128,11 @@ class Hops:
             return problem
         try:
             body = await read_body(receive, max_bytes=MAX_HOP_BYTES)
-        except UnderstudyError as error:
+        except BaseException as error:
             self._in_flight -= 1
-            return problem_of(error)
+            if isinstance(error, UnderstudyError):
+                return problem_of(error)
+            raise
         steps = self._steps(body)
         try:
             return await _rest(steps, next(steps))
