@@ -17,6 +17,7 @@ BENCHMARKS = {
     "lookups: node and router, beside a constant application and peers": ["benchmarks.lookups"],
     "routed lookups: one router, one node": ["benchmarks.routed"],
     "freshness: from commit to answer": ["benchmarks.freshness"],
+    "lookup parts: where the CPU of a lookup goes": ["benchmarks.lookup_parts"],
     "following: CPU per commit and task": ["benchmarks.following"],
     "attacks: hostile connections, and what the limits cost": ["benchmarks.attacks"],
     "the aligned source: throughput, latency, order": ["benchmarks.aligned"],
