@@ -52,10 +52,13 @@ class AbsurdMessages:
             self._publish(message)
 
     def assignments(self) -> None:
-        """The current assignment with numbers that no node can follow, published and written, and a term counter."""
+        """Assignments with numbers that no node can follow, published and written, and a term counter: one by which
+        nobody has anything, and the current one.
+        """
         known = self._document(self.names.assignment)
         for number in ABSURD:
-            for forged in (known | {"term": number, "epoch": number}, known | {"epoch": number}):
+            both = {"term": number, "epoch": number}
+            for forged in (known | both | {"tasks": {}}, known | both, known | {"epoch": number}):
                 payload = b"assignment\n" + orjson.dumps(forged)
                 self._publish(payload)
                 self._redis.set(self.names.assignment, b"us1 fenced %d %d\n" % (number, number) + payload)

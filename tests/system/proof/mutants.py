@@ -234,7 +234,7 @@ MUTANTS = {
     "session-back": Mutant((follow_behind,), (forget_positions,), "sessions"),
     "believe-absurd-numbers": Mutant(
         (believe_absurd_numbers,),
-        (route_by_absurd_numbers, take_silence_for_death, leave_out_the_dead),
+        (route_by_absurd_numbers,),
         "availability",
         "absurd-messages",
     ),
