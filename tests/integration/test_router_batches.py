@@ -27,7 +27,7 @@ async def test_long_keys_of_one_batch_travel_in_hops_of_which_each_fits() -> Non
         return problem(ProblemType.STORE_ERROR) if b"refused" in key.row else found("a")
 
     words = [f"{'refused' if at < 60 else 'taken'}-{at}-{'x' * 60_000}" for at in range(120)]
-    async with cluster(refuses_some, B) as known:
+    async with cluster(refuses_some, B, hop_timeout_ms=20_000, deadline_ms=60_000) as known:
         body = orjson.dumps({"keys": [[word] for word in words]})
         reply = await known.http.post(f"{STORE}/lookup", content=body)
         results = reply.json()["results"]
