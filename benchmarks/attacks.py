@@ -32,6 +32,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from benchmarks.load import get, run_load
+from benchmarks.nowhere import Nowhere
 from benchmarks.routed import wait_for
 from benchmarks.servers import CLUSTER_NODE, LOAD_CORE, ROUTER, Server, pin_load, server
 from understudy_shared.http.connection_guard import ConnectionGuard
@@ -164,18 +165,6 @@ def hot_path(role: str, ours: Server, plain: Server, *, rounds: int) -> None:
     )
 
 
-class _NoTransport(asyncio.Transport):
-    """Takes answers and drops them."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None: ...
-
-    def is_closing(self) -> bool:
-        return False
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
-
-
 async def _constant(_scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"ok"})
@@ -199,7 +188,7 @@ async def protocol_alone(rounds: int, requests: int = 20_000) -> None:
     request = b"GET /v1/stores/op0/keys/a HTTP/1.1\r\nhost: bench\r\naccept: */*\r\nuser-agent: bench\r\n\r\n"
     costs: tuple[list[float], list[float]] = ([], [])
     for each in (ours, plain):
-        each.connection_made(_NoTransport())
+        each.connection_made(Nowhere())
     for _ in range(rounds):
         for cost, each in zip(costs, (ours, plain), strict=True):
             cost.append(await _fed(each, request, requests))

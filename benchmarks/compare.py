@@ -21,7 +21,7 @@ from benchmarks.report import Rounds
 
 MIN_CHANGE = 0.03
 MORE_IS_BETTER = frozenset({"per_second"})
-"""Of all other figures, which are times, less is better."""
+"""All other figures are times: less is better."""
 
 
 class Verdict(StrEnum):

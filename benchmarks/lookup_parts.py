@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 
 from benchmarks.big_checkpoint import BigCheckpoint, session, write
 from benchmarks.load import get
+from benchmarks.nowhere import Nowhere
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.http.app import create_app
 from understudy_node.http.lookups import NodeLookups
@@ -38,22 +39,6 @@ from understudy_shared.words import HostInfo
 
 SAMPLED_KEYS = 1_000
 START_LIMIT_S = 120.0
-
-
-class Nowhere(asyncio.Transport):
-    """A transport that writes nothing."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None: ...
-
-    def is_closing(self) -> bool:
-        return False
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
 
 
 class Unheard:

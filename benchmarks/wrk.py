@@ -49,7 +49,7 @@ def drive(port: int, paths: Sequence[str], *, connections: int, seconds: float) 
         script.write_text(_SCRIPT.format(paths=listed))
         command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:.0f}s", "--latency", "-s", str(script)]
         printed = subprocess.run(
-            [*command, f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=True
+            [*command, f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=True, timeout=seconds + 60
         ).stdout
     if "Non-2xx" in printed or "Socket errors" in printed:
         raise RuntimeError(printed)

@@ -23,7 +23,11 @@ MAX_DUE = 100_000
 
 NO_ANSWER = "no answer in time"
 LOST = "connection lost"
+NO_HTTP = "no HTTP reply, or one too large"
 NOT_SENT = "not sent: the server is too far behind the rate"
+
+MAX_REPLY_BYTES = 16 * 1024 * 1024
+"""Twice the largest answer of a node."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
@@ -154,12 +158,20 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         read = self._read = self._read + data
+        if not read.startswith(b"HTTP/1."[: len(read)]) or len(read) > MAX_REPLY_BYTES:
+            self._why = NO_HTTP
+            self.close()
+            return
         head_end = read.find(b"\r\n\r\n")
         if head_end < 0 or self._due_s is None:
             return
         length = _LENGTH.search(read, 0, head_end)
         end = head_end + 4 + (int(length.group(1)) if length else 0)
         if len(read) < end:
+            return
+        if not read[9:12].isdigit():
+            self._why = NO_HTTP
+            self.close()
             return
         status, body, due_s, now_s = int(read[9:12]), read[head_end + 4 : end], self._due_s, self._now()
         self._read, self._due_s = b"", None

@@ -179,10 +179,13 @@ def chunks(keys: Iterable[str], size: int) -> Iterator[tuple[list[str], CommandE
         yield chunk, None
 
 
-def keys_of_lines(lines: Iterable[bytes]) -> Iterator[str]:
-    """A JSON key per line, empty lines left out. Raises CommandError naming the first line that is not JSON."""
+def keys_of_lines(lines: Iterable[bytes], *, source: str = "standard input") -> Iterator[str]:
+    """A JSON key per line, empty lines left out. Raises CommandError naming the first line that is not JSON.
+
+    `source` is what errors call the lines.
+    """
     for number, line in enumerate(lines, 1):
-        where = f"line {number} of standard input"
+        where = f"line {number} of {source}"
         try:
             text = line.decode().strip()
         except UnicodeDecodeError as error:

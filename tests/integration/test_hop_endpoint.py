@@ -17,9 +17,11 @@ from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateForm
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import LocalFiles
+from understudy_node.http.hop import SMALL_HOP_BYTES, Hops
 from understudy_node.http.hop_lookups import HOP_SLICE_KEYS
 from understudy_shared.bounds import Bound, UnknownLag
 from understudy_shared.hop import ABSENT, FOUND, PROBLEM, HopKey, encode_request
+from understudy_shared.http.direct import Exchange
 from understudy_shared.position import decode_position
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import Field, LongType, StructType
@@ -234,3 +236,24 @@ def test_a_hop_to_a_replica_that_is_no_active_is_refused_to_who_requires_one(tmp
         group = group_of(served, keys_of(served, [[WORDS[0]]]), bound=Bound(require_active=True))
         _, (outcome,) = hop(served, request_of(served, group))
         assert outcome.reasons == ["not-active"]
+
+
+def test_a_small_hop_is_answered_without_asgi_and_a_large_one_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct: list[int] = []
+    answer_body = Hops.answer_body
+
+    def watched(self: Hops, body: bytes, exchange: Exchange) -> None:
+        direct.append(len(body))
+        answer_body(self, body, exchange)
+
+    monkeypatch.setattr(Hops, "answer_body", watched)
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    with served_node(checkpoint.path, tmp_path / "data") as served:
+        served.wait_for_version(1)
+        for count in (1, 1000):
+            _, outcomes = hop(served, request_of(served, group_of(served, keys_of(served, [[WORDS[0]]] * count))))
+            assert [outcome.kind for outcome in outcomes] == [FOUND] * count
+    assert len(direct) == 1
+    assert direct[0] <= SMALL_HOP_BYTES

@@ -39,6 +39,13 @@ def wait_until(condition: Callable[[], bool], *, what: str) -> None:
     wait_long(condition, what=what, limit_s=LIMIT_S)
 
 
+async def lifespan(receive: Receive, send: Send) -> None:
+    """What an application without anything to start answers to its server."""
+    while (await receive())["type"] != "lifespan.shutdown":
+        await send({"type": "lifespan.startup.complete"})
+    await send({"type": "lifespan.shutdown.complete"})
+
+
 class Echo:
     """An application that says what it was asked, in the order of its answers. Paths with `/slow` wait for `go`.
 
@@ -64,9 +71,7 @@ class Echo:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            while (await receive())["type"] != "lifespan.shutdown":
-                await send({"type": "lifespan.startup.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
+            await lifespan(receive, send)
             return
         path: str = scope["path"]
         self._begin(path)

@@ -13,10 +13,12 @@ from urllib.parse import parse_qs
 import pytest
 from click.testing import CliRunner, Result
 from tests.support.cluster.in_process import departing
+from tests.support.services.echo_service import lifespan
 from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED
 
 from understudy.commands import cli
 from understudy.exits import ExitCode
+from understudy.load import Load
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.http.service import Departure
 
@@ -32,9 +34,7 @@ class Lookups:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            while (await receive())["type"] != "lifespan.shutdown":
-                await send({"type": "lifespan.startup.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
+            await lifespan(receive, send)
             return
         query = parse_qs(scope["query_string"].decode())
         (word,) = json.loads(query["key"][0])
@@ -118,7 +118,7 @@ def test_a_lookup_without_an_answer_in_time_is_counted_and_the_load_goes_on() ->
     ("keys", "url", "message"),
     [
         (b"", "http://127.0.0.1:1", "there is no key"),
-        (b"[1\n", "http://127.0.0.1:1", "is not JSON"),
+        (b"[1]\n[1\n", "http://127.0.0.1:1", "line 2 of --keys"),
         (KEYS, "https://127.0.0.1:1", "plain HTTP only"),
     ],
     ids=["no key", "no JSON", "TLS"],
@@ -132,3 +132,28 @@ def test_wrong_usage_is_told_before_anything_is_sent(keys: bytes, url: str, mess
 def test_a_server_that_is_not_there_exits_4() -> None:
     result = bench("http://127.0.0.1:1")
     assert result.exit_code == ExitCode.UNREACHABLE
+
+
+@pytest.mark.parametrize("nonsense", [b"SSH-2.0-x\r\n", b"HTTP/1.1 abc\r\n\r\n"], ids=["no HTTP", "no status"])
+def test_what_is_no_reply_is_counted_and_ends_nothing(nonsense: bytes) -> None:
+    load, heard = Load("h", 1, [b"x"], connections=1, rate=None, timeout_s=1), asyncio.new_event_loop()
+    try:
+        heard.run_until_complete(fed(load, nonsense))
+    finally:
+        heard.close()
+    assert load.counts.outcomes == {"no HTTP reply, or one too large": 1}
+
+
+async def fed(load: Load, data: bytes) -> None:
+    """A server that says just that to the first lookup."""
+
+    async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(data)
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(says, "127.0.0.1", 0) as server:
+        load._place = "127.0.0.1", server.sockets[0].getsockname()[1]
+        await load.run(0.05)
