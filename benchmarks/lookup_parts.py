@@ -34,7 +34,7 @@ from understudy_shared.bounds import NO_BOUND
 from understudy_shared.clock import SystemClock
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.parsed_cache import MAX_HEAD_BYTES, ParsedCache
-from understudy_shared.http.protocol import HttpProtocol
+from understudy_shared.http.protocol import HttpProtocol, ParsedHead
 from understudy_shared.words import HostInfo
 
 SAMPLED_KEYS = 1_000
@@ -117,7 +117,7 @@ def protocol_of(app: NodeLookups, *, keeps_heads: bool) -> HttpProtocol:
     """A connection of its own. Without kept heads every request is parsed."""
     config = Config(app, lifespan="off", log_config=None, access_log=False)
     config.load()
-    heads = ParsedCache[bytes](max_key_bytes=MAX_HEAD_BYTES if keeps_heads else 0)
+    heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES if keeps_heads else 0)
     protocol = HttpProtocol(config, ServerState(), {}, guard=ConnectionGuard(), direct=app, heads=heads)
     protocol.connection_made(Nowhere())
     return protocol

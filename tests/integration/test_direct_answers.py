@@ -115,6 +115,22 @@ def test_the_second_reply_to_a_request_is_no_reply_to_the_next_one() -> None:
         assert [client.reply()[2] for _ in range(3)] == [f"GET {path} 0".encode() for path in (A, f"{DIRECT}/b", "/c")]
 
 
+def test_a_request_that_waits_behind_a_lookup_is_never_taken_for_that_lookup_again() -> None:
+    later = get(f"{DIRECT}/b")
+    with serving() as service:
+        with RawClient(service.port) as client:
+            client.send(get(f"{DIRECT}/slow"))
+            wait_until(lambda: service.app.at_once == 1, what="the request")
+            client.send(later)
+            wait_until(lambda: any(each.flow.held for each in service.guard.connections), what="the second, held back")
+            service.app.go = True
+            assert client.reply()[2] == f"GET {DIRECT}/slow 0".encode()
+            assert client.reply()[2] == f"GET {DIRECT}/b 0".encode()
+        with RawClient(service.port) as client:
+            client.send(later)
+            assert client.reply()[2] == f"GET {DIRECT}/b 0".encode()
+
+
 CHUNKED = b"POST /chunks HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
 LONG = post(DIRECT_POST, b"y" * 5000)
 EXCHANGES = {

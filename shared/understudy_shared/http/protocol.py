@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -17,12 +17,20 @@ from understudy_shared.http.target import STORES
 
 _INTERNAL = INTERNAL_PREFIX.encode()
 _END_OF_HEAD = b"\r\n\r\n"
+_METHODS = _GET, _POST = b"GET ", b"POST "
+
+
+class ParsedHead(NamedTuple):
+    """The head of a request that was answered directly: its target, and the size of the body that follows."""
+
+    target: bytes
+    body_bytes: int
 
 
 class HttpProtocol(LimitedProtocol):
     """One connection."""
 
-    __slots__ = ("_bodies", "_closes", "_direct", "_exchange", "_heads", "_received")
+    __slots__ = ("_bodies", "_closes", "_direct", "_exchange", "_heads", "_received", "_taken_bytes")
 
     def __init__(
         self,
@@ -34,31 +42,56 @@ class HttpProtocol(LimitedProtocol):
         guard: ConnectionGuard,
         direct: AnswersDirectly | None = None,
         bodies: AnswersBodies | None = None,
-        heads: ParsedCache[bytes] | None = None,
+        heads: ParsedCache[ParsedHead] | None = None,
     ) -> None:
-        """`heads`: the targets of whole requests that were answered directly. Equal bytes are not parsed again."""
+        """`heads`: heads of requests that were answered directly. Equal bytes are not parsed again."""
         super().__init__(config, server_state, app_state, _loop, guard=guard)
         self._direct, self._bodies = direct, bodies
-        self._heads = ParsedCache[bytes](max_key_bytes=MAX_HEAD_BYTES) if heads is None else heads
+        self._heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES) if heads is None else heads
         self._exchange: DirectExchange | None = None
         """The request that was taken, until it is answered."""
         self._closes = False
         """Whether the connection ends with its answer."""
+        self._taken_bytes: int | None = None
+        """The size of its body, if it was parsed and taken in this read."""
         self._received = bytearray()
         """Its body, as far as it has come. In a list, pieces of two bytes would take twenty times their size."""
 
     # ---- asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
-        target = self._heads.get(data) if len(data) <= MAX_HEAD_BYTES else None
-        if target is not None and self._is_at_rest():
-            self.url, self._closes = target, False
-            if self._hand_over(target):
+        if self._bodies is not None and data.startswith(_POST):
+            if self._takes_with_body(data):
                 return
-        is_first = not (self._in_message or self._held)
+        elif len(data) <= MAX_HEAD_BYTES:
+            head = self._heads.get(data)
+            if head is not None and self._is_at_rest() and self._may_look_up():
+                self.url, self._closes = head.target, False
+                if self._hand_over(head.target):
+                    return
+        begins_here = data.startswith(_METHODS) and self._is_at_rest()
+        self._taken_bytes = None
         super().data_received(data)
-        if is_first and self._is_direct and not (self._in_message or self._closes) and _is_one_head(data):
-            self._heads.keep(data, self.url)
+        if begins_here and self._taken_bytes is not None and not self._closes:
+            self._keep_head(data, self._taken_bytes)
+
+    def _takes_with_body(self, data: bytes) -> bool:
+        """Hand over a request of which the head was parsed before, and the whole body came in the same read."""
+        start = data.find(_END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(_END_OF_HEAD)
+        head = self._heads.get(data[:start])
+        if head is None or head.body_bytes != len(data) - start or self._bodies is None or not self._is_at_rest():
+            return False
+        self.url, self._closes = head.target, False
+        exchange = self._exchange = DirectExchange(self._reply)
+        self._is_direct = self._is_taken = True
+        self._bodies.answer_body(data[start:], exchange)
+        return True
+
+    def _keep_head(self, data: bytes, body_bytes: int) -> None:
+        """Keep the head of a request that was taken, if the read was that request and nothing else."""
+        end = data.find(_END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(_END_OF_HEAD)
+        if end + body_bytes == len(data):
+            self._heads.keep(data[:end], ParsedHead(self.url, body_bytes))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -75,8 +108,8 @@ class HttpProtocol(LimitedProtocol):
     # ---- requests
 
     def _is_at_rest(self) -> bool:
-        """Whether a lookup may begin, and is not to be refused."""
-        return not (self._in_message or self._held or self._lingering) and self._may_begin() and self._may_look_up()
+        """Whether a request may begin."""
+        return not (self._in_message or self._held or self._lingering) and self._may_begin()
 
     def _may_look_up(self) -> bool:
         return not (self._restricted or self._guard.pressure is Pressure.REFUSE)
@@ -97,12 +130,14 @@ class HttpProtocol(LimitedProtocol):
         self._closes = not parser.should_keep_alive()
         method = parser.get_method()
         if method == b"GET" and is_lookup and not has_body:
-            return self._hand_over(url)
-        if method == b"POST" and is_internal and self._left_bytes and self._bodies is not None:
-            if self._bodies.accepts_body(url, self._left_bytes):
-                self._exchange, self._is_direct, self._is_taken = DirectExchange(self._reply), True, True
-            return self._is_direct
-        return False
+            self._hand_over(url)
+        elif method == b"POST" and is_internal and self._accepts_body(url, self._left_bytes):
+            self._exchange, self._is_direct, self._is_taken = DirectExchange(self._reply), True, True
+        self._taken_bytes = self._left_bytes if self._is_direct else None
+        return self._is_direct
+
+    def _accepts_body(self, target: bytes, size_bytes: int) -> bool:
+        return size_bytes > 0 and self._bodies is not None and self._bodies.accepts_body(target, size_bytes)
 
     def _hand_over(self, target: bytes) -> bool:
         """Let the application answer a lookup. False: it does not."""
@@ -140,8 +175,3 @@ class HttpProtocol(LimitedProtocol):
             transport.close()
         elif self.flow.read_paused and not self.flow.write_paused and not self._in_message:
             self._guard.go_on_later(self)
-
-
-def _is_one_head(data: bytes) -> bool:
-    """Whether a read was one whole request without a body."""
-    return data.find(_END_OF_HEAD) == len(data) - len(_END_OF_HEAD)
