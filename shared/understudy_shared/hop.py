@@ -8,8 +8,10 @@ key is the answer's JSON *after* `"key":...,`: the router knows the key and puts
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -34,6 +36,12 @@ HOP_SLICE_GROUPS = 200
 
 MAX_LAYOUT_CHARS = 64
 
+MAX_KEPT_HEADER_BYTES = 512
+KEPT_HEADERS = 1024
+"""Headers repeat while nothing is committed, but for the number of keys and the deadline. Short ones that were parsed
+are kept, at most about 2 MB in all.
+"""
+
 _MAGIC = b"USH1"
 _HEAD = struct.Struct("<4sI")
 FOUND, ABSENT, PROBLEM = 0, 1, 2
@@ -51,8 +59,7 @@ class HopKey(NamedTuple):
     row: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class HopGroup:
+class HopGroup(NamedTuple):
     """Lookups of one store under one bound. The node refuses unless lineage and partition count are exactly its own."""
 
     store: str
@@ -66,8 +73,7 @@ class HopGroup:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class HopRequest:
+class HopRequest(NamedTuple):
     """`end_version` is the newest end the router heard of: the node measures bounds against the newer of both.
 
     `deadline_ms` is the time left for all of it.
@@ -88,8 +94,7 @@ class HopOutcome(NamedTuple):
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class HopReply:
+class HopReply(NamedTuple):
     """Outcomes in the order of the keys, all groups one after another, and what the node knows of the world."""
 
     term: int
@@ -135,57 +140,91 @@ def encode_request(request: HopRequest) -> bytes:
 
 def decode_request(body: bytes) -> HopRequest:
     """The request in a body. Raises BadHopError. Its bounds ask for no waiting: the deadline limits that."""
-    steps = decode_in_steps(body)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return cast(HopRequest, end.value)
+    header, start = _header(body)
+    head = _kept_head(header) if len(header) <= MAX_KEPT_HEADER_BYTES else _last(_head_in_steps(header))
+    return _with_keys(head, body, start)
 
 
 def decode_in_steps(body: bytes) -> Generator[int, None, HopRequest]:
     """The same in bounded slices, for who has something else to do as well. Each yields the hop's `deadline_ms`."""
     header, start = _header(body)
+    return _with_keys((yield from _head_in_steps(header)), body, start)
+
+
+class _Head(NamedTuple):
+    """The header of a request: groups without keys, and how many keys each has."""
+
+    request: HopRequest
+    counts: list[int]
+
+
+def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
+    fields = _object(header)
     try:
-        deadline_ms = _whole(header, "deadline_ms")
-        counts = _counts(header["groups"])
-        count = sum(counts)
-        if count > MAX_HOP_KEYS:
-            raise BadHopError(f"a hop of {count} keys, above {MAX_HOP_KEYS}")
-        numbers = struct.unpack_from(f"<{2 * count}I", body, start)
-        keys = [
-            HopKey(partition, row)
-            for partition, row in zip(numbers[:count], _cut(body, numbers[count:], start + 8 * count), strict=True)
-        ]
+        deadline_ms = _whole(fields, "deadline_ms")
+        counts = _counts(fields["groups"])
+        if sum(counts) > MAX_HOP_KEYS:
+            raise BadHopError(f"a hop of {sum(counts)} keys, above {MAX_HOP_KEYS}")
         groups: list[HopGroup] = []
-        first = 0
-        for fields, length in zip(header["groups"], counts, strict=True):
+        for group in fields["groups"]:
             if groups and len(groups) % HOP_SLICE_GROUPS == 0:
                 yield deadline_ms
-            bound = fields.get("bound")
+            bound = group.get("bound")
             groups.append(
                 HopGroup(
-                    _text(fields, "store"),
-                    _text(fields, "lineage"),
-                    _whole(fields, "partitions"),
+                    _text(group, "store"),
+                    _text(group, "lineage"),
+                    _whole(group, "partitions"),
                     NO_BOUND if bound is None else replace(parse_bound(bound), wait_ms=0),
-                    keys[first : first + length],
-                    _layout(fields),
+                    (),
+                    _layout(group),
                 )
             )
-            first += length
-        return HopRequest(
-            _text(header, "application_id"),
-            _whole(header, "end_version"),
-            _whole(header, "term"),
-            _whole(header, "epoch"),
+        request = HopRequest(
+            _text(fields, "application_id"),
+            _whole(fields, "end_version"),
+            _whole(fields, "term"),
+            _whole(fields, "epoch"),
             deadline_ms,
             groups,
         )
     except (BadBoundError, BadPositionError) as error:
         raise BadHopError(f"a hop with an invalid bound: {error.what}", where=error.where) from None
-    except (KeyError, TypeError, AttributeError, struct.error) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
+    return _Head(request, counts)
+
+
+def _last(steps: Generator[int, None, _Head]) -> _Head:
+    """Take all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(_Head, end.value)
+
+
+@lru_cache(maxsize=KEPT_HEADERS)
+def _kept_head(header: bytes) -> _Head:
+    return _last(_head_in_steps(header))
+
+
+def _with_keys(head: _Head, body: bytes, start: int) -> HopRequest:
+    request, counts = head
+    count = sum(counts)
+    try:
+        numbers = struct.unpack_from(f"<{2 * count}I", body, start)
+    except struct.error as error:
+        raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
+    rows = _cut(body, numbers[count:], start + 8 * count)
+    keys: Iterator[HopKey] = map(HopKey, numbers, rows)
+    groups = [
+        HopGroup(store, lineage, partitions, bound, list(islice(keys, length)), layout)
+        for (store, lineage, partitions, bound, _, layout), length in zip(request.groups, counts, strict=True)
+    ]
+    return HopRequest(
+        request.application_id, request.end_version, request.term, request.epoch, request.deadline_ms, groups
+    )
 
 
 def encode_reply(reply: HopReply) -> bytes:
@@ -202,19 +241,32 @@ def encode_reply(reply: HopReply) -> bytes:
 def decode_reply(body: bytes) -> HopReply:
     """The reply in a body. Raises BadHopError."""
     header, start = _header(body)
+    is_short = len(header) <= MAX_KEPT_HEADER_BYTES
+    term, epoch, end_version, count = (_kept_reply_head if is_short else _reply_head)(header)
     try:
-        count = _whole(header, "count")
-        if count > MAX_HOP_KEYS:
-            raise BadHopError(f"a hop's reply of {count} keys, above {MAX_HOP_KEYS}")
         kinds = body[start : start + count]
         lengths = struct.unpack_from(f"<{count}I", body, start + count)
-        bodies = _cut(body, lengths, start + 5 * count)
-        if len(kinds) != count or (kinds and max(kinds) > PROBLEM):
-            raise BadHopError("a hop's reply with an unknown kind of outcome")
-        outcomes = [HopOutcome(kind, part) for kind, part in zip(kinds, bodies, strict=True)]
-        return HopReply(_whole(header, "term"), _whole(header, "epoch"), _whole(header, "end_version"), outcomes)
-    except (KeyError, struct.error) as error:
+    except struct.error as error:
         raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
+    bodies = _cut(body, lengths, start + 5 * count)
+    if len(kinds) != count or (kinds and max(kinds) > PROBLEM):
+        raise BadHopError("a hop's reply with an unknown kind of outcome")
+    return HopReply(term, epoch, end_version, list(map(HopOutcome, kinds, bodies)))
+
+
+def _reply_head(header: bytes) -> tuple[int, int, int, int]:
+    """Term, epoch, end version and count."""
+    fields = _object(header)
+    try:
+        count = _whole(fields, "count")
+        if count > MAX_HOP_KEYS:
+            raise BadHopError(f"a hop's reply of {count} keys, above {MAX_HOP_KEYS}")
+        return _whole(fields, "term"), _whole(fields, "epoch"), _whole(fields, "end_version"), count
+    except KeyError as error:
+        raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
+
+
+_kept_reply_head = lru_cache(maxsize=KEPT_HEADERS)(_reply_head)
 
 
 def bound_fields(bound: Bound) -> dict[str, object]:
@@ -229,7 +281,8 @@ def bound_fields(bound: Bound) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _header(body: bytes) -> tuple[dict[str, Any], int]:
+def _header(body: bytes) -> tuple[bytes, int]:
+    """The JSON header, and where it ends."""
     if len(body) < _HEAD.size or len(body) > MAX_HOP_BYTES:
         raise BadHopError(f"a hop of {len(body)} bytes, not of {_HEAD.size} to {MAX_HOP_BYTES}")
     magic, length = _HEAD.unpack_from(body)
@@ -238,13 +291,17 @@ def _header(body: bytes) -> tuple[dict[str, Any], int]:
         raise BadHopError("a hop that does not begin as one", fix="Run routers and nodes of one release")
     if length > MAX_HOP_HEADER_BYTES:
         raise BadHopError(f"a hop whose header has {length} bytes, above {MAX_HOP_HEADER_BYTES}")
+    return body[_HEAD.size : start], start
+
+
+def _object(header: bytes) -> dict[str, Any]:
     try:
-        header = orjson.loads(body[_HEAD.size : start])
+        fields = orjson.loads(header)
     except orjson.JSONDecodeError as error:
         raise BadHopError(f"a hop whose header is not JSON: {error}") from None
-    if not isinstance(header, dict):
+    if not isinstance(fields, dict):
         raise BadHopError("a hop whose header is not a JSON object")
-    return header, start
+    return fields
 
 
 def _counts(groups: object) -> list[int]:
