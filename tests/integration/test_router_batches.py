@@ -86,7 +86,8 @@ async def test_only_the_partitions_that_one_node_refuses_are_asked_of_the_next()
         codec = known.router.stores().get("words").codec
         odd = [codec.partition((str(number),), 4) % 2 for number in range(200)]
         assert [each["value"]["by"] for each in reply.json()["results"]] == ["b" if flag else "a" for flag in odd]
-        assert (known.nodes[0].keys, known.nodes[1].keys) == ([200], [sum(odd)])
+        asked = [[keys for keys in node.keys if keys] for node in known.nodes]  # a slow node may be probed as well
+        assert asked == [[200], [sum(odd)]]
 
 
 async def test_a_batch_of_values_too_large_for_one_reply_is_asked_for_in_parts() -> None:

@@ -1,8 +1,8 @@
 """Connection pool and batcher for one node: lookups of one loop tick share a request, called a hop.
 
 A client keeps a few connections. While all of them carry a hop, requests wait in a bounded queue and travel together
-with the next one: a busy node gets larger hops, an idle node gets them at once. The client never chooses another node:
-it reports delays, and `forwarding` decides.
+with the next one: a busy node gets larger hops. While requests come one by one, each is sent at once instead of at the
+end of its loop tick. The client never chooses another node: it reports delays, and `forwarding` decides.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from understudy_shared.words import HostInfo
 
 MAX_CONNECTIONS = 2
 """Hops in flight per node. With one the router idles while the node answers; more make hops small (decisions/0006)."""
+
+LONE_HOPS = 4
+"""After so many hops of one request, without another request meanwhile, the next request does not wait for others."""
 
 _CLOSED = HopFailure(WireError.REFUSED, "the client of this node was closed")
 
@@ -56,6 +59,8 @@ class NodeClient:
         self._idle: list[HopConnection] = []
         self._busy: dict[HopConnection, Hop] = {}
         self._flush_is_due = False
+        self._lone_hops = 0
+        """Hops in a row that carried one request, while no other request came."""
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._connect_wanted = asyncio.Event()
@@ -84,16 +89,24 @@ class NodeClient:
         return not self._busy and not self._waiting and self._connecting_since_ms is None
 
     def submit(self, request: NodeRequest) -> None:
-        """Send a request together with all others of this loop tick. Its future always gets a result."""
+        """Send a request, together with all others of this loop tick when requests do not come one by one. It always
+        gets its outcomes.
+        """
         if self._closed:
             request.finish(_CLOSED)
             return
         if not self._waiting.append(request):
             request.finish(HopFailure(OVERLOADED, f"{self._waiting.keys} keys wait for this node"))
             return
-        if not self._flush_is_due:
-            self._flush_is_due = True
-            self._loop.call_soon(self._flush)
+        if self._flush_is_due:
+            return
+        if self._busy:
+            self._lone_hops = 0
+        elif self._lone_hops >= LONE_HOPS and self._idle:
+            self._flush()
+            return
+        self._flush_is_due = True
+        self._loop.call_soon(self._flush)
 
     def drop(self, request: NodeRequest) -> None:
         """Cancel a request. If it waits it is never sent; if it is in flight its hop goes on for the other requests."""
@@ -237,6 +250,7 @@ class NodeClient:
         self._counts.hops += 1
         self._counts.keys += hop.keys
         self._counts.seconds += (now_ms - hop.sent_ms) / 1000
+        self._lone_hops = self._lone_hops + 1 if len(hop.requests) == 1 and not self._waiting else 0
         first = hop.requests[0]
         self._patience.took(now_ms - first.asked_ms, is_active=first.is_active)
         if isinstance(outcome, WireFailure):

@@ -12,7 +12,7 @@ from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.transport.hop_replies import HopCounts, Known
-from understudy_router.transport.node_client import NodeClient
+from understudy_router.transport.node_client import LONE_HOPS, NodeClient
 from understudy_router.transport.node_clients import NodeClients
 from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
@@ -341,3 +341,22 @@ async def test_a_node_that_nobody_asked_lately_is_probed_once_to_learn_whether_o
         at.pass_ms(200)
         assert at.nodes[1].keys == [0]
         assert waiting.delays == [Delay.SILENT]
+
+
+async def test_a_request_that_comes_alone_is_sent_at_once_and_a_crowd_shares_hops() -> None:
+    async with world(value) as it:
+        client = it.client(0)
+        for _ in range(LONE_HOPS):
+            waiter = asked(client, [KEY])
+            assert "0 hops in flight, 1 keys wait" in repr(client)
+            await waiter.outcomes
+        crowd = [asked(client, [KEY])]
+        assert "1 hops in flight, 0 keys wait" in repr(client)
+        crowd += [asked(client, [KEY]) for _ in range(3)]
+        assert "1 hops in flight, 3 keys wait" in repr(client)
+        for waiter in crowd:
+            await waiter.outcomes
+        waiter = asked(client, [KEY])
+        assert "0 hops in flight, 1 keys wait" in repr(client)
+        await waiter.outcomes
+        assert it.nodes[0].keys == [1] * (LONE_HOPS + 1) + [3, 1]
