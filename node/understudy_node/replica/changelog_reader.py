@@ -56,6 +56,11 @@ class ChangelogReader:
             return ahead
         return (yield from self._decode(name, record))
 
+    @property
+    def has_read_ahead(self) -> bool:
+        """Whether the next version's changelog was read before its commit."""
+        return self._ahead is not None
+
     def read_ahead(self, latest: CommitRecord) -> Generator[None, None, None]:
         """Read the probable changelog of the version after `latest`, before its commit exists."""
         if self._ahead is not None:
@@ -121,7 +126,8 @@ class ChangelogReader:
         now = files.stat(directory)
         if now is not None and now == self._listed:
             return []
-        names = [name for name in files.list(directory) or () if name.startswith(f"{version}_")]
+        prefix = f"{version}_"
+        names = [name for name in files.list(directory) or () if name.startswith(prefix)]
         found = [file.name for file in parse_state_files(names) if file.version == version and file.kind == kind]
         self._listed = None if found else now
         return found

@@ -43,6 +43,15 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return len(self._queued) + len(self._running)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` would give a task."""
+        return bool(self._tailing) or self._may_restore
+
+    @property
+    def _may_restore(self) -> bool:
+        return bool(self._restoring) and sum(self._running.values()) < self._restore_limit
+
     def put(self, task: T, *, restoring: bool) -> None:
         """Queue a step. While one runs, this queues one more; a second call for a queued task does nothing.
 
@@ -57,7 +66,7 @@ class FairQueue(Generic[T]):
 
     def take(self) -> T | None:
         """The task whose step runs next, or None when nothing may run."""
-        may_restore = bool(self._restoring) and sum(self._running.values()) < self._restore_limit
+        may_restore = self._may_restore
         if not self._tailing and not may_restore:
             return None
         restoring = may_restore and (not self._tailing or self._tailed_in_a_row >= TAILING_TURNS)

@@ -41,16 +41,17 @@ class WorkSchedule:
         if not retry and not prefetch and self._looked_at == (end_version, replicas):
             return
         self._looked_at = (end_version, replicas)
+        due: list[TaskReplica] = []
         for replica in replicas:
             behind = replica.behind
             if replica.view is not None and (behind or replica.progress.is_limited):
                 history.commit_time_ns(replica.view.version + 1)  # cached: lookups compute time lag from it
             if behind:
                 if replica.error is None or retry:
-                    self._workers.submit(replica)
-            elif prefetch:
-                replica.want_prefetch()
-                self._workers.submit(replica)
+                    due.append(replica)
+            elif prefetch and replica.want_prefetch():
+                due.append(replica)
+        self._workers.submit(*due)
         if retry:
             self._next_retry_ms = now_ms + self._retry_ms
         if prefetch:

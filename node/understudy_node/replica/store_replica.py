@@ -58,6 +58,11 @@ class StoreReplica:
         """Whether the changes since the base take more memory than `overlay_max_bytes`."""
         return self.view is not None and self.view.overlay_bytes > self._around.overlay_max_bytes
 
+    @property
+    def has_read_ahead(self) -> bool:
+        """Whether `prefetch` has nothing left to do before the next commit."""
+        return self._changelogs.has_read_ahead
+
     def restore(self, target: int) -> Steps:
         """Open the best base at or below `target`: a local one when it is recent, else the newest snapshot."""
         snapshot = self._snapshot(target, above=0)

@@ -123,9 +123,10 @@ class TaskReplica:
         """Rebuild from the checkpoint at the next step: continuity is not proven."""
         self._wants_rebuild = True
 
-    def want_prefetch(self) -> None:
-        """Request one look for the next version's changelog, when no other work is due."""
-        self._wants_prefetch = True
+    def want_prefetch(self) -> bool:
+        """Request one look for the next version's changelog, when no other work is due. False: it was found before."""
+        self._wants_prefetch = not self._stores.have_read_ahead
+        return self._wants_prefetch
 
     def close(self) -> None:
         """Take no further step. Views in flight stay readable."""

@@ -35,6 +35,11 @@ class TaskStores:
         """Whether each store has a version that can be read."""
         return all(store.view is not None for store in self._stores)
 
+    @property
+    def have_read_ahead(self) -> bool:
+        """Whether the next changelog of each store was read before its commit."""
+        return all(store.has_read_ahead for store in self._stores)
+
     def has_work(self, target: int) -> bool:
         return any(store.version < target or store.over_budget or store.outgrown for store in self._stores)
 

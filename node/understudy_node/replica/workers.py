@@ -41,11 +41,13 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, task: Steps) -> None:
-        """Queue a step of `task`."""
+    def submit(self, *tasks: Steps) -> None:
+        """Queue a step of each of these."""
         with self._changed:
-            self._queue.put(task, restoring=task.restoring)
-            self._changed.notify()
+            for task in tasks:
+                self._queue.put(task, restoring=task.restoring)
+            if self._queue.is_ready:
+                self._changed.notify()
 
     def discard(self, task: Steps) -> None:
         """Run no further step of `task`; one in flight still ends."""
@@ -63,7 +65,8 @@ class Workers:
                 thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _run(self) -> None:
-        while (task := self._next()) is not None:
+        ended: tuple[Steps, bool, bool] | None = None
+        while (task := self._next(ended)) is not None:
             try:
                 more, restoring = task.step(), task.restoring
             except BaseException as error:
@@ -73,15 +76,19 @@ class Workers:
                     self._stopping = True
                     self._changed.notify_all()
                 return
-            with self._changed:
-                self._queue.done(task, more=more, restoring=restoring)
-                self._changed.notify()
+            ended = (task, more, restoring)
 
-    def _next(self) -> Steps | None:
+    def _next(self, ended: tuple[Steps, bool, bool] | None) -> Steps | None:
+        """Report the step that ended and wait for the next. A worker that leaves work behind wakes another one."""
         with self._changed:
+            if ended is not None:
+                task, more, restoring = ended
+                self._queue.done(task, more=more, restoring=restoring)
             while not self._stopping:
-                task = self._queue.take()
-                if task is not None:
-                    return task
+                found = self._queue.take()
+                if found is not None:
+                    if self._queue.is_ready:
+                        self._changed.notify()
+                    return found
                 self._changed.wait()
             return None

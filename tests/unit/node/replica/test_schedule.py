@@ -17,23 +17,24 @@ class Replica:
 
     def __init__(self) -> None:
         self.looks = self.prefetches = 0
-        self.is_behind = False
+        self.is_behind = self.has_read_ahead = False
 
     @property
     def behind(self) -> bool:
         self.looks += 1
         return self.is_behind
 
-    def want_prefetch(self) -> None:
+    def want_prefetch(self) -> bool:
         self.prefetches += 1
+        return not self.has_read_ahead
 
 
 class Workers:
     def __init__(self) -> None:
         self.submitted: list[Replica] = []
 
-    def submit(self, replica: Replica) -> None:
-        self.submitted.append(replica)
+    def submit(self, *replicas: Replica) -> None:
+        self.submitted += replicas
 
 
 class World:
@@ -78,3 +79,10 @@ def test_while_a_batch_runs_all_read_ahead_but_no_more_often_than_the_floor_allo
     for now_ms in range(int(2 * PREFETCH_FLOOR_MS)):
         world.poll(replica, batch=True, now_ms=now_ms)
     assert replica.prefetches == len(world.workers.submitted) == 2
+
+
+def test_a_replica_that_has_read_ahead_gets_no_step_before_the_commit() -> None:
+    world, reading, done = World(), Replica(), Replica()
+    done.has_read_ahead = True
+    world.poll(reading, done, batch=True)
+    assert world.workers.submitted == [reading]

@@ -109,6 +109,27 @@ def test_a_restore_that_blocks_delays_no_tailing_task(workers: Workers) -> None:
     assert waiting.wait(PATIENCE_S)
 
 
+def test_tasks_submitted_together_run_side_by_side(workers: Workers) -> None:
+    gates = [Gate(), Gate()]
+    workers.submit(*map(Task, gates))
+    for gate in gates:
+        assert gate.begun.wait(PATIENCE_S)
+    for gate in gates:
+        gate.let_go.set()
+
+
+def test_a_restore_that_had_to_wait_for_another_runs_beside_tailing_once_that_ends(workers: Workers) -> None:
+    first, second, tailing = Gate(), Gate(), Gate()
+    workers.submit(Task(first, restoring=True), Task(second, restoring=True), Task(tailing))
+    assert first.begun.wait(PATIENCE_S)
+    assert tailing.begun.wait(PATIENCE_S)
+    assert not second.begun.is_set()
+    first.let_go.set()
+    assert second.begun.wait(PATIENCE_S)
+    for gate in (second, tailing):
+        gate.let_go.set()
+
+
 def test_asking_during_a_step_runs_one_more(workers: Workers) -> None:
     begun, let_go, ran_again = threading.Event(), threading.Event(), threading.Event()
 
