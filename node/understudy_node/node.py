@@ -19,10 +19,11 @@ from understudy_node.follow.end import End, Verdict, next_poll_ms
 from understudy_node.follow.history import History
 from understudy_node.follow.poll_loop import PollLoop
 from understudy_node.follow.poller import Poll, Poller
+from understudy_node.follow.watch import log_watch
 from understudy_node.generation import Generation, Wiring, layout_of
 from understudy_node.generations import Generations
 from understudy_node.replica.local_bases import LocalBases
-from understudy_node.replica.schedule import WorkSchedule
+from understudy_node.replica.schedule import WorkSchedule, prefetch_interval_ms
 from understudy_node.replica.surroundings import Surroundings
 from understudy_node.replica.workers import Workers
 from understudy_node.settings import NodeSettings
@@ -38,6 +39,9 @@ POLL_FLOOR_LOCAL_MS = 5
 
 POLL_FLOOR_REMOTE_MS = 100
 """Each poll of an object store is three paid requests."""
+
+WATCHED_POLL_MS = 100
+"""Polls of logs that wake the poll loop: they only find what an event did not tell."""
 
 STOP_TIMEOUT_S = 10.0
 
@@ -73,6 +77,7 @@ class Node:
         self._polled = False
         self._floor_ms = POLL_FLOOR_LOCAL_MS if isinstance(files, LocalFiles) else POLL_FLOOR_REMOTE_MS
         self._loop = PollLoop(self._turn, floor_ms=self._floor_ms, clock=clock)
+        self._watch = log_watch(files, self._loop.wake)
 
     @property
     def error(self) -> UnderstudyError | None:
@@ -142,10 +147,14 @@ class Node:
     def start(self) -> None:
         """Begin to follow."""
         self._workers.start()
+        if self._watch is not None:
+            self._watch.start()
         self._loop.start()
 
     def stop(self) -> None:
         """Stop following, after the steps in flight; local files stay for the next start."""
+        if self._watch is not None:
+            self._watch.stop(timeout_s=STOP_TIMEOUT_S)
         self._loop.stop(timeout_s=STOP_TIMEOUT_S)
         self._generations.close()
         self._workers.stop(timeout_s=STOP_TIMEOUT_S)
@@ -197,6 +206,8 @@ class Node:
 
     def _turn(self) -> float:
         """One poll and what follows from it. Returns the time until the next, in ms."""
+        if self._watch is not None:
+            self._watch.renew()
         try:
             poll = self._poller.poll()
             self._handle(poll)
@@ -221,8 +232,16 @@ class Node:
         return next_poll_ms(
             quiet_ms=self._cadence.quiet_ms(now_ms),
             lag_refresh_ms=self.settings.lag_refresh_ms,
-            floor_ms=self._floor_ms,
+            floor_ms=self._poll_floor_ms(),
         )
+
+    def _poll_floor_ms(self) -> float:
+        """The least time until the next poll, if nothing wakes the loop."""
+        if self._watch is None or not self._watch.is_on:
+            return self._floor_ms
+        if self.batch_in_progress:  # the changelogs in the tasks' folders are not watched
+            return min(WATCHED_POLL_MS, prefetch_interval_ms(len(self._generations.replicas())))
+        return WATCHED_POLL_MS
 
     def _handle(self, poll: Poll) -> None:
         self.batch_in_progress = poll.batch_in_progress

@@ -116,10 +116,10 @@ def settle(end: End, *, same_query: bool | None, batch_ids: list[int] | None, la
     return Verdict.AHEAD if newest > end.version else Verdict.SAME
 
 
-def next_poll_ms(*, quiet_ms: float, lag_refresh_ms: int, floor_ms: int) -> float:
+def next_poll_ms(*, quiet_ms: float, lag_refresh_ms: int, floor_ms: float) -> float:
     """How long to wait before the next poll: short while commits arrive, `lag_refresh_ms` when nothing happens.
 
     A hundredth of the time since the last commit (or since the start) keeps the added delay near 1 % of the query's
     own cadence.
     """
-    return min(float(lag_refresh_ms), max(float(floor_ms), quiet_ms / 100))
+    return min(float(lag_refresh_ms), max(floor_ms, quiet_ms / 100))

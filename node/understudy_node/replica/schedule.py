@@ -55,4 +55,9 @@ class WorkSchedule:
         if retry:
             self._next_retry_ms = now_ms + self._retry_ms
         if prefetch:
-            self._next_prefetch_ms = now_ms + max(PREFETCH_FLOOR_MS, PREFETCH_MS_PER_TASK * len(replicas))
+            self._next_prefetch_ms = now_ms + prefetch_interval_ms(len(replicas))
+
+
+def prefetch_interval_ms(tasks: int) -> float:
+    """Between two looks for the next version's files."""
+    return max(PREFETCH_FLOOR_MS, PREFETCH_MS_PER_TASK * tasks)

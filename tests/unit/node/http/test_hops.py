@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import MutableMapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +102,8 @@ async def test_a_hop_of_many_groups_gives_the_loop_up_while_it_is_decoded_and_wh
         wait_to_hold(node, "0_0", "0_1")
         one = request_of(node, 1)
         (group,) = one.groups
-        for each, kind in ((group, FOUND), (replace(group, lineage="another"), PROBLEM)):
-            many = replace(one, groups=[each] * MAX_HOP_KEYS)
+        for each, kind in ((group, FOUND), (group._replace(lineage="another"), PROBLEM)):
+            many = one._replace(groups=[each] * MAX_HOP_KEYS)
             hop = asyncio.ensure_future(answered(hops_of(node), many))
             turns = 0
             while not hop.done():
@@ -119,7 +118,7 @@ async def test_a_hop_whose_deadline_passes_while_it_is_decoded_is_refused_as_a_w
     with followed_node(checkpoint.path, tmp_path / "data") as node:
         wait_to_hold(node, "0_0", "0_1")
         one = request_of(node, 1)
-        late = replace(one, groups=[*one.groups] * MAX_HOP_KEYS, deadline_ms=0)
+        late = one._replace(groups=[*one.groups] * MAX_HOP_KEYS, deadline_ms=0)
         sent = await sent_by(hops_of(node), late)
         assert (sent[0]["status"], orjson.loads(sent[1]["body"])["type"]) == (504, "deadline")
 
@@ -132,7 +131,7 @@ async def test_nothing_more_is_looked_up_for_a_reply_that_is_longer_than_a_route
         wait_to_hold(node, "0_0")
         monkeypatch.setattr(hop_module, "MAX_REPLY_BYTES", 1000)
         request = request_of(node, 10 * HOP_SLICE_KEYS)
-        for each in (request, replace(request, groups=[*request_of(node, HOP_SLICE_KEYS).groups] * 10)):
+        for each in (request, request._replace(groups=[*request_of(node, HOP_SLICE_KEYS).groups] * 10)):
             outcomes = (await answered(hops_of(node), each)).outcomes
             assert [outcome.kind for outcome in outcomes] == [FOUND] * HOP_SLICE_KEYS + [PROBLEM] * 9 * HOP_SLICE_KEYS
             assert orjson.loads(outcomes[-1].body)["type"] == "too-large"
