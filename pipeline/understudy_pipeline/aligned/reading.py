@@ -19,7 +19,7 @@ import pyarrow as pa
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
-from understudy_pipeline.aligned.rows import output_rows, with_effective_times
+from understudy_pipeline.aligned.rows import Times, output_rows, with_effective_times
 from understudy_pipeline.aligned.spool import SpoolFile, read_spool
 from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputConfig, InputError, Range, RangeReader
@@ -155,11 +155,11 @@ def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> Iterator[pa.RecordBatch]:
     span = planned.span
-    time_ms = span.start.time_ms
+    times = Times(span.start.time_ms)
     aside = []
     for records in _records(planned, timeout_ms):
-        rows, times_ms, poison, time_ms = with_effective_times(
-            records, time_ms=time_ms, max_jump_ms=options.max_timestamp_jump_ms
+        rows, effective_ms, poison, times = with_effective_times(
+            records, times, max_jump_ms=options.max_timestamp_jump_ms
         )
         if poison.num_rows:
             if options.undecodable == "fail":
@@ -167,7 +167,11 @@ def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> 
             aside.append(poison)
         if rows.num_rows:
             yield output_rows(
-                rows, span.partition, rank=planned.rank, effective_ms=times_ms, include_headers=options.include_headers
+                rows,
+                span.partition,
+                rank=planned.rank,
+                effective_ms=effective_ms,
+                include_headers=options.include_headers,
             )
     if aside and options.undecodable_path is not None:
         write_dead_letters(options.undecodable_path, span, _concat(aside))

@@ -15,13 +15,22 @@ from numpy.typing import NDArray
 
 from understudy_pipeline.aligned.cut import Queue
 from understudy_pipeline.inputs.protocol import Range
-from understudy_pipeline.inputs.records import NO_TIME_MS, Chunk, Cursor, TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import (
+    NO_TIME_MS,
+    Chunk,
+    Cursor,
+    TopicPartition,
+    effective_times_ms,
+    partition_times_ms,
+)
 
 _LEAST_ROOM = 64
 
 
 class Segment(NamedTuple):
-    """The part of a partition that a batch takes. `timestamps_ms` is NO_TIME_MS for poison records."""
+    """The part of a partition that a batch takes: `times_ms` are effective times. `timestamps_ms` is NO_TIME_MS for
+    poison records.
+    """
 
     span: Range
     rows: list[pa.RecordBatch]
@@ -46,7 +55,7 @@ class Retained:
         self._newest_ms = cursor.time_ms
         self._rows: deque[pa.RecordBatch] = deque()
         self._timestamps_ms = _Column()
-        self._times_ms = _Column()
+        self._partition_times_ms = _Column()
         self._sizes = _Column()
 
     def __len__(self) -> int:
@@ -55,11 +64,11 @@ class Retained:
     def add(self, chunk: Chunk) -> None:
         """Append the records that follow those in the buffer."""
         stamps = chunk.rows.column("timestamp_ms")
-        times_ms = effective_times_ms(stamps, time_ms=self._newest_ms, max_jump_ms=self._max_jump_ms)
+        times_ms = partition_times_ms(stamps, time_ms=self._newest_ms, max_jump_ms=self._max_jump_ms)
         size = int(chunk.sizes.sum())
         self._rows.append(chunk.rows)
         self._timestamps_ms.append(stamps.fill_null(NO_TIME_MS).to_numpy(zero_copy_only=False))
-        self._times_ms.append(times_ms)
+        self._partition_times_ms.append(times_ms)
         self._sizes.append(chunk.sizes)
         self._newest_ms = int(times_ms[-1])
         self.bytes += size
@@ -67,7 +76,16 @@ class Retained:
 
     def queue(self, rank: int) -> Queue:
         """The queue for planning: effective times of all buffered records. `rank` is the rank of the topic."""
-        return Queue(self.partition, rank, self._times_ms.values)
+        return Queue(self.partition, rank, self._effective_ms())
+
+    def _effective_ms(self) -> NDArray[np.int64]:
+        """Effective times of all buffered records in a batch that begins with the first of them."""
+        timestamps_ms, times_ms = self._timestamps_ms.values, self._partition_times_ms.values
+        # A record that moves the partition time has it as effective time, and so have all behind it.
+        late = int(times_ms.searchsorted(self.cursor.time_ms, "right"))
+        if not late:
+            return times_ms
+        return np.concatenate((effective_times_ms(timestamps_ms[:late], times_ms[:late]), times_ms[late:]))
 
     def first_undecodable(self, count: int) -> int | None:
         """The index of the first poison record among the first `count` records, if there is one."""
@@ -84,19 +102,20 @@ class Retained:
 
     def take(self, count: int) -> Segment:
         """Remove the first `count` records (at least one, at most all) and move the cursor behind them."""
+        effective_ms = self._effective_ms()[:count]
         rows = self._pop(count)
-        times_ms = self._times_ms.take(count)
+        time_ms = int(self._partition_times_ms.take(count)[-1])
         last = rows[-1].slice(rows[-1].num_rows - 1)
         end = Cursor(
             offset=last.column("offset")[0].as_py(),
             ordinal=last.column("ordinal")[0].as_py() + 1,
-            time_ms=int(times_ms[-1]),
+            time_ms=time_ms,
         )
         size = int(self._sizes.take(count).sum())
         span = Range(self.partition, self.cursor, end)
         self.bytes -= size
         self.cursor = end
-        return Segment(span, rows, size, self._timestamps_ms.take(count), times_ms)
+        return Segment(span, rows, size, self._timestamps_ms.take(count), effective_ms)
 
     def _pop(self, count: int) -> list[pa.RecordBatch]:
         popped = []

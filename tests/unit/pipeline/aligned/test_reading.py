@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import orjson
@@ -34,7 +34,7 @@ from understudy_pipeline.aligned.rows import arrow_schema
 from understudy_pipeline.aligned.spool import Spool
 from understudy_pipeline.inputs.opening import OPENERS, Opener
 from understudy_pipeline.inputs.protocol import Input, InputError, Range, RangeReader
-from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, partition_times_ms
 
 TP = TopicPartition("weather", 3)
 
@@ -135,13 +135,16 @@ def test_every_batch_has_exactly_the_schema_that_spark_was_given(include_headers
     st.integers(0, 29),
     st.none() | st.integers(1, 50),
 )
-def test_effective_times_go_on_where_the_range_begins(times: list[int], cut: int, jump: int | None) -> None:
+def test_effective_times_begin_anew_with_a_batch_within_what_a_timestamp_may_jump(
+    times: list[int], cut: int, jump: int | None
+) -> None:
     cut %= len(times)
     config, options = LogConfig(tuple(times)), RowOptions(max_timestamp_jump_ms=jump)
-    whole = effective_times_ms(pa.array(times, pa.int64()), time_ms=NO_TIME_MS, max_jump_ms=jump)
+    whole = partition_times_ms(pa.array(times, pa.int64()), time_ms=NO_TIME_MS, max_jump_ms=jump)
     start = Cursor(str(cut - 1), cut, int(whole[cut - 1])) if cut else Cursor()
     got = [row["merge_order"] for row in rows(planned(config, start=start), options)]
-    assert [order["effective_ms"] for order in got] == list(whole[cut:])  # type: ignore[index]
+    heads = [min(time_ms, int(reached_ms)) for time_ms, reached_ms in zip(times[cut:], whole[cut:], strict=True)]
+    assert [order["effective_ms"] for order in got] == list(accumulate(heads, max))  # type: ignore[index]
 
 
 def test_rows_come_in_batches_of_ten_thousand() -> None:

@@ -28,9 +28,20 @@ def times(held: Retained) -> list[int]:
     return held.queue(0).times_ms.tolist()  # type: ignore[no-any-return]
 
 
-def test_times_are_effective_and_go_on_from_the_cursor() -> None:
+def test_times_are_effective_and_begin_anew_behind_the_cursor() -> None:
     held = retained([3, 9], [7, None, 12], cursor=Cursor("4", 5, 6))
-    assert times(held) == [6, 9, 9, 9, 12]
+    assert times(held) == [3, 9, 9, 9, 12]
+    segment = held.take(3)
+    assert segment.times_ms.tolist() == [3, 9, 9]
+    assert held.cursor.time_ms == 9
+    assert times(held) == [NO_TIME_MS, 12]
+
+
+def test_late_records_at_the_head_have_their_own_times_up_to_the_first_that_is_not_late() -> None:
+    held = retained([5, 2, 7, 100, 4], cursor=Cursor("", 0, 50))
+    assert times(held) == [5, 5, 7, 100, 100]
+    assert held.take(3).times_ms.tolist() == [5, 5, 7]
+    assert held.cursor.time_ms == 50
 
 
 def test_a_jump_is_capped_against_the_records_of_the_chunk_before() -> None:
