@@ -78,6 +78,8 @@ class ReadTask:
     options: RowOptions = field(default_factory=RowOptions)
     request_timeout_ms: int = 0
     """How long a range is retried if its input cannot be read."""
+    batch: int = 0
+    """The number of the batch: the first field of `merge_order`."""
 
 
 def planned_ranges(
@@ -99,8 +101,8 @@ def planned_ranges(
     return planned
 
 
-def pack_tasks(planned: Sequence[PlannedRange], options: AlignedOptions) -> list[ReadTask]:
-    """Distribute ranges over at most `reader_tasks` Spark tasks of similar size; fewer if there is little to read.
+def pack_tasks(planned: Sequence[PlannedRange], options: AlignedOptions, *, batch: int) -> list[ReadTask]:
+    """Distribute a batch's ranges over at most `reader_tasks` Spark tasks of similar size; fewer for a small batch.
 
     The partitions of one merge task stay in one Spark task, unless that would leave Spark tasks empty.
     """
@@ -117,7 +119,9 @@ def pack_tasks(planned: Sequence[PlannedRange], options: AlignedOptions) -> list
         heapq.heappush(bins, (size + _bytes(ranges), number, held + ranges))
     rows = RowOptions.of(options)
     timeout_ms = options.request_timeout_ms
-    return [ReadTask(tuple(held), rows, timeout_ms) for _, _, held in sorted(bins, key=lambda each: each[1]) if held]
+    return [
+        ReadTask(tuple(held), rows, timeout_ms, batch) for _, _, held in sorted(bins, key=lambda each: each[1]) if held
+    ]
 
 
 def _bytes(ranges: Sequence[PlannedRange]) -> int:
@@ -127,7 +131,7 @@ def _bytes(ranges: Sequence[PlannedRange]) -> int:
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """The rows of the task's ranges, each range in log order. Raises InputError, DataLostError, UndecodableError."""
     return _coalesce(
-        rows for planned in task.ranges for rows in _read_range(planned, task.options, task.request_timeout_ms)
+        rows for planned in task.ranges for rows in _read_range(planned, task)
     )
 
 
@@ -153,11 +157,11 @@ def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return joined
 
 
-def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> Iterator[pa.RecordBatch]:
-    span = planned.span
+def _read_range(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    span, options = planned.span, task.options
     times = Times(span.start.time_ms)
     aside = []
-    for records in _records(planned, timeout_ms):
+    for records in _records(planned, task.request_timeout_ms):
         rows, effective_ms, poison, times = with_effective_times(
             records, times, max_jump_ms=options.max_timestamp_jump_ms
         )
@@ -169,6 +173,7 @@ def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> 
             yield output_rows(
                 rows,
                 span.partition,
+                batch=task.batch,
                 rank=planned.rank,
                 effective_ms=effective_ms,
                 include_headers=options.include_headers,

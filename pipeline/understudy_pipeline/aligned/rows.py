@@ -12,11 +12,12 @@ from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effec
 
 _DDL = """
     topic string, partition int, offset string, timestamp timestamp, key binary, value binary,
-    merge_order struct<effective_ms: bigint, topic_rank: int, partition: int, ordinal: bigint>
+    merge_order struct<batch: bigint, effective_ms: bigint, topic_rank: int, partition: int, ordinal: bigint>
 """
 
 _MERGE_ORDER = pa.struct(
     [
+        ("batch", pa.int64()),
         ("effective_ms", pa.int64()),
         ("topic_rank", pa.int32()),
         ("partition", pa.int32()),
@@ -28,7 +29,7 @@ _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value
 
 
 def spark_schema(*, include_headers: bool) -> str:
-    """The source's schema as DDL. Sorting rows by `merge_order` gives the merge sequence."""
+    """The source's schema as DDL. Sorting all rows of a query by `merge_order` gives the order of delivery."""
     return f"{_DDL}, headers array<struct<key: string, value: binary>>" if include_headers else _DDL
 
 
@@ -47,12 +48,24 @@ def arrow_schema(*, include_headers: bool) -> pa.Schema:
 
 
 def output_rows(
-    rows: pa.RecordBatch, place: TopicPartition, *, rank: int, effective_ms: pa.Array, include_headers: bool
+    rows: pa.RecordBatch,
+    place: TopicPartition,
+    *,
+    batch: int,
+    rank: int,
+    effective_ms: pa.Array,
+    include_headers: bool,
 ) -> pa.RecordBatch:
     """Convert one partition's records (`ROW_SCHEMA`) with their effective times. They must not include poison."""
     count = rows.num_rows
     partition = _repeated(place.partition, count, pa.int32())
-    order = [effective_ms, _repeated(rank, count, pa.int32()), partition, rows.column("ordinal")]
+    order = [
+        _repeated(batch, count, pa.int64()),
+        effective_ms,
+        _repeated(rank, count, pa.int32()),
+        partition,
+        rows.column("ordinal"),
+    ]
     columns = [
         _repeated(place.topic, count, pa.string()),
         partition,

@@ -119,7 +119,7 @@ def test_a_row_has_the_record_and_its_place_in_the_merge_order() -> None:
         "offset": "0",
         "key": None,
         "value": b"v0",
-        "merge_order": {"effective_ms": 1_700_000_000_123, "topic_rank": 1, "partition": 3, "ordinal": 0},
+        "merge_order": {"batch": 0, "effective_ms": 1_700_000_000_123, "topic_rank": 1, "partition": 3, "ordinal": 0},
     }
 
 
@@ -292,7 +292,7 @@ def spans(topics: Sequence[str], partitions: int) -> list[Range]:
 def test_every_range_is_read_once_by_no_more_tasks_than_allowed(sizes: list[int], tasks: int, merge: str) -> None:
     options = options_for(("a", "b"), reader_tasks=tasks, merge=merge)
     ranges = planned_ranges(options, spans(("a", "b"), 6)[: len(sizes)], sizes=sizes)
-    packed = pack_tasks(ranges, options)
+    packed = pack_tasks(ranges, options, batch=1)
     assert len(packed) <= tasks
     assert all(task.ranges for task in packed)
     assert sorted(each.span for task in packed for each in task.ranges) == sorted(each.span for each in ranges)
@@ -307,7 +307,7 @@ def _together(one: PlannedRange, other: PlannedRange) -> bool:
 
 def test_what_is_merged_together_is_read_together() -> None:
     options = options_for(("a", "b"), reader_tasks=2)
-    packed = pack_tasks(planned_ranges(options, spans(("a", "b"), 4), sizes=[TASK_BYTES] * 8), options)
+    packed = pack_tasks(planned_ranges(options, spans(("a", "b"), 4), sizes=[TASK_BYTES] * 8), options, batch=1)
     assert len(packed) == 2
     for task in packed:
         places = [each.span.partition for each in task.ranges]
@@ -316,14 +316,14 @@ def test_what_is_merged_together_is_read_together() -> None:
 
 def test_a_global_merge_is_shared_out_too() -> None:
     options = options_for(("a", "b"), reader_tasks=2, merge="global")
-    packed = pack_tasks(planned_ranges(options, spans(("a", "b"), 1), sizes=[TASK_BYTES] * 2), options)
+    packed = pack_tasks(planned_ranges(options, spans(("a", "b"), 1), sizes=[TASK_BYTES] * 2), options, batch=1)
     assert [len(task.ranges) for task in packed] == [1, 1]
 
 
 def test_a_small_batch_is_one_task() -> None:
     options = options_for(("a", "b"), reader_tasks=8)
-    assert len(pack_tasks(planned_ranges(options, spans(("a", "b"), 4), sizes=[1000] * 8), options)) == 1
-    assert pack_tasks([], options) == []
+    assert len(pack_tasks(planned_ranges(options, spans(("a", "b"), 4), sizes=[1000] * 8), options, batch=1)) == 1
+    assert pack_tasks([], options, batch=1) == []
 
 
 def test_ranks_are_places_in_the_option() -> None:
