@@ -218,6 +218,16 @@ def modelled(
     return [turn for turn in map(group.apply, commands) if turn is not None]
 
 
+def explanation(commands: Iterable[str]) -> Set[Deviation]:
+    """Deviations without any of which something else would come of these commands. Empty: Kafka gives the same."""
+    lines, needed = list(commands), set(Deviation)
+    expected = modelled(lines, needed)
+    for each in Deviation:
+        if modelled(lines, needed - {each}) == expected:
+            needed.remove(each)
+    return needed
+
+
 def play(story: History) -> Played:
     """Play a history to a planner whose inputs are this function."""
     return _Play(story).played()

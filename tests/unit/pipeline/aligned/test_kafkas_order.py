@@ -19,6 +19,7 @@ from tests.support.kafka.order_sequences import (
     Fetch,
     History,
     Run,
+    explanation,
     history,
     modelled,
     play,
@@ -29,7 +30,7 @@ from tests.support.measurements import measured
 from understudy_pipeline.inputs.records import TopicPartition
 
 SOME = range(280, 480)
-MANY = [range(first, first + 1_000) for first in range(1_000, 11_000, 1_000)]
+MANY = range(1_000, 2_000)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,7 @@ def _silence() -> None:
 
 @cache
 def compared(numbers: range) -> Counter[str]:
-    """How many histories there are, how many are Kafka's outright, and how many each deviation decides."""
+    """How many histories there are, how many are Kafka's outright, and how many each deviation explains."""
     found: Counter[str] = Counter()
     for number in numbers:
         played = play(history(number))
@@ -47,14 +48,14 @@ def compared(numbers: range) -> Counter[str]:
         assert played.difference(turns) is None, f"history {number}: {played.difference(turns)}"
         found["histories"] += 1
         found["Kafka's outright"] += played.difference(modelled(played.commands, NONE)) is None
-        found.update(each.name for each in Deviation if modelled(played.commands, ALL - {each}) != turns)
+        found.update(each.name for each in explanation(played.commands))
     return found
 
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
     "numbers",
-    [SOME, *(pytest.param(numbers, marks=pytest.mark.full) for numbers in MANY)],
+    [SOME, pytest.param(MANY, marks=pytest.mark.full)],
     ids=lambda numbers: f"{numbers.start}-{numbers.stop}",
 )
 def test_statement_34_every_difference_to_kafkas_order_is_a_documented_one(numbers: range) -> None:
