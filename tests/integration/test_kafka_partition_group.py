@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from tests.support.kafka.order_sequences import A5_B50, STARVATION, History, explanation, history, modelled, play
@@ -26,8 +25,9 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> PartitionGroupDriver:
 
 
 @pytest.fixture(autouse=True)
-def _silence() -> None:
-    logging.getLogger("understudy_pipeline").setLevel(logging.ERROR)
+def _silence(caplog: pytest.LogCaptureFixture) -> None:
+    """Without the warnings about topics of different numbers of partitions, and about partitions that are gone."""
+    caplog.set_level(logging.ERROR, logger="understudy_pipeline")
 
 
 @pytest.mark.timeout(1_800)

@@ -130,9 +130,7 @@ def _bytes(ranges: Sequence[PlannedRange]) -> int:
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """The rows of the task's ranges, each range in log order. Raises InputError, DataLostError, UndecodableError."""
-    return _coalesce(
-        rows for planned in task.ranges for rows in _read_range(planned, task)
-    )
+    return _coalesce(rows for planned in task.ranges for rows in _read_range(planned, task))
 
 
 def _coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

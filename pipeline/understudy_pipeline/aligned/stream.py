@@ -86,9 +86,7 @@ class AlignedStream:
             planned = planned_ranges(self._options, spans, sizes=sizes, spool=self._last.file)
             return pack_tasks(planned, self._options, batch=self._last.batch.end.batches)
         before, after = self._parse_offset(start), self._parse_offset(end)
-        return pack_tasks(
-            planned_ranges(self._options, _between(before, after)), self._options, batch=after.batches
-        )
+        return pack_tasks(planned_ranges(self._options, _between(before, after)), self._options, batch=after.batches)
 
     def metrics(self) -> Json | None:
         """The planner's metrics for Spark's progress. None before the planner has started."""

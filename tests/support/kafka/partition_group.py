@@ -1,4 +1,4 @@
-"""Kafka Streams' `PartitionGroup` (4.1), one record at a time, with a switch for each way in which this project differs.
+"""Kafka Streams' `PartitionGroup` (4.1), one record at a time, with a switch for each deviation of this project.
 
 Without switches it is Kafka: it answers the commands of streams/PartitionGroupDriver.java, which drives the real class,
 with the same words. With all of them it is the source of this project. So a difference between the two is one of the

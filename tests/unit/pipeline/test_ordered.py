@@ -89,7 +89,10 @@ def test_state_goes_on_over_batches_and_each_key_has_its_own() -> None:
     tester = TwsTester(Recorder())
     tester.test("k", [row("b", (1, 2, 0, 0, 1)), row("a", (1, 1, 0, 0, 0))])
     tester.test("other", [row("x", (1, 1, 0, 0, 0))])
-    assert [one.seen for one in tester.test("k", [row("d", (1, 4, 0, 0, 3)), row("c", (1, 3, 0, 0, 2))])] == ["abc", "abcd"]
+    assert [one.seen for one in tester.test("k", [row("d", (1, 4, 0, 0, 3)), row("c", (1, 3, 0, 0, 2))])] == [
+        "abc",
+        "abcd",
+    ]
     assert tester.peekValueState("seen", "other") == ("x",)
 
 

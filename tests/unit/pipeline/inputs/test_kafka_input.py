@@ -37,7 +37,9 @@ class ScriptedClient:
     def messages(self, count: int, *, wait_s: float) -> list[Message]:
         return self._turns.pop(0) if self._turns else []
 
-    def offsets(self, partitions: Collection[TopicPartition], which: int, *, timeout_ms: int) -> dict[TopicPartition, int]:
+    def offsets(
+        self, partitions: Collection[TopicPartition], which: int, *, timeout_ms: int
+    ) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0 if which == -2 else 5)
 
     def known_ends(self, partitions: Collection[TopicPartition], *, timeout_ms: int) -> dict[TopicPartition, int]:
