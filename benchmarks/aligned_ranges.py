@@ -65,7 +65,8 @@ class RangesOnlyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         cursors = (_behind(start["next"]), _behind(end["next"]))
         spans = [Range(partition, *cursors) for partition in self._partitions] if cursors[0] != cursors[1] else []
-        return [InputPartition(task) for task in pack_tasks(planned_ranges(self._options, spans), self._options)]
+        tasks = pack_tasks(planned_ranges(self._options, spans), self._options, batch=end["next"] // self._step)
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(partition.value)

@@ -5,8 +5,8 @@ reorder rows, and Spark refuses to sort a streaming DataFrame. So rows are sorte
 `merge_order`. This holds one key's rows of one batch in memory, bounded by `max_poll_records` and
 `input_buffer_max_bytes`.
 
-Rule: order also holds across batches, except for records that the source counts as enforced processing (with
-`max_task_idle_ms` -1 it does not count them). Records that arrived too late for their place come late here, too.
+Rule: `merge_order` begins with the number of the batch, so it orders all rows of a query, in the order of delivery.
+Records that arrived too late for their place come late here, too: with the batch that took them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from understudy_shared.errors import UnderstudyError
 MERGE_ORDER = "merge_order"
 """The source's column: a struct of the fields below, compared in this order."""
 
-_FIELDS = ("effective_ms", "topic_rank", "partition", "ordinal")
+_FIELDS = ("batch", "effective_ms", "topic_rank", "partition", "ordinal")
 
 
 class NoMergeOrderError(UnderstudyError):

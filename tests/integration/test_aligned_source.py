@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,7 @@ from understudy_pipeline.aligned.lock import CheckpointLock
 TOPICS = "weather,flights"
 SCHEMA = (
     "struct<topic:string,partition:int,offset:string,timestamp:timestamp,key:binary,value:binary,"
-    "merge_order:struct<effective_ms:bigint,topic_rank:int,partition:int,ordinal:bigint>"
+    "merge_order:struct<batch:bigint,effective_ms:bigint,topic_rank:int,partition:int,ordinal:bigint>"
 )
 
 FAR_TOO_LONG_S = 50
@@ -67,13 +68,13 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
 
 
-def order(rows: list[Row]) -> list[tuple[int, str, int]]:
-    return [(row.effective_ms, row.topic, row.partition) for row in rows]
-
-
 def merged(rows: list[Row]) -> list[Row]:
-    rank = {"weather": 0, "flights": 1}
-    return sorted(rows, key=lambda row: (row.effective_ms, rank[row.topic], row.partition))
+    """Rows of one task as Kafka would merge them: the least timestamp among the next of each topic is next."""
+    left = {topic: deque(row for row in rows if row.topic == topic) for topic in TOPICS.split(",")}
+    order = []
+    while heads := [topic for topic in left if left[topic]]:
+        order.append(left[min(heads, key=lambda topic: left[topic][0].timestamp_ms)].popleft())
+    return order
 
 
 def of_partition(rows: list[Row], partition: int) -> list[Row]:
@@ -112,7 +113,7 @@ def test_what_there_is_comes_in_the_order_of_time_with_the_spool_or_without_and_
     assert all(len(rows) <= 20 for rows in kept.batches.values())
     for partition in range(2):
         of_task = of_partition(kept.rows, partition)
-        assert order(of_task) == order(merged(of_task))
+        assert of_task == merged(of_task)
 
 
 def test_a_running_query_takes_what_comes_reports_its_metrics_and_leaves_nothing_when_it_is_stopped(
@@ -137,7 +138,7 @@ def test_a_running_query_takes_what_comes_reports_its_metrics_and_leaves_nothing
     assert metrics["undecodable-total"] == 0
     # Stopped and started at once: the planner before may still be on its way out.
     logs.add("flights", 1, [300])
-    assert [row.effective_ms for row in run_to_end(frame, checkpoint).rows] == [300]
+    assert [row.timestamp_ms for row in run_to_end(frame, checkpoint).rows] == [300]
     for process in (planner, planner_of(checkpoint)):
         wait_until(lambda process=process: has_ended(process), what="the planner's end")  # type: ignore[misc]
     assert list(spool.iterdir()) == []
@@ -195,7 +196,7 @@ def test_a_checkpoint_goes_on_only_with_the_order_it_was_begun_with(
     logs.make("alerts", 2)
     logs.add("alerts", 1, [600])
     kept = run_to_end(load(spark, files_options(logs, f"{TOPICS},alerts")), checkpoint)
-    assert sorted(row.effective_ms for row in kept.rows) == [500, 600]
+    assert sorted(row.timestamp_ms for row in kept.rows) == [500, 600]
 
 
 @pytest.mark.full
@@ -223,7 +224,7 @@ def test_poison_ends_the_query_and_can_be_set_aside_when_it_goes_on(
     aside = tmp_path / "aside"
     frame = load(spark, {**options, "undecodable": "aside", "undecodable_path": str(aside)})
     run_to_end(frame, checkpoint, kept)
-    assert sorted(row.effective_ms for row in kept.rows)[-2:] == [500, 510]
+    assert sorted(row.timestamp_ms for row in kept.rows)[-2:] == [500, 510]
     assert len(kept.rows) == 54
     (letters,) = aside.iterdir()
     (letter,) = [orjson.loads(line) for line in letters.read_bytes().splitlines()]
@@ -234,7 +235,7 @@ def test_poison_ends_the_query_and_can_be_set_aside_when_it_goes_on(
 def test_poison_that_is_skipped_leaves_all_the_others(spark: SparkSession, logs: InputLogs, checkpoint: Path) -> None:
     logs.add("weather", 0, [500, None, 510])
     kept = run_to_end(load(spark, files_options(logs, TOPICS, undecodable="skip")), checkpoint)
-    assert [row.effective_ms for row in kept.rows][-2:] == [500, 510]
+    assert [row.timestamp_ms for row in kept.rows][-2:] == [500, 510]
     assert len(kept.rows) == 54
 
 

@@ -1,7 +1,8 @@
 """Cuts a batch out of a task's queues in merge order: by `(effective time, topic rank, partition, ordinal)`.
 
 Effective times ascend within a queue. So nothing is sorted and no record is visited: a position in merge order is found
-in each of k queues by binary search, O(k log n). docs/decisions/0010-order.md says why this is Kafka Streams' order.
+in each of k queues by binary search, O(k log n). docs/decisions/0022-order-of-heads.md says why this is Kafka Streams'
+order.
 """
 
 from __future__ import annotations

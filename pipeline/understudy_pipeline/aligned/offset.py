@@ -34,6 +34,9 @@ class SourceOffset:
     """The task that has its turn first (KIP-41)."""
 
     batches: int = 0
+    """Batches since the checkpoint began. So it is the number of the batch that ended here, the first field of
+    `merge_order`."""
+
     records: int = 0
     """Records of the batch that ended here."""
 

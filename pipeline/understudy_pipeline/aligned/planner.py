@@ -63,7 +63,6 @@ class Planner:
         self._ranks = {topic: rank for rank, topic in enumerate(options.topics)}
         self._fingerprint = fingerprint(options)
         self._prefetches: list[Prefetch] = []
-        self._deadlines: Mapping[TopicPartition, float] = {}
         self._offset = SourceOffset(self._fingerprint)
         self._window = Window()
         self._has_ends = False
@@ -194,14 +193,14 @@ class Planner:
         batch = plan_batch(
             queues,
             {tp: lag.records for tp, lag in lags.items() if lag is not None},
-            self._deadlines,
+            ahead.deadlines,
             finished=ahead.finished,
             max_task_idle_ms=self._options.max_task_idle_ms,
             max_poll_records=self._options.max_poll_records,
             ring=start.ring,
             now_ms=now_ms,
         )
-        self._deadlines = batch.deadlines
+        ahead.deadlines = batch.deadlines
         if self._options.undecodable == "fail":
             batch = before_poison(batch, queues, ahead.retained)
         return self._take_batch(start, batch, now_ms) if batch.taken else None

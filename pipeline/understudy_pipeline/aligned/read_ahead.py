@@ -26,6 +26,8 @@ class ReadAhead:
         self.retained: dict[TopicPartition, Retained] = {}
         """Fetched records that are in no batch yet. The keys are exactly the partitions of `tasks`."""
         self.lags = Lags(options.lag_max_age_ms)
+        self.deadlines: Mapping[TopicPartition, float] = {}
+        """By the last plan: when the wait for each empty input ends."""
         self.generation = 0
         self.finished: set[TopicPartition] = set()
         """Partitions that are fetched up to the ends that `set_ends` gave."""
@@ -149,6 +151,8 @@ class ReadAhead:
         partitions = {tp for of_task in tasks.values() for tp in of_task}
         gone = self.retained.keys() - partitions
         self.lags.forget(gone)
+        # Also of partitions that are back before the next plan, which would not see that they were gone.
+        self.deadlines = {tp: at_ms for tp, at_ms in self.deadlines.items() if tp not in gone}
         self.finished -= gone
         self._pending_seeks -= gone
         for tp in gone:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
-from understudy_pipeline.aligned.rows import output_rows, with_effective_times
+from understudy_pipeline.aligned.rows import Times, output_rows, with_effective_times
 from understudy_pipeline.aligned.spool import SpoolFile, read_spool
 from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputConfig, InputError, Range, RangeReader
@@ -78,6 +78,8 @@ class ReadTask:
     options: RowOptions = field(default_factory=RowOptions)
     request_timeout_ms: int = 0
     """How long a range is retried if its input cannot be read."""
+    batch: int = 0
+    """The number of the batch: the first field of `merge_order`."""
 
 
 def planned_ranges(
@@ -99,8 +101,8 @@ def planned_ranges(
     return planned
 
 
-def pack_tasks(planned: Sequence[PlannedRange], options: AlignedOptions) -> list[ReadTask]:
-    """Distribute ranges over at most `reader_tasks` Spark tasks of similar size; fewer if there is little to read.
+def pack_tasks(planned: Sequence[PlannedRange], options: AlignedOptions, *, batch: int) -> list[ReadTask]:
+    """Distribute a batch's ranges over at most `reader_tasks` Spark tasks of similar size; fewer for a small batch.
 
     The partitions of one merge task stay in one Spark task, unless that would leave Spark tasks empty.
     """
@@ -117,7 +119,9 @@ def pack_tasks(planned: Sequence[PlannedRange], options: AlignedOptions) -> list
         heapq.heappush(bins, (size + _bytes(ranges), number, held + ranges))
     rows = RowOptions.of(options)
     timeout_ms = options.request_timeout_ms
-    return [ReadTask(tuple(held), rows, timeout_ms) for _, _, held in sorted(bins, key=lambda each: each[1]) if held]
+    return [
+        ReadTask(tuple(held), rows, timeout_ms, batch) for _, _, held in sorted(bins, key=lambda each: each[1]) if held
+    ]
 
 
 def _bytes(ranges: Sequence[PlannedRange]) -> int:
@@ -126,9 +130,7 @@ def _bytes(ranges: Sequence[PlannedRange]) -> int:
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """The rows of the task's ranges, each range in log order. Raises InputError, DataLostError, UndecodableError."""
-    return _coalesce(
-        rows for planned in task.ranges for rows in _read_range(planned, task.options, task.request_timeout_ms)
-    )
+    return _coalesce(rows for planned in task.ranges for rows in _read_range(planned, task))
 
 
 def _coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -153,13 +155,13 @@ def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return joined
 
 
-def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> Iterator[pa.RecordBatch]:
-    span = planned.span
-    time_ms = span.start.time_ms
+def _read_range(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    span, options = planned.span, task.options
+    times = Times(span.start.time_ms)
     aside = []
-    for records in _records(planned, timeout_ms):
-        rows, times_ms, poison, time_ms = with_effective_times(
-            records, time_ms=time_ms, max_jump_ms=options.max_timestamp_jump_ms
+    for records in _records(planned, task.request_timeout_ms):
+        rows, effective_ms, poison, times = with_effective_times(
+            records, times, max_jump_ms=options.max_timestamp_jump_ms
         )
         if poison.num_rows:
             if options.undecodable == "fail":
@@ -167,7 +169,12 @@ def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> 
             aside.append(poison)
         if rows.num_rows:
             yield output_rows(
-                rows, span.partition, rank=planned.rank, effective_ms=times_ms, include_headers=options.include_headers
+                rows,
+                span.partition,
+                batch=task.batch,
+                rank=planned.rank,
+                effective_ms=effective_ms,
+                include_headers=options.include_headers,
             )
     if aside and options.undecodable_path is not None:
         write_dead_letters(options.undecodable_path, span, _concat(aside))

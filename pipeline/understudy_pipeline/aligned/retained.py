@@ -15,13 +15,22 @@ from numpy.typing import NDArray
 
 from understudy_pipeline.aligned.cut import Queue
 from understudy_pipeline.inputs.protocol import Range
-from understudy_pipeline.inputs.records import NO_TIME_MS, Chunk, Cursor, TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import (
+    NO_TIME_MS,
+    Chunk,
+    Cursor,
+    TopicPartition,
+    effective_times_ms,
+    partition_times_ms,
+)
 
 _LEAST_ROOM = 64
 
 
 class Segment(NamedTuple):
-    """The part of a partition that a batch takes. `timestamps_ms` is NO_TIME_MS for poison records."""
+    """The part of a partition that a batch takes: `times_ms` are effective times. `timestamps_ms` is NO_TIME_MS for
+    poison records.
+    """
 
     span: Range
     rows: list[pa.RecordBatch]
@@ -46,7 +55,9 @@ class Retained:
         self._newest_ms = cursor.time_ms
         self._rows: deque[pa.RecordBatch] = deque()
         self._timestamps_ms = _Column()
-        self._times_ms = _Column()
+        self._partition_times_ms = _Column()
+        self._effective_ms = _Column()
+        """Effective times in a batch that begins at the cursor."""
         self._sizes = _Column()
 
     def __len__(self) -> int:
@@ -55,19 +66,25 @@ class Retained:
     def add(self, chunk: Chunk) -> None:
         """Append the records that follow those in the buffer."""
         stamps = chunk.rows.column("timestamp_ms")
-        times_ms = effective_times_ms(stamps, time_ms=self._newest_ms, max_jump_ms=self._max_jump_ms)
+        times_ms = partition_times_ms(stamps, time_ms=self._newest_ms, max_jump_ms=self._max_jump_ms)
         size = int(chunk.sizes.sum())
+        own_ms = stamps.fill_null(NO_TIME_MS).to_numpy(zero_copy_only=False)
+        begin_ms = int(self._effective_ms.values[-1]) if len(self) else NO_TIME_MS
         self._rows.append(chunk.rows)
-        self._timestamps_ms.append(stamps.fill_null(NO_TIME_MS).to_numpy(zero_copy_only=False))
-        self._times_ms.append(times_ms)
+        self._timestamps_ms.append(own_ms)
+        self._partition_times_ms.append(times_ms)
+        self._effective_ms.append(effective_times_ms(own_ms, times_ms, begin_ms=begin_ms))
         self._sizes.append(chunk.sizes)
         self._newest_ms = int(times_ms[-1])
         self.bytes += size
         self.record_bytes = size / len(chunk.sizes)
 
     def queue(self, rank: int) -> Queue:
-        """The queue for planning: effective times of all buffered records. `rank` is the rank of the topic."""
-        return Queue(self.partition, rank, self._times_ms.values)
+        """The queue for planning: effective times of all buffered records. `rank` is the rank of the topic.
+
+        Valid until the next `take`.
+        """
+        return Queue(self.partition, rank, self._effective_ms.values)
 
     def first_undecodable(self, count: int) -> int | None:
         """The index of the first poison record among the first `count` records, if there is one."""
@@ -85,18 +102,29 @@ class Retained:
     def take(self, count: int) -> Segment:
         """Remove the first `count` records (at least one, at most all) and move the cursor behind them."""
         rows = self._pop(count)
-        times_ms = self._times_ms.take(count)
+        effective_ms = self._effective_ms.take(count)
         last = rows[-1].slice(rows[-1].num_rows - 1)
         end = Cursor(
             offset=last.column("offset")[0].as_py(),
             ordinal=last.column("ordinal")[0].as_py() + 1,
-            time_ms=int(times_ms[-1]),
+            time_ms=int(self._partition_times_ms.take(count)[-1]),
         )
         size = int(self._sizes.take(count).sum())
+        timestamps_ms = self._timestamps_ms.take(count)
         span = Range(self.partition, self.cursor, end)
         self.bytes -= size
         self.cursor = end
-        return Segment(span, rows, size, self._timestamps_ms.take(count), times_ms)
+        self._begin_batch_anew(int(effective_ms[-1]))
+        return Segment(span, rows, size, timestamps_ms, effective_ms)
+
+    def _begin_batch_anew(self, reached_ms: int) -> None:
+        """Compute effective times again of the records that had `reached_ms` because of one that is taken."""
+        effective_ms = self._effective_ms.values
+        count = int(effective_ms.searchsorted(reached_ms, "right"))
+        # The record behind them is above `reached_ms`: from there on nothing depends on what is taken.
+        if count:
+            times_ms = self._partition_times_ms.values[:count]
+            effective_ms[:count] = effective_times_ms(self._timestamps_ms.values[:count], times_ms)
 
     def _pop(self, count: int) -> list[pa.RecordBatch]:
         popped = []

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from understudy_pipeline.inputs.records import TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms, partition_times_ms
 
 _DDL = """
     topic string, partition int, offset string, timestamp timestamp, key binary, value binary,
-    merge_order struct<effective_ms: bigint, topic_rank: int, partition: int, ordinal: bigint>
+    merge_order struct<batch: bigint, effective_ms: bigint, topic_rank: int, partition: int, ordinal: bigint>
 """
 
 _MERGE_ORDER = pa.struct(
     [
+        ("batch", pa.int64()),
         ("effective_ms", pa.int64()),
         ("topic_rank", pa.int32()),
         ("partition", pa.int32()),
@@ -26,7 +29,7 @@ _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value
 
 
 def spark_schema(*, include_headers: bool) -> str:
-    """The source's schema as DDL. Sorting rows by `merge_order` gives the merge sequence."""
+    """The source's schema as DDL. Sorting all rows of a query by `merge_order` gives the order of delivery."""
     return f"{_DDL}, headers array<struct<key: string, value: binary>>" if include_headers else _DDL
 
 
@@ -45,12 +48,24 @@ def arrow_schema(*, include_headers: bool) -> pa.Schema:
 
 
 def output_rows(
-    rows: pa.RecordBatch, place: TopicPartition, *, rank: int, effective_ms: pa.Array, include_headers: bool
+    rows: pa.RecordBatch,
+    place: TopicPartition,
+    *,
+    batch: int,
+    rank: int,
+    effective_ms: pa.Array,
+    include_headers: bool,
 ) -> pa.RecordBatch:
     """Convert one partition's records (`ROW_SCHEMA`) with their effective times. They must not include poison."""
     count = rows.num_rows
     partition = _repeated(place.partition, count, pa.int32())
-    order = [effective_ms, _repeated(rank, count, pa.int32()), partition, rows.column("ordinal")]
+    order = [
+        _repeated(batch, count, pa.int64()),
+        effective_ms,
+        _repeated(rank, count, pa.int32()),
+        partition,
+        rows.column("ordinal"),
+    ]
     columns = [
         _repeated(place.topic, count, pa.string()),
         partition,
@@ -65,19 +80,31 @@ def output_rows(
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers=include_headers))
 
 
+class Times(NamedTuple):
+    """Where a reader of one partition is within a batch: the partition time, and the last effective time."""
+
+    partition_ms: int
+    effective_ms: int = NO_TIME_MS
+
+
 def with_effective_times(
-    rows: pa.RecordBatch, *, time_ms: int, max_jump_ms: int | None
-) -> tuple[pa.RecordBatch, pa.Array, pa.RecordBatch, int]:
+    rows: pa.RecordBatch, times: Times, *, max_jump_ms: int | None
+) -> tuple[pa.RecordBatch, pa.Array, pa.RecordBatch, Times]:
     """Split records by whether they have a timestamp, and compute effective times.
 
-    Returns the records with a timestamp, their effective times, the poison records, and the partition time after all.
+    Returns the records with a timestamp, their effective times, the poison records, and the times after all.
     """
-    times_ms = effective_times_ms(rows.column("timestamp_ms"), time_ms=time_ms, max_jump_ms=max_jump_ms)
-    after_ms = int(times_ms[-1]) if len(times_ms) else time_ms
-    poison = np.asarray(pc.is_null(rows.column("timestamp_ms")))
+    stamps = rows.column("timestamp_ms")
+    if not len(stamps):
+        return rows, pa.array([], pa.int64()), rows, times
+    partition_ms = partition_times_ms(stamps, time_ms=times.partition_ms, max_jump_ms=max_jump_ms)
+    known_ms = stamps.fill_null(NO_TIME_MS).to_numpy(zero_copy_only=False)
+    effective_ms = effective_times_ms(known_ms, partition_ms, begin_ms=times.effective_ms)
+    after = Times(int(partition_ms[-1]), int(effective_ms[-1]))
+    poison = np.asarray(pc.is_null(stamps))
     if not poison.any():
-        return rows, pa.array(times_ms), rows.slice(0, 0), after_ms
-    return rows.filter(pa.array(~poison)), pa.array(times_ms[~poison]), rows.filter(pa.array(poison)), after_ms
+        return rows, pa.array(effective_ms), rows.slice(0, 0), after
+    return rows.filter(pa.array(~poison)), pa.array(effective_ms[~poison]), rows.filter(pa.array(poison)), after
 
 
 def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:

@@ -83,10 +83,10 @@ class AlignedStream:
             ranges = self._last.batch.ranges
             spans = [span for span, _ in ranges]
             sizes = [sum(records.nbytes for records in batches) for _, batches in ranges]
-            return pack_tasks(planned_ranges(self._options, spans, sizes=sizes, spool=self._last.file), self._options)
-        return pack_tasks(
-            planned_ranges(self._options, _between(self._parse_offset(start), self._parse_offset(end))), self._options
-        )
+            planned = planned_ranges(self._options, spans, sizes=sizes, spool=self._last.file)
+            return pack_tasks(planned, self._options, batch=self._last.batch.end.batches)
+        before, after = self._parse_offset(start), self._parse_offset(end)
+        return pack_tasks(planned_ranges(self._options, _between(before, after)), self._options, batch=after.batches)
 
     def metrics(self) -> Json | None:
         """The planner's metrics for Spark's progress. None before the planner has started."""

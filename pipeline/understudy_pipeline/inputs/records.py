@@ -1,8 +1,9 @@
 """Records: their schema, positions, sizes and effective times.
 
-A record's *effective time* is the greatest timestamp of its partition up to that record. Kafka Streams always takes the
-record with the least timestamp among the heads of a task's queues (`PartitionGroup`). Sorting by `(effective time,
-topic rank, partition, ordinal)` gives the same sequence.
+The *partition time* is the greatest timestamp of a partition up to a record. A record's *effective time* is the
+greatest one of its partition up to it in its batch. Kafka Streams always takes the record with the least timestamp
+among the heads of a task's queues (`PartitionGroup`). Sorting a batch by `(effective time, topic rank, partition,
+ordinal)` gives the same sequence.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Cursor(NamedTuple):
 
     `offset` is that record's offset in the form of its input; "" is the beginning of the log. `ordinal` is the least
     number that the next record can have: its offset in Kafka, a count of records elsewhere. `time_ms` is the partition
-    time: the effective time of the last record.
+    time at the last record.
     """
 
     offset: str = ""
@@ -68,10 +69,10 @@ def record_size(topic: str, key: bytes | None, value: bytes | None, headers_byte
     return len(key or b"") + len(value or b"") + 20 + len(topic.encode()) + headers_bytes
 
 
-def effective_times_ms(
+def partition_times_ms(
     timestamps_ms: pa.Int64Array, *, time_ms: int, max_jump_ms: int | None = None
 ) -> NDArray[np.int64]:
-    """Effective times of the records after partition time `time_ms`. They never decrease.
+    """The partition time at each of the records after partition time `time_ms`. It never decreases.
 
     One record advances the partition time by at most `max_jump_ms`; the first record of a partition sets it freely. A
     poison record does not change it.
@@ -81,6 +82,18 @@ def effective_times_ms(
     if max_jump_ms is None or not _jumps(running, max_jump_ms):
         return running[1:]
     return _capped(times, time_ms, max_jump_ms)
+
+
+def effective_times_ms(
+    timestamps_ms: NDArray[np.int64], partition_times_ms: NDArray[np.int64], *, begin_ms: int = NO_TIME_MS
+) -> NDArray[np.int64]:
+    """Effective times of records of one partition, by which a batch is sorted. They never decrease within a batch.
+
+    `begin_ms` is the effective time of the record before them in the batch, NO_TIME_MS for the first one. A timestamp
+    counts no more than the partition time at its record, which `max_timestamp_jump_ms` can hold back.
+    """
+    heads = np.minimum(timestamps_ms, partition_times_ms)
+    return np.maximum.accumulate(np.concatenate(([begin_ms], heads)))[1:]
 
 
 def _jumps(running: NDArray[np.int64], max_jump_ms: int) -> bool:

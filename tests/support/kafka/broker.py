@@ -6,7 +6,6 @@ that ask for a broker are skipped. It checks retention and compacts several time
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -16,7 +15,6 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +22,13 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
+from tests.support.kafka.maven import fetched_jars
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.local_redis import _FOLLOW_PARENT, _free_port
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 POM = Path(__file__).parent / "jars" / "pom.xml"
-JARS = REPOSITORY / ".cache" / "kafka-broker-jars"
 
-_FETCH_LIMIT_S = 180
 _START_LIMIT_S = 90
 _ADMIN_LIMIT_S = 30
 _JAVA_OPTIONS = ("-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -59,37 +55,9 @@ file.delete.delay.ms=100
 """
 
 
-@cache
 def jars() -> Path | str:
-    """Their folder, or why there is none. One process fetches at a time; the folder appears when it is complete."""
-    if JARS.exists():
-        return JARS
-    maven = shutil.which("mvn")
-    if maven is None:
-        return "no Maven"
-    JARS.parent.mkdir(exist_ok=True)
-    with (JARS.parent / "kafka-broker-jars.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not JARS.exists():
-            fetching = JARS.with_name("kafka-broker-jars.fetching")
-            shutil.rmtree(fetching, ignore_errors=True)
-            command = [
-                maven,
-                "-q",
-                "-B",
-                "-f",
-                str(POM),
-                "dependency:copy-dependencies",
-                f"-DoutputDirectory={fetching}",
-            ]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_LIMIT_S, check=False)
-            except subprocess.TimeoutExpired:
-                return f"no Maven: it took longer than {_FETCH_LIMIT_S} s"
-            if done.returncode != 0:
-                return f"no Maven: {(done.stdout + done.stderr).strip()[:200]}"
-            fetching.rename(JARS)
-    return JARS
+    """Their folder, or why there is none."""
+    return fetched_jars(POM, "kafka-broker-jars")
 
 
 class KafkaBroker:

@@ -30,9 +30,9 @@ Nothing of the source or of the checkpoint has been touched by then."""
 
 
 class Row(NamedTuple):
-    """What tells one record from another, and where it is in the order."""
+    """What tells one record from another. Not its `merge_order`, which says in which batch it came."""
 
-    effective_ms: int
+    timestamp_ms: int
     topic: str
     partition: int
     offset: str
@@ -81,10 +81,10 @@ class Kept:
 
 def rows_of(frame: DataFrame) -> list[Row]:
     """A batch in merge order. Sorted here: Spark's `orderBy` reads its input twice."""
-    columns = ("merge_order", "topic", "partition", "offset", "value")
-    rows = frame.select(*columns).toArrow().to_pylist()
+    columns = ("topic", "partition", "offset", "value")
+    rows = frame.selectExpr("merge_order", "unix_millis(timestamp) AS at", *columns).toArrow().to_pylist()
     rows.sort(key=lambda row: tuple(row["merge_order"].values()))
-    return [Row(row["merge_order"]["effective_ms"], *(row[name] for name in columns[1:])) for row in rows]
+    return [Row(row["at"], *(row[name] for name in columns)) for row in rows]
 
 
 def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:

@@ -35,7 +35,8 @@ def merged(records: Records) -> list[Row]:
     topics: dict[str, Sequence[Flight | Weather]] = {"weather": records.weather, "flights": records.flights}
     for rank, (topic, found) in enumerate(topics.items()):
         for ordinal, record in enumerate(found):
-            place = {"effective_ms": record.event_time * 1000, "topic_rank": rank, "partition": 0, "ordinal": ordinal}
+            time = {"batch": 1, "effective_ms": record.event_time * 1000}
+            place = {**time, "topic_rank": rank, "partition": 0, "ordinal": ordinal}
             fields = dict.fromkeys(("carrier", "flight", "dest", "dep_delay", "temp", "wind_speed", "visib"))
             known = {name: value for name, value in record._asdict().items() if name in fields}
             event_time = utc_text(record.event_time)

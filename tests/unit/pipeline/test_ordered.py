@@ -15,10 +15,10 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 from understudy_pipeline.ordered import NoMergeOrderError, OrderedProcessor, merge_place
 
-Place = tuple[int, int, int, int]
+Place = tuple[int, int, int, int, int]
 
 few = st.integers(0, 3)
-places = st.lists(st.tuples(st.integers(-3, 3), few, few, few), min_size=1, max_size=40)
+places = st.lists(st.tuples(few, st.integers(-3, 3), few, few, few), min_size=1, max_size=40)
 
 
 class Recorder(OrderedProcessor):
@@ -57,7 +57,7 @@ class FirstOnly(OrderedProcessor):
 
 def row(name: str, place: Place, *, as_dict: bool = True) -> Row:
     """As Spark's worker makes it: a struct is a dict there."""
-    fields = dict(zip(("effective_ms", "topic_rank", "partition", "ordinal"), place, strict=True))
+    fields = dict(zip(("batch", "effective_ms", "topic_rank", "partition", "ordinal"), place, strict=True))
     return Row(name=name, merge_order=fields if as_dict else Row(**fields))
 
 
@@ -72,11 +72,12 @@ def test_rows_come_in_merge_order_however_they_were_handed_over(found: list[Plac
 @pytest.mark.parametrize(
     ("name", "first", "second"),
     [
-        ("time before topic", (1, 1, 1, 1), (2, 0, 0, 0)),
-        ("topic before partition", (1, 0, 1, 1), (1, 1, 0, 0)),
-        ("partition before ordinal", (1, 0, 0, 1), (1, 0, 1, 0)),
-        ("ordinal last", (1, 0, 0, 0), (1, 0, 0, 1)),
-        ("times before 1970", (-2, 0, 0, 0), (-1, 0, 0, 0)),
+        ("batch before time", (1, 9, 1, 1, 1), (2, 0, 0, 0, 0)),
+        ("time before topic", (1, 1, 1, 1, 1), (1, 2, 0, 0, 0)),
+        ("topic before partition", (1, 1, 0, 1, 1), (1, 1, 1, 0, 0)),
+        ("partition before ordinal", (1, 1, 0, 0, 1), (1, 1, 0, 1, 0)),
+        ("ordinal last", (1, 1, 0, 0, 0), (1, 1, 0, 0, 1)),
+        ("times before 1970", (1, -2, 0, 0, 0), (1, -1, 0, 0, 0)),
     ],
 )
 def test_a_processor_sees_the_parts_of_the_order_in_their_order(name: str, first: Place, second: Place) -> None:
@@ -86,15 +87,18 @@ def test_a_processor_sees_the_parts_of_the_order_in_their_order(name: str, first
 
 def test_state_goes_on_over_batches_and_each_key_has_its_own() -> None:
     tester = TwsTester(Recorder())
-    tester.test("k", [row("b", (2, 0, 0, 1)), row("a", (1, 0, 0, 0))])
-    tester.test("other", [row("x", (1, 0, 0, 0))])
-    assert [one.seen for one in tester.test("k", [row("d", (4, 0, 0, 3)), row("c", (3, 0, 0, 2))])] == ["abc", "abcd"]
+    tester.test("k", [row("b", (1, 2, 0, 0, 1)), row("a", (1, 1, 0, 0, 0))])
+    tester.test("other", [row("x", (1, 1, 0, 0, 0))])
+    assert [one.seen for one in tester.test("k", [row("d", (1, 4, 0, 0, 3)), row("c", (1, 3, 0, 0, 2))])] == [
+        "abc",
+        "abcd",
+    ]
     assert tester.peekValueState("seen", "other") == ("x",)
 
 
 def test_rows_may_be_left_unread_and_timers_are_sparks_own() -> None:
     tester = TwsTester(FirstOnly(), timeMode="ProcessingTime")
-    out = tester.test("k", [row("b", (2, 0, 0, 0)), row("a", (1, 0, 0, 0))])
+    out = tester.test("k", [row("b", (1, 2, 0, 0, 0)), row("a", (1, 1, 0, 0, 0))])
     assert out == [Row(name="a", at_ms=0)]
     assert tester.setProcessingTime(1000) == [Row(name="timer", at_ms=1000)]
 
@@ -102,4 +106,4 @@ def test_rows_may_be_left_unread_and_timers_are_sparks_own() -> None:
 @pytest.mark.parametrize("broken", [Row(name="a"), Row(name="a", merge_order=None)], ids=["no column", "null"])
 def test_a_row_without_its_place_is_refused_with_what_to_do(broken: Row) -> None:
     with pytest.raises(NoMergeOrderError, match=r"no column 'merge_order', .* \(columns name.*keep the column"):
-        TwsTester(Recorder()).test("k", [row("a", (1, 0, 0, 0)), broken])
+        TwsTester(Recorder()).test("k", [row("a", (1, 1, 0, 0, 0)), broken])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from tests.support.spark.record_at_a_time_merge import TOPICS, counted, pop_all,
 
 from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.cut import Queue
-from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms, partition_times_ms
 
 FEWER = settings(max_examples=50)
 """A run is some 40 plans already."""
@@ -35,10 +36,7 @@ class Run:
     """
 
     def __init__(self, logs: Logs, *, idle_ms: int, records: int, written: bool = False) -> None:
-        self.times = {
-            each: effective_times_ms(pa.array(log, pa.int64()), time_ms=NO_TIME_MS).tolist()
-            for each, log in logs.items()
-        }
+        self.logs = logs
         self.idle_ms, self.records = idle_ms, records
         self.written = {each: len(log) if written else 0 for each, log in logs.items()}
         self.fetched = dict.fromkeys(logs, 0)
@@ -50,7 +48,7 @@ class Run:
         self.enforced = 0
 
     def write(self, each: TopicPartition, records: int) -> None:
-        self.written[each] = min(len(self.times[each]), self.written[each] + records)
+        self.written[each] = min(len(self.logs[each]), self.written[each] + records)
 
     def fetch(self, each: TopicPartition, records: int) -> None:
         self.fetched[each] = min(self.written[each], self.fetched[each] + records)
@@ -60,7 +58,9 @@ class Run:
         self.fetched, self.deadlines = dict(self.planned), {}
 
     def queues(self, task: int) -> list[Queue]:
-        return [queue(each, self.times[each][self.planned[each] : self.fetched[each]]) for each in TASKS[task]]
+        return [
+            queue(each, effective(self.logs[each][self.planned[each] : self.fetched[each]])) for each in TASKS[task]
+        ]
 
     def plan(self) -> Batch:
         tasks = {task: self.queues(task) for task in TASKS}
@@ -86,21 +86,25 @@ class Run:
         return batch
 
     def finish(self) -> None:
-        for each, log in self.times.items():
+        for each, log in self.logs.items():
             self.written[each] = self.fetched[each] = len(log)
         self.finished = True
         while self.plan().taken:
             pass
 
 
+def effective(timestamps_ms: Sequence[int]) -> list[int]:
+    """Effective times of records that begin a batch."""
+    times_ms = np.array(timestamps_ms, dtype=np.int64)
+    reached_ms = partition_times_ms(pa.array(timestamps_ms, pa.int64()), time_ms=NO_TIME_MS)
+    return [int(time_ms) for time_ms in effective_times_ms(times_ms, reached_ms)]
+
+
 def merged(logs: Logs) -> dict[int, list[Record]]:
     """What every run has to come to, said by sorting."""
     sequence = {}
     for task, partitions in TASKS.items():
-        times = {
-            each: effective_times_ms(pa.array(logs[each], pa.int64()), time_ms=NO_TIME_MS).tolist()
-            for each in partitions
-        }
+        times = {each: effective(logs[each]) for each in partitions}
         keys = sorted(
             (time_ms, TOPICS.index(each.topic), each.partition, ordinal, each)
             for each in partitions

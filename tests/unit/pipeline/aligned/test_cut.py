@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import TOPICS, counted, pop_all, queue, tp
 
 from understudy_pipeline.aligned.cut import Queue, count_enforced, limit_counts, ready_counts
-from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, partition_times_ms
 
 A, B, C = tp("flights"), tp("weather"), tp("alerts")
 PARTITIONS = [tp(topic, number) for topic, number in product(TOPICS, range(2))]
@@ -119,7 +119,7 @@ def test_statement_34_effective_times_give_the_order_of_least_head_timestamps(
 ) -> None:
     """Also where records are out of order within their partition: one below its predecessor is next at once."""
     queues = [
-        queue(each, effective_times_ms(pa.array(log, pa.int64()), time_ms=NO_TIME_MS).tolist())
+        queue(each, partition_times_ms(pa.array(log, pa.int64()), time_ms=NO_TIME_MS).tolist())
         for each, log in logs.items()
     ]
     assert pop_all(queues, may_pass=set(logs)).taken == kafkas_order(logs)
@@ -129,7 +129,7 @@ def test_statement_34_effective_times_give_the_order_of_least_head_timestamps(
 def test_statement_34_stream_time_never_goes_back(logs: Mapping[TopicPartition, Sequence[int]]) -> None:
     """What Kafka makes by a maximum over what was processed is here the order's own time."""
     effective = {
-        each: effective_times_ms(pa.array(log, pa.int64()), time_ms=NO_TIME_MS).tolist() for each, log in logs.items()
+        each: partition_times_ms(pa.array(log, pa.int64()), time_ms=NO_TIME_MS).tolist() for each, log in logs.items()
     }
     stream_time = NO_TIME_MS
     for each, index in kafkas_order(logs):

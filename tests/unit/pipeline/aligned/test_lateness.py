@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import pop_all, queue, tp
 
 from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
-from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, partition_times_ms
 
 A, B = tp("flights"), tp("weather")
 LOG = st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=12)
@@ -21,7 +21,7 @@ LOG = st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=12)
 def taken(timestamps_ms: Sequence[int | None], records: int | None = None, max_jump_ms: int | None = None) -> Taken:
     """All of them, unless a number is given."""
     found = pa.array(timestamps_ms, pa.int64())
-    effective = effective_times_ms(found, time_ms=NO_TIME_MS, max_jump_ms=max_jump_ms)
+    effective = partition_times_ms(found, time_ms=NO_TIME_MS, max_jump_ms=max_jump_ms)
     own = found.fill_null(NO_TIME_MS).to_numpy()
     return Taken(effective, own, len(own) if records is None else records)
 

@@ -24,7 +24,7 @@ from tests.support.spark.scripted_input import ScriptedServer
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
-from understudy_pipeline.inputs.records import Cursor, TopicPartition, record_size
+from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, record_size
 from understudy_shared.errors import UnderstudyError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -99,7 +99,7 @@ def test_records_come_in_the_same_order_wherever_batches_end(
         while (batch := query.at_once()) is not None:
             in_batch = []
             for span, rows in batch.ranges:
-                time_ms = span.start.time_ms
+                time_ms = NO_TIME_MS
                 for record in (record for part in rows for record in part.to_pylist()):
                     time_ms = max(time_ms, record["timestamp_ms"])
                     in_batch.append((time_ms, span.partition, record["ordinal"]))

@@ -101,6 +101,21 @@ def test_statement_35_each_turn_brings_lags_of_what_it_fetched_and_a_seek_drops_
     assert (bench.lag(A), bench.lag(B)) == (None, None)
 
 
+def test_statement_47_nothing_is_fetched_of_an_input_that_holds_a_whole_batch() -> None:
+    bench = Bench("a", options=AlignedOptions(inputs=(), topics=(), max_poll_records=5)).ready()
+    bench.server.put("a", 0, *range(10))
+    bench.turns(1)
+    bench.server.put("a", 0, *range(10, 20))
+    fetches = bench.server.fetches
+    bench.turns(2)
+    bench.shared.ahead.take({A: 5})
+    bench.turns(2)
+    assert (bench.server.fetches, bench.buffered(A)) == (fetches, 5)
+    bench.shared.ahead.take({A: 1})
+    bench.turns(1)
+    assert (bench.server.fetches, bench.buffered(A)) == (fetches + 1, 14)
+
+
 def test_statement_43_and_45_what_was_handed_over_is_no_lag_and_everything_behind_it_is() -> None:
     bench = Bench("a", options=AlignedOptions(inputs=(), topics=(), max_poll_records=5)).ready()
     bench.server.put("a", 0, *range(50))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import orjson
@@ -34,7 +34,7 @@ from understudy_pipeline.aligned.rows import arrow_schema
 from understudy_pipeline.aligned.spool import Spool
 from understudy_pipeline.inputs.opening import OPENERS, Opener
 from understudy_pipeline.inputs.protocol import Input, InputError, Range, RangeReader
-from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, effective_times_ms
+from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, partition_times_ms
 
 TP = TopicPartition("weather", 3)
 
@@ -119,7 +119,7 @@ def test_a_row_has_the_record_and_its_place_in_the_merge_order() -> None:
         "offset": "0",
         "key": None,
         "value": b"v0",
-        "merge_order": {"effective_ms": 1_700_000_000_123, "topic_rank": 1, "partition": 3, "ordinal": 0},
+        "merge_order": {"batch": 0, "effective_ms": 1_700_000_000_123, "topic_rank": 1, "partition": 3, "ordinal": 0},
     }
 
 
@@ -135,13 +135,16 @@ def test_every_batch_has_exactly_the_schema_that_spark_was_given(include_headers
     st.integers(0, 29),
     st.none() | st.integers(1, 50),
 )
-def test_effective_times_go_on_where_the_range_begins(times: list[int], cut: int, jump: int | None) -> None:
+def test_effective_times_begin_anew_with_a_batch_within_what_a_timestamp_may_jump(
+    times: list[int], cut: int, jump: int | None
+) -> None:
     cut %= len(times)
     config, options = LogConfig(tuple(times)), RowOptions(max_timestamp_jump_ms=jump)
-    whole = effective_times_ms(pa.array(times, pa.int64()), time_ms=NO_TIME_MS, max_jump_ms=jump)
+    whole = partition_times_ms(pa.array(times, pa.int64()), time_ms=NO_TIME_MS, max_jump_ms=jump)
     start = Cursor(str(cut - 1), cut, int(whole[cut - 1])) if cut else Cursor()
     got = [row["merge_order"] for row in rows(planned(config, start=start), options)]
-    assert [order["effective_ms"] for order in got] == list(whole[cut:])  # type: ignore[index]
+    heads = [min(time_ms, int(reached_ms)) for time_ms, reached_ms in zip(times[cut:], whole[cut:], strict=True)]
+    assert [order["effective_ms"] for order in got] == list(accumulate(heads, max))  # type: ignore[index]
 
 
 def test_rows_come_in_batches_of_ten_thousand() -> None:
@@ -289,7 +292,7 @@ def spans(topics: Sequence[str], partitions: int) -> list[Range]:
 def test_every_range_is_read_once_by_no_more_tasks_than_allowed(sizes: list[int], tasks: int, merge: str) -> None:
     options = options_for(("a", "b"), reader_tasks=tasks, merge=merge)
     ranges = planned_ranges(options, spans(("a", "b"), 6)[: len(sizes)], sizes=sizes)
-    packed = pack_tasks(ranges, options)
+    packed = pack_tasks(ranges, options, batch=1)
     assert len(packed) <= tasks
     assert all(task.ranges for task in packed)
     assert sorted(each.span for task in packed for each in task.ranges) == sorted(each.span for each in ranges)
@@ -304,7 +307,7 @@ def _together(one: PlannedRange, other: PlannedRange) -> bool:
 
 def test_what_is_merged_together_is_read_together() -> None:
     options = options_for(("a", "b"), reader_tasks=2)
-    packed = pack_tasks(planned_ranges(options, spans(("a", "b"), 4), sizes=[TASK_BYTES] * 8), options)
+    packed = pack_tasks(planned_ranges(options, spans(("a", "b"), 4), sizes=[TASK_BYTES] * 8), options, batch=1)
     assert len(packed) == 2
     for task in packed:
         places = [each.span.partition for each in task.ranges]
@@ -313,14 +316,14 @@ def test_what_is_merged_together_is_read_together() -> None:
 
 def test_a_global_merge_is_shared_out_too() -> None:
     options = options_for(("a", "b"), reader_tasks=2, merge="global")
-    packed = pack_tasks(planned_ranges(options, spans(("a", "b"), 1), sizes=[TASK_BYTES] * 2), options)
+    packed = pack_tasks(planned_ranges(options, spans(("a", "b"), 1), sizes=[TASK_BYTES] * 2), options, batch=1)
     assert [len(task.ranges) for task in packed] == [1, 1]
 
 
 def test_a_small_batch_is_one_task() -> None:
     options = options_for(("a", "b"), reader_tasks=8)
-    assert len(pack_tasks(planned_ranges(options, spans(("a", "b"), 4), sizes=[1000] * 8), options)) == 1
-    assert pack_tasks([], options) == []
+    assert len(pack_tasks(planned_ranges(options, spans(("a", "b"), 4), sizes=[1000] * 8), options, batch=1)) == 1
+    assert pack_tasks([], options, batch=1) == []
 
 
 def test_ranks_are_places_in_the_option() -> None:

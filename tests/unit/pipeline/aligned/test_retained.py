@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -28,9 +30,20 @@ def times(held: Retained) -> list[int]:
     return held.queue(0).times_ms.tolist()  # type: ignore[no-any-return]
 
 
-def test_times_are_effective_and_go_on_from_the_cursor() -> None:
+def test_times_are_effective_and_begin_anew_behind_the_cursor() -> None:
     held = retained([3, 9], [7, None, 12], cursor=Cursor("4", 5, 6))
-    assert times(held) == [6, 9, 9, 9, 12]
+    assert times(held) == [3, 9, 9, 9, 12]
+    segment = held.take(3)
+    assert segment.times_ms.tolist() == [3, 9, 9]
+    assert held.cursor.time_ms == 9
+    assert times(held) == [NO_TIME_MS, 12]
+
+
+def test_late_records_at_the_head_have_their_own_times_up_to_the_first_that_is_not_late() -> None:
+    held = retained([5, 2, 7, 100, 4], cursor=Cursor("", 0, 50))
+    assert times(held) == [5, 5, 7, 100, 100]
+    assert held.take(3).times_ms.tolist() == [5, 5, 7]
+    assert held.cursor.time_ms == 50
 
 
 def test_a_jump_is_capped_against_the_records_of_the_chunk_before() -> None:
@@ -58,13 +71,21 @@ def test_poison_keeps_its_place_and_takes_the_partitions_time() -> None:
     assert held.take(2).timestamps_ms.tolist() == [5, NO_TIME_MS]
 
 
-def test_a_queue_that_was_handed_out_stays_as_it_was() -> None:
-    held = retained([1, 2, 3])
+def test_a_queue_that_was_handed_out_stays_as_it_was_while_records_come() -> None:
+    held = retained([1, 3, 2])
     before = held.queue(0).times_ms
     for first in range(3, 300, 3):
         held.add(chunk_of(TP, [ScriptedRecord(9)] * 3, first=first))
-        held.take(2)
-    assert before.tolist() == [1, 2, 3]
+    assert before.tolist() == [1, 3, 3]
+
+
+def test_what_was_taken_stays_as_it_was_while_records_come_and_go() -> None:
+    held = retained([5, 3, 4])
+    taken = held.take(2)
+    for first in range(3, 300, 3):
+        held.add(chunk_of(TP, [ScriptedRecord(9)] * 3, first=first))
+        held.take(3)
+    assert (taken.times_ms.tolist(), taken.timestamps_ms.tolist()) == ([5, 5], [5, 3])
 
 
 def test_statement_57_a_records_size_counts_a_missing_key_and_value_as_0() -> None:
@@ -84,6 +105,7 @@ def test_records_come_out_once_each_in_order_however_they_are_taken(
     chunks: list[list[int | None]], data: st.DataObject
 ) -> None:
     held = Retained(TP, Cursor())
+    everything = [NO_TIME_MS if time_ms is None else time_ms for chunk in chunks for time_ms in chunk]
     arriving, offsets, first = list(chunks), [], 0
     while arriving or len(held):
         if arriving and (not len(held) or data.draw(st.booleans())):
@@ -91,7 +113,7 @@ def test_records_come_out_once_each_in_order_however_they_are_taken(
             held.add(chunk_of(TP, records, first=first))
             first += len(records)
             continue
-        assert times(held) == sorted(times(held))
+        assert times(held) == list(accumulate(everything[held.cursor.ordinal : first], max))
         taken = held.take(data.draw(st.integers(1, len(held))))
         offsets.extend(pa.Table.from_batches(taken.rows).column("offset").to_pylist())
         assert taken.span.end.offset == offsets[-1]
