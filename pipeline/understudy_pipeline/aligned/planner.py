@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.ends import current_ends
 from understudy_pipeline.aligned.fingerprint import fingerprint
 from understudy_pipeline.aligned.lags import Lag
+from understudy_pipeline.aligned.load_checks import check_even, check_inputs
 from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
@@ -71,13 +72,20 @@ class Planner:
     def initial(self, *, timeout_ms: int) -> SourceOffset:
         """The offset at which a new checkpoint begins.
 
-        With `starting=latest` this asks every server, and raises InputError when one does not answer in time. With
-        `earliest` it does no I/O.
+        With `starting=latest` this asks every server, and raises InputError when one does not answer in time. Topics
+        that are merged with each other are counted. Raises SettingsError if their counts do not fit `merge`.
         """
+        self._check_even()
         cursors = (
             {} if self._options.starting == "earliest" else current_ends(self._options.inputs, timeout_ms=timeout_ms)
         )
         return SourceOffset(self._fingerprint, cursors=cursors)
+
+    def _check_even(self) -> None:
+        if self._options.merge == "task" and len(self._options.topics) > 1:
+            # A server that went away since `load()` is waited for. If counts then differ, `unread` tells of it.
+            with suppress(InputError):
+                check_even(self._options, check_inputs(self._options))
 
     def finish_at_current_ends(self, *, timeout_ms: int) -> None:
         """Read up to the current ends only (the trigger AvailableNow).

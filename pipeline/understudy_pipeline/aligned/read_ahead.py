@@ -25,6 +25,8 @@ class ReadAhead:
         """Empty until the partitions of every topic are known."""
         self.retained: dict[TopicPartition, Retained] = {}
         """Fetched records that are in no batch yet. The keys are exactly the partitions of `tasks`."""
+        self.unread: Sequence[TopicPartition] = ()
+        """Partitions that another topic lacks, so that no task has them: they wait until that topic grows, too."""
         self.lags = Lags(options.lag_max_age_ms)
         self.generation = 0
         self.finished: set[TopicPartition] = set()
@@ -66,22 +68,18 @@ class ReadAhead:
             return
         if known == self._counts and self.tasks:
             return
-        unequal = self._options.merge == "task" and len({known[topic] for topic in self._options.topics}) > 1
-        if unequal and not self.tasks:
-            raise SettingsError(
-                f"the topics have different numbers of partitions: {_counts_text(known)}",
-                where="option merge=task",
-                fix="Give them the same number, keyed alike, or set merge=global to merge all partitions together",
-            )
         self._check_vanished(known)
-        if unequal:
+        tasks = merge_tasks(self._options.topics, known, is_global=self._options.merge == "global")
+        unread = _unread(self._options.topics, known, tasks)
+        self._check_still_read(unread, known)
+        self._counts, self.unread = known, unread
+        if unread:
             log.warning(
                 "topics have different numbers of partitions (%s): partitions that a topic lacks are not read yet",
                 _counts_text(known),
                 extra={"action": "uneven-partitions"},
             )
-        self._counts = known
-        self._set_tasks(merge_tasks(self._options.topics, known, is_global=self._options.merge == "global"))
+        self._set_tasks(tasks)
 
     def pending_seeks(self, topics: Collection[str]) -> Mapping[TopicPartition, Cursor]:
         """Cursors at which the input of these topics must seek before it can fetch."""
@@ -172,6 +170,16 @@ class ReadAhead:
         if kept is not None and chunk.partition in self.retained:
             self.retained[chunk.partition].add(kept)
 
+    def _check_still_read(self, unread: Collection[TopicPartition], counts: Mapping[str, int]) -> None:
+        stopped = sorted(_without_beginnings(self._cursors).keys() & set(unread))
+        if stopped:
+            raise SettingsError(
+                f"partitions that were read from would not be read any more: {', '.join(map(str, stopped))}; the topics "
+                f"have different numbers of partitions ({_counts_text(counts)})",
+                where="option topics",
+                fix="Give a topic that was appended as many partitions as the others have, or leave it out",
+            )
+
     def _check_vanished(self, counts: Mapping[str, int]) -> None:
         gone = sorted(
             tp
@@ -198,6 +206,14 @@ def merge_tasks(
         return {0: tuple(TopicPartition(topic, p) for topic in topics for p in range(counts[topic]))}
     least = min(counts[topic] for topic in topics)
     return {p: tuple(TopicPartition(topic, p) for topic in topics) for p in range(least)}
+
+
+def _unread(
+    topics: Sequence[str], counts: Mapping[str, int], tasks: Mapping[int, Sequence[TopicPartition]]
+) -> Sequence[TopicPartition]:
+    read = {tp for partitions in tasks.values() for tp in partitions}
+    every = (TopicPartition(topic, p) for topic in topics for p in range(counts[topic]))
+    return tuple(tp for tp in every if tp not in read)
 
 
 def _without_beginnings(cursors: Mapping[TopicPartition, Cursor]) -> Mapping[TopicPartition, Cursor]:

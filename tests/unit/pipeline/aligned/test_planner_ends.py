@@ -13,9 +13,10 @@ from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, c
 
 from understudy_pipeline.aligned.ends import is_at, up_to
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.planner import ENDS_TIMEOUT_MS
+from understudy_pipeline.aligned.planner import ENDS_TIMEOUT_MS, Planner
 from understudy_pipeline.inputs.protocol import DataLostError, InputError
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
+from understudy_shared.errors import SettingsError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 LATEST = AlignedOptions(inputs=(), topics=(), starting="latest")
@@ -39,6 +40,25 @@ def test_a_new_checkpoint_begins_at_the_beginning_and_asks_nobody(start: Start) 
     assert query.offset.cursors == {}
     server.resume()
     assert ordinals(query.next()) == {A: [0, 1]}
+
+
+def test_a_new_query_over_topics_that_do_not_fit_is_refused_and_one_of_which_a_topic_grew_goes_on(start: Start) -> None:
+    server = ScriptedServer({"a": 1, "b": 1})
+    server.put("a", 0, 1)
+    earlier = start(server)
+    earlier.next()
+    server.grow("b", 4)
+    with pytest.raises(SettingsError, match=r"a has 1, b has 4 \(option merge\)\. Set merge to 'global'"):
+        start(server)
+    server.put("b", 0, 2)
+    begun_again = Planner(earlier.options, earlier.clock)
+    try:
+        batch = begun_again.plan(earlier.offset, wait_ms=PATIENCE_MS)
+        assert batch is not None
+        assert ordinals(batch) == {B: [0]}
+    finally:
+        begun_again.stop()
+    assert start(server, options=AlignedOptions(inputs=(), topics=(), merge="global")).offset.cursors == {}
 
 
 def test_one_that_begins_with_the_latest_has_what_comes_after_it_was_asked(start: Start) -> None:

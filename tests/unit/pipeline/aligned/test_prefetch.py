@@ -275,10 +275,21 @@ def test_a_partition_that_only_one_topic_has_yet_waits_for_the_other(caplog: pyt
     assert list(bench.shared.ahead.tasks) == [0, 1]
 
 
-def test_topics_of_different_numbers_of_partitions_are_refused_at_first() -> None:
+def test_a_query_over_topics_of_which_one_grew_is_started_again_and_reads_what_it_read() -> None:
     bench = Bench("a", "b")
     bench.server.grow("b", 3)
-    with pytest.raises(SettingsError, match="a 1, b 3"):
+    bench.shared.ahead.seek_to({A: Cursor("3", 4, 9)})
+    bench.turns(1)
+    assert bench.shared.ahead.tasks == {0: (A, B)}
+    assert bench.shared.ahead.unread == (TopicPartition("b", 1), TopicPartition("b", 2))
+
+
+def test_a_topic_that_is_appended_with_fewer_partitions_stops_none_that_is_read() -> None:
+    bench = Bench("a", "b", "appended")
+    for topic in ("a", "b"):
+        bench.server.grow(topic, 2)
+    bench.shared.ahead.seek_to({A: Cursor("3", 4, 9), TopicPartition("a", 1): Cursor("3", 4, 9)})
+    with pytest.raises(SettingsError, match=r"not be read any more: a-1; .* \(a 2, b 2, appended 1\).*as many partitions"):
         bench.turns(1)
 
 
