@@ -47,10 +47,15 @@ class AlignedOptions:
     max_timestamp_jump_ms: int | None = None
     """Largest step by which one record may advance its partition's time. None: no bound."""
 
-    undecodable: Literal["fail", "skip", "aside"] = "fail"
-    """What a record without a usable timestamp does: end the query, be skipped, or be written to `undecodable_path`."""
+    undecodable: Literal["keep", "fail", "skip", "aside"] = "fail"
+    """What a record without a usable timestamp does: come without one, end the query, be skipped, or be written to
+    `undecodable_path`."""
 
     undecodable_path: Path | None = None
+    available_now: Literal["all", "ordered"] = "all"
+    """How far the trigger AvailableNow goes: to the current ends of all inputs, or as far as no later record can come
+    before what is delivered."""
+
     fail_on_data_loss: bool = True
     request_timeout_ms: int = 5_000
     """Longest wait for one answer. A server that takes longer counts as unreachable."""

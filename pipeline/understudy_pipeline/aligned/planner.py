@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
@@ -18,8 +18,8 @@ from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.ends import current_ends
 from understudy_pipeline.aligned.fingerprint import fingerprint
 from understudy_pipeline.aligned.lags import Lag
-from understudy_pipeline.aligned.load_checks import check_even, check_inputs
 from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
+from understudy_pipeline.aligned.load_checks import check_even, check_inputs
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner_metrics import PlannerMetrics, Sample, Window, measure
@@ -91,7 +91,7 @@ class Planner:
         """Read up to the current ends only (the trigger AvailableNow).
 
         This asks every server, and raises like `initial`. From then on `plan` returns None only when everything up to
-        these ends is in a batch.
+        these ends is in a batch, or with `available_now=ordered` everything whose place in the order is certain.
         """
         ends = current_ends(self._options.inputs, timeout_ms=timeout_ms)
         with self._shared.changed:
@@ -171,11 +171,15 @@ class Planner:
             for prefetch in self._prefetches:
                 prefetch.start()
 
+    def _held(self) -> Set[TopicPartition]:
+        """Inputs at their end that are waited for all the same, in a later query (`available_now=ordered`)."""
+        return self._shared.ahead.finished if self._options.available_now == "ordered" else frozenset()
+
     def _plan_until_ends(self, start: SourceOffset) -> PlannedBatch | None:
         began_ms = self._clock.monotonic_ms()
         while True:
             batch = self._shared.changed.wait_for(lambda: self._plan(start), WAIT_MS / 1000)
-            if batch is not None or self._shared.ahead.is_complete():
+            if batch is not None or self._shared.ahead.is_complete(in_order=self._options.available_now == "ordered"):
                 return batch
             waited_ms = self._clock.monotonic_ms() - max(began_ms, self._shared.last_arrival_ms)
             if waited_ms > ENDS_TIMEOUT_MS:
@@ -198,12 +202,12 @@ class Planner:
             task: [ahead.retained[tp].queue(self._ranks[tp.topic]) for tp in partitions]
             for task, partitions in ahead.tasks.items()
         }
-        lags = {tp: ahead.lags.current(tp, now_ms) for tp in ahead.retained}
+        lags = {tp: ahead.lags.current(tp, now_ms) for tp in ahead.retained if tp not in self._held()}
         batch = plan_batch(
             queues,
             {tp: lag.records for tp, lag in lags.items() if lag is not None},
             self._deadlines,
-            finished=ahead.finished,
+            finished=ahead.finished - self._held(),
             max_task_idle_ms=self._options.max_task_idle_ms,
             max_poll_records=self._options.max_poll_records,
             ring=start.ring,

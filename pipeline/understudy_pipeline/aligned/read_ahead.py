@@ -56,8 +56,15 @@ class ReadAhead:
         if self.generation:
             self.seek_to(self._cursors)
 
-    def is_complete(self) -> bool:
-        """Whether everything up to the ends of `set_ends` is fetched and in a batch."""
+    def is_complete(self, *, in_order: bool = False) -> bool:
+        """Whether everything up to the ends of `set_ends` is fetched and in a batch.
+
+        With `in_order` each task ends where the first of its inputs does: what is behind that waits for a later query.
+        """
+        if in_order:
+            return bool(self.tasks) and all(
+                any(tp in self.finished and not self.retained[tp] for tp in of_task) for of_task in self.tasks.values()
+            )
         return bool(self.tasks) and all(tp in self.finished and not held for tp, held in self.retained.items())
 
     def set_partition_counts(self, counts: Mapping[str, int]) -> None:
@@ -174,8 +181,8 @@ class ReadAhead:
         stopped = sorted(_without_beginnings(self._cursors).keys() & set(unread))
         if stopped:
             raise SettingsError(
-                f"partitions that were read from would not be read any more: {', '.join(map(str, stopped))}; the topics "
-                f"have different numbers of partitions ({_counts_text(counts)})",
+                f"partitions that were read from would not be read any more: {', '.join(map(str, stopped))}; "
+                f"the topics have different numbers of partitions ({_counts_text(counts)})",
                 where="option topics",
                 fix="Give a topic that was appended as many partitions as the others have, or leave it out",
             )

@@ -48,7 +48,7 @@ class RowOptions:
     """The options that executors need to make rows."""
 
     max_timestamp_jump_ms: int | None = None
-    undecodable: Literal["fail", "skip", "aside"] = "fail"
+    undecodable: Literal["keep", "fail", "skip", "aside"] = "fail"
     undecodable_path: Path | None = None
     include_headers: bool = False
 
@@ -159,7 +159,10 @@ def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> 
     aside = []
     for records in _records(planned, timeout_ms):
         rows, times_ms, poison, time_ms = with_effective_times(
-            records, time_ms=time_ms, max_jump_ms=options.max_timestamp_jump_ms
+            records,
+            time_ms=time_ms,
+            max_jump_ms=options.max_timestamp_jump_ms,
+            keeps_poison=options.undecodable == "keep",
         )
         if poison.num_rows:
             if options.undecodable == "fail":

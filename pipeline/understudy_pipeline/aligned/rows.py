@@ -66,16 +66,16 @@ def output_rows(
 
 
 def with_effective_times(
-    rows: pa.RecordBatch, *, time_ms: int, max_jump_ms: int | None
+    rows: pa.RecordBatch, *, time_ms: int, max_jump_ms: int | None, keeps_poison: bool = False
 ) -> tuple[pa.RecordBatch, pa.Array, pa.RecordBatch, int]:
-    """Split records by whether they have a timestamp, and compute effective times.
+    """Split records by whether they have a timestamp, unless `keeps_poison`, and compute effective times.
 
     Returns the records with a timestamp, their effective times, the poison records, and the partition time after all.
     """
     times_ms = effective_times_ms(rows.column("timestamp_ms"), time_ms=time_ms, max_jump_ms=max_jump_ms)
     after_ms = int(times_ms[-1]) if len(times_ms) else time_ms
     poison = np.asarray(pc.is_null(rows.column("timestamp_ms")))
-    if not poison.any():
+    if keeps_poison or not poison.any():
         return rows, pa.array(times_ms), rows.slice(0, 0), after_ms
     return rows.filter(pa.array(~poison)), pa.array(times_ms[~poison]), rows.filter(pa.array(poison)), after_ms
 

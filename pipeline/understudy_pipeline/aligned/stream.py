@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from understudy_pipeline.aligned.fingerprint import check_fingerprint, fingerprint
+from understudy_pipeline.aligned.fingerprint import check_fingerprint, check_replay, fingerprint
 from understudy_pipeline.aligned.lock import CheckpointLock
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
@@ -84,9 +84,9 @@ class AlignedStream:
             spans = [span for span, _ in ranges]
             sizes = [sum(records.nbytes for records in batches) for _, batches in ranges]
             return pack_tasks(planned_ranges(self._options, spans, sizes=sizes, spool=self._last.file), self._options)
-        return pack_tasks(
-            planned_ranges(self._options, _between(self._parse_offset(start), self._parse_offset(end))), self._options
-        )
+        before, after = self._parse_offset(start), self._parse_offset(end)
+        check_replay(before, after, self._fingerprint)
+        return pack_tasks(planned_ranges(self._options, _between(before, after)), self._options)
 
     def metrics(self) -> Json | None:
         """The planner's metrics for Spark's progress. None before the planner has started."""

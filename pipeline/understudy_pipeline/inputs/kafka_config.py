@@ -92,6 +92,11 @@ class KafkaConfig:
         return self.servers
 
     @property
+    def isolation_level(self) -> str:
+        """Decides which records there are: with `read_committed` those of aborted transactions do not exist."""
+        return self.client_properties["isolation.level"].lower()
+
+    @property
     def client_properties(self) -> Mapping[str, str]:
         """The complete configuration of a librdkafka client."""
         given = dict(self.properties)

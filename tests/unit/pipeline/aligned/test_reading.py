@@ -234,6 +234,17 @@ def test_skipped_poison_leaves_the_others_as_they_are() -> None:
     assert [(row["offset"], row["merge_order"]["effective_ms"]) for row in got] == [("1", 5), ("3", 5)]  # type: ignore[index]
 
 
+def test_poison_that_is_kept_comes_without_a_timestamp_in_the_place_that_the_log_gives_it() -> None:
+    got = rows(planned(LogConfig((None, 5, None, 7))), RowOptions(undecodable="keep"))
+    got.sort(key=lambda row: tuple(row["merge_order"].values()))  # type: ignore[union-attr]
+    assert [(row["offset"], row["timestamp"] is None) for row in got] == [
+        ("0", True),
+        ("1", False),
+        ("2", True),
+        ("3", False),
+    ]
+
+
 def test_poison_is_set_aside_once_however_often_its_range_is_read(tmp_path: Path) -> None:
     config = LogConfig((None, 5, None))
     options = RowOptions(undecodable="aside", undecodable_path=tmp_path / "aside")
