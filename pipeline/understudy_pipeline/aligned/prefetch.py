@@ -71,9 +71,11 @@ class Prefetch:
                 self._shared.seek_done(self._index, request)
             case Fetch():
                 fetched = self._input.fetch(request.wanted, timeout_ms=request.wait_ms)
-                self._shared.add_fetched(self._index, request, fetched, asked_ms=asked_ms)
+                if not self._shared.add_fetched(self._index, request, fetched, asked_ms=asked_ms):
+                    return 0
             case None:
                 self._shared.wait(REST_MS)
+                return 0
         self._backoff_ms = FIRST_BACKOFF_MS
         return 0
 

@@ -115,14 +115,20 @@ class SharedReadAhead:
             self.ahead.seek_done(turn.cursors.keys(), generation=turn.generation)
             self.changed.notify_all()
 
-    def add_fetched(self, index: int, turn: Fetch, fetched: Fetched, *, asked_ms: float) -> None:
-        """Take the answer to a `Fetch` that was sent at `asked_ms`."""
+    def add_fetched(self, index: int, turn: Fetch, fetched: Fetched, *, asked_ms: float) -> bool:
+        """Take the result of a `Fetch` that was sent at `asked_ms`. Returns whether the server answered.
+
+        A turn without records and without lags is no answer: a dead server brings just that between two errors.
+        """
+        is_answer = bool(fetched.chunks or fetched.lags)
         with self.changed:
-            self._mark_reachable(index)
+            if is_answer:
+                self._mark_reachable(index)
             self.ahead.add_fetched(fetched, generation=turn.generation, asked_ms=asked_ms)
             if fetched.chunks:
                 self.last_arrival_ms = self._clock.monotonic_ms()
             self.changed.notify_all()
+        return is_answer
 
     def mark_unreachable(self, index: int, error: InputError) -> None:
         """The server did not answer: log it once, and treat its lags as unknown until it does."""

@@ -179,6 +179,24 @@ def test_a_server_that_is_away_is_asked_less_and_less_often_and_at_once_after_an
     assert bench.turns(1) == [FIRST_BACKOFF_MS]
 
 
+def test_a_turn_that_brings_nothing_is_no_answer_of_a_server_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench("a").ready()
+    bench.server.reports_lags = False
+    waits = []
+    for _ in range(4):
+        bench.server.go_away()
+        waits += bench.turns(1)
+        bench.server.fail(None)
+        bench.turns(3)
+        assert "scripted" in bench.shared.outages()
+    assert waits == [FIRST_BACKOFF_MS * 2**number for number in range(4)]
+    assert [record.__dict__["action"] for record in caplog.records] == ["away"]
+    bench.server.put("a", 0, 1)
+    bench.turns(1)
+    assert bench.shared.outages() == {}
+
+
 def test_statement_33_waiting_is_silent_and_going_away_and_coming_back_are_said_once_each(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
