@@ -118,7 +118,7 @@ def _idle_ms(options: GivenOptions) -> int | None:
 
 
 def _available_now(options: GivenOptions) -> AvailableNow:
-    found = options.choice("available_now", get_args(AvailableNow), "all")
+    found: AvailableNow = options.choice("available_now", get_args(AvailableNow), "all")
     if found == "ordered" and options.text("max_task_idle_ms") == str(NEVER_WAIT):
         raise SettingsError(
             "available_now is 'ordered' and max_task_idle_ms is -1, which keeps no order",

@@ -154,7 +154,7 @@ class Planner:
 
     def _seek_if_moved(self, start: SourceOffset) -> None:
         if not self._shared.ahead.is_positioned_at(start.cursors):
-            self._shared.ahead.seek_to(start.cursors)
+            self._shared.ahead.seek_to(start.cursors, start.topic_ids)
             self._shared.changed.notify_all()
         self._offset = start
         if not self._prefetches:
@@ -224,6 +224,7 @@ class Planner:
             task: max(ahead.retained[tp].cursor.time_ms for tp in partitions)
             for task, partitions in ahead.tasks.items()
         }
+        begun = ahead.take_beginnings()
         segments = {segment.span.partition: segment for segment in ahead.take(batch.taken)}
         lateness = sum(
             (_lateness(of_task, segments, before[task]) for task, of_task in ahead.tasks.items()), start=Lateness()
@@ -232,7 +233,8 @@ class Planner:
         end = replace(
             start,
             fingerprint=self._fingerprint,
-            cursors={**start.cursors, **{tp: segment.span.end for tp, segment in segments.items()}},
+            cursors={**start.cursors, **begun, **{tp: segment.span.end for tp, segment in segments.items()}},
+            topic_ids={**start.topic_ids, **ahead.topic_ids},
             ring=batch.ring,
             batches=start.batches + 1,
             records=sum(batch.taken.values()),

@@ -10,6 +10,7 @@ from understudy_pipeline.aligned.lags import Lags
 from understudy_pipeline.aligned.memory import Buffered, fetch_records, paused_partitions, share_bytes
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.retained import Retained, Segment
+from understudy_pipeline.aligned.topic_ids import made_anew, report_made_anew
 from understudy_pipeline.inputs.protocol import DataLostError, Fetched
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_shared.errors import SettingsError
@@ -36,15 +37,24 @@ class ReadAhead:
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._pending_seeks: set[TopicPartition] = set()
         self._ends: Mapping[TopicPartition, Cursor] | None = None
+        self.topic_ids: dict[str, str] = {}
+        """The ids of the topics that are read, where they are known."""
+        self._made_anew: set[str] = set()
+        """Topics that are read from their beginning again. `_cursors` still has positions in the ones before them."""
 
     def is_positioned_at(self, cursors: Mapping[TopicPartition, Cursor]) -> bool:
         """Whether the next batch starts at these cursors. False before the first `seek_to`."""
         return self.generation > 0 and _without_beginnings(cursors) == _without_beginnings(self._cursors)
 
-    def seek_to(self, cursors: Mapping[TopicPartition, Cursor]) -> None:
-        """Drop what was fetched and start over behind these cursors. Each input must then `seek` (`pending_seeks`)."""
+    def seek_to(self, cursors: Mapping[TopicPartition, Cursor], topic_ids: Mapping[str, str] | None = None) -> None:
+        """Drop what was fetched and start over behind these cursors, which belong to topics with these ids.
+
+        Each input must then `seek` (`pending_seeks`).
+        """
         self.generation += 1
         self._cursors = dict(cursors)
+        self.topic_ids = {**self.topic_ids, **(topic_ids or {})}
+        self._made_anew.clear()
         self.retained.clear()
         self.finished.clear()
         self._pending_seeks.clear()
@@ -54,7 +64,7 @@ class ReadAhead:
         """Fetch nothing behind these ends, and nothing of a partition that is not among them."""
         self._ends = dict(ends)
         if self.generation:
-            self.seek_to(self._cursors)
+            self.seek_to(self._cursors, self.topic_ids)
 
     def is_complete(self, *, in_order: bool = False) -> bool:
         """Whether everything up to the ends of `set_ends` is fetched and in a batch.
@@ -87,6 +97,30 @@ class ReadAhead:
                 extra={"action": "uneven-partitions"},
             )
         self._set_tasks(tasks)
+
+    def set_topic_ids(self, found: Mapping[str, str]) -> None:
+        """Update the ids of some topics. One that was made anew raises DataLostError, or is read from its beginning."""
+        anew = made_anew(self.topic_ids, found)
+        if anew:
+            report_made_anew(anew, is_error=self._options.fail_on_data_loss)
+        self.topic_ids.update(found)
+        self._made_anew |= anew
+        for tp in [tp for tp in self.retained if tp.topic in anew]:
+            del self.retained[tp]
+            self.finished.discard(tp)
+        self._set_tasks(self.tasks)
+
+    def take_beginnings(self) -> Mapping[TopicPartition, Cursor]:
+        """Positions of topics that were made anew since the last call: their beginnings, for the offset."""
+        begun = {tp: self._first_cursor(tp) for tp in self._cursors if tp.topic in self._made_anew}
+        self._cursors.update(begun)
+        self._made_anew.clear()
+        return begun
+
+    def _first_cursor(self, tp: TopicPartition) -> Cursor:
+        """Where a partition is read from after a seek. The partition time goes on in a topic that was made anew."""
+        cursor = self._cursors.get(tp, Cursor())
+        return Cursor(time_ms=cursor.time_ms) if tp.topic in self._made_anew else cursor
 
     def pending_seeks(self, topics: Collection[str]) -> Mapping[TopicPartition, Cursor]:
         """Cursors at which the input of these topics must seek before it can fetch."""
@@ -159,7 +193,7 @@ class ReadAhead:
         for tp in gone:
             del self.retained[tp]
         for tp in sorted(partitions - self.retained.keys()):
-            cursor = self._cursors.get(tp, Cursor())
+            cursor = self._first_cursor(tp)
             self.retained[tp] = Retained(tp, cursor, max_jump_ms=self._options.max_timestamp_jump_ms)
             self.lags.forget([tp])
             if self._ends is not None and is_at(cursor, self._ends.get(tp, Cursor())):

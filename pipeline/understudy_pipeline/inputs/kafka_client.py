@@ -193,7 +193,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
 
 def _consumer(properties: Mapping[str, Any]) -> Consumer:
     try:
-        return Consumer({**properties, "logger": _DebugLog()})
+        return Consumer({**properties, "logger": DebugLog()})
     except KafkaException as error:
         raise SettingsError(
             f"the Kafka client refuses its properties: {_safe_text(error, properties)}",
@@ -202,7 +202,7 @@ def _consumer(properties: Mapping[str, Any]) -> Consumer:
         ) from None
 
 
-class _DebugLog:
+class DebugLog:
     """Sends librdkafka's log to our debug log. It logs every reconnect as an error; our errors have what matters."""
 
     def log(self, level: int, text: str, *arguments: object) -> None:

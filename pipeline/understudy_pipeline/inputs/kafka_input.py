@@ -17,6 +17,7 @@ from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_losses import describe_loss, report_loss, unknown_topic
 from understudy_pipeline.inputs.kafka_positions import FetchPosition, end_cursor, next_offset
 from understudy_pipeline.inputs.kafka_rows import group_messages, partition_of, to_chunk
+from understudy_pipeline.inputs.kafka_topic_ids import TopicIds
 from understudy_pipeline.inputs.protocol import Fetched, InputError
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
@@ -31,6 +32,9 @@ ENDS_QUERY_MS = 1_000
 
 FRESH_EVENT_MS = 20
 """Longest time that an end-of-partition event may have been queued before this fetch began and still count as fresh."""
+
+FIRST_IDS_WAIT_MS, LATER_IDS_WAIT_MS = 2_000, 200
+"""Longest waits for topic ids. An answer that takes longer is taken by the next call."""
 
 ENDS_QUERY_TIMEOUT_MS = 1_000
 """Timeout of an end query. Records wait meanwhile, so a slow query is followed by a pause of four times its length."""
@@ -52,6 +56,7 @@ class KafkaInput:
         self._query_pause_s = 0.0
         self._silent_since_s: float | None = None
         """Since when end queries have had no answer."""
+        self._topic_ids: TopicIds | None = None
         self._queue_empty_s = 0.0
         """When librdkafka's queue was last seen empty."""
 
@@ -62,6 +67,13 @@ class KafkaInput:
         if missing:
             raise unknown_topic(missing[0], self._client.topics(timeout_ms=timeout_ms), self._config.server)
         return counts
+
+    def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
+        """Asked in the background: a cluster that cannot tell holds up only the first call, and for a moment."""
+        if self._topic_ids is None:
+            self._topic_ids = TopicIds(self._config.client_properties, self._config.topics)
+            return self._topic_ids.ask(wait_ms=min(timeout_ms, FIRST_IDS_WAIT_MS))
+        return self._topic_ids.ask(wait_ms=LATER_IDS_WAIT_MS)
 
     def first_cursors(
         self, partitions: Sequence[TopicPartition], *, timeout_ms: int

@@ -236,7 +236,7 @@ def test_skipped_poison_leaves_the_others_as_they_are() -> None:
 
 def test_poison_that_is_kept_comes_without_a_timestamp_in_the_place_that_the_log_gives_it() -> None:
     got = rows(planned(LogConfig((None, 5, None, 7))), RowOptions(undecodable="keep"))
-    got.sort(key=lambda row: tuple(row["merge_order"].values()))  # type: ignore[union-attr]
+    got.sort(key=lambda row: tuple(row["merge_order"].values()))  # type: ignore[attr-defined]
     assert [(row["offset"], row["timestamp"] is None) for row in got] == [
         ("0", True),
         ("1", False),
