@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, TopicDescription
+from confluent_kafka.admin import AdminClient
 
 from understudy_pipeline.inputs.kafka_client import DebugLog
 
@@ -32,7 +32,7 @@ class TopicIds:
         settings: dict[str, Any] = {**properties, "logger": DebugLog()}
         self._client = AdminClient(settings)
         self._topics = list(topics)
-        self._asked: Mapping[str, Future[TopicDescription]] = {}
+        self._asked: Mapping[str, Future[Any]] = {}
 
     def ask(self, *, wait_ms: float) -> Mapping[str, str]:
         """Ids that are known within `wait_ms`. An answer that comes later is taken by the next call."""
@@ -47,7 +47,7 @@ class TopicIds:
         return {topic: known for topic, answer in answers.items() if (known := _id_of(answer)) is not None}
 
 
-def _id_of(answer: Future[TopicDescription]) -> str | None:
+def _id_of(answer: Future[Any]) -> str | None:
     try:
         text = str(answer.result().topic_id)
     except KafkaException as error:
