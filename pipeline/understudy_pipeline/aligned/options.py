@@ -76,3 +76,8 @@ class AlignedOptions:
     """Port for the planner's Prometheus metrics. 0: any free port."""
 
     include_headers: bool = False
+
+    @property
+    def long_offsets(self) -> bool:
+        """Whether the column `offset` is a number: every topic is Kafka's."""
+        return bool(self.kinds) and set(self.kinds) == {"kafka"}

@@ -51,12 +51,11 @@ class RowOptions:
     undecodable: Literal["keep", "fail", "skip", "aside"] = "fail"
     undecodable_path: Path | None = None
     include_headers: bool = False
+    long_offsets: bool = False
 
     @classmethod
     def of(cls, options: AlignedOptions) -> RowOptions:
-        return cls(
-            options.max_timestamp_jump_ms, options.undecodable, options.undecodable_path, options.include_headers
-        )
+        return cls(**{name: getattr(options, name) for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +169,12 @@ def _read_range(planned: PlannedRange, options: RowOptions, timeout_ms: int) -> 
             aside.append(poison)
         if rows.num_rows:
             yield output_rows(
-                rows, span.partition, rank=planned.rank, effective_ms=times_ms, include_headers=options.include_headers
+                rows,
+                span.partition,
+                rank=planned.rank,
+                effective_ms=times_ms,
+                include_headers=options.include_headers,
+                long_offsets=options.long_offsets,
             )
     if aside and options.undecodable_path is not None:
         write_dead_letters(options.undecodable_path, span, _concat(aside))

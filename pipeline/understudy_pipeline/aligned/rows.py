@@ -8,10 +8,11 @@ import pyarrow.compute as pc
 
 from understudy_pipeline.inputs.records import TopicPartition, effective_times_ms
 
-_DDL = """
-    topic string, partition int, offset string, timestamp timestamp, key binary, value binary,
-    merge_order struct<effective_ms: bigint, topic_rank: int, partition: int, ordinal: bigint>
+_KAFKA_DDL = """
+    key binary, value binary, topic string, partition int, offset {offset}, timestamp timestamp, timestampType int
 """
+_HEADERS_DDL = "headers array<struct<key: string, value: binary>>"
+_ORDER_DDL = "merge_order struct<effective_ms: bigint, topic_rank: int, partition: int, ordinal: bigint>"
 
 _MERGE_ORDER = pa.struct(
     [
@@ -25,44 +26,55 @@ _MERGE_ORDER = pa.struct(
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 
-def spark_schema(*, include_headers: bool) -> str:
-    """The source's schema as DDL. Sorting rows by `merge_order` gives the merge sequence."""
-    return f"{_DDL}, headers array<struct<key: string, value: binary>>" if include_headers else _DDL
+def spark_schema(*, include_headers: bool, long_offsets: bool = False) -> str:
+    """The source's schema as DDL: the columns of Spark's Kafka source, and ours behind them.
+
+    Sorting rows by `merge_order` gives the merge sequence. With `long_offsets` offsets are numbers, as Kafka's are.
+    """
+    kafka = _KAFKA_DDL.format(offset="bigint" if long_offsets else "string")
+    return ", ".join([kafka, *([_HEADERS_DDL] if include_headers else []), _ORDER_DDL])
 
 
-def arrow_schema(*, include_headers: bool) -> pa.Schema:
+def arrow_schema(*, include_headers: bool, long_offsets: bool = False) -> pa.Schema:
     """The Arrow schema that Spark derives from `spark_schema`. Spark refuses rows with any other."""
     fields = [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.string()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
         ("key", pa.binary()),
         ("value", pa.binary()),
-        ("merge_order", _MERGE_ORDER),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64() if long_offsets else pa.string()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
     ]
-    return pa.schema([*fields, ("headers", _HEADERS)] if include_headers else fields)
+    return pa.schema([*fields, *([("headers", _HEADERS)] if include_headers else []), ("merge_order", _MERGE_ORDER)])
 
 
 def output_rows(
-    rows: pa.RecordBatch, place: TopicPartition, *, rank: int, effective_ms: pa.Array, include_headers: bool
+    rows: pa.RecordBatch,
+    place: TopicPartition,
+    *,
+    rank: int,
+    effective_ms: pa.Array,
+    include_headers: bool,
+    long_offsets: bool = False,
 ) -> pa.RecordBatch:
-    """Convert one partition's records (`ROW_SCHEMA`) with their effective times. They must not include poison."""
+    """Convert one partition's records (`ROW_SCHEMA`) with their effective times."""
     count = rows.num_rows
     partition = _repeated(place.partition, count, pa.int32())
     order = [effective_ms, _repeated(rank, count, pa.int32()), partition, rows.column("ordinal")]
     columns = [
-        _repeated(place.topic, count, pa.string()),
-        partition,
-        rows.column("offset"),
-        pc.multiply(rows.column("timestamp_ms"), 1000).cast(pa.timestamp("us", tz="UTC")),
         rows.column("key"),
         rows.column("value"),
+        _repeated(place.topic, count, pa.string()),
+        partition,
+        rows.column("ordinal" if long_offsets else "offset"),  # Kafka's offsets are its ordinals
+        pc.multiply(rows.column("timestamp_ms"), 1000).cast(pa.timestamp("us", tz="UTC")),
+        rows.column("timestamp_type"),
+        *([rows.column("headers").cast(_HEADERS)] if include_headers else []),
         pa.StructArray.from_arrays(order, fields=list(_MERGE_ORDER)),
     ]
-    if include_headers:
-        columns.append(rows.column("headers").cast(_HEADERS))
-    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers=include_headers))
+    schema = arrow_schema(include_headers=include_headers, long_offsets=long_offsets)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def with_effective_times(

@@ -47,7 +47,7 @@ class AlignedSource(DataSource):
 
     def schema(self) -> str:
         """The schema of the rows, the same for every input."""
-        return spark_schema(include_headers=self._parsed.include_headers)
+        return spark_schema(include_headers=self._parsed.include_headers, long_offsets=self._parsed.long_offsets)
 
     def streamReader(self, schema: StructType) -> AlignedStreamReader:  # noqa: N802  # Spark's signature
         """Create a reader. It opens nothing before it is used."""

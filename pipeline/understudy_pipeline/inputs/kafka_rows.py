@@ -58,15 +58,18 @@ def to_chunk(
     offsets = pa.array(np.fromiter(map(Message.offset, messages), np.int64, len(messages)))
     headers = list(map(Message.headers, messages))
     any_headers = headers.count(None) < len(headers)
+    stamps = list(map(Message.timestamp, messages))
     columns = [
         offsets.cast(pa.string()),
         offsets,
-        _times_ms(messages, values, rule),
+        _times_ms(stamps, values, rule),
         keys,
         value_column,
-        pa.array([found or [] for found in headers], _HEADERS)
-        if include_headers
+        pa.array([found or None for found in headers], _HEADERS)
+        if include_headers and any_headers
         else pa.nulls(len(messages), _HEADERS),
+        # librdkafka's types are greater by one than those of Kafka's Java client, and of Spark.
+        pa.array(np.fromiter(map(itemgetter(0), stamps), np.int32, len(stamps)) - 1, pa.int32()),
     ]
     sizes = _lengths(keys) + _lengths(value_column) + record_size(partition.topic, None, None)
     if any_headers:
@@ -85,10 +88,10 @@ def _run_starts(messages: list[Message]) -> list[int]:
     return [0, *(np.flatnonzero(changes) + 1).tolist()]
 
 
-def _times_ms(messages: Sequence[Message], values: list[bytes | None], rule: TimestampRule) -> pa.Int64Array:
+def _times_ms(stamps: Sequence[tuple[int, int]], values: list[bytes | None], rule: TimestampRule) -> pa.Int64Array:
     if rule.field is not None:
         return pa.array([rule.time_ms(None, value) for value in values], pa.int64())
-    times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
+    times = np.fromiter(map(itemgetter(1), stamps), np.int64, len(stamps))
     # The time is -1 before message format 1: such a record has none.
     return pa.array(times, mask=(times < 0) | (times >= END_TIME_MS))
 

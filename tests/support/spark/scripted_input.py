@@ -37,6 +37,7 @@ def rows_of(records: Sequence[ScriptedRecord], first: int) -> pa.RecordBatch:
         "key": [None] * len(records),
         "value": [record.value for record in records],
         "headers": [None] * len(records),
+        "timestamp_type": [None] * len(records),
     }
     return pa.RecordBatch.from_pydict(columns, schema=ROW_SCHEMA)
 

@@ -117,17 +117,31 @@ def test_a_row_has_the_record_and_its_place_in_the_merge_order() -> None:
         "topic": "weather",
         "partition": 3,
         "offset": "0",
+        "timestampType": None,
         "key": None,
         "value": b"v0",
         "merge_order": {"effective_ms": 1_700_000_000_123, "topic_rank": 1, "partition": 3, "ordinal": 0},
     }
 
 
+@pytest.mark.parametrize("long_offsets", [False, True])
 @pytest.mark.parametrize("include_headers", [False, True])
-def test_every_batch_has_exactly_the_schema_that_spark_was_given(include_headers: bool) -> None:
-    task = ReadTask((planned(LogConfig((1, 2))),), RowOptions(include_headers=include_headers))
-    for batch in read_task(task):
-        assert batch.schema.equals(arrow_schema(include_headers=include_headers), check_metadata=True)
+def test_every_batch_has_exactly_the_schema_that_spark_was_given(*, include_headers: bool, long_offsets: bool) -> None:
+    options = RowOptions(include_headers=include_headers, long_offsets=long_offsets)
+    for batch in read_task(ReadTask((planned(LogConfig((1, 2))),), options)):
+        schema = arrow_schema(include_headers=include_headers, long_offsets=long_offsets)
+        assert batch.schema.equals(schema, check_metadata=True)
+        assert batch.column("offset").to_pylist() == ([0, 1] if long_offsets else ["0", "1"])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_long"),
+    [((), False), (("kafka", "kafka"), True), (("kafka", "redis"), False), (("files",), False)],
+)
+def test_offsets_are_numbers_where_all_topics_are_kafkas(kinds: tuple[str, ...], is_long: bool) -> None:
+    options = AlignedOptions(inputs=(), topics=("a",) * len(kinds), kinds=kinds, include_headers=True)
+    assert options.long_offsets is is_long
+    assert RowOptions.of(options) == RowOptions(include_headers=True, long_offsets=is_long)
 
 
 @given(
