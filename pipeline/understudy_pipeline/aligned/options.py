@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from understudy_pipeline.inputs.protocol import InputConfig
+from understudy_pipeline.inputs.start_positions import StartPositions
 from understudy_pipeline.inputs.timestamps import TimestampRule
 
 MIB = 1 << 20
@@ -30,6 +31,9 @@ class AlignedOptions:
 
     starting: Literal["earliest", "latest"] = "earliest"
     """Where a new checkpoint begins. Partitions that appear later are read from their beginning."""
+
+    start_positions: StartPositions | None = None
+    """Where the partitions of Kafka topics begin in a new checkpoint, instead of `starting`."""
 
     max_task_idle_ms: int = 0
     """KIP-353/695. -1: never wait for an empty input. 0: wait for records that exist. More: wait for new ones too."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
-from understudy_pipeline.aligned.ends import current_ends
+from understudy_pipeline.aligned.ends import current_ends, first_cursors
 from understudy_pipeline.aligned.fingerprint import fingerprint
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
@@ -72,14 +72,11 @@ class Planner:
     def initial(self, *, timeout_ms: int) -> SourceOffset:
         """The offset at which a new checkpoint begins.
 
-        With `starting=latest` this asks every server, and raises InputError when one does not answer in time. Topics
+        Unless everything is read this asks the servers, and raises InputError when one does not answer in time. Topics
         that are merged with each other are counted. Raises SettingsError if their counts do not fit `merge`.
         """
         self._check_even()
-        cursors = (
-            {} if self._options.starting == "earliest" else current_ends(self._options.inputs, timeout_ms=timeout_ms)
-        )
-        return SourceOffset(self._fingerprint, cursors=cursors)
+        return SourceOffset(self._fingerprint, cursors=first_cursors(self._options, timeout_ms=timeout_ms))
 
     def _check_even(self) -> None:
         if self._options.merge == "task" and len(self._options.topics) > 1:

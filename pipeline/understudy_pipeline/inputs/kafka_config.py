@@ -72,7 +72,7 @@ class KafkaConfig:
                 raise SettingsError(
                     f"'{name}' cannot be set: this source keeps its own positions",
                     where=f"option kafka.{name}",
-                    fix="Remove the option" if name.lower() != "bootstrap.servers" else "Use the option kafka",
+                    fix="Remove the option",
                 )
         if self.properties:
             check_properties({**dict(self.properties), **OWN_PROPERTIES})
