@@ -180,7 +180,7 @@ def test_topics_that_do_not_fit_begin_no_query_and_one_of_which_a_topic_grew_is_
     logs.add("weather", 2, [700])
     logs.add("flights", 1, [600])
     frame = load(spark, files_options(logs, TOPICS))
-    with pytest.raises(StreamingQueryException, match="weather has 3, flights has 2.*Set merge to 'global'"):
+    with pytest.raises(StreamingQueryException, match=r"weather has 3, flights has 2.*Set merge to 'global'"):
         run_to_end(frame, tmp_path / "another")
     assert [row.effective_ms for row in run_to_end(frame, checkpoint).rows] == [600]
     logs.make("flights", 3)

@@ -1,4 +1,4 @@
-"""A real broker whose topics are made anew, and that is dead for a while, as the planner sees it; where queries begin."""
+"""A real broker whose topics are made anew, and that is dead for a while; and where queries begin to read it."""
 
 from __future__ import annotations
 

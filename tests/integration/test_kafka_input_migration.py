@@ -89,15 +89,21 @@ def test_a_script_runs_unchanged_but_for_the_name(
     assert found[0]["timestamp"].timestamp() * 1000 == FIRST_TIME_MS + 1
 
 
-def test_what_cannot_be_is_told_at_load_or_when_a_batch_is_read(spark: SparkSession, script: Mapping[str, str]) -> None:
-    with pytest.raises(AnalysisException, match=r"columns of this source are fixed.*Leave it out"):
-        spark.readStream.format("understudy").schema("value string").options(**script).load()
+def test_what_cannot_be_is_told_before_anything_is_read(
+    spark: SparkSession, script: Mapping[str, str], tmp_path: Path
+) -> None:
+    # With a schema that the user gives, Spark makes the source only when the query starts.
+    of_ones_own = spark.readStream.format("understudy").schema("value string").options(**script).load()
+    with pytest.raises(PySparkException, match=r"columns of this source are fixed.*Leave it out"):
+        rows_of(of_ones_own, tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint" / "offsets" / "0").exists()
     with pytest.raises(AnalysisException, match=r"(?s)ssl\.truststore\.location.*kafka\.ssl\.ca\.location"):
         load(spark, {**script, "kafka.ssl.truststore.location": "/etc/truststore.jks"})
     with pytest.raises(PySparkException, match=r"reads streams only.*spark\.read\.format\('kafka'\)"):
         spark.read.format("understudy").options(**script).load().collect()
 
 
+@pytest.mark.full
 def test_a_checkpoint_keeps_the_isolation_level_that_it_was_begun_with(
     spark: SparkSession, script: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -53,7 +53,7 @@ class AlignedSource(DataSource):
         return spark_schema(include_headers=self._parsed.include_headers, long_offsets=self._parsed.long_offsets)
 
     def __getstate__(self) -> dict[str, object]:
-        """Spark pickles the source at `load()`. Before, it asks for the schema, unless the user gave one."""
+        """Spark pickles the source before it reads. It has asked for the schema by then, unless the user gave one."""
         if not self._schema_asked:
             raise SettingsError(
                 "the columns of this source are fixed",

@@ -150,7 +150,7 @@ def test_an_offset_that_is_not_in_the_log_is_refused(offset: int) -> None:
 def test_a_time_without_records_is_the_end_or_an_error() -> None:
     at = StartPositions("startingTimestamp", time_ms=5)
     assert cursor_at_time(A0, 4, time_ms=5, end=9, positions=at) == Cursor("3", 4)
-    with pytest.raises(SettingsError, match="a-0 has no record at 5 ms or later.*Strategy to latest"):
+    with pytest.raises(SettingsError, match=r"a-0 has no record at 5 ms or later.*Strategy to latest"):
         cursor_at_time(A0, None, time_ms=5, end=9, positions=at)
     lenient = StartPositions("startingTimestamp", time_ms=5, latest_if_none=True)
     assert cursor_at_time(A0, None, time_ms=5, end=9, positions=lenient) == Cursor("8", 9)
