@@ -137,4 +137,5 @@ def test_both_sources_give_the_same_columns_and_rows_and_so_does_a_batch_of_spar
     assert found["kafka"]["columns"] == found["batch"]["columns"] == f"struct<{SPARKS_COLUMNS}>"
     assert found["understudy"]["columns"] == f"struct<{SPARKS_COLUMNS},{OURS}>"
     assert len(found["kafka"]["rows"]) == 4
+    assert found["continued"]["rows"] == []
     assert sorted(found["understudy"]["rows"]) == sorted(found["kafka"]["rows"]) == sorted(found["batch"]["rows"])

@@ -1,5 +1,7 @@
 """Runs one script twice: with Spark's own Kafka source and with ours. Prints the columns and rows of both as JSON.
 
+Then ours goes on where Spark's source was, by the offsets in its checkpoint.
+
 Arguments: a folder, the jars of Spark's Kafka source separated by commas, and the options as JSON.
 """
 
@@ -31,6 +33,8 @@ def main(folder: Path, jars: str, options: Mapping[str, str]) -> None:
     """Run both."""
     with spark_session(folder / "spark", extra={"spark.jars": jars}) as spark:
         found = {name: run(spark, name, options, folder) for name in ("kafka", "understudy")}
+        (*_, last) = (folder / "kafka" / "offsets" / "0").read_text().splitlines()
+        found["continued"] = run(spark, "understudy", {**options, "startingOffsets": last}, folder / "continued")
         batch = spark.read.format("kafka").options(**options).load()
         found["batch"] = {"columns": batch.schema.simpleString(), "rows": batch.toJSON().collect()}
     sys.stdout.write(json.dumps(found))
