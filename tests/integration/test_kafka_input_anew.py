@@ -14,6 +14,7 @@ from tests.support.spark.queries import wait_until
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.option_parsing import parse_options
 from understudy_pipeline.aligned.planner import PlannedBatch, Planner
+from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.stream import AlignedStream
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_input import KafkaInput
@@ -112,6 +113,28 @@ def test_one_that_is_made_anew_while_a_query_runs_ends_it(broker: KafkaBroker) -
 
         with pytest.raises(DataLostError, match=r"made anew|the log ends"):
             wait_until(lambda: take() is not None, what="the loss", limit_s=60)
+
+
+@pytest.mark.full
+def test_one_that_is_made_anew_and_is_shorter_is_read_once_and_from_its_beginning_where_lost_data_may_be(
+    broker: KafkaBroker,
+) -> None:
+    name = broker.make_topic()
+    where = TopicPartition(name, 0)
+    produce(broker.servers, where, [b"old"] * 30)
+    with planning(broker, name, fail_on_data_loss="false") as planner:
+        start = planner.initial(timeout_ms=5_000)
+        found = batch(planner, start)
+        broker.delete_topic(name)
+        broker.make_topic(name=name)
+        produce(broker.servers, where, [b"new%d" % number for number in range(5)])
+        again = batch(planner, found.end)
+        values = [value for _, rows in again.ranges for each in rows for value in each["value"].to_pylist()]
+        assert values == [b"new%d" % number for number in range(5)]
+        assert again.end.topic_ids != found.end.topic_ids
+        (tasks,) = AlignedStream(planner._options).tasks(found.end.to_json(), again.end.to_json())
+        rows = [row for each in read_task(tasks) for row in each.to_pylist()]
+        assert [row["value"] for row in rows] == values, "also when it runs again"
 
 
 def test_a_logged_batch_is_not_read_from_a_topic_that_was_made_anew(broker: KafkaBroker) -> None:

@@ -76,8 +76,7 @@ def parse_options(given: Mapping[str, str]) -> AlignedOptions:
 
     Deprecated names log a warning (statement 61: an option is set if it was given, whatever its value).
     """
-    named = {name.lower(): value for name, value in given.items()}
-    options = GivenOptions(with_our_names(named))
+    options = GivenOptions(with_our_names(given))
     options.refuse_unknown(_OPTIONS, prefix=KAFKA_PROPERTIES)
     default = AlignedOptions(inputs=(), topics=())
     timestamp = TimestampRule.parse(options.text("timestamp") or RECORD)
@@ -94,7 +93,7 @@ def parse_options(given: Mapping[str, str]) -> AlignedOptions:
         kinds=parsed.kinds,
         merge=options.choice("merge", get_args(Merge), default.merge),
         starting=options.choice("starting", get_args(Starting), default.starting),
-        start_positions=_start_positions(named, parsed),
+        start_positions=_start_positions(given, parsed),
         max_task_idle_ms=_or(_idle_ms(options), default.max_task_idle_ms),
         available_now=_available_now(options),
         max_poll_records=_or(options.whole("max_poll_records", least=1, also=-1), default.max_poll_records),
@@ -129,8 +128,8 @@ def _idle_ms(options: GivenOptions) -> int | None:
     return options.whole("max_task_idle_ms", least=0, also=-1)
 
 
-def _start_positions(named: Mapping[str, str], parsed: ParsedInputs) -> StartPositions | None:
-    found = start_positions(named)
+def _start_positions(given: Mapping[str, str], parsed: ParsedInputs) -> StartPositions | None:
+    found = start_positions({name.lower(): value for name, value in given.items()})
     if found is None:
         return None
     if set(parsed.kinds) != {"kafka"}:

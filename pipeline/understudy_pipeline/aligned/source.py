@@ -58,7 +58,7 @@ class AlignedSource(DataSource):
             raise SettingsError(
                 "the columns of this source are fixed",
                 where=".schema(...)",
-                fix="Leave it out, and take fields out of the column value, with F.from_json(F.col('value').cast('string'), ...)",
+                fix="Leave it out, and take fields out of value with F.from_json(F.col('value').cast('string'), ...)",
             )
         return self.__dict__
 

@@ -84,29 +84,33 @@ INSTEAD: Mapping[str, str] = {
 
 
 def with_our_names(given: Mapping[str, str]) -> dict[str, str]:
-    """The options (names in lower case) with our names for those of Spark's that do the same here.
+    """The options, names in lower case, with our names for those of Spark's that do the same here.
 
     Raises SettingsError for one that is refused, and for one that is there under both names. `startingOffsets` stays if
     it is JSON, for `start_positions`. Who says `subscribe` begins where Spark's source does: at the ends.
     """
+    names = {name.lower() for name in given}
     renamed: dict[str, str] = {}
-    for name, value in given.items():
+    for spelled, value in given.items():
+        name = spelled.lower()
         if name in INSTEAD:
             raise SettingsError(
-                f"'{name}' is an option of format('kafka') that this source does not have",
-                where=f"option {name}",
+                f"'{spelled}' is an option of format('kafka') that this source does not have",
+                where=f"option {spelled}",
                 fix=INSTEAD[name],
             )
         ours = SAME_AS.get(name)
         if ours is None or (name == "startingoffsets" and value.strip().startswith("{")):
             renamed[name] = value
-        elif ours in given:
+        elif ours in names:
             raise SettingsError(
-                f"{name} and {ours} are the same, and both are set", where=f"option {ours}", fix=f"Leave {name} out"
+                f"{spelled} and {ours} are the same, and both are set",
+                where=f"option {ours}",
+                fix=f"Leave {spelled} out",
             )
         else:
             renamed[ours] = value
-    if "subscribe" in given and "starting" not in renamed:
+    if "subscribe" in names and "starting" not in renamed:
         renamed["starting"] = "latest"
     if renamed.get("kafka.ssl.endpoint.identification.algorithm") == "":
         renamed["kafka.ssl.endpoint.identification.algorithm"] = "none"

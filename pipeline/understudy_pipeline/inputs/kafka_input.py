@@ -57,6 +57,8 @@ class KafkaInput:
         self._silent_since_s: float | None = None
         """Since when end queries have had no answer."""
         self._topic_ids: TopicIds | None = None
+        self._doubted: set[TopicPartition] = set()
+        """Partitions whose log ended before the position, since they were last sought."""
         self._queue_empty_s = 0.0
         """When librdkafka's queue was last seen empty."""
 
@@ -94,6 +96,7 @@ class KafkaInput:
             if position is not None and position < low:
                 self._report_loss(partition, f"{describe_loss(position, low=low, end=position)}")
             places[partition] = FetchPosition(low if position is None else max(position, low))
+        self._doubted -= places.keys()
         self._positions.update(places)
         self._assigned = False
 
@@ -213,10 +216,20 @@ class KafkaInput:
                 raise self._client.unreachable_error(f"no answer for {silent_ms / 1000:.1f} s")
 
     def _handle_out_of_range(self, gone: set[TopicPartition]) -> None:
-        """The broker refused these positions. Raises DataLostError, or continues at what is left."""
+        """The broker refused these positions. Raises DataLostError, or continues at what is left.
+
+        Where lost data may be, a log that ends before its position is doubted first: an InputError makes the caller
+        look at the topics again. It seeks anew in one that was made anew.
+        """
         timeout_ms = self._config.request_timeout_ms
         lows = self._client.offsets(gone, EARLIEST, timeout_ms=timeout_ms)
         ends = self._client.offsets(gone, LATEST, timeout_ms=timeout_ms)
+        doubted = {tp for tp in gone if self._positions[tp].ahead > ends[tp]} - self._doubted
+        if doubted and not self._config.fail_on_data_loss:
+            self._doubted |= doubted
+            raise self._client.unreachable_error(
+                f"{min(doubted)} ends before the position, and may be another topic now"
+            )
         for partition in gone:
             lost = describe_loss(self._positions[partition].ahead, low=lows[partition], end=ends[partition])
             if lost is not None:

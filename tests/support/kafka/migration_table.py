@@ -118,7 +118,7 @@ def outcome(shown: str, value: str) -> Outcome:
     try:
         parse_options({**_rest_of_script(name), name: value})
     except SettingsError as refused:
-        if refused.where != f"option {name.lower()}":
+        if refused.where != f"option {name}":
             raise
         return Outcome(works=False, text=refused.fix or "")
     ours = SAME_AS.get(name.lower())

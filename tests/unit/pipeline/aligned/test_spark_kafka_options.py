@@ -85,7 +85,7 @@ def test_renamed_options_keep_their_values_and_none_is_lost(options: dict[str, s
     [
         ({"topics": "a"}, "subscribe and topics are the same"),
         ({"kafka": "h:1"}, "kafka.bootstrap.servers and kafka are the same"),
-        ({"starting": "latest", "startingOffsets": "earliest"}, "startingoffsets and starting are the same"),
+        ({"starting": "latest", "startingOffsets": "earliest"}, "startingOffsets and starting are the same"),
         ({"startingOffsets": "newest"}, "'newest' is not one of earliest, latest"),
         ({"startingOffset": "earliest"}, "Did you mean 'startingoffsets'"),
         ({"startingOffsets": "{"}, 'Write JSON like {"flights":{"0":23'),
