@@ -22,7 +22,7 @@ def run(spark: SparkSession, name: str, options: Mapping[str, str], folder: Path
     frame = spark.readStream.format(name).options(**options).load()
 
     def keep(batch: DataFrame, _: int) -> None:
-        rows.extend(batch.drop("merge_order").toJSON().collect())
+        rows.extend(map(str, batch.drop("merge_order").toJSON().collect()))
 
     writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / name))
     writer.trigger(availableNow=True).start().awaitTermination()
