@@ -68,8 +68,7 @@ def to_chunk(
         pa.array([found or None for found in headers], _HEADERS)
         if include_headers and any_headers
         else pa.nulls(len(messages), _HEADERS),
-        # librdkafka's types are greater by one than those of Kafka's Java client, and of Spark.
-        pa.array(np.fromiter(map(itemgetter(0), stamps), np.int32, len(stamps)) - 1, pa.int32()),
+        _timestamp_types(stamps),
     ]
     sizes = _lengths(keys) + _lengths(value_column) + record_size(partition.topic, None, None)
     if any_headers:
@@ -94,6 +93,14 @@ def _times_ms(stamps: Sequence[tuple[int, int]], values: list[bytes | None], rul
     times = np.fromiter(map(itemgetter(1), stamps), np.int64, len(stamps))
     # The time is -1 before message format 1: such a record has none.
     return pa.array(times, mask=(times < 0) | (times >= END_TIME_MS))
+
+
+def _timestamp_types(stamps: Sequence[tuple[int, int]]) -> pa.Int32Array:
+    """librdkafka's types are greater by one than those of Kafka's Java client and of Spark. Mostly one."""
+    found = set(map(itemgetter(0), stamps))
+    if len(found) == 1:
+        return pa.repeat(pa.scalar(found.pop() - 1, pa.int32()), len(stamps))
+    return pa.array(np.fromiter(map(itemgetter(0), stamps), np.int32, len(stamps)) - 1)
 
 
 def _lengths(column: pa.BinaryArray) -> NDArray[np.int64]:
