@@ -58,17 +58,16 @@ def to_chunk(
     offsets = pa.array(np.fromiter(map(Message.offset, messages), np.int64, len(messages)))
     headers = list(map(Message.headers, messages))
     any_headers = headers.count(None) < len(headers)
-    stamps = list(map(Message.timestamp, messages))
     columns = [
         offsets.cast(pa.string()),
         offsets,
-        _times_ms(stamps, values, rule),
+        _times_ms(messages, values, rule),
         keys,
         value_column,
         pa.array([found or None for found in headers], _HEADERS)
         if include_headers and any_headers
         else pa.nulls(len(messages), _HEADERS),
-        _timestamp_types(stamps),
+        _timestamp_types(messages),
     ]
     sizes = _lengths(keys) + _lengths(value_column) + record_size(partition.topic, None, None)
     if any_headers:
@@ -87,20 +86,19 @@ def _run_starts(messages: list[Message]) -> list[int]:
     return [0, *(np.flatnonzero(changes) + 1).tolist()]
 
 
-def _times_ms(stamps: Sequence[tuple[int, int]], values: list[bytes | None], rule: TimestampRule) -> pa.Int64Array:
+def _times_ms(messages: Sequence[Message], values: list[bytes | None], rule: TimestampRule) -> pa.Int64Array:
     if rule.field is not None:
         return pa.array([rule.time_ms(None, value) for value in values], pa.int64())
-    times = np.fromiter(map(itemgetter(1), stamps), np.int64, len(stamps))
+    times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
     # The time is -1 before message format 1: such a record has none.
     return pa.array(times, mask=(times < 0) | (times >= END_TIME_MS))
 
 
-def _timestamp_types(stamps: Sequence[tuple[int, int]]) -> pa.Int32Array:
-    """librdkafka's types are greater by one than those of Kafka's Java client and of Spark. Mostly one."""
-    found = set(map(itemgetter(0), stamps))
-    if len(found) == 1:
-        return pa.repeat(pa.scalar(found.pop() - 1, pa.int32()), len(stamps))
-    return pa.array(np.fromiter(map(itemgetter(0), stamps), np.int32, len(stamps)) - 1)
+def _timestamp_types(messages: Sequence[Message]) -> pa.Int32Array:
+    """librdkafka's types are greater by one than those of Kafka's Java client and of Spark."""
+    # Asking each message again is quicker than a list of pairs, which the garbage collector would look through.
+    types = np.fromiter(map(itemgetter(0), map(Message.timestamp, messages)), np.int32, len(messages))
+    return pa.array(types - 1)
 
 
 def _lengths(column: pa.BinaryArray) -> NDArray[np.int64]:
