@@ -53,12 +53,12 @@ class ReadAhead:
         """
         self.generation += 1
         self._cursors = dict(cursors)
-        self.topic_ids = {**self.topic_ids, **(topic_ids or {})}
         self._made_anew.clear()
         self.retained.clear()
         self.finished.clear()
         self._pending_seeks.clear()
-        self._set_tasks(self.tasks)
+        found, self.topic_ids = self.topic_ids, {**self.topic_ids, **(topic_ids or {})}
+        self.set_topic_ids(found)
 
     def set_ends(self, ends: Mapping[TopicPartition, Cursor]) -> None:
         """Fetch nothing behind these ends, and nothing of a partition that is not among them."""

@@ -119,6 +119,20 @@ def test_it_is_read_from_its_beginning_where_lost_data_may_be(
     assert [record.__dict__["action"] for record in caplog.records] == ["data-lost"]
 
 
+def test_a_batch_over_it_that_is_planned_again_is_the_same_at_once(start: Start, server: ScriptedServer) -> None:
+    query = start(server, options=GOES_ON)
+    query.next()
+    before = query.offset
+    server.make_anew("a", "second")
+    server.put("a", 0, 5, 6, 7, 8, 9)
+    query.clock.advance(COUNT_INTERVAL_MS)
+    batch = query.next()
+    query.offset = before
+    again = query.next()
+    assert ordinals(again) == ordinals(batch) == {A: [0, 1, 2, 3, 4]}
+    assert again.end.topic_ids == batch.end.topic_ids
+
+
 def test_every_partition_of_it_begins_anew_also_one_that_has_no_records_yet(start: Start) -> None:
     server = ScriptedServer({"a": 2})
     server.ids = {"a": "first"}
