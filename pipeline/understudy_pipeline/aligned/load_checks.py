@@ -31,7 +31,7 @@ def check_even(options: AlignedOptions, counts: Mapping[str, int]) -> None:
 
     A query that has begun is never refused: a topic may have grown since, and its `merge` is fixed.
     """
-    if options.merge == "task" and len({counts[topic] for topic in options.topics}) > 1:
+    if options.merge == "task" and len(set(counts.values())) > 1:
         counted = ", ".join(f"{topic} has {counts[topic]}" for topic in options.topics)
         raise SettingsError(
             f"topics that are merged partition by partition need as many partitions each: {counted}",
