@@ -212,7 +212,10 @@ class ReadAhead:
             self.retained[chunk.partition].add(kept)
 
     def _check_still_read(self, unread: Collection[TopicPartition], counts: Mapping[str, int]) -> None:
-        stopped = sorted(_without_beginnings(self._cursors).keys() & set(unread))
+        read = _without_beginnings(self._cursors).keys()
+        appended = set(self._options.topics) - {tp.topic for tp in read}
+        # A topic that was read and has lost partitions is a matter of `_check_vanished`.
+        stopped = sorted(tp for tp in read & set(unread) if any(counts[topic] <= tp.partition for topic in appended))
         if stopped:
             raise SettingsError(
                 f"partitions that were read from would not be read any more: {', '.join(map(str, stopped))}; "

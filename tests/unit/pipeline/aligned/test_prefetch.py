@@ -325,6 +325,16 @@ def test_a_topic_that_is_appended_with_fewer_partitions_stops_none_that_is_read(
         bench.turns(1)
 
 
+def test_a_topic_that_lost_partitions_does_not_end_a_query_that_may_lose_data() -> None:
+    bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), fail_on_data_loss=False))
+    bench.server.grow("a", 2)
+    last = {TopicPartition(topic, 1): Cursor("3", 4, 9) for topic in ("a", "b")}
+    bench.shared.ahead.seek_to({A: Cursor("3", 4, 9), B: Cursor("3", 4, 9), **last})
+    bench.turns(1)
+    assert bench.shared.ahead.tasks == {0: (A, B)}
+    assert bench.shared.ahead.unread == (TopicPartition("a", 1),)
+
+
 def test_partitions_of_all_topics_are_one_task_with_merge_global() -> None:
     bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), merge="global"))
     bench.server.grow("b", 2)
