@@ -212,16 +212,14 @@ class ReadAhead:
             self.retained[chunk.partition].add(kept)
 
     def _check_still_read(self, unread: Collection[TopicPartition], counts: Mapping[str, int]) -> None:
-        read = _without_beginnings(self._cursors).keys()
-        appended = set(self._options.topics) - {tp.topic for tp in read}
-        # A topic that was read and has lost partitions is a matter of `_check_vanished`.
-        stopped = sorted(tp for tp in read & set(unread) if any(counts[topic] <= tp.partition for topic in appended))
-        if stopped:
+        stopped = sorted(_without_beginnings(self._cursors).keys() & set(unread))
+        if stopped and self._options.fail_on_data_loss:
             raise SettingsError(
                 f"partitions that were read from would not be read any more: {', '.join(map(str, stopped))}; "
                 f"the topics have different numbers of partitions ({_counts_text(counts)})",
                 where="option topics",
-                fix="Give a topic that was appended as many partitions as the others have, or leave it out",
+                fix="Give a topic that was appended as many partitions as the others have, or leave it out; "
+                "fail_on_data_loss=false goes on without them",
             )
 
     def _check_vanished(self, counts: Mapping[str, int]) -> None:
