@@ -105,12 +105,13 @@ def _session_conf(folder: Path) -> dict[str, str]:
             f"-Duser.timezone=UTC -Djava.io.tmpdir={folder} -Dlog4j.configurationFile={folder / 'log4j2.properties'}"
         ),
         "spark.driver.memory": "3g",
-        "spark.jars": ",".join(map(str, sorted(_spark_kafka_jars().glob("*.jar")))),
+        "spark.jars": ",".join(map(str, sorted(spark_kafka_jars().glob("*.jar")))),
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
     }
 
 
-def _spark_kafka_jars() -> Path:
+def spark_kafka_jars() -> Path:
+    """The folder of Spark's own Kafka source. Raises SystemExit where there is no Maven."""
     maven = shutil.which("mvn")
     if not JARS.exists():
         if maven is None:

@@ -49,7 +49,8 @@ def plan_batch(
     """Plan the next batch from the queues. It has no side effects: the caller may drop the batch.
 
     `lags` are the records on the servers behind each queue; a lag that is missing or None is unknown. With
-    `max_task_idle_ms` -1 nothing counts as enforced, and neither does what follows the end of a `finished` input.
+    `max_task_idle_ms` -1 nothing counts as enforced. What follows the end of a `finished` input does: a later query may
+    find more there.
     """
 
     # Decided twice: on the queues as they are, and on what is left behind the batch. The second decision starts the
@@ -63,7 +64,7 @@ def plan_batch(
     available = {task: sum(counts.values()) for task, counts in ready.items()}
     shares = share(available, budget=max_poll_records, first=ring)
     taken = {task: limit_counts(queues, ready[task], shares.allowed[task]) for task, queues in tasks.items()}
-    passed = frozenset() if max_task_idle_ms == NEVER_WAIT else before.may_pass - finished
+    passed = frozenset() if max_task_idle_ms == NEVER_WAIT else before.may_pass
     together = {partition: count for counts in taken.values() for partition, count in counts.items() if count}
     after = decide(before.deadlines, together)
     moments = [

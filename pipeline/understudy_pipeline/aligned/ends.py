@@ -1,14 +1,32 @@
-"""Current ends of logs. A query begins there with `starting=latest`, and stops there with the trigger AvailableNow."""
+"""Where a new query begins, and where one stops with the trigger AvailableNow: the current ends of the logs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import InputConfig
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
+
+if TYPE_CHECKING:
+    from understudy_pipeline.inputs.kafka_config import KafkaConfig
+
+
+def first_cursors(options: AlignedOptions, *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
+    """Where a new query begins. A partition that is left out is read from its beginning.
+
+    Asks the servers, unless everything is read. Raises InputError, and SettingsError for positions that there are not.
+    """
+    if options.start_positions is not None:
+        from understudy_pipeline.inputs.kafka_starts import start_cursors  # noqa: PLC0415  # loads Kafka's client
+
+        (config,) = options.inputs
+        return start_cursors(cast("KafkaConfig", config), options.start_positions, timeout_ms=timeout_ms)
+    return {} if options.starting == "earliest" else current_ends(options.inputs, timeout_ms=timeout_ms)
 
 
 def current_ends(inputs: Sequence[InputConfig], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:

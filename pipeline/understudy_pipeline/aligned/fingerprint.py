@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from understudy_pipeline.aligned.offset import OffsetError
+from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.inputs.timestamps import RECORD
 
 _TOPICS = "topics"
-_ENTRY_FIELDS = ("key_field", "value_field")
-"""Options that only Redis has."""
+_OF_INPUTS = {"key_field": "key_field", "value_field": "value_field", "kafka.isolation.level": "isolation_level"}
+"""Options that only one kind of input has: the attribute of its configuration, by the option's name. A query that gets
+such an input later gets its options with it."""
+
+_UNDECODABLE = "undecodable"
+
+
+_POISON_ROWS = {"keep": "keep", "skip": "skip", "aside": "skip", "fail": "fail"}
+"""What tells the rows of a batch apart, by the value of `undecodable`."""
 
 
 def fingerprint(options: AlignedOptions) -> dict[str, object]:
     """Values by option name, for the offset's JSON.
 
-    Bounds, timeouts and servers may change: they decide where batches end, not the order of records. `undecodable` may
-    change too: otherwise a query that failed on a poison record could never continue.
+    Bounds, timeouts and servers may change: they decide where batches end, not which records there are nor their order.
+    `undecodable` may change between two batches: otherwise a query that failed on a poison record could never continue.
     """
     kinds = options.kinds or ("",) * len(options.topics)
     field = options.timestamp.field
@@ -26,20 +33,23 @@ def fingerprint(options: AlignedOptions) -> dict[str, object]:
         "merge": options.merge,
         "timestamp": RECORD if field is None else f"json:{field}",
         "max_timestamp_jump_ms": options.max_timestamp_jump_ms,
-        **{name: _of_inputs(options, name) for name in _ENTRY_FIELDS},
+        **{name: _of_inputs(options, attribute) for name, attribute in _OF_INPUTS.items()},
+        _UNDECODABLE: _POISON_ROWS[options.undecodable],
     }
 
 
-def _of_inputs(options: AlignedOptions, name: str) -> str | None:
+def _of_inputs(options: AlignedOptions, attribute: str) -> str | None:
     """The option's value in the one input that has it. None if that input is not configured."""
-    return next((getattr(config, name) for config in options.inputs if hasattr(config, name)), None)
+    return next((getattr(config, attribute) for config in options.inputs if hasattr(config, attribute)), None)
 
 
 def check_fingerprint(saved: Mapping[str, object], now: Mapping[str, object]) -> None:
     """Raise OffsetError if an option changed, naming it with its old and new value. Topics may be appended."""
     for name in now:
         old, new = saved.get(name), now[name]
-        if old == new or (name == _TOPICS and _only_appended(old, new)) or (name in _ENTRY_FIELDS and old is None):
+        if old == new or (name == _TOPICS and _only_appended(old, new)) or (name in _OF_INPUTS and old is None):
+            continue
+        if name == _UNDECODABLE:  # `check_replay` looks at it
             continue
         raise OffsetError(
             f"the option {name} was {_text(old)} when this checkpoint began and is {_text(new)} now, which would "
@@ -48,6 +58,19 @@ def check_fingerprint(saved: Mapping[str, object], now: Mapping[str, object]) ->
             fix=(f"Remove the option {name}" if old is None else f"Set {name} to {_text(old)} again")
             + (", with new topics behind the old ones" if name == _TOPICS else "")
             + ", or begin a new checkpoint",
+        )
+
+
+def check_replay(start: SourceOffset, end: SourceOffset, now: Mapping[str, object]) -> None:
+    """Raise OffsetError if a logged batch has poison records, and `undecodable` would make other rows of them now."""
+    poison = end.undecodable - start.undecodable
+    old, new = end.fingerprint.get(_UNDECODABLE), now[_UNDECODABLE]
+    if poison > 0 and old not in (None, new):
+        raise OffsetError(
+            f"the batch that was under way has {poison} records without a usable timestamp; undecodable was "
+            f"{_text(old)} when it was planned and is {_text(new)} now, which would give it other rows",
+            where=f"option {_UNDECODABLE}",
+            fix=f"Set undecodable to {_text(old)} until that batch is committed, and change it then",
         )
 
 

@@ -14,8 +14,7 @@ from understudy_shared.errors import SettingsError
 def check_inputs(options: AlignedOptions) -> Mapping[str, int]:
     """Ask every server for its topics, and return the partition count of each topic.
 
-    Raises InputError when a server does not answer within `request_timeout_ms`, UnknownTopicError, and SettingsError
-    when the option `merge` does not fit the topics.
+    Raises InputError when a server does not answer within `request_timeout_ms`, and UnknownTopicError.
     """
     counts: dict[str, int] = {}
     for config in options.inputs:
@@ -24,6 +23,14 @@ def check_inputs(options: AlignedOptions) -> Mapping[str, int]:
             counts |= opened.partitions(timeout_ms=options.request_timeout_ms)
         finally:
             opened.close()
+    return counts
+
+
+def check_even(options: AlignedOptions, counts: Mapping[str, int]) -> None:
+    """Raise SettingsError if a new query cannot merge topics with these partition counts partition by partition.
+
+    A query that has begun is never refused: a topic may have grown since, and its `merge` is fixed.
+    """
     if options.merge == "task" and len(set(counts.values())) > 1:
         counted = ", ".join(f"{topic} has {counts[topic]}" for topic in options.topics)
         raise SettingsError(
@@ -31,7 +38,6 @@ def check_inputs(options: AlignedOptions) -> Mapping[str, int]:
             where="option merge",
             fix="Set merge to 'global' to merge all partitions together, or give the topics the same number",
         )
-    return counts
 
 
 def check_folders(options: AlignedOptions) -> None:

@@ -68,6 +68,7 @@ class PlannerCollector(Collector):
         yield _counter("undecodable", "Records without a usable timestamp", metrics.undecodable_total)
         yield _counter("batches", "Micro-batches", metrics.batches_total)
         yield _gauge("partitions", "Partitions that are read", metrics.partitions)
+        yield _gauge("unread_partitions", "Partitions that wait until another topic has them", len(metrics.unread))
         yield _gauge("paused_partitions", "Partitions that memory has no room for", len(metrics.paused))
         for name, value, text in (
             ("poll_records_avg", metrics.poll_records_avg, "Records of a micro-batch"),

@@ -30,6 +30,9 @@ class SourceOffset:
     cursors: Mapping[TopicPartition, Cursor] = field(default_factory=dict)
     """A partition without a cursor is read from its beginning."""
 
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """The topics that the cursors belong to, where topics have ids: one that is made anew has another."""
+
     ring: int = 0
     """The task that has its turn first (KIP-41)."""
 
@@ -59,7 +62,8 @@ class SourceOffset:
             time_ms = None if cursor.time_ms == NO_TIME_MS else cursor.time_ms
             at.setdefault(place.topic, {})[str(place.partition)] = [cursor.offset, cursor.ordinal, time_ms]
         counts = {name: getattr(self, name) for name in _COUNTS}
-        return {"understudy": FORMAT, "fingerprint": dict(self.fingerprint), "at": at, **counts}
+        ids = {"topic_ids": dict(sorted(self.topic_ids.items()))} if self.topic_ids else {}
+        return {"understudy": FORMAT, "fingerprint": dict(self.fingerprint), "at": at, **counts, **ids}
 
     @classmethod
     def from_json(cls, found: object) -> SourceOffset:
@@ -78,6 +82,7 @@ class SourceOffset:
                     for topic, partitions in found["at"].items()
                     for partition, cursor in partitions.items()
                 },
+                topic_ids={topic: str(each) for topic, each in found.get("topic_ids", {}).items()},
                 **{name: int(found[name]) for name in _COUNTS},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as damage:

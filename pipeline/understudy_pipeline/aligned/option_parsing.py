@@ -12,10 +12,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from understudy_pipeline.aligned.input_options import INPUT_OPTIONS, KAFKA_PROPERTIES, SharedOptions, parse_inputs
+from understudy_pipeline.aligned.idle import NEVER_WAIT
+from understudy_pipeline.aligned.input_options import (
+    INPUT_OPTIONS,
+    KAFKA_PROPERTIES,
+    ParsedInputs,
+    SharedOptions,
+    parse_inputs,
+)
 from understudy_pipeline.aligned.option_values import GivenOptions
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.paths import local_path
+from understudy_pipeline.aligned.spark_kafka_options import POSITIONS, SAME_AS, start_positions, with_our_names
+from understudy_pipeline.inputs.start_positions import StartPositions
 from understudy_pipeline.inputs.timestamps import RECORD, TimestampRule
 from understudy_shared.errors import SettingsError
 from understudy_shared.renamed import resolve
@@ -24,13 +33,15 @@ log = logging.getLogger(__name__)
 
 Merge = Literal["task", "global"]
 Starting = Literal["earliest", "latest"]
-Undecodable = Literal["fail", "skip", "aside"]
+Undecodable = Literal["keep", "fail", "skip", "aside"]
+AvailableNow = Literal["all", "ordered"]
 
 NEW_BOUND, OLD_BOUND = "input_buffer_max_bytes", "buffered_records_per_partition"
 NODES_CACHE = "cache_max_bytes_buffering"
 
 _OPTIONS = frozenset(
     {
+        "available_now",
         "checkpoint",
         "fail_on_data_loss",
         "include_headers",
@@ -51,6 +62,8 @@ _OPTIONS = frozenset(
         OLD_BOUND,
         NODES_CACHE,
         *INPUT_OPTIONS,
+        *POSITIONS,
+        *(name for name in SAME_AS if not name.startswith(KAFKA_PROPERTIES)),
     }
 )
 
@@ -63,11 +76,12 @@ def parse_options(given: Mapping[str, str]) -> AlignedOptions:
 
     Deprecated names log a warning (statement 61: an option is set if it was given, whatever its value).
     """
-    options = GivenOptions(given)
+    options = GivenOptions(with_our_names(given))
     options.refuse_unknown(_OPTIONS, prefix=KAFKA_PROPERTIES)
     default = AlignedOptions(inputs=(), topics=())
-    undecodable = options.choice("undecodable", get_args(Undecodable), default.undecodable)
     timestamp = TimestampRule.parse(options.text("timestamp") or RECORD)
+    # A record may well have no timestamp of its own. That a field of the value has none is more likely a wrong name.
+    undecodable = options.choice("undecodable", get_args(Undecodable), "keep" if timestamp.field is None else "fail")
     max_bytes, max_records = _bounds(options)
     fail_on_data_loss = options.flag("fail_on_data_loss", default.fail_on_data_loss)
     include_headers = options.flag("include_headers", default.include_headers)
@@ -79,7 +93,9 @@ def parse_options(given: Mapping[str, str]) -> AlignedOptions:
         kinds=parsed.kinds,
         merge=options.choice("merge", get_args(Merge), default.merge),
         starting=options.choice("starting", get_args(Starting), default.starting),
+        start_positions=_start_positions(given, parsed),
         max_task_idle_ms=_or(_idle_ms(options), default.max_task_idle_ms),
+        available_now=_available_now(options),
         max_poll_records=_or(options.whole("max_poll_records", least=1, also=-1), default.max_poll_records),
         input_buffer_max_bytes=_or(max_bytes, default.input_buffer_max_bytes),
         buffered_records_per_partition=max_records,
@@ -110,6 +126,38 @@ def _or(value: int | None, default: int) -> int:
 def _idle_ms(options: GivenOptions) -> int | None:
     """Kafka accepts any negative number and treats all but -1 as 0. Here the others are refused (statement 23)."""
     return options.whole("max_task_idle_ms", least=0, also=-1)
+
+
+def _start_positions(given: Mapping[str, str], parsed: ParsedInputs) -> StartPositions | None:
+    found = start_positions({name.lower(): value for name, value in given.items()})
+    if found is None:
+        return None
+    if set(parsed.kinds) != {"kafka"}:
+        raise SettingsError(
+            "only topics of Kafka can begin at given positions",
+            where=f"option {found.option}",
+            fix="Use starting=earliest or starting=latest, or give other inputs a source of their own",
+        )
+    named_topics = found.topics()
+    if named_topics is not None and named_topics != set(parsed.topics):
+        wrong = sorted(named_topics ^ set(parsed.topics))
+        raise SettingsError(
+            f"{found.option} and the topics that are read differ in {', '.join(wrong)}",
+            where=f"option {found.option}",
+            fix="Give positions for exactly the topics that are read",
+        )
+    return found
+
+
+def _available_now(options: GivenOptions) -> AvailableNow:
+    found: AvailableNow = options.choice("available_now", get_args(AvailableNow), "all")
+    if found == "ordered" and options.text("max_task_idle_ms") == str(NEVER_WAIT):
+        raise SettingsError(
+            "available_now is 'ordered' and max_task_idle_ms is -1, which keeps no order",
+            where="option available_now",
+            fix="Leave one of them out",
+        )
+    return found
 
 
 def _bounds(options: GivenOptions) -> tuple[int | None, int | None]:

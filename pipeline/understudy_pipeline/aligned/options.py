@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from understudy_pipeline.inputs.protocol import InputConfig
+from understudy_pipeline.inputs.start_positions import StartPositions
 from understudy_pipeline.inputs.timestamps import TimestampRule
 
 MIB = 1 << 20
@@ -31,6 +32,9 @@ class AlignedOptions:
     starting: Literal["earliest", "latest"] = "earliest"
     """Where a new checkpoint begins. Partitions that appear later are read from their beginning."""
 
+    start_positions: StartPositions | None = None
+    """Where the partitions of Kafka topics begin in a new checkpoint, instead of `starting`."""
+
     max_task_idle_ms: int = 0
     """KIP-353/695. -1: never wait for an empty input. 0: wait for records that exist. More: wait for new ones too."""
 
@@ -47,10 +51,15 @@ class AlignedOptions:
     max_timestamp_jump_ms: int | None = None
     """Largest step by which one record may advance its partition's time. None: no bound."""
 
-    undecodable: Literal["fail", "skip", "aside"] = "fail"
-    """What a record without a usable timestamp does: end the query, be skipped, or be written to `undecodable_path`."""
+    undecodable: Literal["keep", "fail", "skip", "aside"] = "fail"
+    """What a record without a usable timestamp does: come without one, end the query, be skipped, or be written to
+    `undecodable_path`."""
 
     undecodable_path: Path | None = None
+    available_now: Literal["all", "ordered"] = "all"
+    """How far the trigger AvailableNow goes: to the current ends of all inputs, or as far as no later record can come
+    before what is delivered."""
+
     fail_on_data_loss: bool = True
     request_timeout_ms: int = 5_000
     """Longest wait for one answer. A server that takes longer counts as unreachable."""
@@ -71,3 +80,8 @@ class AlignedOptions:
     """Port for the planner's Prometheus metrics. 0: any free port."""
 
     include_headers: bool = False
+
+    @property
+    def long_offsets(self) -> bool:
+        """Whether the column `offset` is a number: every topic is Kafka's."""
+        return bool(self.kinds) and set(self.kinds) == {"kafka"}

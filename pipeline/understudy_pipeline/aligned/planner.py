@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence, Set
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
-from understudy_pipeline.aligned.ends import current_ends
+from understudy_pipeline.aligned.ends import current_ends, first_cursors
 from understudy_pipeline.aligned.fingerprint import fingerprint
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
+from understudy_pipeline.aligned.load_checks import check_even, check_inputs
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner_metrics import PlannerMetrics, Sample, Window, measure
@@ -70,19 +71,23 @@ class Planner:
     def initial(self, *, timeout_ms: int) -> SourceOffset:
         """The offset at which a new checkpoint begins.
 
-        With `starting=latest` this asks every server, and raises InputError when one does not answer in time. With
-        `earliest` it does no I/O.
+        Unless everything is read this asks the servers, and raises InputError when one does not answer in time. Topics
+        that are merged with each other are counted. Raises SettingsError if their counts do not fit `merge`.
         """
-        cursors = (
-            {} if self._options.starting == "earliest" else current_ends(self._options.inputs, timeout_ms=timeout_ms)
-        )
-        return SourceOffset(self._fingerprint, cursors=cursors)
+        self._check_even()
+        return SourceOffset(self._fingerprint, cursors=first_cursors(self._options, timeout_ms=timeout_ms))
+
+    def _check_even(self) -> None:
+        if self._options.merge == "task" and len(self._options.topics) > 1:
+            # A server that went away since `load()` is waited for. If counts then differ, `unread` tells of it.
+            with suppress(InputError):
+                check_even(self._options, check_inputs(self._options))
 
     def finish_at_current_ends(self, *, timeout_ms: int) -> None:
         """Read up to the current ends only (the trigger AvailableNow).
 
         This asks every server, and raises like `initial`. From then on `plan` returns None only when everything up to
-        these ends is in a batch.
+        these ends is in a batch, or with `available_now=ordered` everything whose place in the order is certain.
         """
         ends = current_ends(self._options.inputs, timeout_ms=timeout_ms)
         with self._shared.changed:
@@ -145,7 +150,7 @@ class Planner:
 
     def _seek_if_moved(self, start: SourceOffset) -> None:
         if not self._shared.ahead.is_positioned_at(start.cursors):
-            self._shared.ahead.seek_to(start.cursors)
+            self._shared.ahead.seek_to(start.cursors, start.topic_ids)
             self._shared.changed.notify_all()
         self._offset = start
         if not self._prefetches:
@@ -162,11 +167,15 @@ class Planner:
             for prefetch in self._prefetches:
                 prefetch.start()
 
+    def _held(self) -> Set[TopicPartition]:
+        """Inputs at their end that are waited for all the same, in a later query (`available_now=ordered`)."""
+        return self._shared.ahead.finished if self._options.available_now == "ordered" else frozenset()
+
     def _plan_until_ends(self, start: SourceOffset) -> PlannedBatch | None:
         began_ms = self._clock.monotonic_ms()
         while True:
             batch = self._shared.changed.wait_for(lambda: self._plan(start), WAIT_MS / 1000)
-            if batch is not None or self._shared.ahead.is_complete():
+            if batch is not None or self._shared.ahead.is_complete(in_order=self._options.available_now == "ordered"):
                 return batch
             waited_ms = self._clock.monotonic_ms() - max(began_ms, self._shared.last_arrival_ms)
             if waited_ms > ENDS_TIMEOUT_MS:
@@ -189,12 +198,12 @@ class Planner:
             task: [ahead.retained[tp].queue(self._ranks[tp.topic]) for tp in partitions]
             for task, partitions in ahead.tasks.items()
         }
-        lags = {tp: ahead.lags.current(tp, now_ms) for tp in ahead.retained}
+        lags = {tp: ahead.lags.current(tp, now_ms) for tp in ahead.retained if tp not in self._held()}
         batch = plan_batch(
             queues,
             {tp: lag.records for tp, lag in lags.items() if lag is not None},
             ahead.deadlines,
-            finished=ahead.finished,
+            finished=ahead.finished - self._held(),
             max_task_idle_ms=self._options.max_task_idle_ms,
             max_poll_records=self._options.max_poll_records,
             ring=start.ring,
@@ -211,6 +220,7 @@ class Planner:
             task: max(ahead.retained[tp].cursor.time_ms for tp in partitions)
             for task, partitions in ahead.tasks.items()
         }
+        begun = ahead.take_beginnings()
         segments = {segment.span.partition: segment for segment in ahead.take(batch.taken)}
         lateness = sum(
             (_lateness(of_task, segments, before[task]) for task, of_task in ahead.tasks.items()), start=Lateness()
@@ -219,7 +229,8 @@ class Planner:
         end = replace(
             start,
             fingerprint=self._fingerprint,
-            cursors={**start.cursors, **{tp: segment.span.end for tp, segment in segments.items()}},
+            cursors={**start.cursors, **begun, **{tp: segment.span.end for tp, segment in segments.items()}},
+            topic_ids={**start.topic_ids, **ahead.topic_ids},
             ring=batch.ring,
             batches=start.batches + 1,
             records=sum(batch.taken.values()),

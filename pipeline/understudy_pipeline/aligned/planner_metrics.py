@@ -83,6 +83,9 @@ class PlannerMetrics:
     partitions: int
     """0 until the partitions of every topic are known."""
 
+    unread: Sequence[TopicPartition] = ()
+    """Partitions that another topic lacks: they are not read until it grows, too."""
+
     outages: Mapping[str, Outage] = field(default_factory=dict)
     """Servers that do not answer."""
 
@@ -96,6 +99,7 @@ class PlannerMetrics:
             "undecodable-total": self.undecodable_total,
             "batches-total": self.batches_total,
             "partitions": self.partitions,
+            "unread-partitions": [str(tp) for tp in self.unread],
             "paused-partitions": [str(tp) for tp in self.paused],
             "current-lag": {str(tp): lag.records for tp, lag in self.lags.items()},
             "away": {
@@ -134,5 +138,6 @@ def measure(
         lags={tp: lag for tp, lag in lags.items() if lag is not None},
         paused=sorted(ahead.paused()),
         partitions=len(ahead.retained),
+        unread=ahead.unread,
         outages=outages,
     )

@@ -63,9 +63,9 @@ class Prefetch:
         asked_ms = self._clock.monotonic_ms()
         match request := self._shared.next_request(self._index):
             case CountPartitions():
-                self._shared.set_partition_counts(
-                    self._index, self._input.partitions(timeout_ms=self._request_timeout_ms)
-                )
+                counts = self._input.partitions(timeout_ms=self._request_timeout_ms)
+                ids = self._input.topic_ids(timeout_ms=self._request_timeout_ms)
+                self._shared.set_topics(self._index, counts, ids)
             case Seek():
                 self._input.seek(request.cursors, timeout_ms=self._request_timeout_ms)
                 self._shared.seek_done(self._index, request)
@@ -74,7 +74,8 @@ class Prefetch:
                 self._shared.add_fetched(self._index, request, fetched, asked_ms=asked_ms)
             case None:
                 self._shared.wait(REST_MS)
-        self._backoff_ms = FIRST_BACKOFF_MS
+        if not self._shared.is_away(self._index):
+            self._backoff_ms = FIRST_BACKOFF_MS
         return 0
 
     def _run(self) -> None:

@@ -10,6 +10,7 @@ from understudy_pipeline.aligned.lags import Lags
 from understudy_pipeline.aligned.memory import Buffered, fetch_records, paused_partitions, share_bytes
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.retained import Retained, Segment
+from understudy_pipeline.aligned.topic_ids import made_anew, report_made_anew
 from understudy_pipeline.inputs.protocol import DataLostError, Fetched
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_shared.errors import SettingsError
@@ -25,6 +26,8 @@ class ReadAhead:
         """Empty until the partitions of every topic are known."""
         self.retained: dict[TopicPartition, Retained] = {}
         """Fetched records that are in no batch yet. The keys are exactly the partitions of `tasks`."""
+        self.unread: Sequence[TopicPartition] = ()
+        """Partitions that another topic lacks, so that no task has them: they wait until that topic grows, too."""
         self.lags = Lags(options.lag_max_age_ms)
         self.deadlines: Mapping[TopicPartition, float] = {}
         """By the last plan: when the wait for each empty input ends."""
@@ -36,28 +39,44 @@ class ReadAhead:
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._pending_seeks: set[TopicPartition] = set()
         self._ends: Mapping[TopicPartition, Cursor] | None = None
+        self.topic_ids: dict[str, str] = {}
+        """The ids of the topics that are read, where they are known."""
+        self._made_anew: set[str] = set()
+        """Topics that are read from their beginning again. `_cursors` still has positions in the ones before them."""
 
     def is_positioned_at(self, cursors: Mapping[TopicPartition, Cursor]) -> bool:
         """Whether the next batch starts at these cursors. False before the first `seek_to`."""
         return self.generation > 0 and _without_beginnings(cursors) == _without_beginnings(self._cursors)
 
-    def seek_to(self, cursors: Mapping[TopicPartition, Cursor]) -> None:
-        """Drop what was fetched and start over behind these cursors. Each input must then `seek` (`pending_seeks`)."""
+    def seek_to(self, cursors: Mapping[TopicPartition, Cursor], topic_ids: Mapping[str, str] | None = None) -> None:
+        """Drop what was fetched and start over behind these cursors, which belong to topics with these ids.
+
+        Each input must then `seek` (`pending_seeks`).
+        """
         self.generation += 1
         self._cursors = dict(cursors)
+        self._made_anew.clear()
         self.retained.clear()
         self.finished.clear()
         self._pending_seeks.clear()
-        self._set_tasks(self.tasks)
+        found, self.topic_ids = self.topic_ids, {**self.topic_ids, **(topic_ids or {})}
+        self.set_topic_ids(found)
 
     def set_ends(self, ends: Mapping[TopicPartition, Cursor]) -> None:
         """Fetch nothing behind these ends, and nothing of a partition that is not among them."""
         self._ends = dict(ends)
         if self.generation:
-            self.seek_to(self._cursors)
+            self.seek_to(self._cursors, self.topic_ids)
 
-    def is_complete(self) -> bool:
-        """Whether everything up to the ends of `set_ends` is fetched and in a batch."""
+    def is_complete(self, *, in_order: bool = False) -> bool:
+        """Whether everything up to the ends of `set_ends` is fetched and in a batch.
+
+        With `in_order` each task ends where the first of its inputs does: what is behind that waits for a later query.
+        """
+        if in_order:
+            return bool(self.tasks) and all(
+                any(tp in self.finished and not self.retained[tp] for tp in of_task) for of_task in self.tasks.values()
+            )
         return bool(self.tasks) and all(tp in self.finished and not held for tp, held in self.retained.items())
 
     def set_partition_counts(self, counts: Mapping[str, int]) -> None:
@@ -68,22 +87,42 @@ class ReadAhead:
             return
         if known == self._counts and self.tasks:
             return
-        unequal = self._options.merge == "task" and len({known[topic] for topic in self._options.topics}) > 1
-        if unequal and not self.tasks:
-            raise SettingsError(
-                f"the topics have different numbers of partitions: {_counts_text(known)}",
-                where="option merge=task",
-                fix="Give them the same number, keyed alike, or set merge=global to merge all partitions together",
-            )
         self._check_vanished(known)
-        if unequal:
+        tasks = merge_tasks(self._options.topics, known, is_global=self._options.merge == "global")
+        unread = _unread(self._options.topics, known, tasks)
+        self._check_still_read(unread, known)
+        self._counts, self.unread = known, unread
+        if unread:
             log.warning(
                 "topics have different numbers of partitions (%s): partitions that a topic lacks are not read yet",
                 _counts_text(known),
                 extra={"action": "uneven-partitions"},
             )
-        self._counts = known
-        self._set_tasks(merge_tasks(self._options.topics, known, is_global=self._options.merge == "global"))
+        self._set_tasks(tasks)
+
+    def set_topic_ids(self, found: Mapping[str, str]) -> None:
+        """Update the ids of some topics. One that was made anew raises DataLostError, or is read from its beginning."""
+        anew = made_anew(self.topic_ids, found)
+        if anew:
+            report_made_anew(anew, is_error=self._options.fail_on_data_loss)
+        self.topic_ids.update(found)
+        self._made_anew |= anew
+        for tp in [tp for tp in self.retained if tp.topic in anew]:
+            del self.retained[tp]
+            self.finished.discard(tp)
+        self._set_tasks(self.tasks)
+
+    def take_beginnings(self) -> Mapping[TopicPartition, Cursor]:
+        """Positions of topics that were made anew since the last call: their beginnings, for the offset."""
+        begun = {tp: self._first_cursor(tp) for tp in self._cursors if tp.topic in self._made_anew}
+        self._cursors.update(begun)
+        self._made_anew.clear()
+        return begun
+
+    def _first_cursor(self, tp: TopicPartition) -> Cursor:
+        """Where a partition is read from after a seek. The partition time goes on in a topic that was made anew."""
+        cursor = self._cursors.get(tp, Cursor())
+        return Cursor(time_ms=cursor.time_ms) if tp.topic in self._made_anew else cursor
 
     def pending_seeks(self, topics: Collection[str]) -> Mapping[TopicPartition, Cursor]:
         """Cursors at which the input of these topics must seek before it can fetch."""
@@ -158,7 +197,7 @@ class ReadAhead:
         for tp in gone:
             del self.retained[tp]
         for tp in sorted(partitions - self.retained.keys()):
-            cursor = self._cursors.get(tp, Cursor())
+            cursor = self._first_cursor(tp)
             self.retained[tp] = Retained(tp, cursor, max_jump_ms=self._options.max_timestamp_jump_ms)
             self.lags.forget([tp])
             if self._ends is not None and is_at(cursor, self._ends.get(tp, Cursor())):
@@ -175,6 +214,17 @@ class ReadAhead:
         self.lags.subtract_fetched(chunk.partition, chunk.rows.num_rows)
         if kept is not None and chunk.partition in self.retained:
             self.retained[chunk.partition].add(kept)
+
+    def _check_still_read(self, unread: Collection[TopicPartition], counts: Mapping[str, int]) -> None:
+        stopped = sorted(_without_beginnings(self._cursors).keys() & set(unread))
+        if stopped and self._options.fail_on_data_loss:
+            raise SettingsError(
+                f"partitions that were read from would not be read any more: {', '.join(map(str, stopped))}; "
+                f"the topics have different numbers of partitions ({_counts_text(counts)})",
+                where="option topics",
+                fix="Give a topic that was appended as many partitions as the others have, or leave it out; "
+                "fail_on_data_loss=false goes on without them",
+            )
 
     def _check_vanished(self, counts: Mapping[str, int]) -> None:
         gone = sorted(
@@ -202,6 +252,14 @@ def merge_tasks(
         return {0: tuple(TopicPartition(topic, p) for topic in topics for p in range(counts[topic]))}
     least = min(counts[topic] for topic in topics)
     return {p: tuple(TopicPartition(topic, p) for topic in topics) for p in range(least)}
+
+
+def _unread(
+    topics: Sequence[str], counts: Mapping[str, int], tasks: Mapping[int, Sequence[TopicPartition]]
+) -> Sequence[TopicPartition]:
+    read = {tp for partitions in tasks.values() for tp in partitions}
+    every = (TopicPartition(topic, p) for topic in topics for p in range(counts[topic]))
+    return tuple(tp for tp in every if tp not in read)
 
 
 def _without_beginnings(cursors: Mapping[TopicPartition, Cursor]) -> Mapping[TopicPartition, Cursor]:

@@ -48,15 +48,14 @@ class RowOptions:
     """The options that executors need to make rows."""
 
     max_timestamp_jump_ms: int | None = None
-    undecodable: Literal["fail", "skip", "aside"] = "fail"
+    undecodable: Literal["keep", "fail", "skip", "aside"] = "fail"
     undecodable_path: Path | None = None
     include_headers: bool = False
+    long_offsets: bool = False
 
     @classmethod
     def of(cls, options: AlignedOptions) -> RowOptions:
-        return cls(
-            options.max_timestamp_jump_ms, options.undecodable, options.undecodable_path, options.include_headers
-        )
+        return cls(**{name: getattr(options, name) for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,10 @@ def _read_range(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatc
     aside = []
     for records in _records(planned, task.request_timeout_ms):
         rows, effective_ms, poison, times = with_effective_times(
-            records, times, max_jump_ms=options.max_timestamp_jump_ms
+            records,
+            times,
+            max_jump_ms=options.max_timestamp_jump_ms,
+            keeps_poison=options.undecodable == "keep",
         )
         if poison.num_rows:
             if options.undecodable == "fail":
@@ -175,6 +177,7 @@ def _read_range(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatc
                 rank=planned.rank,
                 effective_ms=effective_ms,
                 include_headers=options.include_headers,
+                long_offsets=options.long_offsets,
             )
     if aside and options.undecodable_path is not None:
         write_dead_letters(options.undecodable_path, span, _concat(aside))

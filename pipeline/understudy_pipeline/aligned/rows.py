@@ -10,8 +10,11 @@ import pyarrow.compute as pc
 
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms, partition_times_ms
 
-_DDL = """
-    topic string, partition int, offset string, timestamp timestamp, key binary, value binary,
+_KAFKA_DDL = """
+    key binary, value binary, topic string, partition int, offset {offset}, timestamp timestamp, timestampType int
+"""
+_HEADERS_DDL = "headers array<struct<key: string, value: binary>>"
+_ORDER_DDL = """
     merge_order struct<batch: bigint, effective_ms: bigint, topic_rank: int, partition: int, ordinal: bigint>
 """
 
@@ -28,23 +31,28 @@ _MERGE_ORDER = pa.struct(
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 
-def spark_schema(*, include_headers: bool) -> str:
-    """The source's schema as DDL. Sorting all rows of a query by `merge_order` gives the order of delivery."""
-    return f"{_DDL}, headers array<struct<key: string, value: binary>>" if include_headers else _DDL
+def spark_schema(*, include_headers: bool, long_offsets: bool = False) -> str:
+    """The source's schema as DDL: the columns of Spark's Kafka source, and ours behind them.
+
+    Sorting all rows of a query by `merge_order` gives the order of delivery. With `long_offsets` offsets are numbers,
+    as Kafka's are.
+    """
+    kafka = _KAFKA_DDL.format(offset="bigint" if long_offsets else "string")
+    return ", ".join([kafka, *([_HEADERS_DDL] if include_headers else []), _ORDER_DDL])
 
 
-def arrow_schema(*, include_headers: bool) -> pa.Schema:
+def arrow_schema(*, include_headers: bool, long_offsets: bool = False) -> pa.Schema:
     """The Arrow schema that Spark derives from `spark_schema`. Spark refuses rows with any other."""
     fields = [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.string()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
         ("key", pa.binary()),
         ("value", pa.binary()),
-        ("merge_order", _MERGE_ORDER),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64() if long_offsets else pa.string()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
     ]
-    return pa.schema([*fields, ("headers", _HEADERS)] if include_headers else fields)
+    return pa.schema([*fields, *([("headers", _HEADERS)] if include_headers else []), ("merge_order", _MERGE_ORDER)])
 
 
 def output_rows(
@@ -55,8 +63,9 @@ def output_rows(
     rank: int,
     effective_ms: pa.Array,
     include_headers: bool,
+    long_offsets: bool = False,
 ) -> pa.RecordBatch:
-    """Convert one partition's records (`ROW_SCHEMA`) with their effective times. They must not include poison."""
+    """Convert one partition's records (`ROW_SCHEMA`) with their effective times."""
     count = rows.num_rows
     partition = _repeated(place.partition, count, pa.int32())
     order = [
@@ -67,17 +76,18 @@ def output_rows(
         rows.column("ordinal"),
     ]
     columns = [
-        _repeated(place.topic, count, pa.string()),
-        partition,
-        rows.column("offset"),
-        pc.multiply(rows.column("timestamp_ms"), 1000).cast(pa.timestamp("us", tz="UTC")),
         rows.column("key"),
         rows.column("value"),
+        _repeated(place.topic, count, pa.string()),
+        partition,
+        rows.column("ordinal" if long_offsets else "offset"),  # Kafka's offsets are its ordinals
+        pc.multiply(rows.column("timestamp_ms"), 1000).cast(pa.timestamp("us", tz="UTC")),
+        rows.column("timestamp_type"),
+        *([rows.column("headers").cast(_HEADERS)] if include_headers else []),
         pa.StructArray.from_arrays(order, fields=list(_MERGE_ORDER)),
     ]
-    if include_headers:
-        columns.append(rows.column("headers").cast(_HEADERS))
-    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers=include_headers))
+    schema = arrow_schema(include_headers=include_headers, long_offsets=long_offsets)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class Times(NamedTuple):
@@ -88,9 +98,9 @@ class Times(NamedTuple):
 
 
 def with_effective_times(
-    rows: pa.RecordBatch, times: Times, *, max_jump_ms: int | None
+    rows: pa.RecordBatch, times: Times, *, max_jump_ms: int | None, keeps_poison: bool = False
 ) -> tuple[pa.RecordBatch, pa.Array, pa.RecordBatch, Times]:
-    """Split records by whether they have a timestamp, and compute effective times.
+    """Split records by whether they have a timestamp, unless `keeps_poison`, and compute effective times.
 
     Returns the records with a timestamp, their effective times, the poison records, and the times after all.
     """
@@ -102,7 +112,7 @@ def with_effective_times(
     effective_ms = effective_times_ms(known_ms, partition_ms, begin_ms=times.effective_ms)
     after = Times(int(partition_ms[-1]), int(effective_ms[-1]))
     poison = np.asarray(pc.is_null(stamps))
-    if not poison.any():
+    if keeps_poison or not poison.any():
         return rows, pa.array(effective_ms), rows.slice(0, 0), after
     return rows.filter(pa.array(~poison)), pa.array(effective_ms[~poison]), rows.filter(pa.array(poison)), after
 

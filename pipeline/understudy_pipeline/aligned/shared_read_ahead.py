@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from understudy_pipeline.aligned.options import AlignedOptions
@@ -30,7 +30,7 @@ BUSY_FETCH_WAIT_MS = 20
 
 
 class CountPartitions(NamedTuple):
-    """Count the partitions of the server's topics."""
+    """Count the partitions of the server's topics, and ask for the topics' ids."""
 
 
 class Seek(NamedTuple):
@@ -64,6 +64,8 @@ class _Server:
     topics: Sequence[str]
     count_due_ms: float = float("-inf")
     away_since_ms: float | None = None
+    heard: set[TopicPartition] = field(default_factory=set)
+    """Partitions that brought records or lags since the last failure."""
     error: str = ""
 
 
@@ -100,35 +102,49 @@ class SharedReadAhead:
         with self.changed:
             self.changed.wait(limit_ms / 1000)
 
-    def set_partition_counts(self, index: int, counts: Mapping[str, int]) -> None:
+    def set_topics(self, index: int, counts: Mapping[str, int], topic_ids: Mapping[str, str]) -> None:
         """Take the answer to `CountPartitions`. Raises SettingsError and DataLostError."""
         with self.changed:
-            self._mark_reachable(index)
             self._servers[index].count_due_ms = self._clock.monotonic_ms() + COUNT_INTERVAL_MS
+            self.ahead.set_topic_ids(topic_ids)
             self.ahead.set_partition_counts(counts)
             self.changed.notify_all()
 
     def seek_done(self, index: int, turn: Seek) -> None:
         """Take the answer to `Seek`."""
         with self.changed:
-            self._mark_reachable(index)
             self.ahead.seek_done(turn.cursors.keys(), generation=turn.generation)
             self.changed.notify_all()
 
     def add_fetched(self, index: int, turn: Fetch, fetched: Fetched, *, asked_ms: float) -> None:
-        """Take the answer to a `Fetch` that was sent at `asked_ms`."""
+        """Take the result of a `Fetch` that was sent at `asked_ms`.
+
+        A turn without records and without lags is no answer: a dead server brings just that between two errors. And a
+        cluster is back only when all brokers are: every partition that is wanted brought something.
+        """
         with self.changed:
-            self._mark_reachable(index)
+            server = self._servers[index]
+            server.heard |= {chunk.partition for chunk in fetched.chunks} | fetched.lags.keys()
+            if turn.wanted.keys() <= server.heard:
+                self._mark_reachable(server)
             self.ahead.add_fetched(fetched, generation=turn.generation, asked_ms=asked_ms)
             if fetched.chunks:
                 self.last_arrival_ms = self._clock.monotonic_ms()
             self.changed.notify_all()
+
+    def is_away(self, index: int) -> bool:
+        """Whether the server failed, and has not answered since."""
+        with self.changed:
+            return self._servers[index].away_since_ms is not None
 
     def mark_unreachable(self, index: int, error: InputError) -> None:
         """The server did not answer: log it once, and treat its lags as unknown until it does."""
         with self.changed:
             server = self._servers[index]
             self.ahead.mark_unreachable(server.topics)
+            # A topic may be gone, or another one by the time that its server answers again.
+            server.count_due_ms = float("-inf")
+            server.heard.clear()
             server.error = str(error)
             if server.away_since_ms is None:
                 server.away_since_ms = self._clock.monotonic_ms()
@@ -152,8 +168,7 @@ class SharedReadAhead:
                 if server.away_since_ms is not None
             }
 
-    def _mark_reachable(self, index: int) -> None:
-        server = self._servers[index]
+    def _mark_reachable(self, server: _Server) -> None:
         if server.away_since_ms is not None:
             server.away_since_ms = None
             log.info("an input is read again", extra={"action": "back", "server": server.name})

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -28,6 +28,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.rows import spark_schema
 from understudy_pipeline.aligned.stream import AlignedStream, Json
+from understudy_shared.errors import SettingsError
 
 
 class AlignedSource(DataSource):
@@ -36,6 +37,7 @@ class AlignedSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Called at `load()`. Raises an error for wrong options, unusable folders, and unreachable servers."""
         super().__init__(dict(options))
+        self._schema_asked = False
         self._parsed = parse_options(options)
         check_folders(self._parsed)
         check_inputs(self._parsed)
@@ -46,8 +48,28 @@ class AlignedSource(DataSource):
         return "understudy"
 
     def schema(self) -> str:
-        """The schema of the rows, the same for every input."""
-        return spark_schema(include_headers=self._parsed.include_headers)
+        """The schema of the rows."""
+        self._schema_asked = True
+        return spark_schema(include_headers=self._parsed.include_headers, long_offsets=self._parsed.long_offsets)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Spark pickles the source before it reads. It has asked for the schema by then, unless the user gave one."""
+        if not self._schema_asked:
+            raise SettingsError(
+                "the columns of this source are fixed",
+                where=".schema(...)",
+                fix="Leave it out, and take fields out of value with F.from_json(F.col('value').cast('string'), ...)",
+            )
+        return self.__dict__
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Batches are Spark's own source's."""
+        raise SettingsError(
+            "this source reads streams only",
+            where="spark.read",
+            fix="Read a batch of Kafka's records with spark.read.format('kafka'), which has the same columns up to "
+            "merge_order, or a stream that ends with .trigger(availableNow=True)",
+        )
 
     def streamReader(self, schema: StructType) -> AlignedStreamReader:  # noqa: N802  # Spark's signature
         """Create a reader. It opens nothing before it is used."""

@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
-from understudy_pipeline.aligned.fingerprint import check_fingerprint, fingerprint
+from understudy_pipeline.aligned.fingerprint import check_fingerprint, check_replay, fingerprint
 from understudy_pipeline.aligned.lock import CheckpointLock
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import WAIT_MS, PlannedBatch, Planner
 from understudy_pipeline.aligned.reading import ReadTask, pack_tasks, planned_ranges
 from understudy_pipeline.aligned.spool import Spool, SpoolFile
+from understudy_pipeline.aligned.topic_ids import current_topic_ids, made_anew, report_made_anew
 from understudy_pipeline.inputs.protocol import Range
-from understudy_pipeline.inputs.records import Cursor
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_shared.clock import SystemClock
 
 Json = dict[str, object]
@@ -86,7 +87,12 @@ class AlignedStream:
             planned = planned_ranges(self._options, spans, sizes=sizes, spool=self._last.file)
             return pack_tasks(planned, self._options, batch=self._last.batch.end.batches)
         before, after = self._parse_offset(start), self._parse_offset(end)
-        return pack_tasks(planned_ranges(self._options, _between(before, after)), self._options, batch=after.batches)
+        check_replay(before, after, self._fingerprint)
+        gone = made_anew(after.topic_ids, current_topic_ids(self._options)) if after.topic_ids else frozenset()
+        if gone:
+            report_made_anew(gone, is_error=self._options.fail_on_data_loss)
+        spans = [span for span in _between(before, after) if span.partition.topic not in gone]
+        return pack_tasks(planned_ranges(self._options, spans), self._options, batch=after.batches)
 
     def metrics(self) -> Json | None:
         """The planner's metrics for Spark's progress. None before the planner has started."""
@@ -138,5 +144,11 @@ class AlignedStream:
 
 
 def _between(start: SourceOffset, end: SourceOffset) -> list[Range]:
-    spans = [Range(place, start.cursors.get(place, Cursor()), cursor) for place, cursor in end.cursors.items()]
+    anew = made_anew(start.topic_ids, end.topic_ids)
+    spans = [Range(place, _start_of(place, start, anew), cursor) for place, cursor in end.cursors.items()]
     return sorted(span for span in spans if span.start != span.end)
+
+
+def _start_of(place: TopicPartition, start: SourceOffset, anew: Set[str]) -> Cursor:
+    cursor = start.cursors.get(place, Cursor())
+    return Cursor(time_ms=cursor.time_ms) if place.topic in anew else cursor

@@ -26,6 +26,7 @@ def rows(
             pa.nulls(count, pa.binary()) if keys is None else keys,
             values,
             pa.nulls(count, ROW_SCHEMA.field("headers").type),
+            pa.nulls(count, pa.int32()),
         ],
         schema=ROW_SCHEMA,
     )

@@ -66,6 +66,9 @@ class FilesInput:
                 self._check(folder_of(self._config.root, TopicPartition(topic, partition)))
         return counts
 
+    def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
+        return {}
+
     def first_cursors(
         self, partitions: Sequence[TopicPartition], *, timeout_ms: int
     ) -> Mapping[TopicPartition, Cursor]:

@@ -86,16 +86,19 @@ class KafkaClient:
         self, partitions: Collection[TopicPartition], which: int, *, timeout_ms: int
     ) -> dict[TopicPartition, int]:
         """Where logs begin (`EARLIEST`) or end (`LATEST`). Raises InputError, also if the answer for one is missing."""
-        answers = self._list_offsets(partitions, which, timeout_ms)
-        for answer in answers:
-            if answer.error is not None:
-                name = TopicPartition(answer.topic, answer.partition)
-                raise self.unreachable_error(f"no answer where {name} begins and ends", KafkaException(answer.error))
-        return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
+        return self._all_offsets(dict.fromkeys(partitions, which), timeout_ms)
+
+    def offsets_at(self, times_ms: Mapping[TopicPartition, int], *, timeout_ms: int) -> dict[TopicPartition, int]:
+        """The first record of each partition that is not earlier than a time; partitions without one are left out.
+
+        Raises InputError, also if the answer for one is missing.
+        """
+        found = self._all_offsets(times_ms, timeout_ms)
+        return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def known_ends(self, partitions: Collection[TopicPartition], *, timeout_ms: int) -> dict[TopicPartition, int]:
         """Ends of the logs whose leaders answer. Raises InputError if no broker answers."""
-        answers = self._list_offsets(partitions, LATEST, timeout_ms)
+        answers = self._list_offsets(dict.fromkeys(partitions, LATEST), timeout_ms)
         return {TopicPartition(end.topic, end.partition): end.offset for end in answers if end.error is None}
 
     def _find_leaders(self, topics: Set[str]) -> None:
@@ -107,10 +110,17 @@ class KafkaClient:
                 self._consumer.list_topics(topic, timeout=_FIND_LEADERS_TIMEOUT_S)
                 self._topics_with_leaders.add(topic)
 
-    def _list_offsets(
-        self, partitions: Collection[TopicPartition], which: int, timeout_ms: int
-    ) -> list[KafkaPartition]:
-        asked = [KafkaPartition(*partition, which) for partition in partitions]
+    def _all_offsets(self, times_ms: Mapping[TopicPartition, int], timeout_ms: int) -> dict[TopicPartition, int]:
+        answers = self._list_offsets(times_ms, timeout_ms)
+        for answer in answers:
+            if answer.error is not None:
+                name = TopicPartition(answer.topic, answer.partition)
+                raise self.unreachable_error(f"no answer where {name} begins and ends", KafkaException(answer.error))
+        return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
+
+    def _list_offsets(self, times_ms: Mapping[TopicPartition, int], timeout_ms: int) -> list[KafkaPartition]:
+        """`times_ms` may be EARLIEST or LATEST."""
+        asked = [KafkaPartition(*partition, time_ms) for partition, time_ms in times_ms.items()]
         try:
             answers = self._query_consumer.offsets_for_times(asked, timeout=timeout_ms / 1000) if asked else []
         except KafkaException as error:
@@ -193,7 +203,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
 
 def _consumer(properties: Mapping[str, Any]) -> Consumer:
     try:
-        return Consumer({**properties, "logger": _DebugLog()})
+        return Consumer({**properties, "logger": DebugLog()})
     except KafkaException as error:
         raise SettingsError(
             f"the Kafka client refuses its properties: {_safe_text(error, properties)}",
@@ -202,7 +212,7 @@ def _consumer(properties: Mapping[str, Any]) -> Consumer:
         ) from None
 
 
-class _DebugLog:
+class DebugLog:
     """Sends librdkafka's log to our debug log. It logs every reconnect as an error; our errors have what matters."""
 
     def log(self, level: int, text: str, *arguments: object) -> None:

@@ -72,7 +72,7 @@ class KafkaConfig:
                 raise SettingsError(
                     f"'{name}' cannot be set: this source keeps its own positions",
                     where=f"option kafka.{name}",
-                    fix="Remove the option" if name.lower() != "bootstrap.servers" else "Use the option kafka",
+                    fix="Remove the option",
                 )
         if self.properties:
             check_properties({**dict(self.properties), **OWN_PROPERTIES})
@@ -90,6 +90,11 @@ class KafkaConfig:
     def server(self) -> str:
         """The bootstrap servers."""
         return self.servers
+
+    @property
+    def isolation_level(self) -> str:
+        """Decides which records there are: with `read_committed` those of aborted transactions do not exist."""
+        return self.client_properties["isolation.level"].lower()
 
     @property
     def client_properties(self) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_losses import describe_loss, report_loss, unknown_topic
 from understudy_pipeline.inputs.kafka_positions import FetchPosition, end_cursor, next_offset
 from understudy_pipeline.inputs.kafka_rows import group_messages, partition_of, to_chunk
+from understudy_pipeline.inputs.kafka_topic_ids import TopicIds
 from understudy_pipeline.inputs.protocol import Fetched, InputError
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
@@ -31,6 +32,9 @@ ENDS_QUERY_MS = 1_000
 
 FRESH_EVENT_MS = 20
 """Longest time that an end-of-partition event may have been queued before this fetch began and still count as fresh."""
+
+FIRST_IDS_WAIT_MS, LATER_IDS_WAIT_MS = 2_000, 200
+"""Longest waits for topic ids. An answer that takes longer is taken by the next call."""
 
 ENDS_QUERY_TIMEOUT_MS = 1_000
 """Timeout of an end query. Records wait meanwhile, so a slow query is followed by a pause of four times its length."""
@@ -52,6 +56,9 @@ class KafkaInput:
         self._query_pause_s = 0.0
         self._silent_since_s: float | None = None
         """Since when end queries have had no answer."""
+        self._topic_ids: TopicIds | None = None
+        self._doubted: set[TopicPartition] = set()
+        """Partitions whose log ended before the position, since they were last sought."""
         self._queue_empty_s = 0.0
         """When librdkafka's queue was last seen empty."""
 
@@ -62,6 +69,13 @@ class KafkaInput:
         if missing:
             raise unknown_topic(missing[0], self._client.topics(timeout_ms=timeout_ms), self._config.server)
         return counts
+
+    def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
+        """Asked in the background: a cluster that cannot tell holds up only the first call, and for a moment."""
+        if self._topic_ids is None:
+            self._topic_ids = TopicIds(self._config.client_properties, self._config.topics)
+            return self._topic_ids.ask(wait_ms=min(timeout_ms, FIRST_IDS_WAIT_MS))
+        return self._topic_ids.ask(wait_ms=LATER_IDS_WAIT_MS)
 
     def first_cursors(
         self, partitions: Sequence[TopicPartition], *, timeout_ms: int
@@ -82,6 +96,7 @@ class KafkaInput:
             if position is not None and position < low:
                 self._report_loss(partition, f"{describe_loss(position, low=low, end=position)}")
             places[partition] = FetchPosition(low if position is None else max(position, low))
+        self._doubted -= places.keys()
         self._positions.update(places)
         self._assigned = False
 
@@ -201,10 +216,20 @@ class KafkaInput:
                 raise self._client.unreachable_error(f"no answer for {silent_ms / 1000:.1f} s")
 
     def _handle_out_of_range(self, gone: set[TopicPartition]) -> None:
-        """The broker refused these positions. Raises DataLostError, or continues at what is left."""
+        """The broker refused these positions. Raises DataLostError, or continues at what is left.
+
+        Where lost data may be, a log that ends before its position is doubted first: an InputError makes the caller
+        look at the topics again. It seeks anew in one that was made anew.
+        """
         timeout_ms = self._config.request_timeout_ms
         lows = self._client.offsets(gone, EARLIEST, timeout_ms=timeout_ms)
         ends = self._client.offsets(gone, LATEST, timeout_ms=timeout_ms)
+        doubted = {tp for tp in gone if self._positions[tp].ahead > ends[tp]} - self._doubted
+        if doubted and not self._config.fail_on_data_loss:
+            self._doubted |= doubted
+            raise self._client.unreachable_error(
+                f"{min(doubted)} ends before the position, and may be another topic now"
+            )
         for partition in gone:
             lost = describe_loss(self._positions[partition].ahead, low=lows[partition], end=ends[partition])
             if lost is not None:

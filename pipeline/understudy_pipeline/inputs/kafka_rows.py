@@ -64,9 +64,10 @@ def to_chunk(
         _times_ms(messages, values, rule),
         keys,
         value_column,
-        pa.array([found or [] for found in headers], _HEADERS)
-        if include_headers
+        pa.array([found or None for found in headers], _HEADERS)
+        if include_headers and any_headers
         else pa.nulls(len(messages), _HEADERS),
+        _timestamp_types(messages),
     ]
     sizes = _lengths(keys) + _lengths(value_column) + record_size(partition.topic, None, None)
     if any_headers:
@@ -91,6 +92,13 @@ def _times_ms(messages: Sequence[Message], values: list[bytes | None], rule: Tim
     times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
     # The time is -1 before message format 1: such a record has none.
     return pa.array(times, mask=(times < 0) | (times >= END_TIME_MS))
+
+
+def _timestamp_types(messages: Sequence[Message]) -> pa.Int32Array:
+    """librdkafka's types are greater by one than those of Kafka's Java client and of Spark."""
+    # Asking each message again is quicker than a list of pairs, which the garbage collector would look through.
+    types = np.fromiter(map(itemgetter(0), map(Message.timestamp, messages)), np.int32, len(messages))
+    return pa.array(types - 1)
 
 
 def _lengths(column: pa.BinaryArray) -> NDArray[np.int64]:

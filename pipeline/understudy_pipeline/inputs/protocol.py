@@ -55,6 +55,12 @@ class Input(Protocol):
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         """The partition count of each topic of this input, now. Raises UnknownTopicError."""
 
+    def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
+        """The id of each topic, by which one that was deleted and made anew is told from the one before it.
+
+        Topics whose id is unknown are left out, as are all where topics have none. Raises nothing.
+        """
+
     def first_cursors(
         self, partitions: Sequence[TopicPartition], *, timeout_ms: int
     ) -> Mapping[TopicPartition, Cursor]:

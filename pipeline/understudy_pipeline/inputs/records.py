@@ -26,10 +26,12 @@ ROW_SCHEMA = pa.schema(
         ("key", pa.binary()),
         ("value", pa.binary()),
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("timestamp_type", pa.int32()),
     ]
 )
 """Records of one partition as an input fetches them, in log order. `timestamp_ms` (since the epoch) is null in a poison
-record: one without a usable timestamp. `headers` is null unless the option `include_headers` is set."""
+record: one without a usable timestamp. `headers` is null if there are none, or unless the option `include_headers` is
+set. `timestamp_type` is Kafka's: -1 for none, 0 for the producer's time, 1 for the broker's; null elsewhere."""
 
 
 class TopicPartition(NamedTuple):

@@ -86,6 +86,9 @@ class RedisInput:
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         return {topic: self._count(topic) for topic in self._config.topics}
 
+    def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
+        return {}
+
     def first_cursors(
         self, partitions: Sequence[TopicPartition], *, timeout_ms: int
     ) -> Mapping[TopicPartition, Cursor]:

@@ -37,6 +37,7 @@ def rows_of(records: Sequence[ScriptedRecord], first: int) -> pa.RecordBatch:
         "key": [None] * len(records),
         "value": [record.value for record in records],
         "headers": [None] * len(records),
+        "timestamp_type": [None] * len(records),
     }
     return pa.RecordBatch.from_pydict(columns, schema=ROW_SCHEMA)
 
@@ -65,6 +66,7 @@ class ScriptedServer:
         self.changed = threading.Condition()
         self.logs: dict[TopicPartition, list[ScriptedRecord]] = {}
         self.first: dict[TopicPartition, int] = {}
+        self.ids: dict[str, str] = {}
         self.withheld: dict[TopicPartition, int] = {}
         self.stable: dict[TopicPartition, int] = {}
         self.error: Exception | None = None
@@ -120,6 +122,14 @@ class ScriptedServer:
         """The topic has so many partitions from now on."""
         with self.changed:
             self.topics[topic] = count
+
+    def make_anew(self, topic: str, identity: str) -> None:
+        """The topic is another one, with this id, without records."""
+        with self.changed:
+            self.ids[topic] = identity
+            for partition in [each for each in self.logs if each.topic == topic]:
+                del self.logs[partition]
+            self.changed.notify_all()
 
     def lose(self, topic: str, partition: int, count: int) -> None:
         """The first records of a partition are gone."""
@@ -197,6 +207,10 @@ class ScriptedInput:
             self._at.answer()
             return dict(self._at.topics)
 
+    def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
+        with self._at.changed:
+            return dict(self._at.ids)
+
     def first_cursors(
         self, partitions: Sequence[TopicPartition], *, timeout_ms: int
     ) -> Mapping[TopicPartition, Cursor]:
@@ -231,7 +245,7 @@ class ScriptedInput:
             self._at.changed.notify_all()
 
     def _coming(self, partition: TopicPartition) -> int:
-        there = self._at.end(partition) - self._next[partition]
+        there = max(0, self._at.end(partition) - self._next[partition])
         return min(there, self._at.withheld.get(partition, there))
 
     def _fetched(self, wanted: Mapping[TopicPartition, int]) -> Fetched:
@@ -247,7 +261,7 @@ class ScriptedInput:
                 if partition in self._at.withheld:
                     self._at.withheld[partition] -= count
                     self._at.changed.notify_all()
-        lags = {partition: self._at.end(partition) - self._next[partition] for partition in wanted}
+        lags = {partition: max(0, self._at.end(partition) - self._next[partition]) for partition in wanted}
         return Fetched(chunks, lags if self._at.reports_lags else {})
 
 

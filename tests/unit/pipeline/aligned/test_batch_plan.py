@@ -125,11 +125,11 @@ def test_statement_32_records_that_are_left_for_another_batch_are_not_counted() 
     assert [plan(tasks, records=records).enforced[0] for records in (1, 2, 3, 4)] == [0, 0, 1, 2]
 
 
-def test_statement_32_nobody_is_given_up_on_at_minus_1_or_behind_the_end_of_a_query() -> None:
+def test_statement_32_nobody_is_given_up_on_at_minus_1_and_what_is_behind_the_end_of_a_query_is_enforced() -> None:
     tasks = one(flights=[1, 9], weather=[])
     assert plan(tasks, idle_ms=-1).enforced == {0: 0}
     finished = plan(tasks, {}, finished={B}, idle_ms=50)
-    assert (finished.taken, finished.enforced) == ({A: 2}, {0: 0})
+    assert (finished.taken, finished.enforced) == ({A: 2}, {0: 2})
 
 
 def test_statement_34_a_batch_is_the_least_head_times_of_its_task() -> None:
@@ -205,7 +205,7 @@ def test_statement_50_the_records_of_a_task_that_waits_are_set_aside_and_lose_ne
 
 def test_a_finished_input_is_no_reason_to_wait() -> None:
     tasks = one(flights=[1, 9], weather=[5])
-    assert plan(tasks, {}, finished={A, B}, idle_ms=50) == Batch({A: 2, B: 1}, {0: 0}, 0, {}, None)
+    assert plan(tasks, {}, finished={A, B}, idle_ms=50) == Batch({A: 2, B: 1}, {0: 1}, 0, {}, None)
 
 
 @pytest.mark.parametrize(

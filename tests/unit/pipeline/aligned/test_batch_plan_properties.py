@@ -150,9 +150,9 @@ def test_a_patient_query_has_one_order_however_records_arrive_and_wherever_batch
     run, expected = Run(logs, idle_ms=PATIENT, records=records), merged(logs)
     for _ in played(run, steps):
         assert all(run.taken[task] == expected[task][: len(run.taken[task])] for task in TASKS)
+    assert run.enforced == 0
     run.finish()
     assert run.taken == expected
-    assert run.enforced == 0
 
 
 @FEWER

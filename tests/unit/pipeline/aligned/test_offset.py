@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_pipeline.aligned.fingerprint import check_fingerprint, fingerprint
+from understudy_pipeline.aligned.fingerprint import check_fingerprint, check_replay, fingerprint
 from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig
 from understudy_pipeline.inputs.timestamps import TimestampRule
@@ -35,6 +36,7 @@ offsets = st.builds(
     SourceOffset,
     fingerprint=st.just(fingerprint(OPTIONS)),
     cursors=st.dictionaries(places, cursors, max_size=8),
+    topic_ids=st.dictionaries(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=22), max_size=4),
     ring=counts,
     batches=counts,
     records=counts,
@@ -51,7 +53,11 @@ def test_an_offset_is_read_back_from_the_log_as_it_was_written(offset: SourceOff
 
 @given(offsets)
 def test_equal_offsets_have_equal_text_in_whatever_order_their_cursors_came(offset: SourceOffset) -> None:
-    turned = replace(offset, cursors=dict(reversed(list(offset.cursors.items()))))
+    turned = replace(
+        offset,
+        cursors=dict(reversed(list(offset.cursors.items()))),
+        topic_ids=dict(reversed(list(offset.topic_ids.items()))),
+    )
     assert json.dumps(turned.to_json()) == json.dumps(offset.to_json())
 
 
@@ -128,6 +134,34 @@ def test_an_option_that_was_not_set_before_is_to_be_removed_again() -> None:
 )
 def test_options_that_leave_the_order_alone_may_change(changed: dict[str, object]) -> None:
     check_fingerprint(fingerprint(OPTIONS), fingerprint(replace(OPTIONS, **changed)))  # type: ignore[arg-type]
+
+
+def of_kafka(**properties: str) -> dict[str, object]:
+    given = tuple((name.replace("_", "."), value) for name, value in properties.items())
+    return fingerprint(replace(OPTIONS, inputs=(KafkaConfig("h:1", ("weather",), given),)))
+
+
+def test_what_decides_which_records_kafka_has_cannot_change_and_may_come_with_kafka() -> None:
+    with pytest.raises(OffsetError, match=r"kafka\.isolation\.level was 'read_committed' .* 'read_uncommitted' now"):
+        check_fingerprint(of_kafka(), of_kafka(isolation_level="read_uncommitted"))
+    check_fingerprint(of_kafka(), of_kafka(isolation_level="read_committed", client_id="x"))
+    check_fingerprint(fingerprint(OPTIONS), of_kafka(isolation_level="read_uncommitted"))
+
+
+@pytest.mark.parametrize(("before", "now"), [("keep", "skip"), ("skip", "keep"), ("aside", "fail"), ("keep", "fail")])
+def test_a_logged_batch_with_poison_has_the_same_rows_again_or_is_refused(before: str, now: str) -> None:
+    then, later = (fingerprint(replace(OPTIONS, undecodable=each)) for each in (before, now))  # type: ignore[arg-type]
+    start, end = SourceOffset(then, undecodable=3), SourceOffset(then, undecodable=5)
+    check_fingerprint(then, later)
+    check_replay(start, start, later)
+    check_replay(start, end, then)
+    with pytest.raises(OffsetError, match=r"has 2 records without a usable timestamp.*until that batch is committed"):
+        check_replay(start, end, later)
+
+
+def test_poison_may_be_written_aside_when_a_batch_that_skipped_it_runs_again() -> None:
+    skipped, aside = (fingerprint(replace(OPTIONS, undecodable=each)) for each in ("skip", "aside"))
+    check_replay(SourceOffset(skipped), SourceOffset(skipped, undecodable=1), aside)
 
 
 def of_redis(**changed: str) -> dict[str, object]:

@@ -27,7 +27,7 @@ def test_only_servers_and_topics_must_be_said() -> None:
     assert options.topics == ("weather", "flights")
     assert options.kinds == ("redis", "redis")
     assert [config.topics for config in options.inputs] == [("weather", "flights")]
-    default = AlignedOptions(options.inputs, options.topics, options.kinds, spool=default_spool())
+    default = AlignedOptions(options.inputs, options.topics, options.kinds, spool=default_spool(), undecodable="keep")
     assert options == default
 
 
@@ -35,11 +35,12 @@ def test_every_option_is_taken_over() -> None:
     options = parsed(
         merge="GLOBAL",
         starting="latest",
-        max_task_idle_ms="-1",
+        max_task_idle_ms="5",
         MAX_POLL_RECORDS="7",
         input_buffer_max_bytes="64MiB",
         timestamp="json:at",
         max_timestamp_jump_ms="3",
+        available_now="Ordered",
         undecodable="aside",
         undecodable_path="file:///tmp/a%20b",
         fail_on_data_loss="false",
@@ -57,7 +58,8 @@ def test_every_option_is_taken_over() -> None:
         kinds=("redis", "redis"),
         merge="global",
         starting="latest",
-        max_task_idle_ms=-1,
+        max_task_idle_ms=5,
+        available_now="ordered",
         max_poll_records=7,
         input_buffer_max_bytes=64 * MIB,
         timestamp=TimestampRule("at"),
@@ -73,6 +75,12 @@ def test_every_option_is_taken_over() -> None:
         metrics_port=0,
         include_headers=True,
     )
+
+
+def test_a_record_may_have_no_timestamp_of_its_own_but_a_field_that_is_named_must_be_there() -> None:
+    assert parsed().undecodable == "keep"
+    assert parsed(timestamp="json:at").undecodable == "fail"
+    assert parsed(timestamp="json:at", undecodable="keep").undecodable == "keep"
 
 
 def test_topics_of_several_servers_keep_their_order_over_all_of_them(tmp_path: Path) -> None:
@@ -130,12 +138,13 @@ def test_with_one_server_a_topic_may_have_colons(topic: str) -> None:
         ({"metrics_port": "65536"}, "from 0 to 65535"),
         ({"merge": "both"}, "'both' is not one of task, global"),
         ({"starting": ""}, "the value is empty"),
-        ({"undecodable": "ignore"}, "fail, skip, aside"),
+        ({"undecodable": "ignore"}, "keep, fail, skip, aside"),
         ({"fail_on_data_loss": "yes"}, "neither true nor false"),
         ({"timestamp": "at"}, "option timestamp"),
         ({"checkpoint": "s3://bucket/checkpoint"}, "not a folder of this machine"),
         ({"undecodable": "aside"}, "undecodable_path is not set"),
-        ({"undecodable_path": "/tmp/x"}, "undecodable is 'fail' and undecodable_path is set"),
+        ({"available_now": "ordered", "max_task_idle_ms": "-1"}, "option available_now"),
+        ({"undecodable_path": "/tmp/x"}, "undecodable is 'keep' and undecodable_path is set"),
         ({"kafka.client.id": "x"}, "kafka.client.id is set and kafka is not"),
         ({"topics": ""}, "the value is empty"),
         ({"topics": "a,,b"}, "without a name"),

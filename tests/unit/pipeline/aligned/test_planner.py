@@ -244,7 +244,7 @@ def test_a_lag_that_no_server_reported_for_too_long_is_unknown(start: Start) -> 
     server.resume()
 
 
-@pytest.mark.parametrize("rule", ["skip", "aside"])
+@pytest.mark.parametrize("rule", ["keep", "skip", "aside"])
 def test_poison_that_is_not_to_fail_is_in_its_batch_and_counted(start: Start, rule: str) -> None:
     server = topics("a")
     server.put("a", 0, 1, None, 3)

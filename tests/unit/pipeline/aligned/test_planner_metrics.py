@@ -90,6 +90,16 @@ def test_paused_partitions_and_servers_that_are_away_are_named(start: Start) -> 
     assert scraped(query)["understudy_source_input_away_ms server=scripted"] == 500
 
 
+def test_partitions_that_wait_for_another_topic_to_grow_are_named(start: Start) -> None:
+    server = ScriptedServer({"a": 1, "b": 1})
+    server.put("a", 0, 1)
+    query = start(server)
+    server.grow("b", 3)
+    query.next()
+    assert metrics_of(query)["unread-partitions"] == ["b-1", "b-2"]
+    assert scraped(query)["understudy_source_unread_partitions"] == 2
+
+
 def test_enforced_processing_and_lateness_are_counted(start: Start) -> None:
     server = ScriptedServer({"a": 1, "b": 1})
     query = start(server, options=AlignedOptions(inputs=(), topics=(), max_task_idle_ms=0))

@@ -178,7 +178,7 @@ def test_after_a_failed_turn_no_lag_is_known_until_the_next_answer() -> None:
     bench.turns(1)
     assert bench.lag(A) is None
     bench.server.fail(None)
-    bench.turns(1)
+    bench.turns(2)
     assert bench.lag(A) == Lag(0, 0)
 
 
@@ -189,9 +189,41 @@ def test_a_server_that_is_away_is_asked_less_and_less_often_and_at_once_after_an
     assert waits[:3] == [FIRST_BACKOFF_MS, 2 * FIRST_BACKOFF_MS, 4 * FIRST_BACKOFF_MS]
     assert waits[-1] == MAX_BACKOFF_MS
     bench.server.fail(None)
-    assert bench.turns(1) == [0]
+    assert bench.turns(3) == [0, 0, 0]
     bench.server.go_away()
     assert bench.turns(1) == [FIRST_BACKOFF_MS]
+
+
+def test_a_turn_that_brings_nothing_is_no_answer_of_a_server_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench("a").ready()
+    bench.server.reports_lags = False
+    waits: list[float] = []
+    for _ in range(4):
+        bench.server.go_away()
+        waits += bench.turns(1)
+        bench.server.fail(None)
+        bench.turns(3)
+        assert "scripted" in bench.shared.outages()
+    assert waits == [FIRST_BACKOFF_MS * 2**number for number in range(4)]
+    assert [record.__dict__["action"] for record in caplog.records] == ["away"]
+    bench.server.put("a", 0, 1)
+    bench.turns(1)
+    assert bench.shared.outages() == {}
+
+
+def test_a_cluster_is_back_when_every_partition_that_is_wanted_brought_something() -> None:
+    bench = Bench("a", "b").ready()
+    bench.server.go_away()
+    bench.turns(1)
+    bench.server.fail(None)
+    bench.server.reports_lags = False
+    bench.server.put("a", 0, 1)
+    bench.turns(3)
+    assert "scripted" in bench.shared.outages(), "the broker of b may still be dead"
+    bench.server.put("b", 0, 1)
+    bench.turns(1)
+    assert bench.shared.outages() == {}
 
 
 def test_statement_33_waiting_is_silent_and_going_away_and_coming_back_are_said_once_each(
@@ -290,11 +322,32 @@ def test_a_partition_that_only_one_topic_has_yet_waits_for_the_other(caplog: pyt
     assert list(bench.shared.ahead.tasks) == [0, 1]
 
 
-def test_topics_of_different_numbers_of_partitions_are_refused_at_first() -> None:
+def test_a_query_over_topics_of_which_one_grew_is_started_again_and_reads_what_it_read() -> None:
     bench = Bench("a", "b")
     bench.server.grow("b", 3)
-    with pytest.raises(SettingsError, match="a 1, b 3"):
+    bench.shared.ahead.seek_to({A: Cursor("3", 4, 9)})
+    bench.turns(1)
+    assert bench.shared.ahead.tasks == {0: (A, B)}
+    assert bench.shared.ahead.unread == (TopicPartition("b", 1), TopicPartition("b", 2))
+
+
+def test_a_topic_that_is_appended_with_fewer_partitions_stops_none_that_is_read() -> None:
+    bench = Bench("a", "b", "appended")
+    for topic in ("a", "b"):
+        bench.server.grow(topic, 2)
+    bench.shared.ahead.seek_to({A: Cursor("3", 4, 9), TopicPartition("a", 1): Cursor("3", 4, 9)})
+    with pytest.raises(SettingsError, match=r"any more: a-1; .* \(a 2, b 2, appended 1\).*as many partitions"):
         bench.turns(1)
+
+
+def test_a_topic_that_lost_partitions_does_not_end_a_query_that_may_lose_data() -> None:
+    bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), fail_on_data_loss=False))
+    bench.server.grow("a", 2)
+    last = {TopicPartition(topic, 1): Cursor("3", 4, 9) for topic in ("a", "b")}
+    bench.shared.ahead.seek_to({A: Cursor("3", 4, 9), B: Cursor("3", 4, 9), **last})
+    bench.turns(1)
+    assert bench.shared.ahead.tasks == {0: (A, B)}
+    assert bench.shared.ahead.unread == (TopicPartition("a", 1),)
 
 
 def test_partitions_of_all_topics_are_one_task_with_merge_global() -> None:

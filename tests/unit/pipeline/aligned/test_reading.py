@@ -117,17 +117,31 @@ def test_a_row_has_the_record_and_its_place_in_the_merge_order() -> None:
         "topic": "weather",
         "partition": 3,
         "offset": "0",
+        "timestampType": None,
         "key": None,
         "value": b"v0",
         "merge_order": {"batch": 0, "effective_ms": 1_700_000_000_123, "topic_rank": 1, "partition": 3, "ordinal": 0},
     }
 
 
+@pytest.mark.parametrize("long_offsets", [False, True])
 @pytest.mark.parametrize("include_headers", [False, True])
-def test_every_batch_has_exactly_the_schema_that_spark_was_given(include_headers: bool) -> None:
-    task = ReadTask((planned(LogConfig((1, 2))),), RowOptions(include_headers=include_headers))
-    for batch in read_task(task):
-        assert batch.schema.equals(arrow_schema(include_headers=include_headers), check_metadata=True)
+def test_every_batch_has_exactly_the_schema_that_spark_was_given(*, include_headers: bool, long_offsets: bool) -> None:
+    options = RowOptions(include_headers=include_headers, long_offsets=long_offsets)
+    for batch in read_task(ReadTask((planned(LogConfig((1, 2))),), options)):
+        schema = arrow_schema(include_headers=include_headers, long_offsets=long_offsets)
+        assert batch.schema.equals(schema, check_metadata=True)
+        assert batch.column("offset").to_pylist() == ([0, 1] if long_offsets else ["0", "1"])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_long"),
+    [((), False), (("kafka", "kafka"), True), (("kafka", "redis"), False), (("files",), False)],
+)
+def test_offsets_are_numbers_where_all_topics_are_kafkas(kinds: tuple[str, ...], is_long: bool) -> None:
+    options = AlignedOptions(inputs=(), topics=("a",) * len(kinds), kinds=kinds, include_headers=True)
+    assert options.long_offsets is is_long
+    assert RowOptions.of(options) == RowOptions(include_headers=True, long_offsets=is_long)
 
 
 @given(
@@ -235,6 +249,17 @@ def test_skipped_poison_leaves_the_others_as_they_are() -> None:
     config = LogConfig((None, 5, None, 3, None))
     got = rows(planned(config), RowOptions(undecodable="skip"))
     assert [(row["offset"], row["merge_order"]["effective_ms"]) for row in got] == [("1", 5), ("3", 5)]  # type: ignore[index]
+
+
+def test_poison_that_is_kept_comes_without_a_timestamp_in_the_place_that_the_log_gives_it() -> None:
+    got = rows(planned(LogConfig((None, 5, None, 7))), RowOptions(undecodable="keep"))
+    got.sort(key=lambda row: tuple(row["merge_order"].values()))  # type: ignore[attr-defined]
+    assert [(row["offset"], row["timestamp"] is None) for row in got] == [
+        ("0", True),
+        ("1", False),
+        ("2", True),
+        ("3", False),
+    ]
 
 
 def test_poison_is_set_aside_once_however_often_its_range_is_read(tmp_path: Path) -> None:

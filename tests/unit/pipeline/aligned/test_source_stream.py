@@ -148,6 +148,19 @@ def test_a_checkpoint_of_other_options_is_refused_wherever_it_shows(
         asked[place]()
 
 
+def test_a_batch_with_poison_that_was_under_way_is_not_given_other_rows(
+    server: ScriptedServer, options: AlignedOptions
+) -> None:
+    server.put("flights", 0, None)
+    keeping = AlignedStream(replace(options, undecodable="keep"))
+    *_, start, end = advance(keeping, logged(keeping.initial_offset()), records=6)
+    assert ("flights", "2", 40) in values(keeping, start, end)
+    keeping.stop()
+    skipping = AlignedStream(replace(options, undecodable="skip"))
+    with pytest.raises(OffsetError, match="undecodable was 'keep' when it was planned and is 'skip' now"):
+        skipping.tasks(start, end)
+
+
 def test_the_second_query_on_a_checkpoint_is_refused_until_the_first_stopped(
     options: AlignedOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

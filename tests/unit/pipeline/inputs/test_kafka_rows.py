@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    KafkaError,
+    Message,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +34,8 @@ def test_keys_values_headers_and_nulls_arrive_as_they_were() -> None:
     rows = to_chunk(WHERE, messages, TimestampRule(), include_headers=True).rows
     assert rows.schema == ROW_SCHEMA
     assert rows.to_pylist() == [
-        {"offset": "7", "ordinal": 7, "timestamp_ms": TIME_MS, "key": None, "value": None, "headers": []},
+        {"offset": "7", "ordinal": 7, "timestamp_ms": TIME_MS, "key": None, "value": None, "headers": None}
+        | {"timestamp_type": 0},
         {
             "offset": "9",
             "ordinal": 9,
@@ -36,6 +43,7 @@ def test_keys_values_headers_and_nulls_arrive_as_they_were() -> None:
             "key": b"k",
             "value": b"",
             "headers": [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+            "timestamp_type": 0,
         },
     ]
 
@@ -76,6 +84,13 @@ def test_sizes_are_those_of_kip_770(
 def test_a_record_without_a_usable_time_is_a_poison_record(timestamp: tuple[int, int]) -> None:
     rows = to_chunk(WHERE, [message(0, timestamp=timestamp), message(1)], TimestampRule(), include_headers=False).rows
     assert rows["timestamp_ms"].to_pylist() == [None, TIME_MS]
+
+
+def test_timestamp_types_are_those_of_spark() -> None:
+    stamps = [(TIMESTAMP_NOT_AVAILABLE, -1), (TIMESTAMP_CREATE_TIME, TIME_MS), (TIMESTAMP_LOG_APPEND_TIME, TIME_MS)]
+    messages = [message(index, timestamp=stamp) for index, stamp in enumerate(stamps)]
+    rows = to_chunk(WHERE, messages, TimestampRule(), include_headers=False).rows
+    assert rows["timestamp_type"].to_pylist() == [-1, 0, 1]
 
 
 def test_a_time_may_come_from_a_field_of_the_value() -> None:

@@ -1,0 +1,162 @@
+"""Options of Spark's own Kafka source, for those who come from `format("kafka")` (pure).
+
+Each one either does here what it does there, under its own name, or is refused with what to write instead. Names are in
+lower case: Spark's options ignore case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+
+from understudy_pipeline.inputs.start_positions import EARLIEST, StartPositions
+from understudy_shared.errors import SettingsError
+
+SAME_AS: Mapping[str, str] = {
+    "kafka.bootstrap.servers": "kafka",
+    "subscribe": "topics",
+    "startingoffsets": "starting",
+    "failondataloss": "fail_on_data_loss",
+    "includeheaders": "include_headers",
+    "maxoffsetspertrigger": "max_poll_records",
+    "minpartitions": "reader_tasks",
+    "kafka.fetch.max.wait.ms": "kafka.fetch.wait.max.ms",
+    "kafka.receive.buffer.bytes": "kafka.socket.receive.buffer.bytes",
+    "kafka.send.buffer.bytes": "kafka.socket.send.buffer.bytes",
+}
+"""Our option for each of Spark's that does the same."""
+
+POSITIONS = frozenset(
+    {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"}
+)
+"""Options that say where a new query begins (`starting`)."""
+
+_NO_END = (
+    "A stream has no end. Leave it out; .trigger(availableNow=True) stops at the present ends, and "
+    "spark.read.format('kafka') reads a batch up to others"
+)
+_NO_GROUP = "Leave it out: this source joins no consumer group and commits nothing to Kafka"
+_NO_MINIMUM = "Leave it out; .trigger(processingTime='1 minute') lets batches grow"
+_TIMEOUT = "Use request_timeout_ms, the longest wait for one answer of a broker"
+_BYTES = "Leave it out: key and value are always bytes. Cast the columns"
+_OAUTH = "Use librdkafka's own, such as kafka.sasl.oauthbearer.method=oidc with kafka.sasl.oauthbearer.*"
+
+INSTEAD: Mapping[str, str] = {
+    "subscribepattern": "Name the topics, like subscribe=weather,flights: their order breaks ties between equal times, "
+    "so it must not depend on which topics there are",
+    "assign": "Name the topics, like subscribe=weather,flights, and filter: .where('partition IN (0, 1)')",
+    "endingoffsets": _NO_END,
+    "endingtimestamp": _NO_END,
+    "endingoffsetsbytimestamp": _NO_END,
+    "minoffsetspertrigger": _NO_MINIMUM,
+    "maxtriggerdelay": _NO_MINIMUM,
+    "maxrecordsperpartition": "Use max_poll_records, which bounds a batch, and reader_tasks, which spreads it",
+    "groupidprefix": _NO_GROUP,
+    "kafkaconsumer.polltimeoutms": _TIMEOUT,
+    "fetchoffset.numretries": _TIMEOUT,
+    "fetchoffset.retryintervalms": _TIMEOUT,
+    "kafka.group.id": _NO_GROUP,
+    "kafka.auto.offset.reset": "Use startingOffsets",
+    "kafka.enable.auto.commit": _NO_GROUP,
+    "kafka.key.deserializer": _BYTES,
+    "kafka.value.deserializer": _BYTES,
+    "kafka.interceptor.classes": "Leave it out: there is no Java client",
+    "kafka.max.poll.records": "Use max_poll_records",
+    "kafka.request.timeout.ms": _TIMEOUT,
+    "kafka.default.api.timeout.ms": _TIMEOUT,
+    "kafka.ssl.truststore.location": "Use kafka.ssl.ca.location, a PEM file: "
+    "keytool -list -rfc -keystore STORE > ca.pem",
+    "kafka.ssl.truststore.password": "Leave it out: the PEM file of kafka.ssl.ca.location has none",
+    "kafka.ssl.truststore.type": "Leave it out: kafka.ssl.ca.location is a PEM file",
+    "kafka.ssl.truststore.certificates": "Use kafka.ssl.ca.pem",
+    "kafka.ssl.keystore.type": "Leave it out: kafka.ssl.keystore.location is a PKCS#12 file. From another type: "
+    "keytool -importkeystore -srckeystore STORE -destkeystore store.p12 -deststoretype PKCS12",
+    "kafka.ssl.keystore.certificate.chain": "Use kafka.ssl.certificate.pem",
+    "kafka.ssl.keystore.key": "Use kafka.ssl.key.pem",
+    "kafka.ssl.protocol": "Leave it out: OpenSSL chooses the protocol",
+    "kafka.ssl.enabled.protocols": "Leave it out: OpenSSL chooses the protocol",
+    "kafka.sasl.jaas.config": "Use kafka.sasl.username and kafka.sasl.password, with the values that it has",
+    "kafka.sasl.login.callback.handler.class": _OAUTH,
+    "kafka.sasl.client.callback.handler.class": _OAUTH,
+}
+"""What to write instead of each of Spark's options, and of its Java client's, that is refused."""
+
+
+def with_our_names(given: Mapping[str, str]) -> dict[str, str]:
+    """The options, names in lower case, with our names for those of Spark's that do the same here.
+
+    Raises SettingsError for one that is refused, and for one that is there under both names. `startingOffsets` stays if
+    it is JSON, for `start_positions`. Who says `subscribe` begins where Spark's source does: at the ends.
+    """
+    names = {name.lower() for name in given}
+    renamed: dict[str, str] = {}
+    for spelled, value in given.items():
+        name = spelled.lower()
+        if name in INSTEAD:
+            raise SettingsError(
+                f"'{spelled}' is an option of format('kafka') that this source does not have",
+                where=f"option {spelled}",
+                fix=INSTEAD[name],
+            )
+        ours = SAME_AS.get(name)
+        if ours is None or (name == "startingoffsets" and value.strip().startswith("{")):
+            renamed[name] = value
+        elif ours in names:
+            raise SettingsError(
+                f"{spelled} and {ours} are the same, and both are set",
+                where=f"option {ours}",
+                fix=f"Leave {spelled} out",
+            )
+        else:
+            renamed[ours] = value
+    if "subscribe" in names and "starting" not in renamed:
+        renamed["starting"] = "latest"
+    if renamed.get("kafka.ssl.endpoint.identification.algorithm") == "":
+        renamed["kafka.ssl.endpoint.identification.algorithm"] = "none"
+    return renamed
+
+
+def start_positions(given: Mapping[str, str]) -> StartPositions | None:
+    """The positions that the options (names in lower case) give; None without any. Raises SettingsError.
+
+    As in Spark a time wins over times of partitions, and these over offsets.
+    """
+    strategy = given.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
+    if strategy not in ("error", "latest"):
+        raise SettingsError(
+            f"'{strategy}' is neither error nor latest", where="option startingOffsetsByTimestampStrategy"
+        )
+    is_latest = strategy == "latest"
+    if (text := given.get("startingtimestamp")) is not None:
+        option = "startingTimestamp"
+        return StartPositions(option, time_ms=_whole(text.strip(), option), latest_if_none=is_latest)
+    if (text := given.get("startingoffsetsbytimestamp")) is not None:
+        option = "startingOffsetsByTimestamp"
+        return StartPositions(option, times_ms=_by_partition(text, option, least=0), latest_if_none=is_latest)
+    text = given.get("startingoffsets", "")
+    if not text.strip().startswith("{"):
+        return None
+    return StartPositions("startingOffsets", offsets=_by_partition(text, "startingOffsets", least=EARLIEST))
+
+
+def _whole(text: str, option: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise SettingsError(f"'{text}' is not a time in milliseconds since 1970", where=f"option {option}")
+    return int(text)
+
+
+def _by_partition(text: str, option: str, *, least: int) -> tuple[tuple[str, int, int], ...]:
+    try:
+        found = orjson.loads(text)
+        values = [(topic, int(partition), value) for topic, each in found.items() for partition, value in each.items()]
+    except (ValueError, AttributeError):
+        values = [("", -1, least)]
+    for _, partition, value in values:
+        if partition < 0 or type(value) is not int or value < least:
+            raise SettingsError(
+                f"'{text}' is not a number of at least {least} for each partition of each topic",
+                where=f"option {option}",
+                fix='Write JSON like {"flights":{"0":23,"1":-2}}',
+            )
+    return tuple(values)

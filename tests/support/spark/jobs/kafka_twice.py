@@ -1,0 +1,44 @@
+"""Runs one script twice: with Spark's own Kafka source and with ours. Prints the columns and rows of both as JSON.
+
+Then ours goes on where Spark's source was, by the offsets in its checkpoint.
+
+Arguments: a folder, the jars of Spark's Kafka source separated by commas, and the options as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from tests.support.spark.session import spark_session
+
+
+def run(spark: SparkSession, name: str, options: Mapping[str, str], folder: Path) -> dict[str, object]:
+    """The columns of a script that reads everything, and its rows."""
+    rows: list[str] = []
+    frame = spark.readStream.format(name).options(**options).load()
+
+    def keep(batch: DataFrame, _: int) -> None:
+        rows.extend(map(str, batch.drop("merge_order").toJSON().collect()))
+
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / name))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    return {"columns": frame.schema.simpleString(), "rows": rows}
+
+
+def main(folder: Path, jars: str, options: Mapping[str, str]) -> None:
+    """Run both."""
+    with spark_session(folder / "spark", extra={"spark.jars": jars}) as spark:
+        found = {name: run(spark, name, options, folder) for name in ("kafka", "understudy")}
+        (*_, last) = (folder / "kafka" / "offsets" / "0").read_text().splitlines()
+        found["continued"] = run(spark, "understudy", {**options, "startingOffsets": last}, folder / "continued")
+        batch = spark.read.format("kafka").options(**options).load()
+        found["batch"] = {"columns": batch.schema.simpleString(), "rows": batch.toJSON().collect()}
+    sys.stdout.write(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))
