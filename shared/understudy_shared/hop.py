@@ -2,7 +2,9 @@
 
 A request is a JSON header and the keys after it, packed; a reply is a JSON header, a kind and a length per key, and the
 bodies after them. What a lookup means travels in its own outcome, never in the HTTP status. A body of a found or absent
-key is the answer's JSON *after* `"key":...,`: the router knows the key and puts the head before it.
+key is the answer's JSON *after* `"key":...,`: the router knows the key and puts the head before it. Its *tail*, which
+says from where and how old it is, is the same for all keys of a partition. It travels once to a router that can take it
+so; a router of an older release gets it with each body.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ HOP_SLICE_GROUPS = 200
 """Groups decoded between two turns of the event loop: about 2 ms."""
 
 MAX_LAYOUT_CHARS = 64
+
+MAX_TAIL_BYTES = 4096
+"""A longer tail travels with each body: what a reply takes when it is put together stays in proportion to it."""
 
 _MAGIC = b"USH1"
 _HEAD = struct.Struct("<4sI")
@@ -79,13 +84,16 @@ class HopRequest:
     epoch: int
     deadline_ms: int
     groups: Sequence[HopGroup]
+    shares_tails: bool = False
+    """Whether the asker takes tails apart from bodies; one of an older release does not say so."""
 
 
 class HopOutcome(NamedTuple):
-    """What came of one key."""
+    """What came of one key. A `tail` that came apart from the body belongs behind it."""
 
     kind: int
     body: bytes
+    tail: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,7 @@ def encode_request(request: HopRequest) -> bytes:
             "epoch": request.epoch,
             "deadline_ms": request.deadline_ms,
             "groups": groups,
+            "tails": request.shares_tails,
         }
     )
     count = len(rows)
@@ -181,6 +190,7 @@ def decode_in_steps(body: bytes) -> Generator[int, None, HopRequest]:
             _whole(header, "epoch"),
             deadline_ms,
             groups,
+            header.get("tails") is True,
         )
     except (BadBoundError, BadPositionError) as error:
         raise BadHopError(f"a hop with an invalid bound: {error.what}", where=error.where) from None
@@ -188,15 +198,30 @@ def decode_in_steps(body: bytes) -> Generator[int, None, HopRequest]:
         raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
 
 
-def encode_reply(reply: HopReply) -> bytes:
-    """The body of a hop's answer."""
+def encode_reply(reply: HopReply, *, shares_tails: bool = False) -> bytes:
+    """The body of a hop's answer; with `shares_tails` each different tail is in it once."""
     outcomes = reply.outcomes
     count = len(outcomes)
-    header = orjson.dumps({"term": reply.term, "epoch": reply.epoch, "end_version": reply.end_version, "count": count})
-    kinds = bytes(outcome.kind for outcome in outcomes)
-    lengths = struct.pack(f"<{count}I", *[len(outcome.body) for outcome in outcomes])
-    bodies = [outcome.body for outcome in outcomes]
-    return b"".join((_HEAD.pack(_MAGIC, len(header)), header, kinds, lengths, *bodies))
+    fields: dict[str, object] = {
+        "term": reply.term,
+        "epoch": reply.epoch,
+        "end_version": reply.end_version,
+        "count": count,
+    }
+    kinds = bytes([outcome[0] for outcome in outcomes])
+    tails: dict[bytes, int] = {b"": 0}
+    places = b""
+    if shares_tails and all(len(outcome[2]) <= MAX_TAIL_BYTES for outcome in outcomes):
+        bodies = [outcome[1] for outcome in outcomes]
+        places = struct.pack(f"<{count}H", *[tails.setdefault(outcome[2], len(tails)) for outcome in outcomes])
+        del tails[b""]
+        fields["tails"] = list(map(len, tails))
+    else:
+        tails = {}
+        bodies = [body + tail for _, body, tail in outcomes]
+    lengths = struct.pack(f"<{count}I", *map(len, bodies))
+    header = orjson.dumps(fields)
+    return b"".join((_HEAD.pack(_MAGIC, len(header)), header, kinds, lengths, places, *tails, *bodies))
 
 
 def decode_reply(body: bytes) -> HopReply:
@@ -207,13 +232,21 @@ def decode_reply(body: bytes) -> HopReply:
         if count > MAX_HOP_KEYS:
             raise BadHopError(f"a hop's reply of {count} keys, above {MAX_HOP_KEYS}")
         kinds = body[start : start + count]
-        lengths = struct.unpack_from(f"<{count}I", body, start + count)
-        bodies = _cut(body, lengths, start + 5 * count)
         if len(kinds) != count or (kinds and max(kinds) > PROBLEM):
             raise BadHopError("a hop's reply with an unknown kind of outcome")
-        outcomes = [HopOutcome(kind, part) for kind, part in zip(kinds, bodies, strict=True)]
-        return HopReply(_whole(header, "term"), _whole(header, "epoch"), _whole(header, "end_version"), outcomes)
-    except (KeyError, struct.error) as error:
+        lengths = struct.unpack_from(f"<{count}I", body, start + count)
+        start += 5 * count
+        numbers = _whole(header, "term"), _whole(header, "epoch"), _whole(header, "end_version")
+        if "tails" not in header:
+            bodies = _cut(body, lengths, start)
+            return HopReply(*numbers, list(map(HopOutcome, kinds, bodies)))
+        sizes = _tail_sizes(header["tails"])
+        places = struct.unpack_from(f"<{count}H", body, start)
+        parts = _cut(body, [*sizes, *lengths], start + 2 * count)
+        tails = [b"", *parts[: len(sizes)]]
+        bodies = parts[len(sizes) :]
+        return HopReply(*numbers, list(map(HopOutcome, kinds, bodies, [tails[place] for place in places])))
+    except (KeyError, IndexError, struct.error) as error:
         raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
 
 
@@ -257,6 +290,13 @@ def _counts(groups: object) -> list[int]:
     if 0 in counts:
         raise BadHopError("a hop with an empty group")
     return counts
+
+
+def _tail_sizes(sizes: object) -> list[int]:
+    if isinstance(sizes, list) and len(sizes) <= MAX_HOP_KEYS:
+        if all(type(size) is int and 0 < size <= MAX_TAIL_BYTES for size in sizes):
+            return sizes
+    raise BadHopError(f"a hop's reply whose tails are {clipped(sizes)}, not the sizes of some")
 
 
 def _layout(fields: dict[str, Any]) -> str:

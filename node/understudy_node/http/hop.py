@@ -198,7 +198,8 @@ class Hops:
                 outcomes += lookups.outcomes(over or LATE)
                 body_bytes += lookups.body_bytes
         term, epoch = (0, 0) if self._order is None else self._order()
-        return encode_reply(HopReply(term, epoch, self._reads.end_version, outcomes))
+        reply = HopReply(term, epoch, self._reads.end_version, outcomes)
+        return encode_reply(reply, shares_tails=request.shares_tails)
 
     def _lookups(
         self, request: HopRequest, group: HopGroup, deadline_s: float

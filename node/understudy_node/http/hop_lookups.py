@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from understudy_node.replica.readings import Reading
+from understudy_node.stores.lookup import ABSENT as NOT_FOUND
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.bounds import Bound
-from understudy_shared.errors import UnderstudyError
 from understudy_shared.hop import ABSENT, FOUND, MAX_HOP_BYTES, PROBLEM, HopKey, HopOutcome
-from understudy_shared.http.problems import Problem, ProblemType, problem_of
+from understudy_shared.http.problems import Problem, ProblemType
 
 HOP_SLICE_KEYS = 200
 """Keys answered before the event loop is yielded: about 1 ms."""
@@ -61,7 +61,7 @@ class GroupLookups:
             partition, row = keys[0]
             (only,) = self._look_up(partition, self._read_from(partition), [row])
             self._done = [only]
-            self.body_bytes = len(only.body)
+            self.body_bytes = len(only.body) + len(only.tail)
             yield 1
             return
         by_partition: dict[int, list[int]] = {}
@@ -79,7 +79,7 @@ class GroupLookups:
                 outcomes = self._look_up(partition, reading, [keys[index][1] for index in part])
                 for index, outcome in zip(part, outcomes, strict=True):
                     done[index] = outcome
-                    self.body_bytes += len(outcome[1])
+                    self.body_bytes += len(outcome[1]) + len(outcome[2])
                 yield len(part)
 
     def outcomes(self, rest: HopOutcome) -> list[HopOutcome]:
@@ -99,26 +99,19 @@ class GroupLookups:
     def _look_up(self, partition: int, reading: Reading | HopOutcome, rows: list[bytes]) -> list[HopOutcome]:
         if isinstance(reading, HopOutcome):
             return [reading] * len(rows)
-        reader = self._reader
-        try:
-            prefix, rest = reader.row_prefix, reader.rest
-            keys = [prefix + row for row in rows] if prefix else rows
-            values = reading.view.stores[reader.store.store_name].get_many(keys)
-            return [
-                HopOutcome(FOUND, rest(value, reading))
-                if value is not None
-                else self._absent(partition, reading, rows[index])
-                for index, value in enumerate(values)
-            ]
-        except UnderstudyError as error:
-            if len(rows) == 1:
-                return [outcome_of(problem_of(error))]
-            # Only some of the keys are damaged.
-            return [outcome for row in rows for outcome in self._look_up(partition, reading, [row])]
+        tail = reading.tail
+        return [
+            HopOutcome(FOUND, found, tail)
+            if type(found) is bytes
+            else self._absent(partition, reading, row)
+            if found is None
+            else outcome_of(cast(Problem, found))
+            for row, found in zip(rows, self._reader.find_many(rows, reading), strict=True)
+        ]
 
     def _absent(self, partition: int, reading: Reading, row: bytes) -> HopOutcome:
         """The outcome of a key that is not stored here. Only these need the check: Spark placed all stored keys."""
         reader = self._reader
         if reader.store.codec.place(row, reader.partitions) != partition:
             return _MISPLACED
-        return HopOutcome(ABSENT, reader.rest(None, reading))
+        return HopOutcome(ABSENT, NOT_FOUND, reading.tail)
