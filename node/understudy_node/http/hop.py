@@ -210,7 +210,7 @@ class Hops:
             return outcome_of(reader)
         end_version = request.end_version
         known_end = end_version if is_plausible(end_version, self._reads.end_version) else 0
-        return GroupLookups(reader, group.keys, group.bound, known_end)
+        return GroupLookups(reader, group.keys, group.bound, known_end, shares_tails=request.shares_tails)
 
     def _reader(
         self, request: HopRequest, group: HopGroup, deadline_s: float

@@ -44,11 +44,15 @@ _MISPLACED = outcome_of(outdated("this is no key of this partition as Spark woul
 class GroupLookups:
     """The lookups of one group, partition by partition, each partition at one version.
 
-    Iteration does the work in slices, and yields the number of keys in each. `body_bytes`: the answers so far.
+    Iteration does the work in slices, and yields the number of keys in each. `body_bytes`: what the answers so far take
+    in a reply.
     """
 
-    def __init__(self, reader: StoreReader, keys: Sequence[HopKey], bound: Bound, known_end: int) -> None:
+    def __init__(
+        self, reader: StoreReader, keys: Sequence[HopKey], bound: Bound, known_end: int, *, shares_tails: bool
+    ) -> None:
         self.body_bytes = 0
+        self._shares_tails = shares_tails
         self._reader = reader
         self._keys = keys
         self._bound = bound
@@ -61,7 +65,7 @@ class GroupLookups:
             partition, row = keys[0]
             (only,) = self._look_up(partition, self._read_from(partition), [row])
             self._done = [only]
-            self.body_bytes = len(only.body) + len(only.tail)
+            self._count(only)
             yield 1
             return
         by_partition: dict[int, list[int]] = {}
@@ -79,8 +83,11 @@ class GroupLookups:
                 outcomes = self._look_up(partition, reading, [keys[index][1] for index in part])
                 for index, outcome in zip(part, outcomes, strict=True):
                     done[index] = outcome
-                    self.body_bytes += len(outcome[1]) + len(outcome[2])
+                    self._count(outcome)
                 yield len(part)
+
+    def _count(self, outcome: HopOutcome) -> None:
+        self.body_bytes += len(outcome[1]) if self._shares_tails else len(outcome[1]) + len(outcome[2])
 
     def outcomes(self, rest: HopOutcome) -> list[HopOutcome]:
         """The outcomes in the order of the keys; `rest` is the outcome of keys that were not reached."""

@@ -153,7 +153,7 @@ class BatchAnswer:
             return b"", body
         fields = orjson.loads(b"{" + body)
         found = {name: fields.pop(name) for name in _FOUND_MEMBERS if name in fields}
-        return orjson.dumps(found)[1:-1] + b",", orjson.dumps(fields)[1:]
+        return orjson.dumps(found)[1:-1] + b",", orjson.dumps(fields)[1:] + b"\n"
 
     def body(self, results: Sequence[bytes]) -> bytes:
         """The whole answer."""
