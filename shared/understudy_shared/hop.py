@@ -293,9 +293,9 @@ def _counts(groups: object) -> list[int]:
 
 
 def _tail_sizes(sizes: object) -> list[int]:
-    if isinstance(sizes, list) and len(sizes) <= MAX_HOP_KEYS:
-        if all(type(size) is int and 0 < size <= MAX_TAIL_BYTES for size in sizes):
-            return sizes
+    is_short = isinstance(sizes, list) and len(sizes) <= MAX_HOP_KEYS
+    if is_short and all(type(size) is int and 0 < size <= MAX_TAIL_BYTES for size in cast("list[object]", sizes)):
+        return cast("list[int]", sizes)
     raise BadHopError(f"a hop's reply whose tails are {clipped(sizes)}, not the sizes of some")
 
 

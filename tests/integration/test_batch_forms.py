@@ -54,9 +54,7 @@ batches = st.lists(words | st.sampled_from([7, None, {"word": "a"}, {"wort": "a"
 
 async def both_forms(known: Cluster, keys: list[object]) -> tuple[dict[str, Any], dict[str, Any]]:
     body = orjson.dumps({"keys": keys})
-    long, compact = [
-        await known.http.post(f"{STORE}/lookup{query}", content=body) for query in ("", "?compact=true")
-    ]
+    long, compact = [await known.http.post(f"{STORE}/lookup{query}", content=body) for query in ("", "?compact=true")]
     assert (long.status_code, compact.status_code) == (200, 200)
     return long.json(), compact.json()
 
@@ -66,7 +64,7 @@ async def test_a_routed_batch_says_the_same_in_both_forms_wherever_its_partition
     nodes = holds("a", 0, 2), holds("b", 1, 2, apart=False)
     async with cluster(*nodes, partitions=PARTITIONS, retry_per_s=10_000) as known:
         examples: list[list[object]] = []
-        settings(max_examples=60, database=None)(given(batches)(lambda keys: examples.append(keys)))()
+        settings(max_examples=60, database=None)(given(batches)(examples.append))()
         served: set[str] = set()
         for keys in examples:
             long, compact = await both_forms(known, keys)
@@ -155,5 +153,3 @@ def test_a_record_that_is_damaged_is_a_problem_of_its_own_in_a_batch(tmp_path: P
         assert isinstance(results, list)
         assert [result["status"] for result in results] == [200, 502, 200]
         assert results[1]["type"] == "store-error"
-
-

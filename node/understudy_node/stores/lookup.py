@@ -21,7 +21,6 @@ from understudy_shared.http.lookup_requests import encoded_key
 from understudy_shared.http.problems import Problem, ProblemType, problem_of, refused
 from understudy_shared.words import ApplicationId, Lineage, ReplicaState
 
-
 ABSENT = b'"found":false,'
 """What is said of an absent key where `print_found` says what was found."""
 

@@ -12,11 +12,17 @@ from functools import partial
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.forward import Forwarder
-from understudy_router.forwarding.read import Reader, Result
+from understudy_router.forwarding.read import Result
 from understudy_router.http.reads import Reads, Request
-from understudy_shared.bounds import Bound
 from understudy_shared.hop import FOUND, HopKey
-from understudy_shared.http.batches import BatchAnswer, BatchKeys, parse_batch, problem_result, resolve_keys
+from understudy_shared.http.batches import (
+    NO_PARTITION,
+    BatchAnswer,
+    BatchKeys,
+    parse_batch,
+    problem_result,
+    resolve_keys,
+)
 from understudy_shared.http.direct import AsgiExchange, Exchange
 from understudy_shared.http.edge import App, Receive, bug, read_body
 from understudy_shared.http.lookup_requests import longs_as_text
@@ -70,8 +76,10 @@ class RouterLookups(LookupsFirst):
         keys, params = parse_batch(await read_body(receive))
         resolved = await resolved_keys(route, keys, self._reads.max_key_bytes)
         bound = self._reads.bound(route, params)
-        answer = BatchAnswer(route.json_name, is_compact=is_compact)
-        return await batch_body(self._forwarder, route, bound, resolved, AsgiExchange(receive), answer)
+        asked = keys_to_ask(resolved)
+        reader = AsgiExchange(receive)
+        found = await self._forwarder.look_up_many(route, bound, asked, reader) if asked else []
+        return batch_body(BatchAnswer(route.json_name, is_compact=is_compact), resolved, found)
 
 
 async def resolved_keys(route: StoreRoute, keys: Sequence[object], max_key_bytes: int) -> BatchKeys:
@@ -85,19 +93,20 @@ async def resolved_keys(route: StoreRoute, keys: Sequence[object], max_key_bytes
     return resolved
 
 
-async def batch_body(
-    forwarder: Forwarder, route: StoreRoute, bound: Bound, keys: BatchKeys, reader: Reader, answer: BatchAnswer
-) -> bytes:
-    """The answer to a batch. A key that does not parse has its problem as result."""
+def keys_to_ask(keys: BatchKeys) -> list[HopKey]:
+    """The keys that nodes are asked for: those that parse."""
     hop_keys = list(map(HopKey, keys.partitions, keys.rows))
+    return [key for key in hop_keys if key.partition != NO_PARTITION] if keys.problems else hop_keys
+
+
+def batch_body(answer: BatchAnswer, keys: BatchKeys, found: Sequence[Result]) -> bytes:
+    """The answer to a batch. `found` are the results of `keys_to_ask`; another key has its problem as result."""
     if not keys.problems:
-        found = await forwarder.look_up_many(route, bound, hop_keys, reader) if hop_keys else []
         return answer.body([_result(answer, *each) for each in zip(keys.printed, found, strict=True)])
-    asked = [key for index, key in enumerate(hop_keys) if index not in keys.problems]
-    outcomes = iter(await forwarder.look_up_many(route, bound, asked, reader) if asked else ())
+    rest = iter(found)
     return answer.body(
         [
-            problem_result(keys.problems[index]) if index in keys.problems else _result(answer, printed, next(outcomes))
+            problem_result(keys.problems[index]) if index in keys.problems else _result(answer, printed, next(rest))
             for index, printed in enumerate(keys.printed)
         ]
     )

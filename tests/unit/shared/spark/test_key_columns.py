@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import orjson
 import pytest
 from hypothesis import given
@@ -36,7 +38,7 @@ schemas = st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=3)
 wrong = st.none() | st.integers(-(2**63), 2**64 - 1) | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=3)
 
 
-def one_by_one(codec: KeyCodec, keys: list[object]) -> EncodedKeys:
+def one_by_one(codec: KeyCodec, keys: Sequence[object]) -> EncodedKeys:
     rows = [codec.parse_json(key) for key in keys]
     encoded = [codec.encode(row) for row in rows]
     places = [codec.partition(row, PARTITIONS) for row in rows]
@@ -50,7 +52,7 @@ def test_plain_keys_are_taken_by_columns_and_become_what_each_alone_becomes(
     num_hash_columns = data.draw(st.none() | st.integers(0, len(kinds)))
     codec = KeyCodec(struct_of(*kinds), num_hash_columns=num_hash_columns)
     rows = data.draw(st.lists(st.tuples(*(VALUES[kind] for kind in kinds)), min_size=1, max_size=9))
-    keys: list[object] = [dict(zip(codec.names, row, strict=True)) if by_name else list(row) for row in rows]
+    keys: Sequence[object] = [dict(zip(codec.names, row, strict=True)) if by_name else list(row) for row in rows]
     assert codec.encode_columns(keys, PARTITIONS) == one_by_one(codec, keys)
 
 
@@ -107,13 +109,13 @@ def test_a_global_aggregate_and_an_empty_batch_are_left_to_the_codec() -> None:
 
 def test_texts_of_every_length_get_their_own_padding_and_hash() -> None:
     codec = KeyCodec(struct_of(StringType()))
-    keys: list[object] = [["é" * (size // 2) + "x" * (size % 2)] for size in range(40)]
+    keys: Sequence[object] = [["é" * (size // 2) + "x" * (size % 2)] for size in range(40)]
     assert codec.encode_columns(keys, PARTITIONS) == one_by_one(codec, keys)
 
 
 def test_a_key_with_a_wrong_name_is_refused_as_it_is_alone() -> None:
     codec = KeyCodec(struct_of(StringType()))
-    keys: list[object] = [{"c0": "a"}, {"c1": "b"}]
+    keys: Sequence[object] = [{"c0": "a"}, {"c1": "b"}]
     assert codec.encode_columns(keys, PARTITIONS) is None
     with pytest.raises(BadKeyError, match="missing c0; unknown c1"):
         one_by_one(codec, keys)
