@@ -123,9 +123,8 @@ def encode_request(request: HopRequest) -> bytes:
         if group.bound is not NO_BOUND:
             fields["bound"] = bound_fields(group.bound)
         groups.append(fields)
-        for partition, row in group.keys:
-            partitions.append(partition)
-            rows.append(row)
+        partitions += [key[0] for key in group.keys]
+        rows += [key[1] for key in group.keys]
     header = orjson.dumps(
         {
             "application_id": request.application_id,
@@ -162,10 +161,7 @@ def decode_in_steps(body: bytes) -> Generator[int, None, HopRequest]:
         if count > MAX_HOP_KEYS:
             raise BadHopError(f"a hop of {count} keys, above {MAX_HOP_KEYS}")
         numbers = struct.unpack_from(f"<{2 * count}I", body, start)
-        keys = [
-            HopKey(partition, row)
-            for partition, row in zip(numbers[:count], _cut(body, numbers[count:], start + 8 * count), strict=True)
-        ]
+        keys = list(map(HopKey, numbers, _cut(body, numbers[count:], start + 8 * count)))
         groups: list[HopGroup] = []
         first = 0
         for fields, length in zip(header["groups"], counts, strict=True):

@@ -326,6 +326,10 @@ class _SingleLookup:
 def _keep(read: Read, attempt: Attempt, reply: Outcomes) -> dict[int, Rejection]:
     """Store the answers; return why the rest has none, by partition."""
     failed: dict[int, Rejection] = {}
+    if not isinstance(reply, HopFailure) and PROBLEM not in [outcome[0] for outcome in reply]:
+        if read.results.keys().isdisjoint(attempt.indexes):  # nearly always: all are answers, and the first
+            read.results.update(zip(attempt.indexes, reply, strict=True))
+            return failed
     outcomes: Sequence[HopOutcome | HopFailure] = (
         [reply] * len(attempt.indexes) if isinstance(reply, HopFailure) else reply
     )

@@ -101,20 +101,32 @@ def keys_to_ask(keys: BatchKeys) -> list[HopKey]:
 
 def batch_body(answer: BatchAnswer, keys: BatchKeys, found: Sequence[Result]) -> bytes:
     """The answer to a batch. `found` are the results of `keys_to_ask`; another key has its problem as result."""
+    results = _results(answer, keys, found)
     if not keys.problems:
-        return answer.body([_result(answer, *each) for each in zip(keys.printed, found, strict=True)])
-    rest = iter(found)
+        return answer.body(results)
+    rest = iter(results)
     return answer.body(
         [
-            problem_result(keys.problems[index]) if index in keys.problems else _result(answer, printed, next(rest))
-            for index, printed in enumerate(keys.printed)
+            problem_result(keys.problems[index]) if index in keys.problems else next(rest)
+            for index in range(len(keys.rows))
         ]
     )
 
 
-def _result(answer: BatchAnswer, printed: bytes, result: Result) -> bytes:
-    if isinstance(result, Problem):
-        return problem_result(result)
-    kind, body, tail = result
-    found, tail = (body, tail) if tail else answer.parted(body)
-    return (answer.found if kind == FOUND else answer.absent) + printed + b"," + found + answer.end_of(tail)
+def _results(answer: BatchAnswer, keys: BatchKeys, found: Sequence[Result]) -> list[bytes]:
+    """The results of the keys that nodes were asked for."""
+    printed = [key for key in keys.printed if key] if keys.problems else keys.printed
+    results: list[bytes] = []
+    ends: dict[bytes, bytes] = {}
+    for key, result in zip(printed, found, strict=True):
+        if isinstance(result, Problem):
+            results.append(problem_result(result))
+            continue
+        kind, body, tail = result
+        if not tail:
+            body, tail = answer.parted(body)
+        end = ends.get(tail)
+        if end is None:
+            end = ends[tail] = answer.end_of(tail)
+        results.append((answer.found if kind == FOUND else answer.absent) + key + b"," + body + end)
+    return results
