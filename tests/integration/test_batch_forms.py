@@ -15,6 +15,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.fake_cluster import STORE, Cluster, cluster
 from tests.support.cluster.fake_node import Answer, problem
@@ -136,6 +137,19 @@ def test_a_nodes_batch_says_the_same_in_both_forms_and_of_each_key_what_it_says_
     for key, result in zip(keys, long, strict=True):
         alone = node.get(f"/v1/stores/op0/lookup?key={quote(json.dumps(key))}")
         assert without_ages([{"status": alone.status, **alone.body}]) == without_ages([result])
+
+
+def test_both_forms_are_what_the_openapi_document_says(node: ServedNode) -> None:
+    """Each fits exactly one of the forms that it lists."""
+    paths: Any = node.get("/openapi.json").body["paths"]
+    call = paths["/v1/stores/{store}/lookup"]["post"]
+    assert {parameter["name"] for parameter in call["parameters"]} == {"store", "longs", "compact"}
+    schema = call["responses"]["200"]["content"]["application/json"]["schema"]
+    body = json.dumps({"keys": [[WORDS[0]], ["nobody"], 7]}).encode()
+    for query in ("", "?compact=true"):
+        answer = node.post(f"/v1/stores/op0/lookup{query}", body).body
+        Draft202012Validator(schema).validate(answer)
+        assert not Draft202012Validator(schema).is_valid({**answer, "results": [{"status": 200}]})
 
 
 def test_whole_numbers_are_strings_in_a_compact_answer_too_but_not_versions(node: ServedNode) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import orjson
 
+from understudy_node.engine.row_cache import RowCache
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.stores import ServedStore
@@ -57,6 +58,9 @@ class StoreReader:
     json_name: bytes
     layout: str
     max_key_bytes: int
+    printed: RowCache
+    section: int
+    """Where printed rows are remembered."""
 
     def resolve(self, row: tuple[object, ...]) -> Key:
         """The key of a parsed row; hashing says the partition, as it did for Spark."""
@@ -83,6 +87,11 @@ class StoreReader:
             prefix, print_found = self.row_prefix, self.print_found
             keys = [prefix + row for row in rows] if prefix else rows
             stored = reading.view.stores[self.store.store_name].get_many(keys)
+            if None not in stored:
+                section = self.section
+                printed = self.printed.all_of([(section, each) for each in cast("list[bytes]", stored)])
+                if printed is not None:
+                    return cast("list[bytes | Problem | None]", printed)
             return [None if each is None else print_found(each) for each in stored]
         except UnderstudyError as error:
             if len(rows) == 1:
@@ -110,6 +119,15 @@ class StoreReader:
 
     def print_found(self, stored: bytes) -> bytes:
         """The members of an answer that say what was found, with a comma behind them."""
+        place = (self.section, stored)
+        known = self.printed.find(place)
+        if isinstance(known, bytes):
+            return known
+        printed = self._print(stored)
+        self.printed.keep(place, printed)
+        return printed
+
+    def _print(self, stored: bytes) -> bytes:
         store = self.store
         value = store.print_value(stored[len(self.row_prefix) :])
         if store.print_result is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -24,6 +25,7 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import LongType, StringType
 
+DOCUMENT = (Path(__file__).parents[4] / "docs/api.md").read_text()
 TEXTS = KeyCodec(struct_of(StringType()))
 PARTITIONS, MAX_KEY_BYTES = 4, 100
 
@@ -124,6 +126,15 @@ def test_a_compact_answer_expanded_is_the_long_answer(items: list[Any]) -> None:
     used = {result["read"] for result in compact["results"] if "read" in result}
     assert used == set(range(len(compact["reads"])))
     assert len(compact["reads"]) == len({item[2] for item in items if item is not None})
+
+
+@given(results)
+def test_the_function_that_the_documentation_gives_expands_a_compact_answer(items: list[Any]) -> None:
+    (function,) = [block for block in DOCUMENT.split("```") if "def expanded" in block]
+    names: dict[str, Any] = {}
+    exec(function.removeprefix("python"), names)  # noqa: S102  # our own documentation
+    long, compact = (orjson.loads(answered(items, is_compact=form)) for form in (False, True))
+    assert names["expanded"](compact) == long["results"]
 
 
 def test_a_compact_answer_says_what_results_share_once() -> None:
