@@ -40,9 +40,9 @@ def test_a_cached_base_answers_as_the_base_does_whatever_is_asked_in_which_order
     asked: list[list[bytes] | bytes], capacity_bytes: int
 ) -> None:
     rows = RowCache(capacity_bytes)
-    bases = [CachedBase(Counted(content), rows) for content in (ROWS, {key: b"other" for key in ROWS}, {})]
+    bases = [CachedBase(Counted(content), rows) for content in (ROWS, dict.fromkeys(ROWS, b"other"), {})]
     for each in asked:
-        for base, content in zip(bases, (ROWS, {key: b"other" for key in ROWS}, {}), strict=True):
+        for base, content in zip(bases, (ROWS, dict.fromkeys(ROWS, b"other"), {}), strict=True):
             if isinstance(each, bytes):
                 assert base.get(each) == content.get(each)
             else:

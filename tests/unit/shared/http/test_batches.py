@@ -132,7 +132,7 @@ def test_a_compact_answer_expanded_is_the_long_answer(items: list[Any]) -> None:
 def test_the_function_that_the_documentation_gives_expands_a_compact_answer(items: list[Any]) -> None:
     (function,) = [block for block in DOCUMENT.split("```") if "def expanded" in block]
     names: dict[str, Any] = {}
-    exec(function.removeprefix("python"), names)  # noqa: S102  # our own documentation
+    exec(function.removeprefix("python"), names)  # our own documentation
     long, compact = (orjson.loads(answered(items, is_compact=form)) for form in (False, True))
     assert names["expanded"](compact) == long["results"]
 
