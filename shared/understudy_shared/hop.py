@@ -10,9 +10,10 @@ so; a router of an older release gets it with each body.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
 
 import orjson
 
@@ -96,6 +97,19 @@ class HopOutcome(NamedTuple):
     tail: bytes = b""
 
 
+def hop_keys(partitions: Sequence[int], rows: Sequence[bytes]) -> list[HopKey]:
+    """Keys from their columns."""
+    return _tuples(HopKey, partitions, rows)
+
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+def _tuples(kind: type[T], *columns: Iterable[object]) -> list[T]:
+    """Named tuples from their columns, at half the price of their own constructor."""
+    return list(map(partial(tuple.__new__, kind), zip(*columns, strict=True)))
+
+
 @dataclass(frozen=True, slots=True)
 class HopReply:
     """Outcomes in the order of the keys, all groups one after another, and what the node knows of the world."""
@@ -161,7 +175,7 @@ def decode_in_steps(body: bytes) -> Generator[int, None, HopRequest]:
         if count > MAX_HOP_KEYS:
             raise BadHopError(f"a hop of {count} keys, above {MAX_HOP_KEYS}")
         numbers = struct.unpack_from(f"<{2 * count}I", body, start)
-        keys = list(map(HopKey, numbers, _cut(body, numbers[count:], start + 8 * count)))
+        keys = hop_keys(numbers[:count], _cut(body, numbers[count:], start + 8 * count))
         groups: list[HopGroup] = []
         first = 0
         for fields, length in zip(header["groups"], counts, strict=True):
@@ -235,13 +249,13 @@ def decode_reply(body: bytes) -> HopReply:
         numbers = _whole(header, "term"), _whole(header, "epoch"), _whole(header, "end_version")
         if "tails" not in header:
             bodies = _cut(body, lengths, start)
-            return HopReply(*numbers, list(map(HopOutcome, kinds, bodies)))
+            return HopReply(*numbers, _tuples(HopOutcome, kinds, bodies, [b""] * count))
         sizes = _tail_sizes(header["tails"])
         places = struct.unpack_from(f"<{count}H", body, start)
         parts = _cut(body, [*sizes, *lengths], start + 2 * count)
         tails = [b"", *parts[: len(sizes)]]
         bodies = parts[len(sizes) :]
-        return HopReply(*numbers, list(map(HopOutcome, kinds, bodies, [tails[place] for place in places])))
+        return HopReply(*numbers, _tuples(HopOutcome, kinds, bodies, [tails[place] for place in places]))
     except (KeyError, IndexError, struct.error) as error:
         raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
 

@@ -14,7 +14,7 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.forward import Forwarder
 from understudy_router.forwarding.read import Result
 from understudy_router.http.reads import Reads, Request
-from understudy_shared.hop import FOUND, HopKey
+from understudy_shared.hop import FOUND, HopKey, hop_keys
 from understudy_shared.http.batches import (
     NO_PARTITION,
     BatchAnswer,
@@ -95,8 +95,8 @@ async def resolved_keys(route: StoreRoute, keys: Sequence[object], max_key_bytes
 
 def keys_to_ask(keys: BatchKeys) -> list[HopKey]:
     """The keys that nodes are asked for: those that parse."""
-    hop_keys = list(map(HopKey, keys.partitions, keys.rows))
-    return [key for key in hop_keys if key.partition != NO_PARTITION] if keys.problems else hop_keys
+    every = hop_keys(keys.partitions, keys.rows)
+    return [key for key in every if key.partition != NO_PARTITION] if keys.problems else every
 
 
 def batch_body(answer: BatchAnswer, keys: BatchKeys, found: Sequence[Result]) -> bytes:

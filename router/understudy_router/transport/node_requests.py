@@ -87,7 +87,7 @@ class NodeRequest:
     @property
     def row_bytes(self) -> int:
         keys = self.keys
-        return len(keys[0][1]) if len(keys) == 1 else sum(len(row) for _, row in keys)
+        return len(keys[0][1]) if len(keys) == 1 else sum([len(key[1]) for key in keys])
 
     @property
     def is_wanted(self) -> bool:

@@ -51,6 +51,7 @@ def compile_key_columns(
     if not kinds or not all(_is_plain(kind) for kind in kinds):
         return lambda keys, partitions: None
     print_rows = _printer(names)
+    head = b'{%b:"' % orjson.dumps(names[0])
     is_one_text = isinstance(kinds[0], StringType) and len(kinds) == num_hash_columns == 1
 
     def encode_keys(keys: Sequence[object], partitions: int) -> EncodedKeys | None:
@@ -61,10 +62,13 @@ def compile_key_columns(
         if not all(_fits(kind, column) for kind, column in zip(kinds, columns, strict=True)):
             return None
         try:
-            printed = print_rows(rows)
             if is_one_text:
                 texts = list(map(str.encode, columns[0]))
+                # JSON of plain texts has as many bytes as they have, and quotes and commas: then nothing is escaped.
+                is_plain = len(orjson.dumps(columns[0])) == sum(map(len, texts)) + 3 * len(texts) + 1
+                printed = [head + text + b'"}' for text in texts] if is_plain else print_rows(rows)
                 return EncodedKeys(_text_partitions(texts, partitions), _text_rows(texts), printed)
+            printed = print_rows(rows)
             return EncodedKeys([place(row, partitions) for row in rows], list(map(encode, rows)), printed)
         except (UnicodeEncodeError, orjson.JSONEncodeError):  # half of a surrogate pair
             return None

@@ -113,6 +113,15 @@ def test_texts_of_every_length_get_their_own_padding_and_hash() -> None:
     assert codec.encode_columns(keys, PARTITIONS) == one_by_one(codec, keys)
 
 
+@pytest.mark.parametrize("text", ['"', "\\", "\n", "\x00", "\x7f", "é", "</script>"], ids=repr)
+def test_what_json_escapes_is_escaped_in_the_keys_that_are_printed(text: str) -> None:
+    codec = KeyCodec(struct_of(StringType()))
+    for keys in ([[text]], [["a"], [text], ["b"]]):
+        encoded = codec.encode_columns(keys, PARTITIONS)
+        assert encoded == one_by_one(codec, keys)
+        assert [orjson.loads(printed) for printed in encoded.printed] == [{"c0": key} for (key,) in keys]
+
+
 def test_a_key_with_a_wrong_name_is_refused_as_it_is_alone() -> None:
     codec = KeyCodec(struct_of(StringType()))
     keys: Sequence[object] = [{"c0": "a"}, {"c1": "b"}]
