@@ -15,6 +15,7 @@ BENCHMARKS = {
         "benchmarks.restore_and_lookup", "--keys", "10000000", "--provider", "RocksDB",
     ],
     "lookups: node and router, beside a constant application and peers": ["benchmarks.lookups"],
+    "batches of 100: node and router, beside FastAPI with MGET": ["benchmarks.batches"],
     "routed lookups: one router, one node": ["benchmarks.routed"],
     "freshness: from commit to answer": ["benchmarks.freshness"],
     "lookup parts: where the CPU of a lookup goes": ["benchmarks.lookup_parts"],

@@ -28,7 +28,6 @@ from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.http.app import create_app
 from understudy_node.http.lookups import NodeLookups
 from understudy_node.node import Node
-from understudy_node.replica.readings import Reading
 from understudy_node.settings import NodeSettings
 from understudy_shared.bounds import NO_BOUND
 from understudy_shared.clock import SystemClock
@@ -93,11 +92,7 @@ async def measure(app: Any, node: Node, checkpoint: BigCheckpoint, rounds: int) 
     keys = [reader.resolve((checkpoint.key(number),)) for number in numbers]
     views = {partition: replica.view for partition, replica in reader.replicas.items()}
     stores = {partition: view.stores[reader.store.store_name] for partition, view in views.items() if view is not None}
-    found: list[tuple[Reading, bytes | None]] = []
-    for key in keys:
-        reading = reader.read_from(key.partition, NO_BOUND)
-        assert isinstance(reading, Reading)
-        found.append((reading, stores[key.partition].get(key.stored)))
+    rows = [stores[key.partition].get(key.stored) for key in keys]
     nobody = Unheard()
     steps: dict[str, list[Callable[[], object]]] = {
         "a request, its bytes parsed before": [partial(parsed.data_received, each) for each in requests],
@@ -107,7 +102,7 @@ async def measure(app: Any, node: Node, checkpoint: BigCheckpoint, rounds: int) 
         "    look up": [partial(reader.look_up, key, NO_BOUND) for key in keys],
         "      view, lag and age": [partial(reader.read_from, key.partition, NO_BOUND) for key in keys],
         "      find the row": [partial(stores[key.partition].get, key.stored) for key in keys],
-        "      print it": [partial(reader.rest, row, reading) for reading, row in found],
+        "      print it": [partial(reader.print_found, row) for row in rows if row is not None],
     }
     for name, calls in steps.items():
         print(f"{name:44}{min(cost_us(calls) for _ in range(rounds)):8.2f} us", flush=True)

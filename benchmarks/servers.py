@@ -157,3 +157,32 @@ async def get(key: str):
 uvicorn.run(app, port=int(sys.argv[1]), log_config=None, access_log=False)
 """
 """What people do today: the state copied into Redis, and an application before it."""
+
+REDIS_MGET = """
+import sys, orjson, redis.asyncio, uvicorn
+from fastapi import FastAPI, Request, Response
+app, values = FastAPI(), redis.asyncio.from_url(sys.argv[2])
+@app.get("/ready")
+async def ready():
+    return Response()
+@app.post("/batch")
+async def batch(request: Request):
+    found = await values.mget(orjson.loads(await request.body())["keys"])
+    return Response(b'{"results":[%b]}' % b",".join(found), media_type="application/json")
+uvicorn.run(app, port=int(sys.argv[1]), log_config=None, access_log=False)
+"""
+"""The same for batches: one MGET, and the stored bytes joined."""
+
+CONSTANT_BATCH = """
+import sys, uvicorn
+BODY = b"x" * int(sys.argv[2])
+HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]
+async def app(scope, receive, send):
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+    await send({"type": "http.response.body", "body": BODY})
+uvicorn.run(app, port=int(sys.argv[1]), lifespan="off", log_config=None, access_log=False, server_header=False,
+            date_header=False)
+"""
+"""Reads a body and answers with constant bytes, as many as an answer has: what is left to a batch itself."""

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.load import get, run_load
+from benchmarks.load import get, post, run_load
 
-# Each connection walks all paths; requests are built once.
+# Each connection walks all requests; they are built once, of a line each: a path, or the body of a POST.
 _SCRIPT = """
 local requests, at = {{}}, 0
 init = function(args)
-  for path in io.lines("{paths}") do requests[#requests + 1] = wrk.format("GET", path) end
+  for line in io.lines("{lines}") do requests[#requests + 1] = {request} end
 end
 request = function() at = at % #requests + 1; return requests[at] end
 """
@@ -39,14 +39,30 @@ def has_wrk() -> bool:
 def drive(port: int, paths: Sequence[str], *, connections: int, seconds: float) -> Rates:
     """Load a server. Raises RuntimeError when any answer is not a 2xx."""
     if not has_wrk():
-        load = run_load(port, [get(path) for path in paths], connections=connections, seconds=seconds)
-        if set(load.statuses) != {200}:
-            raise RuntimeError(f"statuses {load.statuses}")
-        return Rates(load.per_second, load.p50_ms, load.p99_ms)
+        return _by_python(port, [get(path) for path in paths], connections, seconds)
+    return _by_wrk(port, 'wrk.format("GET", line)', [path.encode() for path in paths], connections, seconds)
+
+
+def drive_posts(port: int, path: str, bodies: Sequence[bytes], *, connections: int, seconds: float) -> Rates:
+    """Load a server with JSON bodies of one line each. Raises RuntimeError when any answer is not a 2xx."""
+    if not has_wrk():
+        return _by_python(port, [post(path, body) for body in bodies], connections, seconds)
+    request = f'wrk.format("POST", "{path}", {{["content-type"] = "application/json"}}, line)'
+    return _by_wrk(port, request, bodies, connections, seconds)
+
+
+def _by_python(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Rates:
+    load = run_load(port, requests, connections=connections, seconds=seconds)
+    if set(load.statuses) != {200}:
+        raise RuntimeError(f"statuses {load.statuses}")
+    return Rates(load.per_second, load.p50_ms, load.p99_ms)
+
+
+def _by_wrk(port: int, request: str, lines: Sequence[bytes], connections: int, seconds: float) -> Rates:
     with tempfile.TemporaryDirectory(prefix="understudy-wrk-") as folder:
-        listed, script = Path(folder) / "paths", Path(folder) / "load.lua"
-        listed.write_text("".join(f"{path}\n" for path in paths))
-        script.write_text(_SCRIPT.format(paths=listed))
+        listed, script = Path(folder) / "lines", Path(folder) / "load.lua"
+        listed.write_bytes(b"".join(line + b"\n" for line in lines))
+        script.write_text(_SCRIPT.format(lines=listed, request=request))
         command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:.0f}s", "--latency", "-s", str(script)]
         printed = subprocess.run(
             [*command, f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=True, timeout=seconds + 60

@@ -163,6 +163,20 @@ def outcome_of(answer: dict[str, Any]) -> ExitCode:
     return problem_exit_code(answer)
 
 
+def expanded(batch: dict[str, Any]) -> list[dict[str, Any]]:
+    """The results of a compact answer, each with all members: those of its read in place of the read's index.
+
+    The results of a long answer are returned as they are.
+    """
+    reads, store = batch.get("reads", ()), batch.get("store")
+    return [_expanded(result, store, reads) if "read" in result else result for result in batch["results"]]
+
+
+def _expanded(result: dict[str, Any], store: object, reads: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    own = {name: member for name, member in result.items() if name not in {"status", "read"}}
+    return {"status": result["status"], "store": store, **own, **reads[result["read"]]}
+
+
 def chunks(keys: Iterable[str], size: int) -> Iterator[tuple[list[str], CommandError | None]]:
     """Keys in lists of at most `size`; with the last, the error that ended them, so that those before it are asked."""
     source = iter(keys)
@@ -240,9 +254,8 @@ def _ask(
     server: Server, path: str, chunk: Sequence[str], bounds: dict[str, Any], output: _Output
 ) -> list[dict[str, Any]]:
     content = b'{"keys":[%b],"bounds":%b}' % (",".join(chunk).encode(), orjson.dumps(bounds))
-    body = server.post(path, content, output.parameters, wait_ms=wait_ms_of(bounds))
-    answers: list[dict[str, Any]] = orjson.loads(body)["results"]
-    return answers
+    body = server.post(path, content, {"compact": "true", **output.parameters}, wait_ms=wait_ms_of(bounds))
+    return expanded(orjson.loads(body))
 
 
 def _print_answers(chunk: Sequence[str], answers: Sequence[dict[str, Any]], output: _Output) -> None:

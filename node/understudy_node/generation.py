@@ -162,6 +162,8 @@ def build_generation(
             json_name=orjson.dumps(store.name),
             max_key_bytes=wiring.settings.max_key_bytes,
             layout=store.codec.layout(partitions[store.operator_id]),
+            printed=wiring.around.cache.rows,
+            section=wiring.around.cache.rows.new_section(),
         )
         for name, store in served_stores(description, aliases).items()
     }

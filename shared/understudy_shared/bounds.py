@@ -136,7 +136,7 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
         max_lag=_whole(parameters, "max_lag", unit="versions"),
         max_staleness_ms=_whole(parameters, "max_staleness_ms", unit="milliseconds"),
         min_position=position,
-        require_active=_flag(parameters, "require_active"),
+        require_active=parse_flag(parameters, "require_active"),
         unknown_lag=_unknown_lag(parameters.get("unknown_lag")),
         wait_ms=_wait_ms(parameters, position is not None),
     )
@@ -158,7 +158,8 @@ def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | N
     )
 
 
-def _flag(parameters: Mapping[str, object], name: str) -> bool:
+def parse_flag(parameters: Mapping[str, object], name: str) -> bool:
+    """A boolean parameter, false when it is not given. Raises BadBoundError."""
     value = parameters.get(name)
     text = value.lower() if isinstance(value, str) else value  # Python and Spark write True and TRUE
     if text is True or text in ("true", "1"):

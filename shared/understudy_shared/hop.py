@@ -2,17 +2,19 @@
 
 A request is a JSON header and the keys after it, packed; a reply is a JSON header, a kind and a length per key, and the
 bodies after them. What a lookup means travels in its own outcome, never in the HTTP status. A body of a found or absent
-key is the answer's JSON *after* `"key":...,`: the router knows the key and puts the head before it.
+key is the answer's JSON *after* `"key":...,`: the router knows the key and puts the head before it. Its *tail*, which
+says from where and how old it is, is the same for all keys of a partition. It travels once to a router that can take it
+so; a router of an older release gets it with each body.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import orjson
 
@@ -36,11 +38,12 @@ HOP_SLICE_GROUPS = 200
 
 MAX_LAYOUT_CHARS = 64
 
+MAX_TAIL_BYTES = 4096
+"""A longer tail travels with each body: what a reply takes when it is put together stays in proportion to it."""
+
 MAX_KEPT_HEADER_BYTES = 512
 KEPT_HEADERS = 1024
-"""Headers repeat while nothing is committed, but for the number of keys and the deadline. Short ones that were parsed
-are kept, at most about 2 MB in all.
-"""
+"""Headers repeat but for the number of keys and the deadline. Short ones that were parsed are kept: 3 MB at most."""
 
 _MAGIC = b"USH1"
 _HEAD = struct.Struct("<4sI")
@@ -85,13 +88,29 @@ class HopRequest(NamedTuple):
     epoch: int
     deadline_ms: int
     groups: Sequence[HopGroup]
+    shares_tails: bool = False
+    """Whether the asker takes tails apart from bodies; one of an older release does not say so."""
 
 
 class HopOutcome(NamedTuple):
-    """What came of one key."""
+    """What came of one key. A `tail` that came apart from the body belongs behind it."""
 
     kind: int
     body: bytes
+    tail: bytes = b""
+
+
+def hop_keys(partitions: Sequence[int], rows: Sequence[bytes]) -> list[HopKey]:
+    """Keys from their columns."""
+    return _tuples(HopKey, partitions, rows)
+
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+def _tuples(kind: type[T], *columns: Iterable[object]) -> list[T]:
+    """Named tuples from their columns, at half the price of their own constructor."""
+    return list(map(partial(tuple.__new__, kind), zip(*columns, strict=True)))
 
 
 class HopReply(NamedTuple):
@@ -120,9 +139,8 @@ def encode_request(request: HopRequest) -> bytes:
         if group.bound is not NO_BOUND:
             fields["bound"] = bound_fields(group.bound)
         groups.append(fields)
-        for partition, row in group.keys:
-            partitions.append(partition)
-            rows.append(row)
+        partitions += [key[0] for key in group.keys]
+        rows += [key[1] for key in group.keys]
     header = orjson.dumps(
         {
             "application_id": request.application_id,
@@ -131,6 +149,7 @@ def encode_request(request: HopRequest) -> bytes:
             "epoch": request.epoch,
             "deadline_ms": request.deadline_ms,
             "groups": groups,
+            "tails": request.shares_tails,
         }
     )
     count = len(rows)
@@ -141,7 +160,7 @@ def encode_request(request: HopRequest) -> bytes:
 def decode_request(body: bytes) -> HopRequest:
     """The request in a body. Raises BadHopError. Its bounds ask for no waiting: the deadline limits that."""
     header, start = _header(body)
-    head = _kept_head(header) if len(header) <= MAX_KEPT_HEADER_BYTES else _last(_head_in_steps(header))
+    head = (_kept_head if len(header) <= MAX_KEPT_HEADER_BYTES else _head)(header)
     return _with_keys(head, body, start)
 
 
@@ -187,6 +206,7 @@ def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
             _whole(fields, "epoch"),
             deadline_ms,
             groups,
+            fields.get("tails") is True,
         )
     except (BadBoundError, BadPositionError) as error:
         raise BadHopError(f"a hop with an invalid bound: {error.what}", where=error.where) from None
@@ -195,8 +215,8 @@ def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
     return _Head(request, counts)
 
 
-def _last(steps: Generator[int, None, _Head]) -> _Head:
-    """Take all steps at once."""
+def _head(header: bytes) -> _Head:
+    steps = _head_in_steps(header)
     while True:
         try:
             next(steps)
@@ -204,9 +224,7 @@ def _last(steps: Generator[int, None, _Head]) -> _Head:
             return cast(_Head, end.value)
 
 
-@lru_cache(maxsize=KEPT_HEADERS)
-def _kept_head(header: bytes) -> _Head:
-    return _last(_head_in_steps(header))
+_kept_head = lru_cache(maxsize=KEPT_HEADERS)(_head)
 
 
 def _with_keys(head: _Head, body: bytes, start: int) -> HopRequest:
@@ -217,51 +235,82 @@ def _with_keys(head: _Head, body: bytes, start: int) -> HopRequest:
     except struct.error as error:
         raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
     rows = _cut(body, numbers[count:], start + 8 * count)
-    keys: Iterator[HopKey] = map(HopKey, numbers, rows)
+    keys = iter(hop_keys(numbers[:count], rows))
     groups = [
         HopGroup(store, lineage, partitions, bound, list(islice(keys, length)), layout)
         for (store, lineage, partitions, bound, _, layout), length in zip(request.groups, counts, strict=True)
     ]
-    return HopRequest(
-        request.application_id, request.end_version, request.term, request.epoch, request.deadline_ms, groups
-    )
+    return request._replace(groups=groups)
 
 
-def encode_reply(reply: HopReply) -> bytes:
-    """The body of a hop's answer."""
+def encode_reply(reply: HopReply, *, shares_tails: bool = False) -> bytes:
+    """The body of a hop's answer; with `shares_tails` each different tail is in it once."""
     outcomes = reply.outcomes
     count = len(outcomes)
-    header = orjson.dumps({"term": reply.term, "epoch": reply.epoch, "end_version": reply.end_version, "count": count})
-    kinds = bytes(outcome.kind for outcome in outcomes)
-    lengths = struct.pack(f"<{count}I", *[len(outcome.body) for outcome in outcomes])
-    bodies = [outcome.body for outcome in outcomes]
-    return b"".join((_HEAD.pack(_MAGIC, len(header)), header, kinds, lengths, *bodies))
+    fields: dict[str, Any] = {
+        "term": reply.term,
+        "epoch": reply.epoch,
+        "end_version": reply.end_version,
+        "count": count,
+    }
+    kinds = bytes([outcome[0] for outcome in outcomes])
+    tails: dict[bytes, int] = {b"": 0}
+    places = b""
+    if shares_tails and all(len(outcome[2]) <= MAX_TAIL_BYTES for outcome in outcomes):
+        bodies = [outcome[1] for outcome in outcomes]
+        places = struct.pack(f"<{count}H", *[tails.setdefault(outcome[2], len(tails)) for outcome in outcomes])
+        del tails[b""]
+        fields["tails"] = list(map(len, tails))
+    else:
+        tails = {}
+        bodies = [body + tail for _, body, tail in outcomes]
+    lengths = struct.pack(f"<{count}I", *map(len, bodies))
+    header = orjson.dumps(fields)
+    return b"".join((_HEAD.pack(_MAGIC, len(header)), header, kinds, lengths, places, *tails, *bodies))
 
 
 def decode_reply(body: bytes) -> HopReply:
     """The reply in a body. Raises BadHopError."""
     header, start = _header(body)
-    is_short = len(header) <= MAX_KEPT_HEADER_BYTES
-    term, epoch, end_version, count = (_kept_reply_head if is_short else _reply_head)(header)
-    try:
-        kinds = body[start : start + count]
-        lengths = struct.unpack_from(f"<{count}I", body, start + count)
-    except struct.error as error:
-        raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
-    bodies = _cut(body, lengths, start + 5 * count)
+    head = (_kept_reply_head if len(header) <= MAX_KEPT_HEADER_BYTES else _reply_head)(header)
+    count, sizes = head.count, head.tail_sizes
+    kinds = body[start : start + count]
     if len(kinds) != count or (kinds and max(kinds) > PROBLEM):
         raise BadHopError("a hop's reply with an unknown kind of outcome")
-    return HopReply(term, epoch, end_version, list(map(HopOutcome, kinds, bodies)))
+    start += count
+    try:
+        lengths = struct.unpack_from(f"<{count}I", body, start)
+        start += 4 * count
+        if sizes is None:
+            bodies, tails = _cut(body, lengths, start), [b""] * count
+        else:
+            places = struct.unpack_from(f"<{count}H", body, start)
+            parts = _cut(body, [*sizes, *lengths], start + 2 * count)
+            different, bodies = [b"", *parts[: len(sizes)]], parts[len(sizes) :]
+            tails = [different[place] for place in places]
+    except (IndexError, struct.error) as error:
+        raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
+    return HopReply(head.term, head.epoch, head.end_version, _tuples(HopOutcome, kinds, bodies, tails))
 
 
-def _reply_head(header: bytes) -> tuple[int, int, int, int]:
-    """Term, epoch, end version and count."""
+class _ReplyHead(NamedTuple):
+    """The header of a reply. `tail_sizes`: of each different tail; None when each body has its own."""
+
+    term: int
+    epoch: int
+    end_version: int
+    count: int
+    tail_sizes: list[int] | None
+
+
+def _reply_head(header: bytes) -> _ReplyHead:
     fields = _object(header)
     try:
         count = _whole(fields, "count")
         if count > MAX_HOP_KEYS:
             raise BadHopError(f"a hop's reply of {count} keys, above {MAX_HOP_KEYS}")
-        return _whole(fields, "term"), _whole(fields, "epoch"), _whole(fields, "end_version"), count
+        sizes = _tail_sizes(fields["tails"]) if "tails" in fields else None
+        return _ReplyHead(_whole(fields, "term"), _whole(fields, "epoch"), _whole(fields, "end_version"), count, sizes)
     except KeyError as error:
         raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
 
@@ -314,6 +363,13 @@ def _counts(groups: object) -> list[int]:
     if 0 in counts:
         raise BadHopError("a hop with an empty group")
     return counts
+
+
+def _tail_sizes(sizes: object) -> list[int]:
+    is_short = isinstance(sizes, list) and len(sizes) <= MAX_HOP_KEYS
+    if is_short and all(type(size) is int and 0 < size <= MAX_TAIL_BYTES for size in cast("list[object]", sizes)):
+        return cast("list[int]", sizes)
+    raise BadHopError(f"a hop's reply whose tails are {clipped(sizes)}, not the sizes of some")
 
 
 def _layout(fields: dict[str, Any]) -> str:

@@ -1,4 +1,6 @@
-"""Every base keeps the same promises: run against RocksDB, the arena, a spill under a view, and the empty base."""
+"""Every base keeps the same promises: run against RocksDB, with remembered rows too, the arena, a spill under a
+view, and the empty base.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from tests.support.checkpoint.engine_stores import hdfs_snapshot, write_rocksdb
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.base import Base, EmptyBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
+from understudy_node.engine.row_cache import CachedBase, RowCache
 from understudy_node.engine.spill import Spill, write_spill
 from understudy_node.engine.view import View
 
@@ -25,6 +28,10 @@ def _rocksdb(directory: Path, records: Records) -> Base:
 
 def _arena(directory: Path, records: Records) -> Base:
     return ArenaBase.build(directory, [hdfs_snapshot(records)])
+
+
+def _cached(directory: Path, records: Records) -> Base:
+    return CachedBase(_rocksdb(directory, records), RowCache(64 * 1024))
 
 
 class _Spilled(EmptyBase):
@@ -42,7 +49,12 @@ class _Spilled(EmptyBase):
         return self._keys
 
 
-MAKERS: dict[str, Callable[[Path, Records], Base]] = {"rocksdb": _rocksdb, "arena": _arena, "spilled view": _Spilled}
+MAKERS: dict[str, Callable[[Path, Records], Base]] = {
+    "rocksdb": _rocksdb,
+    "arena": _arena,
+    "cached rocksdb": _cached,
+    "spilled view": _Spilled,
+}
 
 
 def _records() -> Records:

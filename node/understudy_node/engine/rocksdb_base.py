@@ -18,6 +18,7 @@ from typing import Final
 
 from rocksdict import AccessType, Cache, Env, Options, Rdict, ReadOptions
 
+from understudy_node.engine.row_cache import MAX_ROW_CACHE_BYTES, SHARE_OF_BLOCK_CACHE, RowCache
 from understudy_shared.errors import CorruptFileError, UnsupportedError
 
 DEFAULT_CACHE_BYTES: Final = 10 * 1024 * 1024
@@ -29,11 +30,15 @@ _COMPARATOR: Final = "leveldb.BytewiseComparator"
 
 
 class BlockCache:
-    """The block cache that all RocksDB bases of a process share: least recently used goes first; 0 disables it."""
+    """The block cache that all RocksDB bases of a process share: least recently used goes first; 0 disables it.
+
+    `rows` are those of all bases that were read lately, within a budget of their own.
+    """
 
     def __init__(self, capacity_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self.capacity_bytes = capacity_bytes
         self.shared = Cache(capacity_bytes)
+        self.rows = RowCache(min(capacity_bytes // SHARE_OF_BLOCK_CACHE, MAX_ROW_CACHE_BYTES))
 
     @property
     def used_bytes(self) -> int:

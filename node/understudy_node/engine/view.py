@@ -64,6 +64,8 @@ class View:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values in the order of `keys`. Keys that the overlay lacks are read from the base in one call."""
+        if not self._dicts and self.spill is None:
+            return self.base.get_many(keys)
         answers: list[bytes | None] = [None] * len(keys)
         unknown: list[int] = []
         for position, key in enumerate(keys):

@@ -198,7 +198,8 @@ class Hops:
                 outcomes += lookups.outcomes(over or LATE)
                 body_bytes += lookups.body_bytes
         term, epoch = (0, 0) if self._order is None else self._order()
-        return encode_reply(HopReply(term, epoch, self._reads.end_version, outcomes))
+        reply = HopReply(term, epoch, self._reads.end_version, outcomes)
+        return encode_reply(reply, shares_tails=request.shares_tails)
 
     def _lookups(
         self, request: HopRequest, group: HopGroup, deadline_s: float
@@ -209,7 +210,7 @@ class Hops:
             return outcome_of(reader)
         end_version = request.end_version
         known_end = end_version if is_plausible(end_version, self._reads.end_version) else 0
-        return GroupLookups(reader, group.keys, group.bound, known_end)
+        return GroupLookups(reader, group.keys, group.bound, known_end, shares_tails=request.shares_tails)
 
     def _reader(
         self, request: HopRequest, group: HopGroup, deadline_s: float

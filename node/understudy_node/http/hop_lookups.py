@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from understudy_node.replica.readings import Reading
+from understudy_node.stores.lookup import ABSENT as NOT_FOUND
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.bounds import Bound
-from understudy_shared.errors import UnderstudyError
 from understudy_shared.hop import ABSENT, FOUND, MAX_HOP_BYTES, PROBLEM, HopKey, HopOutcome
-from understudy_shared.http.problems import Problem, ProblemType, problem_of
+from understudy_shared.http.problems import Problem, ProblemType
 
 HOP_SLICE_KEYS = 200
 """Keys answered before the event loop is yielded: about 1 ms."""
@@ -44,11 +44,15 @@ _MISPLACED = outcome_of(outdated("this is no key of this partition as Spark woul
 class GroupLookups:
     """The lookups of one group, partition by partition, each partition at one version.
 
-    Iteration does the work in slices, and yields the number of keys in each. `body_bytes`: the answers so far.
+    Iteration does the work in slices, and yields the number of keys in each. `body_bytes`: what the answers so far take
+    in a reply.
     """
 
-    def __init__(self, reader: StoreReader, keys: Sequence[HopKey], bound: Bound, known_end: int) -> None:
+    def __init__(
+        self, reader: StoreReader, keys: Sequence[HopKey], bound: Bound, known_end: int, *, shares_tails: bool
+    ) -> None:
         self.body_bytes = 0
+        self._shares_tails = shares_tails
         self._reader = reader
         self._keys = keys
         self._bound = bound
@@ -61,7 +65,7 @@ class GroupLookups:
             partition, row = keys[0]
             (only,) = self._look_up(partition, self._read_from(partition), [row])
             self._done = [only]
-            self.body_bytes = len(only.body)
+            self._count(only)
             yield 1
             return
         by_partition: dict[int, list[int]] = {}
@@ -79,8 +83,11 @@ class GroupLookups:
                 outcomes = self._look_up(partition, reading, [keys[index][1] for index in part])
                 for index, outcome in zip(part, outcomes, strict=True):
                     done[index] = outcome
-                    self.body_bytes += len(outcome[1])
+                    self._count(outcome)
                 yield len(part)
+
+    def _count(self, outcome: HopOutcome) -> None:
+        self.body_bytes += len(outcome[1]) if self._shares_tails else len(outcome[1]) + len(outcome[2])
 
     def outcomes(self, rest: HopOutcome) -> list[HopOutcome]:
         """The outcomes in the order of the keys; `rest` is the outcome of keys that were not reached."""
@@ -99,26 +106,19 @@ class GroupLookups:
     def _look_up(self, partition: int, reading: Reading | HopOutcome, rows: list[bytes]) -> list[HopOutcome]:
         if isinstance(reading, HopOutcome):
             return [reading] * len(rows)
-        reader = self._reader
-        try:
-            prefix, rest = reader.row_prefix, reader.rest
-            keys = [prefix + row for row in rows] if prefix else rows
-            values = reading.view.stores[reader.store.store_name].get_many(keys)
-            return [
-                HopOutcome(FOUND, rest(value, reading))
-                if value is not None
-                else self._absent(partition, reading, rows[index])
-                for index, value in enumerate(values)
-            ]
-        except UnderstudyError as error:
-            if len(rows) == 1:
-                return [outcome_of(problem_of(error))]
-            # Only some of the keys are damaged.
-            return [outcome for row in rows for outcome in self._look_up(partition, reading, [row])]
+        tail = reading.tail
+        return [
+            HopOutcome(FOUND, found, tail)
+            if type(found) is bytes
+            else self._absent(partition, reading, row)
+            if found is None
+            else outcome_of(cast(Problem, found))
+            for row, found in zip(rows, self._reader.find_many(rows, reading), strict=True)
+        ]
 
     def _absent(self, partition: int, reading: Reading, row: bytes) -> HopOutcome:
         """The outcome of a key that is not stored here. Only these need the check: Spark placed all stored keys."""
         reader = self._reader
         if reader.store.codec.place(row, reader.partitions) != partition:
             return _MISPLACED
-        return HopOutcome(ABSENT, reader.rest(None, reading))
+        return HopOutcome(ABSENT, NOT_FOUND, reading.tail)

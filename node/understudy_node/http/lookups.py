@@ -17,9 +17,10 @@ from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import Answer
 from understudy_shared.bounds import Bound, Refusal
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.batches import BatchAnswer, parse_batch
 from understudy_shared.http.direct import Exchange
 from understudy_shared.http.edge import Receive, bug, read_body
-from understudy_shared.http.lookup_requests import longs_as_text, parse_batch
+from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.lookups import LookupsFirst
 from understudy_shared.http.problems import Problem, problem_of
 
@@ -83,7 +84,7 @@ class NodeLookups(LookupsFirst):
         finally:
             self.in_flight -= 1
 
-    async def batch_results(self, store: str, receive: Receive) -> list[bytes]:
+    async def batch_body(self, store: str, receive: Receive, *, is_compact: bool) -> bytes:
         reader = self._reads.reader(store)
         keys, params = parse_batch(await read_body(receive))
         bound = self._reads.bound(reader, params)
@@ -91,11 +92,13 @@ class NodeLookups(LookupsFirst):
             await self._reads.learn(bound.min_position)
         if bound.wait_ms and bound.min_position is not None:
             await self._wait_for_all(reader.replicas.values(), bound)
+        answer = BatchAnswer(reader.json_name, is_compact=is_compact)
         results: list[bytes] = []
-        for part in batch_slices(reader, keys, bound):
+        for part in batch_slices(reader, keys, bound, answer):
             results += part
-            await asyncio.sleep(0)
-        return results
+            if len(results) < len(keys):
+                await asyncio.sleep(0)
+        return answer.body(results)
 
     async def _wait_for_all(self, replicas: Iterable[TaskReplica], bound: Bound) -> None:
         """Wait until every partition reaches the batch's position; the keys of the others are refused one by one."""

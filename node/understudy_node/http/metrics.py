@@ -95,6 +95,11 @@ class NodeMetrics(Collector):
         yield GaugeMetricFamily(
             "understudy_cache_capacity_bytes", "statestore_cache_max_bytes as configured", cache.capacity_bytes
         )
+        yield GaugeMetricFamily(
+            "understudy_row_cache_bytes",
+            "Rows asked for lately, as they are stored and as printed",
+            cache.rows.used_bytes,
+        )
         generation = self._node.generation
         overlay_bytes = sum(replica.overlay_bytes for replica in generation.replicas) if generation else 0
         yield GaugeMetricFamily("understudy_overlay_bytes", "Changes kept in memory above the snapshots", overlay_bytes)

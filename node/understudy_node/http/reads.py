@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from understudy_node.generation import Generation
 from understudy_node.node import Node
 from understudy_node.replica.readings import Reading
-from understudy_node.stores.lookup import Answer, Key, StoreReader
+from understudy_node.stores.lookup import ABSENT, Key, StoreReader
 from understudy_shared.bounds import Bound
-from understudy_shared.errors import UnderstudyError, UnknownStoreError
+from understudy_shared.errors import UnknownStoreError
+from understudy_shared.http.batches import BatchAnswer, problem_result, resolve_keys
 from understudy_shared.http.lookup_requests import (
     ReadParams,
     key_and_params,
@@ -20,7 +21,7 @@ from understudy_shared.http.lookup_requests import (
     unknown_path,
 )
 from understudy_shared.http.parsed_cache import MAX_TARGET_BYTES, ParsedCache
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import split_path
 from understudy_shared.position import Position
 from understudy_shared.store_bounds import StoreBounds
@@ -114,26 +115,46 @@ class Reads:
                 raise ProblemError(unknown_path(raw_path))
 
 
-def batch_slices(reader: StoreReader, keys: list[object], bound: Bound) -> Iterator[list[bytes]]:
-    """The results of a batch as JSON objects, a bounded slice at a time, each partition at one version throughout."""
-    pinned: dict[int, Reading | Problem] = {}
+def batch_slices(
+    reader: StoreReader, keys: Sequence[object], bound: Bound, answer: BatchAnswer
+) -> Iterator[list[bytes]]:
+    """The results of a batch, a bounded slice at a time, each partition at one version throughout."""
+    readings: dict[int, Reading | Problem] = {}
     for start in range(0, len(keys), BATCH_SLICE_KEYS):
-        parsed = [_resolve(reader, key) for key in keys[start : start + BATCH_SLICE_KEYS]]
-        answers = iter(reader.look_up_many([key for key in parsed if isinstance(key, Key)], bound, pinned))
-        yield [_result(next(answers) if isinstance(item, Key) else item) for item in parsed]
+        yield _results(reader, keys[start : start + BATCH_SLICE_KEYS], bound, readings, answer)
 
 
-def _resolve(reader: StoreReader, key: object) -> Key | Problem:
-    try:
-        return reader.resolve(reader.store.codec.parse_json(key))
-    except UnderstudyError as error:
-        return problem_of(error)
-
-
-def _result(outcome: Answer | Problem) -> bytes:
-    if isinstance(outcome, Answer):
-        return b'{"status":%d,%b' % (outcome.status, outcome.body.rstrip()[1:])
-    return outcome.body().rstrip()
+def _results(
+    reader: StoreReader,
+    keys: Sequence[object],
+    bound: Bound,
+    readings: dict[int, Reading | Problem],
+    answer: BatchAnswer,
+) -> list[bytes]:
+    """The results of some keys. `readings` keeps the version that was first read of each partition."""
+    resolved = resolve_keys(reader.store.codec, keys, reader.partitions, reader.max_key_bytes)
+    rows, printed = resolved.rows, resolved.printed
+    results = [b""] * len(keys)
+    for index, problem in resolved.problems.items():
+        results[index] = problem_result(problem)
+    for partition, indexes in resolved.by_partition().items():
+        reading = readings.get(partition)
+        if reading is None:
+            reading = readings[partition] = reader.read_from(partition, bound)
+        if isinstance(reading, Problem):
+            refusal = problem_result(reading)
+            for index in indexes:
+                results[index] = refusal
+            continue
+        end = answer.end_of(reading.tail)
+        for index, found in zip(indexes, reader.find_many([rows[index] for index in indexes], reading), strict=True):
+            if found is None:
+                results[index] = answer.absent + printed[index] + b"," + ABSENT + end
+            elif isinstance(found, Problem):
+                results[index] = problem_result(found)
+            else:
+                results[index] = answer.found + printed[index] + b"," + found + end
+    return results
 
 
 def _reader(generation: Generation, name: str) -> StoreReader:

@@ -21,6 +21,7 @@ from understudy_node.engine.arena_build import build_arena
 from understudy_node.engine.base import Base
 from understudy_node.engine.checksum_base import ChecksumBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
+from understudy_node.engine.row_cache import CachedBase
 from understudy_node.replica.local_bases import BaseRecord, LocalBase, LocalBases, writing
 from understudy_shared.errors import CorruptFileError, VanishedError
 
@@ -82,6 +83,10 @@ def restore(snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, store:
 
 def open_base(local: LocalBase, cache: BlockCache) -> Base:
     """Open a complete base from local disk."""
+    return CachedBase(_opened(local, cache), cache.rows)
+
+
+def _opened(local: LocalBase, cache: BlockCache) -> Base:
     record = local.record
     if record.kind == "snapshot":
         arena = ArenaBase.open(local.directory)

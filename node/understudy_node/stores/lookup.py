@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import orjson
 
+from understudy_node.engine.row_cache import RowCache
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.bounds import NO_BOUND, Bound, Refusal, refusal
+from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.lookup_requests import encoded_key
-from understudy_shared.http.problems import Problem, ProblemType, refused
+from understudy_shared.http.problems import Problem, ProblemType, problem_of, refused
 from understudy_shared.words import ApplicationId, Lineage, ReplicaState
+
+ABSENT = b'"found":false,'
+"""What is said of an absent key where `print_found` says what was found."""
 
 
 class Answer(NamedTuple):
@@ -53,6 +58,9 @@ class StoreReader:
     json_name: bytes
     layout: str
     max_key_bytes: int
+    printed: RowCache
+    section: int
+    """Where printed rows are remembered."""
 
     def resolve(self, row: tuple[object, ...]) -> Key:
         """The key of a parsed row; hashing says the partition, as it did for Spark."""
@@ -66,30 +74,30 @@ class StoreReader:
         reading = self.read_from(key.partition, bound)
         if isinstance(reading, Problem):
             return reading
-        return self.answer(key, reading.view.stores[self.store.store_name].get(key.stored), reading)
+        stored = reading.view.stores[self.store.store_name].get(key.stored)
+        found = ABSENT if stored is None else self.print_found(stored)
+        body = b'{"store":%b,"key":%b,%b%b' % (self.json_name, key.json, found, reading.tail)
+        return Answer(404 if stored is None else 200, body)
 
-    def look_up_many(
-        self, keys: Sequence[Key], bound: Bound, pinned: dict[int, Reading | Problem]
-    ) -> list[Answer | Problem]:
-        """Answer several keys in the order of `keys`, each partition in one read.
-
-        `pinned` keeps the version first read of each partition, for a caller that comes back with more keys.
+    def find_many(self, rows: Sequence[bytes], reading: Reading) -> list[bytes | Problem | None]:
+        """What was found of each key, as `print_found` prints it; None where it is absent, a problem where the record
+        is damaged. `rows` are without the provider's prefix, and of the partition of `reading`.
         """
-        answers: dict[int, Answer | Problem] = {}
-        by_partition: dict[int, list[int]] = {}
-        for index, key in enumerate(keys):
-            by_partition.setdefault(key.partition, []).append(index)
-        for partition, indexes in by_partition.items():
-            reading = pinned.get(partition)
-            if reading is None:
-                reading = pinned[partition] = self.read_from(partition, bound)
-            if isinstance(reading, Problem):
-                answers.update(dict.fromkeys(indexes, reading))
-                continue
-            values = reading.view.stores[self.store.store_name].get_many([keys[index].stored for index in indexes])
-            for index, value in zip(indexes, values, strict=True):
-                answers[index] = self.answer(keys[index], value, reading)
-        return [answers[index] for index in range(len(keys))]
+        try:
+            prefix, print_found = self.row_prefix, self.print_found
+            keys = [prefix + row for row in rows] if prefix else rows
+            stored = reading.view.stores[self.store.store_name].get_many(keys)
+            if None not in stored:
+                section = self.section
+                printed = self.printed.all_of([(section, each) for each in cast("list[bytes]", stored)])
+                if printed is not None:
+                    return cast("list[bytes | Problem | None]", printed)
+            return [None if each is None else print_found(each) for each in stored]
+        except UnderstudyError as error:
+            if len(rows) == 1:
+                return [problem_of(error)]
+            # Only some of the keys are damaged.
+            return [found for row in rows for found in self.find_many([row], reading)]
 
     def read_from(self, partition: int, bound: Bound, known_end: int = 0) -> Reading | Problem:
         """The version to answer from, with its lag, or why this node may not answer.
@@ -109,21 +117,23 @@ class StoreReader:
                 return refused(reason, candidates=[replica.origin.as_candidate(reading.lag, reason)])
         return reading
 
-    def answer(self, key: Key, stored: bytes | None, reading: Reading) -> Answer:
-        """The body of a lookup, found or not."""
-        body = b'{"store":%b,"key":%b,%b' % (self.json_name, key.json, self.rest(stored, reading))
-        return Answer(404 if stored is None else 200, body)
+    def print_found(self, stored: bytes) -> bytes:
+        """The members of an answer that say what was found, with a comma behind them."""
+        place = (self.section, stored)
+        known = self.printed.find(place)
+        if isinstance(known, bytes):
+            return known
+        printed = self._print(stored)
+        self.printed.keep(place, printed)
+        return printed
 
-    def rest(self, stored: bytes | None, reading: Reading) -> bytes:
-        """The body after its key."""
-        if stored is None:
-            return b'"found":false,%b' % reading.tail
+    def _print(self, stored: bytes) -> bytes:
         store = self.store
         value = store.print_value(stored[len(self.row_prefix) :])
         if store.print_result is None:
-            return b'"found":true,"value":%b,%b' % (orjson.dumps(value), reading.tail)
+            return b'"found":true,"value":%b,' % orjson.dumps(value)
         result = orjson.dumps(store.print_result(value))
-        return b'"found":true,"value":%b,"result":%b,%b' % (orjson.dumps(value), result, reading.tail)
+        return b'"found":true,"value":%b,"result":%b,' % (orjson.dumps(value), result)
 
     def _refusal(self, bound: Bound, replica: TaskReplica, reading: Reading, known_end: int) -> Refusal | None:
         position = bound.min_position

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.budget import RetryBudget
@@ -326,6 +326,10 @@ class _SingleLookup:
 def _keep(read: Read, attempt: Attempt, reply: Outcomes) -> dict[int, Rejection]:
     """Store the answers; return why the rest has none, by partition."""
     failed: dict[int, Rejection] = {}
+    all_answered = not isinstance(reply, HopFailure) and PROBLEM not in [outcome[0] for outcome in reply]
+    if all_answered and read.results.keys().isdisjoint(attempt.indexes):  # nearly always
+        read.results.update(zip(attempt.indexes, cast("Sequence[HopOutcome]", reply), strict=True))
+        return failed
     outcomes: Sequence[HopOutcome | HopFailure] = (
         [reply] * len(attempt.indexes) if isinstance(reply, HopFailure) else reply
     )

@@ -12,16 +12,22 @@ from functools import partial
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.forward import Forwarder
-from understudy_router.forwarding.read import Reader, Result
-from understudy_router.http.reads import Reads, Request, keyed
-from understudy_shared.bounds import Bound
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.hop import FOUND, HopKey
+from understudy_router.forwarding.read import Result
+from understudy_router.http.reads import Reads, Request
+from understudy_shared.hop import FOUND, HopKey, hop_keys
+from understudy_shared.http.batches import (
+    NO_PARTITION,
+    BatchAnswer,
+    BatchKeys,
+    parse_batch,
+    problem_result,
+    resolve_keys,
+)
 from understudy_shared.http.direct import AsgiExchange, Exchange
 from understudy_shared.http.edge import App, Receive, bug, read_body
-from understudy_shared.http.lookup_requests import longs_as_text, parse_batch
+from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.lookups import LookupsFirst
-from understudy_shared.http.problems import Problem, problem_of
+from understudy_shared.http.problems import Problem
 
 PARSE_SLICE_KEYS = 200
 """Keys parsed and hashed between two turns of the event loop: about 2 ms."""
@@ -57,7 +63,7 @@ class RouterLookups(LookupsFirst):
         elif isinstance(result, Problem):
             self.reply_problem(exchange, result)
         else:
-            body = request.head + result[1]
+            body = request.head + result[1] + result[2]
             if request.longs_as_text:
                 body = longs_as_text(body)
             if result[0] == FOUND:
@@ -65,46 +71,62 @@ class RouterLookups(LookupsFirst):
             else:
                 self.reply_absent(exchange, body)
 
-    async def batch_results(self, store: str, receive: Receive) -> list[bytes]:
+    async def batch_body(self, store: str, receive: Receive, *, is_compact: bool) -> bytes:
         route = self._reads.route(store)
         keys, params = parse_batch(await read_body(receive))
-        parsed = await parsed_keys(route, keys, self._reads.max_key_bytes)
+        resolved = await resolved_keys(route, keys, self._reads.max_key_bytes)
         bound = self._reads.bound(route, params)
-        return await batch_results(self._forwarder, route, bound, parsed, AsgiExchange(receive))
+        asked = keys_to_ask(resolved)
+        reader = AsgiExchange(receive)
+        found = await self._forwarder.look_up_many(route, bound, asked, reader) if asked else []
+        return batch_body(BatchAnswer(route.json_name, is_compact=is_compact), resolved, found)
 
 
-Parsed = tuple[HopKey, bytes] | Problem
-"""A key of a batch and the beginning of its answer; or why it is none."""
-
-
-async def parsed_keys(route: StoreRoute, keys: Sequence[object], max_key_bytes: int) -> list[Parsed]:
+async def resolved_keys(route: StoreRoute, keys: Sequence[object], max_key_bytes: int) -> BatchKeys:
     """The keys of a batch, parsed, encoded and placed, a bounded slice at a time."""
-    parsed: list[Parsed] = []
+    resolved = BatchKeys([], [], [], {})
     for start in range(0, len(keys), PARSE_SLICE_KEYS):
-        parsed += [_parsed(route, key, max_key_bytes) for key in keys[start : start + PARSE_SLICE_KEYS]]
-        await asyncio.sleep(0)
-    return parsed
+        if start:
+            await asyncio.sleep(0)
+        part = resolve_keys(route.codec, keys[start : start + PARSE_SLICE_KEYS], route.partitions, max_key_bytes)
+        resolved.extend(part)
+    return resolved
 
 
-async def batch_results(
-    forwarder: Forwarder, route: StoreRoute, bound: Bound, parsed: Sequence[Parsed], reader: Reader
-) -> list[bytes]:
-    """The results of a batch as JSON objects, in the order of its keys; a key that does not parse has its problem as
-    result.
-    """
-    asked = [item[0] for item in parsed if not isinstance(item, Problem)]
-    answers = iter(await forwarder.look_up_many(route, bound, asked, reader) if asked else ())
-    return [item.body().rstrip() if isinstance(item, Problem) else _result(item[1], next(answers)) for item in parsed]
+def keys_to_ask(keys: BatchKeys) -> list[HopKey]:
+    """The keys that nodes are asked for: those that parse."""
+    every = hop_keys(keys.partitions, keys.rows)
+    return [key for key in every if key.partition != NO_PARTITION] if keys.problems else every
 
 
-def _parsed(route: StoreRoute, key: object, max_key_bytes: int) -> Parsed:
-    try:
-        return keyed(route, route.codec.parse_json(key), max_key_bytes)
-    except UnderstudyError as error:
-        return problem_of(error)
+def batch_body(answer: BatchAnswer, keys: BatchKeys, found: Sequence[Result]) -> bytes:
+    """The answer to a batch. `found` are the results of `keys_to_ask`; another key has its problem as result."""
+    results = _results(answer, keys, found)
+    if not keys.problems:
+        return answer.body(results)
+    rest = iter(results)
+    return answer.body(
+        [
+            problem_result(keys.problems[index]) if index in keys.problems else next(rest)
+            for index in range(len(keys.rows))
+        ]
+    )
 
 
-def _result(head: bytes, result: Result) -> bytes:
-    if isinstance(result, Problem):
-        return result.body().rstrip()
-    return b'{"status":%d,%b%b' % (200 if result.kind == FOUND else 404, head[1:], result.body.rstrip())
+def _results(answer: BatchAnswer, keys: BatchKeys, found: Sequence[Result]) -> list[bytes]:
+    """The results of the keys that nodes were asked for."""
+    printed = [key for key in keys.printed if key] if keys.problems else keys.printed
+    results: list[bytes] = []
+    ends: dict[bytes, bytes] = {}
+    for key, result in zip(printed, found, strict=True):
+        if isinstance(result, Problem):
+            results.append(problem_result(result))
+            continue
+        kind, body, tail = result
+        if not tail:
+            body, tail = answer.parted(body)
+        end = ends.get(tail)
+        if end is None:
+            end = ends[tail] = answer.end_of(tail)
+        results.append((answer.found if kind == FOUND else answer.absent) + key + b"," + body + end)
+    return results

@@ -306,7 +306,8 @@ class NodeClient:
 
     def _encode(self, deadline_ms: int, groups: Sequence[HopGroup]) -> bytes:
         end_version, term, epoch = self._listener.known()
-        return encode_request(HopRequest(self._application_id, end_version, term, epoch, deadline_ms, groups))
+        request = HopRequest(self._application_id, end_version, term, epoch, deadline_ms, groups, shares_tails=True)
+        return encode_request(request)
 
     async def _connect_when_wanted(self) -> None:
         while True:

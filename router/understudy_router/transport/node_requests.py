@@ -87,7 +87,7 @@ class NodeRequest:
     @property
     def row_bytes(self) -> int:
         keys = self.keys
-        return len(keys[0][1]) if len(keys) == 1 else sum(len(row) for _, row in keys)
+        return len(keys[0][1]) if len(keys) == 1 else sum([len(key[1]) for key in keys])
 
     @property
     def is_wanted(self) -> bool:
@@ -156,9 +156,12 @@ def parts_that_fit(
     keys: Sequence[HopKey], indexes: Sequence[int], *, max_bytes: int = MAX_ROW_BYTES_PER_HOP
 ) -> Iterator[Sequence[int]]:
     """The indexes in runs whose keys fit into a hop together: long keys of one batch may not."""
+    sizes = [len(keys[index][1]) for index in indexes]
+    if sum(sizes) <= max_bytes:
+        yield indexes
+        return
     start = row_bytes = 0
-    for at, index in enumerate(indexes):
-        size_bytes = len(keys[index][1])
+    for at, size_bytes in enumerate(sizes):
         if at > start and row_bytes + size_bytes > max_bytes:
             yield indexes[start:at]
             start, row_bytes = at, 0
@@ -186,5 +189,5 @@ def take(
 
 def _group(requests: Sequence[NodeRequest]) -> HopGroup:
     route = requests[0].route
-    keys = [key for request in requests for key in request.keys]
+    keys = requests[0].keys if len(requests) == 1 else [key for request in requests for key in request.keys]
     return HopGroup(route.name, route.lineage, route.partitions, requests[0].bound, keys, route.layout)

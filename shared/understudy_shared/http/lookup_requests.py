@@ -1,4 +1,4 @@
-"""What a lookup's request says, the same for nodes and routers (pure): keys out of paths and JSON, batches, bounds.
+"""What a lookup's request says, the same for nodes and routers (pure): keys out of paths and JSON, bounds.
 
 Targets repeat, so what they parse to is kept (`parsed_cache`).
 """
@@ -9,11 +9,10 @@ from collections.abc import Mapping
 
 import orjson
 
-from understudy_shared.bounds import MAX_BATCH_KEYS, BadBoundError, Bound
+from understudy_shared.bounds import BadBoundError, Bound
 from understudy_shared.errors import BadKeyError
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import parse_query
-from understudy_shared.printable import clipped
 from understudy_shared.spark.key_codec import KeyCodec, Row
 
 DEFAULT_KEY_BYTES = 64 * 1024
@@ -75,18 +74,6 @@ def pop_longs(parameters: dict[str, str]) -> bool:
     return value == "string"
 
 
-def batch_longs(query: bytes) -> bool:
-    """`longs` in the query of a batch, which takes nothing else there: its bounds are in its body."""
-    parameters = parse_query(query)
-    longs = pop_longs(parameters)
-    if parameters:
-        detail = f"a batch has no query parameter {next(iter(parameters))!r}"
-        raise ProblemError(
-            Problem(ProblemType.BAD_REQUEST, detail, where="query", fix="Send bounds in the body; longs=string here")
-        )
-    return longs
-
-
 def longs_as_text(body: bytes) -> bytes:
     """An answer, or the results of a batch, with every whole number in `key`, `value` and `result` as a string.
 
@@ -110,33 +97,6 @@ def numbers_as_text(value: object) -> object:
 
 
 _PRINTED_PARTS = frozenset({"key", "value", "result"})
-
-
-def parse_batch(body: bytes) -> tuple[list[object], ReadParams]:
-    """The envelope of a batch: `{"keys": [...], "bounds": {...}}`."""
-    try:
-        envelope = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ProblemError(
-            Problem(ProblemType.BAD_REQUEST, f"the body is not JSON: {error}", where="body", fix=_BATCH_FORM)
-        ) from None
-    if not isinstance(envelope, dict) or not isinstance(envelope.get("keys"), list):
-        raise ProblemError(
-            Problem(ProblemType.BAD_REQUEST, "the body has no list of keys", where="body", fix=_BATCH_FORM)
-        )
-    unknown = sorted(set(envelope) - {"keys", "bounds"})
-    bounds = envelope.get("bounds", {})
-    if unknown or not isinstance(bounds, dict):
-        what = f"unknown member {clipped(unknown[0])}" if unknown else "bounds is not an object"
-        raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, where="body", fix=_BATCH_FORM))
-    keys = envelope["keys"]
-    if len(keys) > MAX_BATCH_KEYS:
-        detail = f"{len(keys)} keys, above {MAX_BATCH_KEYS}"
-        raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="keys", fix="Send several batches"))
-    return keys, bounds
-
-
-_BATCH_FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; bounds may be left out'
 
 
 def _key_segments(segments: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.batches import batch_form
 from understudy_shared.http.direct import AsgiExchange, Exchange, ReaderLeftError, reply_problem
 from understudy_shared.http.edge import (
     JSON_TYPE,
@@ -23,7 +24,7 @@ from understudy_shared.http.edge import (
     send_reply,
     without_body,
 )
-from understudy_shared.http.lookup_requests import batch_longs, longs_as_text
+from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import STORES, split_path
 
@@ -42,8 +43,8 @@ class LookupsFirst(ABC):
         """Answer a GET of one key, at once or later, by `reply_...`. Raises a problem only before that."""
 
     @abstractmethod
-    async def batch_results(self, store: str, receive: Receive) -> list[bytes]:
-        """The results of the batch in a body as JSON objects, in the order of its keys.
+    async def batch_body(self, store: str, receive: Receive, *, is_compact: bool) -> bytes:
+        """The answer to the batch in a body.
 
         Raises the problem of a batch that is answered as a whole, and ReaderLeftError.
         """
@@ -93,10 +94,10 @@ class LookupsFirst(ABC):
         try:
             self.begin()
             try:
-                longs = batch_longs(scope["query_string"])
-                results = await self.batch_results(_store_of_batch(scope["raw_path"]), receive)
-                body = b'{"results":[' + b",".join(results) + b"]}\n"
-                if longs:
+                form = batch_form(scope["query_string"])
+                store = _store_of_batch(scope["raw_path"])
+                body = await self.batch_body(store, receive, is_compact=form.is_compact)
+                if form.longs_as_text:
                     body = longs_as_text(body)
             finally:
                 self.in_flight -= 1

@@ -66,6 +66,7 @@ _LOOKUP: Json = {
         "position": {"type": "string"},
     },
 }
+_FOUND_STATUS: Json = {"type": "integer", "enum": [200, 404]}
 _BOUNDS: Json = {
     "max_lag": {"type": "integer", "minimum": 0, "description": "versions behind, inclusive"},
     "max_staleness_ms": {"type": "integer", "minimum": 0},
@@ -110,7 +111,12 @@ def lookup_paths() -> Json:
             "bounds": {"type": "object", "properties": _BOUNDS, "additionalProperties": False},
         },
     }
-    results = {"type": "object", "properties": {"results": {"type": "array", "items": {"type": "object"}}}}
+    compact = _parameter(
+        "compact",
+        "query",
+        {"type": "boolean", "default": False},
+        "true: what the results of one partition share is said once, in `reads`",
+    )
     lookup = {"200": _json("Found", _LOOKUP), "404": _json("Absent, or no such store", _LOOKUP)}
     return {
         "/v1/stores/{store}/keys/{key}": {
@@ -120,10 +126,56 @@ def lookup_paths() -> Json:
             "get": _call("Look one key up, exact form", [store, {**key_json, "required": True}, *bounds], lookup),
             "post": {
                 **_call(
-                    "Look keys up, at most 1,000", [store, longs], {"200": _json("A result per key, in order", results)}
+                    "Look keys up, at most 1,000",
+                    [store, longs, compact],
+                    {"200": _json("A result per key, in order", {"oneOf": [_long_batch(), _compact_batch()]})},
                 ),
                 "requestBody": {"required": True, "content": {"application/json": {"schema": batch}}},
             },
+        },
+    }
+
+
+def _long_batch() -> Json:
+    """The answer to a batch: each result is whole."""
+    found = {**_LOOKUP, "required": ["status", *_LOOKUP["required"]]}
+    found["properties"] = {"status": _FOUND_STATUS, **_LOOKUP["properties"]}
+    return {
+        "type": "object",
+        "required": ["results"],
+        "additionalProperties": False,
+        "properties": {"results": {"type": "array", "items": {"oneOf": [found, _PROBLEM]}}},
+    }
+
+
+def _compact_batch() -> Json:
+    """The same, with what results share in `reads`."""
+    members = _LOOKUP["properties"]
+    own = {name: members[name] for name in ("key", "found", "value", "result")}
+    found = {
+        "type": "object",
+        "required": ["status", "key", "found", "read"],
+        "additionalProperties": False,
+        "properties": {
+            "status": _FOUND_STATUS,
+            **own,
+            "read": {"type": "integer", "minimum": 0, "description": "index of its read in `reads`"},
+        },
+    }
+    shared = [name for name in _LOOKUP["required"] if name not in {"store", *own}]
+    read = {
+        "type": "object",
+        "required": shared,
+        "properties": {name: schema for name, schema in members.items() if name not in {"store", *own}},
+    }
+    return {
+        "type": "object",
+        "required": ["store", "reads", "results"],
+        "additionalProperties": False,
+        "properties": {
+            "store": members["store"],
+            "reads": {"type": "array", "items": read},
+            "results": {"type": "array", "items": {"oneOf": [found, _PROBLEM]}},
         },
     }
 

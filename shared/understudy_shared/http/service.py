@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import gc
 import logging
 import signal
 import socket
@@ -113,11 +114,22 @@ def run(
 ) -> None:
     """Serve until interrupted, and end in good order. Raises UnderstudyError when the application did not start."""
     raise_file_limit()
+    leave_out_what_stays()
     service = Service(app, departure, guard)
     service.run(sockets=[listener])
     if not service.started:
         where = "{}:{}".format(*listener.getsockname()[:2]) if listener.fileno() >= 0 else ""
         raise UnderstudyError("the service did not start", where=where, fix="The log above says why")
+
+
+def leave_out_what_stays() -> None:
+    """Exempt everything that exists now from garbage collection: modules, classes, the application.
+
+    A full collection looks at 90,000 of these objects for 20 to 80 ms, about once a second under batches; no request is
+    answered meanwhile. Nothing of it would ever be collected.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

@@ -20,6 +20,7 @@ from understudy_shared.spark.json_values import (
     refuse_whole_key,
     refuse_whole_path,
 )
+from understudy_shared.spark.key_columns import KeyColumns, compile_key_columns
 from understudy_shared.spark.murmur3 import compile_row_hash, partition_of
 from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.normalise import compile_normaliser
@@ -137,6 +138,17 @@ class KeyCodec:
             return self.partition(row, partitions) if self.encode(row) == encoded else None
         except (CorruptFileError, ArithmeticError, ValueError, TypeError, struct.error):
             return None  # values that no column of these types has
+
+    @cached_property
+    def encode_columns(self) -> KeyColumns:
+        """Many keys at once: parsed, encoded, placed and printed; None for those that are to be taken one by one."""
+        return compile_key_columns(
+            self.key,
+            self.names,
+            encode=self.encode,
+            place=self.partition,
+            num_hash_columns=self.num_hash_columns,
+        )
 
     @cached_property
     def _decode(self) -> RowDecoder:

@@ -67,10 +67,15 @@ def partition_of(row_hash: int, partitions: int) -> int:
 def hash_bytes(data: bytes, seed: int) -> int:
     """Spark's `hashUnsafeBytes`, unsigned."""
     size = len(data)
-    if not size & 3:
+    rest = size & 3
+    if not rest:
         return _murmur3(data, seed)
-    whole = size & ~3
-    widened = data[:whole] + b"".join([_SIGNED_WORDS[byte] for byte in data[whole:]])
+    if rest == 1:
+        widened = data[:-1] + _SIGNED_WORDS[data[-1]]
+    elif rest == 2:
+        widened = data[:-2] + _SIGNED_WORDS[data[-2]] + _SIGNED_WORDS[data[-1]]
+    else:
+        widened = data[:-3] + _SIGNED_WORDS[data[-3]] + _SIGNED_WORDS[data[-2]] + _SIGNED_WORDS[data[-1]]
     h = _murmur3(widened, seed)
     # Invert the finaliser: xor-shifts and multiplications by odd numbers are bijections on 32 bits.
     h ^= h >> 16

@@ -15,6 +15,9 @@ from understudy_shared.spark.types import ArrayType, MapType, SparkType, StructT
 
 Reader = Callable[[bytes], object]
 
+MAX_FIELDS_TWICE = 32
+"""Rows of more fields are not compiled a second time for when none of them is null: compiling takes time, too."""
+
 
 class Leaf(NamedTuple):
     """How a raw scalar (number, bool, or the bytes of its variable part) becomes a value.
@@ -42,6 +45,24 @@ class Flavour(Protocol):
 def compile_reader(struct_type: StructType, flavour: Flavour) -> Reader:
     """A function from a row's bytes to the flavour's values."""
     source = Source("read(buf)")
+    refuse = source.bind(_refuse_row(struct_type))
+    _add_slots(source, struct_type, refuse)
+    count, words = len(struct_type.fields), bitmap_words(len(struct_type.fields))
+    returned = f"return {flavour.struct_literal(struct_type, [f'c{index}' for index in range(count)])}"
+    # Once: a nested row is compiled here, too.
+    leaves = [_leaf_of(field.type, flavour) for field in struct_type.fields]
+    if 0 < count <= MAX_FIELDS_TWICE:
+        # Most rows have no null, and asking that once costs less than asking it of each column.
+        source.add(f"if not ({' | '.join(f'm{word}' for word in range(words))}):")
+        _add_columns(source, struct_type, leaves, refuse, depth=2, nulls=False)
+        source.add(returned, 2)
+    _add_columns(source, struct_type, leaves, refuse, depth=1, nulls=True)
+    source.add(returned)
+    return cast(Reader, source.compile())
+
+
+def _add_slots(source: Source, struct_type: StructType, refuse: str) -> None:
+    """Check the row's size and bitmap; take its slots apart."""
     count = len(struct_type.fields)
     words, fixed = bitmap_words(count), fixed_bytes(struct_type)
     codes, targets = ["<", "Q" * words], [f"m{word}" for word in range(words)]
@@ -57,7 +78,6 @@ def compile_reader(struct_type: StructType, flavour: Flavour) -> Reader:
             targets += [f"n{index}", f"o{index}"]
     has_variable = "II" in codes
     layout = struct.Struct("".join(codes))
-    refuse = source.bind(_refuse_row(struct_type))
     source.add("size = len(buf)")
     source.add(f"if size < {fixed} or size & 7:" if has_variable else f"if size != {fixed}:")
     source.add(f"raise {refuse}(size)", 2)
@@ -66,28 +86,36 @@ def compile_reader(struct_type: StructType, flavour: Flavour) -> Reader:
     if count % 64:
         source.add(f"if m{words - 1} >> {count % 64}:")
         source.add(f"raise {refuse}(size)", 2)
-    for index, field in enumerate(struct_type.fields):
+
+
+def _leaf_of(spark_type: SparkType, flavour: Flavour) -> Leaf | None:
+    return flavour.leaf(spark_type) if fixed_code(spark_type) is not None else _variable_leaf(spark_type, flavour)
+
+
+def _add_columns(
+    source: Source, struct_type: StructType, leaves: Sequence[Leaf | None], refuse: str, *, depth: int, nulls: bool
+) -> None:
+    """Make the columns' values of the raw ones. `nulls`: whether any of them may be null."""
+    fixed = fixed_bytes(struct_type)
+    for index, (field, leaf) in enumerate(zip(struct_type.fields, leaves, strict=True)):
+        is_fixed, at = fixed_code(field.type) is not None, depth
         if isinstance(field.type, VoidType):
-            source.add(f"c{index} = None")
+            source.add(f"c{index} = None", depth)
             continue
-        source.add(f"if m{index // 64} & {1 << index % 64}:")
-        source.add(f"c{index} = None", 2)
-        if fixed_code(field.type) is not None:
-            _add_fixed(source, index, flavour.leaf(field.type))
-            continue
-        source.add("else:")
-        source.add(f"e = o{index} + n{index}", 2)
-        source.add(f"if o{index} < {fixed} or e > size:", 2)
-        source.add(f"raise {refuse}(size, {index})", 3)
-        source.add(f"c{index} = {_expression(source, _variable_leaf(field.type, flavour), f'buf[o{index}:e]')}", 2)
-    source.add(f"return {flavour.struct_literal(struct_type, [f'c{index}' for index in range(count)])}")
-    return cast(Reader, source.compile())
-
-
-def _add_fixed(source: Source, index: int, leaf: Leaf | None) -> None:
-    if leaf is not None:
-        source.add("else:")
-        source.add(f"c{index} = {_expression(source, leaf, f'c{index}')}", 2)
+        if nulls:
+            source.add(f"if m{index // 64} & {1 << index % 64}:", depth)
+            source.add(f"c{index} = None", depth + 1)
+            if is_fixed and leaf is None:
+                continue
+            source.add("else:", depth)
+            at += 1
+        if not is_fixed:
+            source.add(f"e = o{index} + n{index}", at)
+            source.add(f"if o{index} < {fixed} or e > size:", at)
+            source.add(f"raise {refuse}(size, {index})", at + 1)
+            source.add(f"c{index} = {_expression(source, leaf, f'buf[o{index}:e]')}", at)
+        elif leaf is not None:
+            source.add(f"c{index} = {_expression(source, leaf, f'c{index}')}", at)
 
 
 def _expression(source: Source, leaf: Leaf | None, raw: str) -> str:

@@ -129,7 +129,8 @@ class FakeNode:
         if isinstance(self.answer, Hang):
             return None
         outcomes = [self.answer(group, key) for group in hop.groups for key in group.keys]
-        return status(200, encode_reply(HopReply(self.term, self.epoch, self.end_version, outcomes))).data
+        reply = HopReply(self.term, self.epoch, self.end_version, outcomes)
+        return status(200, encode_reply(reply, shares_tails=hop.shares_tails)).data
 
 
 class _Conversation(asyncio.Protocol):

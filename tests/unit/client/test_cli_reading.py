@@ -256,7 +256,9 @@ def test_the_server_prints_whole_numbers_as_strings_where_that_is_asked_for_in_o
     parameters = parse_query(asked[0][0].partition("?")[2].encode())
     assert parameters == {"key": "[1]", "longs": "string", "max_lag": "0"}
     _, asked = run(["lookup", "s", "[1]", "[2]", "--longs", "string", "--max-lag", "0"], [batch(FOUND, FOUND)])
-    assert asked == [("POST /v1/stores/s/lookup?longs=string", b'{"keys":[[1],[2]],"bounds":{"max_lag":0}}')]
+    assert asked == [
+        ("POST /v1/stores/s/lookup?compact=true&longs=string", b'{"keys":[[1],[2]],"bounds":{"max_lag":0}}')
+    ]
     result, asked = run(["get", "s", "k", "--longs", "text"], [])
     assert (result.exit_code, asked) == (ExitCode.USAGE, [])
 

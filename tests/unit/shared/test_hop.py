@@ -19,6 +19,7 @@ from understudy_shared.hop import (
     MAX_HOP_HEADER_BYTES,
     MAX_HOP_KEYS,
     MAX_LAYOUT_CHARS,
+    MAX_TAIL_BYTES,
     PROBLEM,
     BadHopError,
     HopGroup,
@@ -51,8 +52,9 @@ bounds = st.just(NO_BOUND) | st.builds(
 keys = st.builds(HopKey, st.integers(0, 2**32 - 1), st.binary(max_size=40))
 layouts = st.just("") | st.text(min_size=1, max_size=MAX_LAYOUT_CHARS)
 groups = st.builds(HopGroup, st.text(), st.text(), counts, bounds, st.lists(keys, min_size=1, max_size=4), layouts)
-requests = st.builds(HopRequest, st.text(), counts, counts, counts, counts, st.lists(groups, max_size=3))
-outcomes = st.builds(HopOutcome, st.sampled_from([FOUND, ABSENT, PROBLEM]), st.binary(max_size=40))
+requests = st.builds(HopRequest, st.text(), counts, counts, counts, counts, st.lists(groups, max_size=3), st.booleans())
+tails = st.sampled_from([b"", b'"version":1}', b'"version":2}']) | st.binary(max_size=9)
+outcomes = st.builds(HopOutcome, st.sampled_from([FOUND, ABSENT, PROBLEM]), st.binary(max_size=40), tails)
 replies = st.builds(HopReply, counts, counts, counts, st.lists(outcomes, max_size=5))
 
 REQUEST = HopRequest(
@@ -67,6 +69,20 @@ REQUEST = HopRequest(
     ],
 )
 REPLY = HopReply(1, 2, 7, [HopOutcome(FOUND, b'"found":true}'), HopOutcome(ABSENT, b""), HopOutcome(PROBLEM, b"{}")])
+TAIL = b'"version":7}'
+SHARED = HopReply(
+    1,
+    2,
+    7,
+    [
+        HopOutcome(FOUND, b'"found":true,', TAIL),
+        HopOutcome(PROBLEM, b"{}"),
+        HopOutcome(ABSENT, b'"found":false,', TAIL),
+        HopOutcome(ABSENT, b"", b'"version":8}'),
+    ],
+)
+ENCODED = [encode_request(REQUEST), encode_reply(REPLY), encode_reply(SHARED, shares_tails=True)]
+"""A request, a reply with whole bodies, and one with tails apart."""
 
 
 @given(requests)
@@ -76,7 +92,38 @@ def test_a_request_comes_back_as_it_was(request: HopRequest) -> None:
 
 @given(replies)
 def test_a_reply_comes_back_as_it_was(reply: HopReply) -> None:
-    assert decode_reply(encode_reply(reply)) == reply
+    assert decode_reply(encode_reply(reply, shares_tails=True)) == reply
+
+
+@given(replies)
+def test_a_router_that_does_not_take_tails_apart_gets_them_with_the_bodies(reply: HopReply) -> None:
+    body = encode_reply(reply)
+    assert "tails" not in header_of(body)
+    assert decode_reply(body).outcomes == [HopOutcome(kind, found + tail) for kind, found, tail in reply.outcomes]
+
+
+def test_a_tail_travels_once_however_many_keys_have_it() -> None:
+    reply = HopReply(0, 0, 0, [HopOutcome(FOUND, b"a", TAIL), HopOutcome(FOUND, b"b", TAIL)] * 50)
+    assert encode_reply(reply, shares_tails=True).count(TAIL) == 1
+    assert encode_reply(reply).count(TAIL) == 100
+
+
+def test_a_long_tail_travels_with_its_bodies_and_a_reply_that_shares_one_is_refused() -> None:
+    long = b"x" * (MAX_TAIL_BYTES + 1)
+    body = encode_reply(HopReply(0, 0, 0, [HopOutcome(FOUND, b"a", long)]), shares_tails=True)
+    assert decode_reply(body).outcomes == [HopOutcome(FOUND, b"a" + long)]
+    shared = encode_reply(SHARED, shares_tails=True)
+    for sizes in ([MAX_TAIL_BYTES + 1, 12], [0, 12], [True, 12], 24, [12] * (MAX_HOP_KEYS + 1), [-1]):
+        with pytest.raises(BadHopError, match="tails"):
+            decode_reply(with_header(shared, {**header_of(shared), "tails": sizes}))
+
+
+def test_a_tail_that_is_not_there_is_refused() -> None:
+    shared = encode_reply(HopReply(0, 0, 0, [HopOutcome(FOUND, b"a", TAIL)]), shares_tails=True)
+    place = len(shared) - len(TAIL) - 1 - 2
+    assert shared[place : place + 2] == b"\x01\x00"
+    with pytest.raises(BadHopError, match="does not fit"):
+        decode_reply(shared[:place] + b"\x02" + shared[place + 1 :])
 
 
 @pytest.mark.parametrize("wait_ms", [0, 200, 5000])
@@ -87,22 +134,23 @@ def test_a_bound_with_a_position_asks_for_no_waiting_on_the_other_side(wait_ms: 
 
 
 def test_every_truncation_and_every_longer_body_is_refused() -> None:
-    request, reply = encode_request(REQUEST), encode_reply(REPLY)
+    request, *encoded = ENCODED
     for cut in range(len(request)):
         with pytest.raises(BadHopError):
             decode_request(request[:cut])
-    for cut in range(len(reply)):
-        with pytest.raises(BadHopError):
-            decode_reply(reply[:cut])
     for longer in (request + b"\x00", request * 2):
         with pytest.raises(BadHopError):
             decode_request(longer)
-    with pytest.raises(BadHopError):
-        decode_reply(reply + b"\x00")
+    for reply in encoded:
+        for cut in range(len(reply)):
+            with pytest.raises(BadHopError):
+                decode_reply(reply[:cut])
+        with pytest.raises(BadHopError):
+            decode_reply(reply + b"\x00")
 
 
 def test_every_changed_byte_gives_a_hop_of_the_same_shape_or_is_refused() -> None:
-    request, reply = encode_request(REQUEST), encode_reply(REPLY)
+    request, *encoded = ENCODED
     refused = 0
     for place in range(len(request)):
         for other in (0, 1, 0x22, 0x30, 0x7F, 0x80, 0xFF, request[place] ^ 1):
@@ -112,14 +160,15 @@ def test_every_changed_byte_gives_a_hop_of_the_same_shape_or_is_refused() -> Non
                 refused += 1
             else:
                 assert decode_request(encode_request(read)) == read
-    for place in range(len(reply)):
-        for other in (0, 1, 0x22, 0x30, 0x7F, 0x80, 0xFF, reply[place] ^ 1):
-            try:
-                answered = decode_reply(reply[:place] + bytes([other]) + reply[place + 1 :])
-            except BadHopError:
-                refused += 1
-            else:
-                assert decode_reply(encode_reply(answered)) == answered
+    for reply in encoded:
+        for place in range(len(reply)):
+            for other in (0, 1, 0x22, 0x30, 0x7F, 0x80, 0xFF, reply[place] ^ 1):
+                try:
+                    answered = decode_reply(reply[:place] + bytes([other]) + reply[place + 1 :])
+                except BadHopError:
+                    refused += 1
+                else:
+                    assert decode_reply(encode_reply(answered, shares_tails=True)) == answered
     assert refused > len(request)
 
 
@@ -168,14 +217,14 @@ def test_a_header_with_any_value_in_any_place_gives_a_hop_or_is_refused(data: st
 
 @given(st.data(), json_values)
 def test_a_reply_with_any_value_in_its_header_gives_a_reply_or_is_refused(data: st.DataObject, value: object) -> None:
-    body = encode_reply(REPLY)
+    body = data.draw(st.sampled_from(ENCODED[1:]))
     header = header_of(body)
     header[data.draw(st.sampled_from(sorted(header)))] = value
     try:
         read = decode_reply(with_header(body, header))
     except BadHopError:
         return
-    assert decode_reply(encode_reply(read)) == read
+    assert decode_reply(encode_reply(read, shares_tails=True)) == read
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, "7", True, None, []])

@@ -1,0 +1,136 @@
+"""Encodes, places and prints the keys of a batch column by column, where that gives what key by key would.
+
+Pure. It takes keys whose columns are texts, whole numbers and booleans, none of them null: nearly all batches. What it
+does not take, a key that is wrong among them, goes through the codec key by key.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence, Sized
+from typing import Any, NamedTuple, cast
+
+import mmh3
+import orjson
+
+from understudy_shared.spark.layout import PADDING, Source
+from understudy_shared.spark.murmur3 import SEED, hash_bytes, partition_of
+from understudy_shared.spark.types import BooleanType, IntegralType, SparkType, StringType, StructType
+
+Row = tuple[object, ...]
+
+
+class EncodedKeys(NamedTuple):
+    """Keys as columns: the partition of each, its UnsafeRow bytes, and its JSON for answers."""
+
+    partitions: list[int]
+    rows: list[bytes]
+    printed: list[bytes]
+
+
+KeyColumns = Callable[[Sequence[object], int], EncodedKeys | None]
+"""From keys, as `orjson.loads` returns them, and a partition count; None when they are to be taken key by key."""
+
+_TEXT_HEAD = struct.Struct("<QII").pack
+_TEXT_OFFSET = 16
+"""A row of one text: the null bitmap, one slot, the text."""
+
+_murmur3 = mmh3.mmh3_32_uintdigest
+
+
+def compile_key_columns(
+    key: StructType,
+    names: Sequence[str],
+    *,
+    encode: Callable[[Row], bytes],
+    place: Callable[[Row, int], int],
+    num_hash_columns: int,
+) -> KeyColumns:
+    """The function for one store's keys. `encode` and `place` are for a row alone."""
+    kinds = [field.type for field in key.fields]
+    if not kinds or not all(_is_plain(kind) for kind in kinds):
+        return lambda keys, partitions: None
+    print_rows = _printer(names)
+    head = b'{%b:"' % orjson.dumps(names[0])
+    is_one_text = isinstance(kinds[0], StringType) and len(kinds) == num_hash_columns == 1
+
+    def encode_keys(keys: Sequence[object], partitions: int) -> EncodedKeys | None:
+        rows = _rows(keys, names)
+        if rows is None:
+            return None
+        columns = list(zip(*rows, strict=True))
+        if not all(_fits(kind, column) for kind, column in zip(kinds, columns, strict=True)):
+            return None
+        try:
+            if is_one_text:
+                texts = list(map(str.encode, columns[0]))
+                # JSON of plain texts has as many bytes as they have, and quotes and commas: then nothing is escaped.
+                is_plain = len(orjson.dumps(columns[0])) == sum(map(len, texts)) + 3 * len(texts) + 1
+                printed = [head + text + b'"}' for text in texts] if is_plain else print_rows(rows)
+                return EncodedKeys(_text_partitions(texts, partitions), _text_rows(texts), printed)
+            printed = print_rows(rows)
+            return EncodedKeys([place(row, partitions) for row in rows], list(map(encode, rows)), printed)
+        except (UnicodeEncodeError, orjson.JSONEncodeError):  # half of a surrogate pair
+            return None
+
+    return encode_keys
+
+
+def _is_plain(kind: SparkType) -> bool:
+    """Whether a value is parsed, normalised and printed as what it is."""
+    return isinstance(kind, StringType | BooleanType | IntegralType)
+
+
+def _rows(keys: Sequence[object], names: Sequence[str]) -> list[Row] | None:
+    """Arrays in schema order, or objects by column name; None when they are not all of one form."""
+    if not _are(keys, list, dict) or set(map(len, cast("Sequence[Sized]", keys))) != {len(names)}:
+        return None
+    if type(keys[0]) is list:
+        return list(map(tuple, cast("Sequence[list[object]]", keys)))
+    try:
+        return [tuple([key[name] for name in names]) for key in cast("Sequence[dict[str, object]]", keys)]
+    except KeyError:
+        return None
+
+
+def _are(values: Sequence[object], *kinds: type) -> bool:
+    """Whether all are of one and the same of these types, exactly."""
+    found = set(map(type, values))
+    return len(found) == 1 and found.pop() in kinds
+
+
+def _fits(kind: SparkType, column: Sequence[Any]) -> bool:
+    match kind:
+        case StringType():
+            return _are(column, str)
+        case BooleanType():
+            return _are(column, bool)
+        case IntegralType(BITS=bits):
+            limit = 1 << bits - 1
+            return _are(column, int) and -limit <= min(column) and max(column) < limit
+        case _:
+            return False
+
+
+def _printer(names: Sequence[str]) -> Callable[[Sequence[Row]], list[bytes]]:
+    """A function from rows to their JSON objects by column name."""
+    source = Source("print_rows(rows)")
+    variables = [f"c{index}" for index in range(len(names))]
+    fields = ", ".join(f"{name!r}: {variable}" for name, variable in zip(names, variables, strict=True))
+    source.add(f"return [{source.bind(orjson.dumps)}({{{fields}}}) for {', '.join(variables)}, in rows]")
+    return cast("Callable[[Sequence[Row]], list[bytes]]", source.compile())
+
+
+def _text_rows(texts: Sequence[bytes]) -> list[bytes]:
+    """The rows of one text each."""
+    sizes = set(map(len, texts))
+    heads = {size: _TEXT_HEAD(0, size, _TEXT_OFFSET) for size in sizes}
+    if len(sizes) == 1 and not (size := sizes.pop()) & 7:
+        head = heads[size]
+        return [head + text for text in texts]
+    return [heads[len(text)] + text + PADDING[len(text) & 7] for text in texts]
+
+
+def _text_partitions(texts: Sequence[bytes], partitions: int) -> list[int]:
+    hashes = [hash_bytes(text, SEED) if len(text) & 3 else _murmur3(text, SEED) for text in texts]
+    return [partition_of(h - 0x100000000 if h & 0x80000000 else h, partitions) for h in hashes]
