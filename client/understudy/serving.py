@@ -54,9 +54,9 @@ def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, l
     node and standby on others. Routers ask them. Give a node the same --node-id and --data-dir when it is started
     again: it comes back quickly. SIGINT and SIGTERM stop it in good order, with exit code 0.
 
-    One node uses one core for lookups. --processes 4 runs four nodes here, at --port and the three ports after it, named
-    {node-id}-0 to {node-id}-3; they share the work of one, a supervisor starts those again that end, and each answers
-    /readyz and /metrics for all. Where there are other machines, standbys go there.
+    One node uses one core for lookups. --processes 4 runs four nodes here, at --port and the three ports after it,
+    named {node-id}-0 to {node-id}-3; they share the work of one, a supervisor starts those again that end, and each
+    answers /readyz and /metrics for all. Where there are other machines, standbys go there.
 
     Every setting can be a flag, a variable (UNDERSTUDY_REDIS for --redis), or a line in the file of --config; a flag
     wins over a variable, a variable over the file. Sizes may have units of 1024: 64MiB, 10m.
