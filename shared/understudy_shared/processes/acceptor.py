@@ -8,7 +8,7 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 
-from understudy_shared.processes.balance import choose_worker
+from understudy_shared.processes.balance import STALLED_MS, Standing, choose_worker
 from understudy_shared.processes.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ class Acceptor:
         self._workers = {worker.number: worker for worker in workers}
         self._returned: deque[socket.socket] = deque()
         self._given = 0
+        self._next_look: asyncio.TimerHandle | None = None
         self._is_open = False
         self._is_reading = False
 
@@ -42,6 +43,8 @@ class Acceptor:
         self._read(on=False)
         self._is_open = False
         self._listener.close()
+        if self._next_look is not None:
+            self._next_look.cancel()
         while self._returned:
             self._returned.popleft().close()
 
@@ -89,9 +92,26 @@ class Acceptor:
         self._given += 1
         worker = self._workers[number]
         worker.last_given = self._given
-        return worker.give(connection, asyncio.get_running_loop().time())
+        loop = asyncio.get_running_loop()
+        if self._next_look is None:
+            self._next_look = loop.call_later(STALLED_MS / 1000, self._look)
+        return worker.give(connection, loop.time())
+
+    def _look(self) -> None:
+        """Take connections back from workers that hang, while others do not."""
+        self._next_look = None
+        standings = self._standings()
+        if not all(standing.hangs for standing in standings):
+            for standing in filter(lambda each: each.hangs, standings):
+                for connection in self._workers[standing.number].take_back():
+                    self.give_back(connection)
+        if self._next_look is None and any(standing.waiting for standing in self._standings()):
+            self._next_look = asyncio.get_running_loop().call_later(STALLED_MS / 1000, self._look)
 
     def _choose(self) -> int | None:
+        return choose_worker(self._standings())
+
+    def _standings(self) -> list[Standing]:
         now_s = asyncio.get_running_loop().time()
-        standings = (worker.standing(now_s) for worker in self._workers.values())
-        return choose_worker(standing for standing in standings if standing is not None)
+        found = (worker.standing(now_s) for worker in self._workers.values())
+        return [standing for standing in found if standing is not None]

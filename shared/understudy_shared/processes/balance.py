@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 STALLED_MS = 250
-"""A worker that has not taken a connection for so long gets none while another one takes them."""
+"""A worker that has not taken a connection for so long hangs: it gets none while another one does not."""
 
 MAX_WAITING = 128
 """Connections that wait for one worker, and confirmations that wait for the supervisor: half of what a socket pair
@@ -25,7 +25,8 @@ class Standing(NamedTuple):
     number: int
     connections: int
     waiting: int
-    waits_ms: float
+    hangs: bool
+    """It has not taken a connection for STALLED_MS."""
     last_given: int
     """Counts hand-overs: who got one longest ago has the lowest number."""
 
@@ -37,5 +38,5 @@ def choose_worker(workers: Iterable[Standing]) -> int | None:
         return None
     return min(
         free,
-        key=lambda worker: (worker.waits_ms >= STALLED_MS, worker.connections + worker.waiting, worker.last_given),
+        key=lambda worker: (worker.hangs, worker.connections + worker.waiting, worker.last_given),
     ).number

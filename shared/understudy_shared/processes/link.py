@@ -7,6 +7,7 @@ the service next.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -26,8 +27,11 @@ log = logging.getLogger(__name__)
 ASK_TIMEOUT_S = 5.0
 """Longer than the supervisor waits for any worker."""
 
-STARTED, FAILED, CAUSES, STATUS, METRICS = "started", "failed", "causes", "status", "metrics"
-"""What is told, and what is asked for."""
+STARTED, FAILED, TAKES_NO_MORE, CAUSES = "started", "failed", "takes-no-more", "causes"
+"""What is told."""
+
+STATUS, METRICS = "status", "metrics"
+"""What is asked for."""
 
 
 class WorkerLink:
@@ -56,9 +60,11 @@ class WorkerLink:
             self._intake.start(new_protocol)
 
     async def stop_taking(self) -> None:
-        """Take no more connections."""
+        """Take no more connections; those that are on their way go to others."""
         if self._intake is not None:
             await self._intake.stop()
+            with contextlib.suppress(ChannelError):
+                self._channel.tell(TAKES_NO_MORE, None)
 
     def close(self) -> None:
         """The service has ended."""

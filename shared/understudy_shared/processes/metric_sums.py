@@ -97,7 +97,7 @@ def from_document(document: object) -> list[Family]:
             Family(name, kind, text, [_sample(*sample) for sample in samples])
             for name, kind, text, samples in document  # type: ignore[attr-defined]
         ]
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"these are no metrics: {error}") from None
 
 

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.logs import LogFormat
-from understudy_shared.processes.balance import Standing
+from understudy_shared.processes.balance import STALLED_MS, Standing
 from understudy_shared.processes.channel import Channel, ChannelError
 from understudy_shared.processes.group import Status
 from understudy_shared.processes.handover import HandedOver
-from understudy_shared.processes.link import CAUSES, FAILED, METRICS, STARTED, STATUS
+from understudy_shared.processes.link import CAUSES, FAILED, METRICS, STARTED, STATUS, TAKES_NO_MORE
 from understudy_shared.processes.metric_sums import Family, from_document
 from understudy_shared.processes.restarts import Restarts
 
@@ -108,6 +108,7 @@ class WorkerProcess:
         self._answer = answer
         self._on_started, self._on_room, self._give_back = on_started, on_room, give_back
         self._why_killed: Kill | None = None
+        self._hangs = False
         self._channel: Channel | None = None
         self._handed: HandedOver | None = None
         self._born_s = 0.0
@@ -122,13 +123,15 @@ class WorkerProcess:
         """
         loop = asyncio.get_running_loop()
         self.is_started, self.refused, self._why_killed, self.connections = False, None, None, 0
+        self._hangs = False
         control, theirs = socket.socketpair()
         pair = socket.socketpair() if self._takes_connections else None
-        self.process = self._spawn(theirs, None if pair is None else pair[1])
+        with theirs:
+            self.process = _spawn(theirs, None if pair is None else pair[1])
         self._born_s = loop.time()
         self._channel = Channel(control, self._answer, self._told)
         if pair is not None:
-            self._handed = HandedOver(pair[0])
+            self._handed = HandedOver(*pair)
             loop.add_reader(self._handed.fileno(), self._taken)
         try:
             await self._channel.open()
@@ -149,13 +152,19 @@ class WorkerProcess:
     def standing(self, now_s: float) -> Standing | None:
         """What decides whether it gets the next connection; None while it takes none."""
         handed = self._handed
-        if handed is None or not (self.is_started and handed.is_open):
+        if handed is None or not self.is_started:
             return None
-        return Standing(self.number, self.connections, handed.waiting, handed.waits_s(now_s) * 1000, self.last_given)
+        hangs = self._hangs or handed.waits_s(now_s) * 1000 >= STALLED_MS
+        return Standing(self.number, self.connections, handed.waiting, hangs, self.last_given)
 
     def give(self, connection: socket.socket, now_s: float) -> bool:
         """Hand it a connection. False: not now."""
         return self._handed is not None and self._handed.give(connection, now_s)
+
+    def take_back(self) -> list[socket.socket]:
+        """It hangs: the connections that it has not taken. It gets others when it has answered something."""
+        self._hangs = True
+        return [] if self._handed is None else self._handed.take_back()
 
     async def status(self, *, timeout_s: float) -> tuple[Status, str | None] | None:
         """Its status, and why it cannot go on; None when it does not answer."""
@@ -188,21 +197,6 @@ class WorkerProcess:
 
     # ---- inside
 
-    def _spawn(self, control: socket.socket, handover: socket.socket | None) -> subprocess.Popen[bytes]:
-        given = [control] if handover is None else [control, handover]
-        numbers = [control.fileno(), -1 if handover is None else handover.fileno()]
-        command = [sys.executable, "-m", MODULE, *map(str, (os.getpid(), *numbers))]
-        try:
-            return subprocess.Popen(  # noqa: S603  # our own command line
-                command,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[each.fileno() for each in given],
-                start_new_session=True,  # Ctrl-C on the terminal is for the supervisor, which ends all in good order
-            )
-        finally:
-            for each in given:
-                each.close()
-
     def _document(self) -> dict[str, Any]:
         order = self._order
         return {"serve": order.serve, "settings": order.settings, "worker": self.number, "log": order.log}
@@ -214,12 +208,13 @@ class WorkerProcess:
             self._on_started()
         elif what == FAILED:
             self.refused = UnderstudyError(**document)
+        elif what == TAKES_NO_MORE:
+            self._let_go()
 
     def _taken(self) -> None:
         assert self._handed is not None
         self.connections += self._handed.taken()
-        if not self._handed.is_open:
-            self._let_go()
+        self._hangs = False
         self._on_room()
 
     async def _ask(self, what: str, timeout_s: float) -> Any:
@@ -230,12 +225,14 @@ class WorkerProcess:
         except ChannelError:
             return None
         self.answered_s = asyncio.get_running_loop().time()
+        self._hangs = False
         return found
 
     def _let_go(self) -> None:
         """It takes no more connections: those that it did not take go to others."""
         handed, self._handed = self._handed, None
         if handed is not None:
+            self.connections += handed.taken()
             asyncio.get_running_loop().remove_reader(handed.fileno())
             for connection in handed.ended():
                 self._give_back(connection)
@@ -257,3 +254,13 @@ def _end(code: int, why_killed: Kill | None, lived_ms: float) -> End:
     if code < 0:
         return End("killed", f"was killed by {signal.Signals(-code).name}", lived_ms)
     return End("exited", f"ended with exit code {code}", lived_ms)
+
+
+def _spawn(control: socket.socket, handover: socket.socket | None) -> subprocess.Popen[bytes]:
+    descriptors = [control.fileno(), -1 if handover is None else handover.fileno()]
+    return subprocess.Popen(  # noqa: S603  # our own command line
+        [sys.executable, "-m", MODULE, *map(str, (os.getpid(), *descriptors))],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[descriptor for descriptor in descriptors if descriptor >= 0],
+        start_new_session=True,  # Ctrl-C on the terminal is for the supervisor, which ends all in good order
+    )
