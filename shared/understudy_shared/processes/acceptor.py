@@ -55,6 +55,8 @@ class Acceptor:
 
     def go_on(self) -> None:
         """Hand on what was given back, and accept when a worker has room."""
+        if self._is_reading and not self._returned:
+            return
         while self._returned and self._hand_over(self._returned[0]):
             self._returned.popleft()
         self._read(on=self._is_open and not self._returned and self._choose() is not None)
