@@ -29,6 +29,7 @@ redis, application, folder = sys.argv[1:]
 main({"redis": redis, "application_id": application, "port": 0, "processes": 2, "shutdown_delay_ms": 100,
       "data_dir": folder}, started=lambda router: print(router.host.port, flush=True))
 """
+PROGRAM = (sys.executable, "-m", "understudy")
 BY_ASGI = b"content-length: 0\r\n"
 """A GET with a body is answered by ASGI."""
 
@@ -203,13 +204,25 @@ def test_any_worker_hands_a_drain_on(router: RouterProcess) -> None:
         assert (reply.status, reply.body["draining"]) == (202, wanted)
 
 
-def test_it_ends_in_good_order_with_all_its_workers(
+def test_the_command_says_where_it_routes_and_ends_in_good_order_with_all_its_workers(
     node: ClusterNode, module_redis: RedisServer, tmp_path: Path
 ) -> None:
-    with router_process(module_redis.url, tmp_path) as router:
-        workers = router.workers()
-        assert len(workers) == 2
-        router.process.send_signal(signal.SIGTERM)
-        assert router.process.wait(60) == -signal.SIGTERM
-        wait_to_be_gone(workers)
-        assert is_refused(router.port)
+    command = [*PROGRAM, "router", "--redis", module_redis.url, "--application-id", APPLICATION, "--port", "0"]
+    command += ["--data-dir", str(tmp_path), "--processes", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip().removeprefix("Routing at ")
+            router = RouterProcess(process, int(url.rpartition(":")[2]))
+            assert router.not_ready() == ""
+            workers = router.workers()
+            assert len(workers) == 2
+            process.send_signal(signal.SIGINT)
+            _, log = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, log
+    assert "worker=0 action=leaving" in log
+    assert "worker=1 action=leaving" in log
+    wait_to_be_gone(workers)
+    assert is_refused(router.port)

@@ -59,7 +59,6 @@ class WorkerSupervisor:
         self._told: dict[str, str] = {}
         self._asking: dict[str, asyncio.Task[Any]] = {}
         self._were_started: set[int] = set()
-        self._is_leaving = False
         self._stop = asyncio.Event()
         self._refused: UnderstudyError | None = None
 
@@ -97,7 +96,6 @@ class WorkerSupervisor:
         self._stop.set()
 
     async def _leave(self, keeping: Sequence[asyncio.Task[None]]) -> None:
-        self._is_leaving = True
         log.info("stopping", extra={"action": "leaving"})
         for worker in self._workers:
             worker.terminate()
@@ -134,10 +132,10 @@ class WorkerSupervisor:
         )
 
     async def _keep(self, worker: WorkerProcess) -> None:
-        while not self._is_leaving:
+        while not self._stop.is_set():
             end = await worker.run()
             self._sums.ended(worker.number)
-            if self._is_leaving or self._stop.is_set():
+            if self._stop.is_set():
                 return
             if worker.number not in self._were_started:
                 why = UnderstudyError("the service did not start", where=end.how, fix="The log above says why")

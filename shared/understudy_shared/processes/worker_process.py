@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from understudy_shared.errors import UnderstudyError
@@ -258,8 +259,10 @@ def _end(code: int, why_killed: Kill | None, lived_ms: float) -> End:
 
 def _spawn(control: socket.socket, handover: socket.socket | None) -> subprocess.Popen[bytes]:
     descriptors = [control.fileno(), -1 if handover is None else handover.fileno()]
+    # `-m` looks for modules in the working folder first: only where this process does so, too.
+    found_there = [] if {"", str(Path.cwd())} & set(sys.path) else ["-P"]
     return subprocess.Popen(  # noqa: S603  # our own command line
-        [sys.executable, "-m", MODULE, *map(str, (os.getpid(), *descriptors))],
+        [sys.executable, *found_there, "-m", MODULE, *map(str, (os.getpid(), *descriptors))],
         stdin=subprocess.DEVNULL,
         pass_fds=[descriptor for descriptor in descriptors if descriptor >= 0],
         start_new_session=True,  # Ctrl-C on the terminal is for the supervisor, which ends all in good order
