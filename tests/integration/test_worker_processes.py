@@ -150,6 +150,16 @@ def test_a_worker_that_keeps_ending_waits_longer_and_longer_and_the_others_serve
     service.wait_to_be_ready()
 
 
+def test_a_worker_that_waits_for_its_restart_is_not_started_once_the_service_is_to_end(service: Supervised) -> None:
+    service.say("ends-1")
+    kill(service.pids()[1])
+    service.wait_for_log("worker 1 ended with exit code 7; it starts again in 1000 ms")
+    service.take_back("ends-1")
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(60) == -signal.SIGTERM
+    assert service.log().count("file descriptors worker=1") == 1
+
+
 def test_a_worker_that_cannot_go_on_is_replaced(service: Supervised) -> None:
     pid = service.pids()[1]
     service.say("dead-1")
