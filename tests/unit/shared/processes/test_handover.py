@@ -77,7 +77,7 @@ async def test_a_connection_that_is_taken_serves_its_client(world: World) -> Non
     intake = Intake(world.worker.dup())
     intake.start(Greeter)
     async with asyncio.timeout(10):
-        while not world.handed.taken():  # until then the supervisor keeps the connection open, too
+        while not world.handed.taken():  # noqa: ASYNC110  # until then the supervisor keeps the connection open, too
             await asyncio.sleep(0.001)
     assert await greeted(world) == [b"hello"]
     assert world.handed.waiting == 0
