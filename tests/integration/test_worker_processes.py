@@ -169,6 +169,18 @@ def test_a_worker_that_cannot_go_on_is_replaced(service: Supervised) -> None:
     assert "worker 1 was killed: it said that it cannot go on" in service.log()
 
 
+def test_a_worker_that_answers_nothing_for_too_long_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "echo"
+    folder.mkdir()
+    (folder / "impatient").touch()
+    with supervised(folder) as service:
+        service.wait_to_be_ready()
+        kill(service.pids()[1], signal.SIGSTOP)
+        service.wait_for_log("worker 1 was killed: it did not answer")
+        service.wait_to_be_ready()
+        assert service.metric('understudy_worker_restarts_total{reason="silent"}') == 1
+
+
 def test_a_worker_that_refuses_to_start_ends_the_service_with_its_words(tmp_path: Path) -> None:
     folder = tmp_path / "echo"
     folder.mkdir()

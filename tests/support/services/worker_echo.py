@@ -4,7 +4,7 @@ Nothing heavy is imported here: each worker process pays for it. `supervised.py`
 
 `python -m tests.support.services.worker_echo WORKERS FOLDER DELAY_MS` prints its port when it accepts. A file in FOLDER
 changes what a worker does: `go` lets answers to /slow go, `unready-1` and `dead-1` are what worker 1 says of itself,
-`ends-1` ends it when it starts, `refuses-1` makes it refuse to start.
+`ends-1` ends it when it starts, `refuses-1` makes it refuse to start, `impatient` is for the supervisor.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.http.service import Departure, bound_socket, run
 from understudy_shared.logs import configure_logging, configured_logging
+from understudy_shared.processes import supervisor
 from understudy_shared.processes.group import Report, Status
 from understudy_shared.processes.link import WorkerLink
 from understudy_shared.processes.supervisor import run_workers
 from understudy_shared.processes.worker_process import WorkerOrder
 from understudy_shared.words import HostInfo
+
+IMPATIENT_S = 2.0
+"""In place of the supervisor's half minute, for a test that cannot wait so long."""
 
 
 class Echo:
@@ -99,6 +103,8 @@ def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
 def main() -> None:
     workers, folder, delay_ms = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     configure_logging()
+    if (Path(folder) / "impatient").exists():
+        supervisor.SILENT_AFTER_S = IMPATIENT_S
     listener = bound_socket("127.0.0.1", 0)
     port = listener.getsockname()[1]
     settings = {"folder": folder, "delay_ms": delay_ms}
