@@ -17,6 +17,7 @@ BENCHMARKS = {
     "lookups: node and router, beside a constant application and peers": ["benchmarks.lookups"],
     "batches of 100: node and router, beside FastAPI with MGET": ["benchmarks.batches"],
     "routed lookups: one router, one node": ["benchmarks.routed"],
+    "processes: routers and nodes of one process and of two": ["benchmarks.processes"],
     "freshness: from commit to answer": ["benchmarks.freshness"],
     "lookup parts: where the CPU of a lookup goes": ["benchmarks.lookup_parts"],
     "following: CPU per commit and task": ["benchmarks.following"],

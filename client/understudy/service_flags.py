@@ -60,6 +60,11 @@ _REDIS = Flag(
 )
 
 
+_PROCESSES = Flag("processes", "number", 1, "Worker processes that share the port, one for each core to use.")
+_NODE_PROCESSES = Flag(
+    "processes", "number", 1, "Nodes to run here, one for each core to use: at --port and the ports after it."
+)
+
 _STORE_BOUNDS = Flag("store_bounds", "path", None, "TOML file with the bounds of readers that give none, by store.")
 
 
@@ -89,6 +94,7 @@ _FOLLOWING = (
 
 _MEMBER = (
     _REDIS,
+    _NODE_PROCESSES,
     Flag("node_id", "text", "advertised host and port", "Names the node; unique, and the same after a restart."),
     Flag("advertise_host", "text", "--host", "Host that routers connect to."),
     Flag("advertise_port", "number", 0, "Port that routers connect to; 0 is the port itself."),
@@ -115,6 +121,7 @@ ROUTER_FLAGS = (
     Flag("hedge_after_ms", "number", 50, "A read that waits so long is sent to another replica too; 0: never."),
     Flag("retry_percent", "number", 10, "Retries and hedges allowed per hundred keys asked for."),
     Flag("retry_per_s", "number", 3, "Retries and hedges allowed each second besides."),
+    _PROCESSES,
     Flag("seed", "text", None, "Nodes to ask while Redis is away: host:port,host:port."),
     Flag("data_dir", "path", "a folder per application under ~/.cache/understudy", "What it remembers goes there."),
     _STORE_BOUNDS,

@@ -54,6 +54,10 @@ def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, l
     node and standby on others. Routers ask them. Give a node the same --node-id and --data-dir when it is started
     again: it comes back quickly. SIGINT and SIGTERM stop it in good order, with exit code 0.
 
+    One node uses one core for lookups. --processes 4 runs four nodes here, at --port and the three ports after it,
+    named {node-id}-0 to {node-id}-3; they share the work of one, a supervisor starts those again that end, and each
+    answers /readyz and /metrics for all. Where there are other machines, standbys go there.
+
     Every setting can be a flag, a variable (UNDERSTUDY_REDIS for --redis), or a line in the file of --config; a flag
     wins over a variable, a variable over the file. Sizes may have units of 1024: 64MiB, 10m.
 
@@ -61,6 +65,7 @@ def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, l
     Examples:
       understudy node /data/checkpoints/flights --redis redis://127.0.0.1:6379/0
       understudy node /data/checkpoints/flights --redis unix:///run/valkey.sock --port 7102 --data-dir b
+      understudy node /data/checkpoints/flights --redis redis://bus:6379/0 --processes 2 --port 7101
       understudy node s3://bucket/flights --redis redis://bus:6379/0 --host 0.0.0.0 --advertise-host node-1 --zone a
     """
     prepare(config=config, log_format=log_format, log_level=log_level)
@@ -82,6 +87,10 @@ def router(*, config: str | None, log_format: LogFormat, log_level: str, **flags
     Each key goes to its active replica, or to the least-lagged standby that the reader's bounds accept. A router keeps
     no state of its own: run as many as you like. SIGINT and SIGTERM stop it in good order, with exit code 0.
 
+    One process uses one core. With --processes 4 four of them share the port, and a supervisor spreads connections over
+    them, starts those again that end, and answers /readyz and /metrics for all. Limits such as --max-in-flight hold for
+    all of them together.
+
     Every setting can be a flag, a variable (UNDERSTUDY_REDIS for --redis), or a line in the file of --config; a flag
     wins over a variable, a variable over the file.
 
@@ -89,6 +98,7 @@ def router(*, config: str | None, log_format: LogFormat, log_level: str, **flags
     Examples:
       understudy router --application-id flights --redis redis://127.0.0.1:6379/0
       understudy router --application-id flights --redis unix:///run/valkey.sock --port 8081
+      understudy router --application-id flights --redis redis://127.0.0.1:6379/0 --processes 4
     """
     prepare(config=config, log_format=log_format, log_level=log_level)
     run_service(

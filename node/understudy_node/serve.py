@@ -20,6 +20,7 @@ from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.edge import App
 from understudy_shared.http.service import BACKLOG, Departure, bound_socket, cannot_listen, run
 from understudy_shared.private_files import keep_files_private
+from understudy_shared.processes.link import WorkerLink
 from understudy_shared.words import HostInfo
 
 SWITCH_INTERVAL_S = 0.0005
@@ -62,7 +63,14 @@ def open_node(
     return node, listener
 
 
-def serve_app(app: App, listener: socket.socket, departure: Departure | None = None, *, guard: ConnectionGuard) -> None:
-    """Serve until interrupted, lookups before everything else; it ends as `http_service` says."""
+def serve_app(
+    app: App,
+    listener: socket.socket,
+    departure: Departure | None = None,
+    *,
+    guard: ConnectionGuard,
+    link: WorkerLink | None = None,
+) -> None:
+    """Serve until interrupted, lookups before everything else; it ends as `http/service.py` says."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    run(app, listener, departure, guard)
+    run(app, listener, departure, guard, link)

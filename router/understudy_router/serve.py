@@ -1,4 +1,4 @@
-"""`understudy router`: one process that answers lookups by asking the best node. Started by its entry point.
+"""`understudy router`: answers lookups by asking the best node, in one process or several. Started by its entry point.
 
 Everything that can be refused is refused before the port opens: settings and the port. A bus that cannot be reached is
 not: the router waits for it, and says so.
@@ -6,7 +6,9 @@ not: the router waits for it, and says so.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from typing import Any, Protocol
 
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
@@ -14,13 +16,27 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.http.service import BACKLOG, Departure, bound_socket, run
+from understudy_shared.logs import configured_logging
 from understudy_shared.private_files import keep_files_private
+from understudy_shared.processes.link import WorkerLink
+from understudy_shared.processes.shares import worker_settings
+from understudy_shared.processes.supervisor import run_workers
+from understudy_shared.processes.worker_process import WorkerOrder
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
 from understudy_shared.words import HostInfo
 
 
-def main(settings: dict[str, object], started: Callable[[Router], None] | None = None) -> None:
+class StartedRouter(Protocol):
+    """A router, of one process or several, for a progress display."""
+
+    @property
+    def host(self) -> HostInfo: ...
+
+    def not_ready(self) -> list[str]: ...
+
+
+def main(settings: dict[str, object], started: Callable[[StartedRouter], None] | None = None) -> None:
     """Serve until interrupted. `started` gets the router before the first request, for a progress display.
 
     Raises UnderstudyError for what the caller can fix: the settings, the port.
@@ -28,13 +44,40 @@ def main(settings: dict[str, object], started: Callable[[Router], None] | None =
     parsed = RouterSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
     parse_seeds(parsed.seed)
     keep_files_private()
-    bus = RedisBus(parsed.redis)
     listener = bound_socket(parsed.host, parsed.port)
     host = HostInfo(parsed.host, listener.getsockname()[1])
-    remembered = Remembered(parsed.data_directory, parsed.application_id)
-    router = Router(parsed, bus, host=host, clock=SystemClock(), remembered=remembered)
-    listener.listen(BACKLOG)
+    if parsed.processes == 1:
+        _serve(parsed, host, listener=listener, started=started)
+        return
+    own = worker_settings(parsed, parsed.processes, port=host.port)
+    order = WorkerOrder("understudy_router.serve:serve_as_worker", own, configured_logging())
+    run_workers(
+        [order] * parsed.processes, host=host, listener=listener, delay_ms=parsed.shutdown_delay_ms, started=started
+    )
+
+
+def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
+    """Serve as one process of several; connections come through the link."""
+    parsed = RouterSettings(**settings)
+    keep_files_private()
+    _serve(parsed, HostInfo(parsed.host, parsed.port), link=link)
+
+
+def _serve(
+    settings: RouterSettings,
+    host: HostInfo,
+    *,
+    listener: socket.socket | None = None,
+    link: WorkerLink | None = None,
+    started: Callable[[StartedRouter], None] | None = None,
+) -> None:
+    bus = RedisBus(settings.redis)
+    remembered = Remembered(settings.data_directory, settings.application_id)
+    router = Router(settings, bus, host=host, clock=SystemClock(), remembered=remembered)
+    if listener is not None:
+        listener.listen(BACKLOG)
     if started is not None:
         started(router)
-    guard = parsed.connection_guard()
-    run(create_app(router, guard), listener, Departure(router.leave, parsed.shutdown_delay_ms), guard)
+    guard = settings.connection_guard()
+    app = create_app(router, guard, link)
+    run(app, listener, Departure(router.leave, settings.shutdown_delay_ms), guard, link)

@@ -50,6 +50,9 @@ class RouterSettings(HttpServiceSettings):
     retry_per_s: int = Field(3, ge=0, le=10_000)
     """And so many a second, however few keys are asked for."""
 
+    processes: int = Field(1, ge=1, le=64)
+    """Worker processes that share the port, for as many cores. Each is a whole router; limits are divided."""
+
     seed: str = ""
     """Nodes to ask while Redis is away, and nothing is remembered: host:port, with commas between."""
 

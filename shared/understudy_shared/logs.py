@@ -37,6 +37,15 @@ def configure_logging(*, log_format: LogFormat = "text", level: str = "INFO") ->
     warnings.showwarning = _log_warning
 
 
+def configured_logging() -> tuple[LogFormat, str] | None:
+    """Format and level that `configure_logging` was last given; None when logging is somebody else's."""
+    root = logging.getLogger()
+    ours = [handler for handler in root.handlers if isinstance(handler, _StderrHandler)]
+    if not ours:
+        return None
+    return "json" if isinstance(ours[0].formatter, JsonLines) else "text", logging.getLevelName(root.level)
+
+
 class TextLines(logging.Formatter):
     """`2026-11-20T11:00:03.120Z WARNING idle: no commit for a while action=idle`."""
 

@@ -6,21 +6,16 @@ preexec_fn this is safe in a process with threads.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 
-PR_SET_PDEATHSIG = 1
+from understudy_shared.processes.tie import die_with
 
 
 def main() -> None:
     """Tie, check that there is still somebody to be tied to, and become the program."""
     parent, program = int(sys.argv[1]), sys.argv[2:]
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we were tied to it
-        sys.exit(1)
+    die_with(parent)
     os.execv(program[0], program)  # noqa: S606  # no shell is wanted
 
 

@@ -59,11 +59,20 @@ def members_of(nodes: Sequence[Seen], lineage: str) -> list[Member]:
 
     A node that is stopping is not a member, unless it is draining: its last tasks still have to move.
     """
+    beats = [each.heartbeat for each in nodes]
+    has_zones = len({beat.zone for beat in beats}) > 1
     return [
-        Member(beat.node_id, beat.zone or "", beat.state == "draining")
-        for beat in (each.heartbeat for each in nodes)
+        Member(beat.node_id, _zone_of(beat, has_zones=has_zones), beat.state == "draining")
+        for beat in beats
         if beat.lineage == lineage and (beat.state == "draining" or (beat.state == "serving" and not beat.leaving))
     ]
+
+
+def _zone_of(heartbeat: Heartbeat, *, has_zones: bool) -> str:
+    """Its zone. Where the nodes name no zones, or all the same one, machines are zones: several nodes may be on one,
+    and a task whose replicas are all there would be lost with it.
+    """
+    return (has_zones and heartbeat.zone) or heartbeat.endpoint.host
 
 
 def _replica(heartbeat: Heartbeat, task: str, enough: int) -> Replica:

@@ -1,4 +1,5 @@
-"""`understudy node CHECKPOINT --redis URL`: one process of a cluster. The command line starts this by its entry point.
+"""`understudy node CHECKPOINT --redis URL`: one node of a cluster, or several. The command line starts this by its
+entry point.
 
 Everything that can be refused is refused before the port opens: settings, the checkpoint, the port, and a node id that
 another process of the cluster uses. A bus that cannot be reached is not: the node waits for it, and says so.
@@ -10,6 +11,8 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Protocol
 
 from understudy_node.cluster.claim import claim
 from understudy_node.cluster.member import ClusterMember
@@ -23,20 +26,37 @@ from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import SettingsError
-from understudy_shared.http.service import Departure
+from understudy_shared.http.service import Departure, bound_socket
+from understudy_shared.logs import configured_logging
 from understudy_shared.masking import masked_location
 from understudy_shared.messages import Applied, Endpoint, Heartbeat
 from understudy_shared.private_files import keep_files_private
+from understudy_shared.processes.link import WorkerLink
+from understudy_shared.processes.shares import worker_settings
+from understudy_shared.processes.supervisor import run_workers
+from understudy_shared.processes.worker_process import WorkerOrder
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
+from understudy_shared.words import HostInfo
 
 log = logging.getLogger(__name__)
+
+MAX_PORT = 65_535
 
 ALL_INTERFACES = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
 
 
-def main(settings: dict[str, object], started: Callable[[Node], None] | None = None) -> None:
-    """Serve as one node of a cluster until interrupted.
+class StartedNodes(Protocol):
+    """A node, or several under a supervisor, for a progress display."""
+
+    @property
+    def host(self) -> HostInfo: ...
+
+    def not_ready(self) -> list[str]: ...
+
+
+def main(settings: dict[str, object], started: Callable[[StartedNodes], None] | None = None) -> None:
+    """Serve as one node of a cluster, or as several, until interrupted.
 
     Raises UnderstudyError for what the caller can fix: settings, checkpoint, port, node id.
     """
@@ -48,6 +68,55 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
             fix="Say with --advertise-host by which name or address this node is reached",
         )
     parse_seeds(parsed.seed)
+    if parsed.processes == 1:
+        _serve(parsed, started=started)
+    else:
+        host, orders = nodes_of(parsed)
+        run_workers(orders, host=host, listener=None, delay_ms=parsed.shutdown_delay_ms, started=started)
+
+
+def nodes_of(settings: ClusterNodeSettings) -> tuple[HostInfo, list[WorkerOrder]]:
+    """The nodes that `processes` asks for, as worker processes, and where the first one is reached.
+
+    Each is a whole node: they share nothing but the machine. Raises UnderstudyError when a port is in use.
+    """
+    orders = []
+    ports = _free_ports(settings)
+    for number, port in enumerate(ports):
+        own: dict[str, object] = {"port": port}
+        if settings.advertise_port:
+            own["advertise_port"] = settings.advertise_port + number
+        if settings.node_id:
+            own["node_id"] = f"{settings.node_id}-{number}"
+        if settings.data_dir is not None:
+            own["data_dir"] = str(settings.data_dir / str(number))
+        found = worker_settings(settings, settings.processes, **own)
+        orders.append(WorkerOrder("understudy_node.cluster.serve:serve_as_worker", found, configured_logging()))
+    return HostInfo(settings.advertised_host, settings.advertise_port or ports[0]), orders
+
+
+def _free_ports(settings: ClusterNodeSettings) -> list[int]:
+    """The ports of the nodes, which are free now: what is refused is refused before any node starts."""
+    last = max(settings.port, settings.advertise_port) + settings.processes - 1
+    if last > MAX_PORT:
+        raise SettingsError(f"{settings.processes} ports would end at {last}", where="processes", fix="Lower the port")
+    with ExitStack() as held:
+        wanted = [settings.port and settings.port + number for number in range(settings.processes)]
+        bound = [held.enter_context(bound_socket(settings.host, port)) for port in wanted]
+        return [each.getsockname()[1] for each in bound]
+
+
+def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
+    """Serve as one of several nodes of a supervisor."""
+    _serve(ClusterNodeSettings(**settings), link=link)
+
+
+def _serve(
+    parsed: ClusterNodeSettings,
+    *,
+    link: WorkerLink | None = None,
+    started: Callable[[StartedNodes], None] | None = None,
+) -> None:
     keep_files_private()
     node, listener = open_node(parsed, advertised_host=parsed.advertised_host, advertised_port=parsed.advertise_port)
     try:
@@ -66,8 +135,8 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     if started is not None:
         started(node)
     guard = parsed.connection_guard()
-    app = create_app(node, member, cluster_routes(member), guard=guard)
-    serve_app(app, listener, Departure(member.leave, parsed.shutdown_delay_ms), guard=guard)
+    app = create_app(node, member, cluster_routes(member), guard=guard, group=link)
+    serve_app(app, listener, Departure(member.leave, parsed.shutdown_delay_ms), guard=guard, link=link)
 
 
 async def _claim(settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str) -> None:

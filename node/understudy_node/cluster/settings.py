@@ -45,6 +45,9 @@ class ClusterNodeSettings(NodeSettings):
     rebalance_delay_ms: int = Field(30_000, ge=0, le=3_600_000)
     """How long a node that left or died keeps its place: until then no other node restores what is on its disk."""
 
+    processes: int = Field(1, ge=1, le=64)
+    """Nodes to run on this machine, for as many cores: at `port` and the ports after it. Limits are divided."""
+
     seed: str = ""
     """Nodes to ask for the assignment while Redis is away and none is remembered: host:port, with commas between."""
 

@@ -23,8 +23,10 @@ from understudy_node.node import Node
 from understudy_shared.http.app import Framework, answer_with_problems, service_app
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.edge import App
+from understudy_shared.http.lookups import LookupsFirst
 from understudy_shared.http.openapi import add_lookups
 from understudy_shared.messages import Assignment
+from understudy_shared.processes.group import Alone, Group, Report, Status
 from understudy_shared.store_bounds import read_store_bounds
 
 
@@ -61,10 +63,17 @@ class Companion(Protocol):
 
 
 def create_app(
-    node: Node, companion: Companion | None = None, *routers: APIRouter, guard: ConnectionGuard | None = None
+    node: Node,
+    companion: Companion | None = None,
+    *routers: APIRouter,
+    guard: ConnectionGuard | None = None,
+    group: Group | None = None,
 ) -> App:
-    """The application that serves `node`, and the `routers` that its companion brings; `guard` watches connections."""
-    guard = guard or ConnectionGuard()
+    """The application that serves `node`, and the `routers` that its companion brings.
+
+    `guard` watches over its connections, `group` has the other nodes of its supervisor.
+    """
+    guard, group = guard or ConnectionGuard(), group or Alone()
     reads = Reads(node, read_store_bounds(node.settings.store_bounds))
     if companion is not None:
         node.node_id = companion.node_id
@@ -99,12 +108,34 @@ def create_app(
     hop_order = None if companion is None else order
     hops = Hops(Framework(http), reads, order=hop_order, max_in_flight=limit, requests=requests)
     app = NodeLookups(hops, reads, max_in_flight=limit, requests=requests)
-    metrics = NodeMetrics(node, app, guard, companion)
+    report = _report(node, companion, app, guard, group)
+    group.join(report)
     http.include_router(read_routes(node, reads))
     http.include_router(example_routes(reads))
-    http.include_router(admin_routes(node, reads, metrics, guard, companion))
+    http.include_router(admin_routes(node, reads, group, report.dead))
     for router in routers:
         http.include_router(router)
     add_lookups(http)
     answer_with_problems(http)
     return app
+
+
+def _report(
+    node: Node, companion: Companion | None, lookups: LookupsFirst, guard: ConnectionGuard, group: Group
+) -> Report:
+    """What this process knows of itself."""
+
+    def causes() -> Mapping[str, str]:
+        cluster = {} if companion is None else companion.causes()
+        return {**node.causes(), **cluster, **guard.causes(), **group.causes()}
+
+    def status() -> Status:
+        reasons = node.not_ready() + ([] if companion is None else companion.not_ready())
+        return Status(tuple(reasons), causes())
+
+    return Report(
+        status=status,
+        dead=lambda: node.dead or (None if companion is None else companion.dead),
+        metrics=NodeMetrics(node, lookups, guard, causes, companion).collect,
+        connections=lambda: len(guard.connections),
+    )

@@ -5,22 +5,17 @@ Series of tasks that are no longer held disappear by themselves. Base units, `_t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
 
 from understudy_node.degraded import CAUSES
 from understudy_node.node import Node
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.lookups import LookupsFirst
 from understudy_shared.words import ReplicaState
-
-__all__ = ["CONTENT_TYPE_LATEST", "NodeMetrics"]
 
 
 class ClusterPart(Protocol):
@@ -30,29 +25,27 @@ class ClusterPart(Protocol):
     def refused(self) -> Mapping[str, int]:
         """Documents from the bus that were not used, by kind."""
 
-    def causes(self) -> Mapping[str, str]: ...
 
-
-class NodeMetrics(Collector):
-    """A registry of its own per node, so that several can live in one process."""
+class NodeMetrics:
+    """The metrics of one node; several can live in one process."""
 
     def __init__(
-        self, node: Node, lookups: LookupsFirst, guard: ConnectionGuard, cluster: ClusterPart | None = None
+        self,
+        node: Node,
+        lookups: LookupsFirst,
+        guard: ConnectionGuard,
+        causes: Callable[[], Mapping[str, str]],
+        cluster: ClusterPart | None = None,
     ) -> None:
-        """`cluster` is the node's part in a cluster; None without one."""
+        """`causes`: why the service is degraded, by cause. `cluster`: its part in a cluster; None without one."""
         self._node = node
         self._guard = guard
         self._lookups = lookups
         self._cluster = cluster
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-
-    def text(self) -> bytes:
-        """The exposition for `GET /metrics`."""
-        return generate_latest(self._registry)
+        self._causes = causes
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry at each scrape."""
+        """Called at each scrape."""
         yield InfoMetricFamily("understudy_build", "The running release", {"version": version("understudy")})
         yield self._requests()
         yield from self._memory()
@@ -68,8 +61,7 @@ class NodeMetrics(Collector):
             yield refused
 
     def _degraded(self) -> Metric:
-        cluster = {} if self._cluster is None else self._cluster.causes()
-        causes = {**self._node.causes(), **cluster, **self._guard.causes()}
+        causes = self._causes()
         degraded = GaugeMetricFamily(
             "understudy_node_degraded", "1: this does not work although lookups do", labels=("cause",)
         )

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 from fastapi import APIRouter, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from understudy_node.http.admin import lag_report
-from understudy_node.http.metrics import CONTENT_TYPE_LATEST, NodeMetrics
 from understudy_node.http.reads import Reads
 from understudy_node.node import Node
 from understudy_node.stores.examples import some_key
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.http.app import json_response
-from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.processes.group import Group
 
 
 def read_routes(node: Node, reads: Reads) -> APIRouter:
@@ -49,21 +48,8 @@ def example_routes(reads: Reads) -> APIRouter:
     return router
 
 
-class Health(Protocol):
-    """The state of the rest of the process, beside the node."""
-
-    @property
-    def dead(self) -> str | None: ...
-
-    def causes(self) -> Mapping[str, str]: ...
-
-    def not_ready(self) -> list[str]: ...
-
-
-def admin_routes(
-    node: Node, reads: Reads, metrics: NodeMetrics, guard: ConnectionGuard, health: Health | None = None
-) -> APIRouter:
-    """`/admin/v1/lag`, probes and metrics."""
+def admin_routes(node: Node, reads: Reads, group: Group, dead: Callable[[], str | None]) -> APIRouter:
+    """`/admin/v1/lag`, probes and metrics; readiness and metrics are those of the whole `group`."""
     router = APIRouter()
 
     @router.get("/admin/v1/lag")
@@ -74,21 +60,19 @@ def admin_routes(
     @router.get("/livez")
     async def livez() -> Response:
         """Alive: the event loop runs and no background task died."""
-        dead = node.dead or (None if health is None else health.dead)
-        return json_response({"alive": dead is None, "reason": dead}, 200 if dead is None else 503)
+        why = dead()
+        return json_response({"alive": why is None, "reason": why}, 200 if why is None else 503)
 
     @router.get("/readyz")
     async def readyz() -> Response:
         """Every task can be answered from; lag does not matter here."""
-        reasons = node.not_ready() + ([] if health is None else health.not_ready())
-        causes = {**node.causes(), **({} if health is None else health.causes()), **guard.causes()}
-        answer = {"ready": not reasons, "reasons": reasons, "degraded": "; ".join(causes.values()) or None}
-        return json_response(answer, 503 if reasons else 200)
+        status = await group.status()
+        return json_response(status.document(), status.http_status)
 
     @router.get("/metrics")
     async def prometheus() -> Response:
         """Prometheus exposition."""
-        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await group.metrics(), media_type=CONTENT_TYPE_LATEST)
 
     return router
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from understudy_router.cluster.tables import Tables
 from understudy_shared.http.connection_guard import MEMORY
+from understudy_shared.processes.group import WORKERS
 from understudy_shared.words import WRITES_REFUSED
 
 FEW = 3
@@ -22,6 +23,7 @@ class Cause(StrEnum):
     LAG_UNKNOWN = "lag-unknown"
     NO_CATALOGUE = "no-catalogue"
     MEMORY = MEMORY
+    WORKERS = WORKERS
 
 
 def causes_of(

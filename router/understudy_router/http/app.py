@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -18,12 +18,13 @@ from understudy_router.router import Router
 from understudy_shared.http.app import Framework, answer_with_problems, service_app
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.openapi import add_lookups
+from understudy_shared.processes.group import Alone, Group, Report, Status
 from understudy_shared.store_bounds import read_store_bounds
 
 
-def create_app(router: Router, guard: ConnectionGuard | None = None) -> RouterLookups:
-    """The application that serves by `router`; `guard` watches over its connections."""
-    guard = guard or ConnectionGuard()
+def create_app(router: Router, guard: ConnectionGuard | None = None, group: Group | None = None) -> RouterLookups:
+    """The application that serves by `router`; `guard` watches over its connections, `group` has all processes."""
+    guard, group = guard or ConnectionGuard(), group or Alone()
     bounds = read_store_bounds(router.settings.store_bounds)
     reads = Reads(router.stores, bounds, max_key_bytes=router.settings.max_key_bytes)
 
@@ -38,7 +39,19 @@ def create_app(router: Router, guard: ConnectionGuard | None = None) -> RouterLo
     http = service_app("Understudy router", lifespan)
     app = RouterLookups(Framework(http), reads, router.forwarder, max_in_flight=router.settings.max_in_flight)
     http.include_router(read_routes(router, reads))
-    http.include_router(admin_routes(router, RouterMetrics(router, app, guard), guard))
+
+    def causes() -> Mapping[str, str]:
+        return {**router.causes(), **guard.causes(), **group.causes()}
+
+    group.join(
+        Report(
+            status=lambda: Status(tuple(router.not_ready()), causes()),
+            dead=lambda: router.dead,
+            metrics=RouterMetrics(router, app, guard, causes).collect,
+            connections=lambda: len(guard.connections),
+        )
+    )
+    http.include_router(admin_routes(router, group))
     add_lookups(http)
     answer_with_problems(http)
     return app

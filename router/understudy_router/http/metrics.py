@@ -5,10 +5,9 @@ Base units, `_total` for counters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -16,8 +15,6 @@ from prometheus_client.core import (
     Metric,
     SummaryMetricFamily,
 )
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
 
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import RANK, Health
@@ -26,25 +23,21 @@ from understudy_router.router import Router
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.lookups import LookupsFirst
 
-__all__ = ["CONTENT_TYPE_LATEST", "RouterMetrics"]
 
+class RouterMetrics:
+    """The metrics of one router; several can live in one process."""
 
-class RouterMetrics(Collector):
-    """A registry of its own per router, so that several can live in one process."""
-
-    def __init__(self, router: Router, lookups: LookupsFirst, guard: ConnectionGuard) -> None:
+    def __init__(
+        self, router: Router, lookups: LookupsFirst, guard: ConnectionGuard, causes: Callable[[], Mapping[str, str]]
+    ) -> None:
+        """`causes`: why the service is degraded, by cause."""
         self._router = router
         self._guard = guard
         self._lookups = lookups
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-
-    def text(self) -> bytes:
-        """The exposition for `GET /metrics`."""
-        return generate_latest(self._registry)
+        self._causes = causes
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry at each scrape."""
+        """Called at each scrape."""
         yield InfoMetricFamily("understudy_build", "The running release", {"version": version("understudy")})
         yield from self._requests()
         yield from self._hops()
@@ -114,7 +107,7 @@ class RouterMetrics(Collector):
         degraded = GaugeMetricFamily(
             "understudy_router_degraded", "1: this does not work although lookups do", labels=("cause",)
         )
-        causes = {**router.causes(), **self._guard.causes()}
+        causes = self._causes()
         for cause in Cause:
             degraded.add_metric((cause,), cause in causes)
         yield degraded

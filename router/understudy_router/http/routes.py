@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.http.metrics import CONTENT_TYPE_LATEST, RouterMetrics
 from understudy_router.http.reads import Reads
 from understudy_router.router import Router
 from understudy_router.routing.explain import explain_key, explain_store
 from understudy_shared.http.app import json_response
-from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.edge import flag_body, read_flag
 from understudy_shared.http.lookup_requests import key_and_params, numbers_as_text, pop_longs
 from understudy_shared.http.target import parse_query, split_path
+from understudy_shared.processes.group import Group
 
 
 def read_routes(router: Router, reads: Reads) -> APIRouter:
@@ -57,8 +57,8 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
     return routes
 
 
-def admin_routes(router: Router, metrics: RouterMetrics, guard: ConnectionGuard) -> APIRouter:
-    """`/admin/v1/lag`, drain, probes and metrics."""
+def admin_routes(router: Router, group: Group) -> APIRouter:
+    """`/admin/v1/lag`, drain, probes and metrics; readiness and metrics are those of the whole `group`."""
     routes = APIRouter()
 
     @routes.get("/admin/v1/lag")
@@ -82,15 +82,13 @@ def admin_routes(router: Router, metrics: RouterMetrics, guard: ConnectionGuard)
     @routes.get("/readyz")
     async def readyz() -> Response:
         """It is known what can be asked and who has it; without the bus lookups go on, degraded."""
-        reasons = router.not_ready()
-        causes = {**router.causes(), **guard.causes()}
-        answer = {"ready": not reasons, "reasons": reasons, "degraded": "; ".join(causes.values()) or None}
-        return json_response(answer, 503 if reasons else 200)
+        status = await group.status()
+        return json_response(status.document(), status.http_status)
 
     @routes.get("/metrics")
     async def prometheus() -> Response:
         """Prometheus exposition."""
-        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await group.metrics(), media_type=CONTENT_TYPE_LATEST)
 
     return routes
 

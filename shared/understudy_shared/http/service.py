@@ -9,6 +9,8 @@ The order in which a service ends, from the first SIGTERM or SIGINT on:
    last, the bus is closed.
 
 A second signal ends the process at once, as it would any other: what is on disk is made for that.
+
+One of several worker processes does the same, but it gets its connections and its end from the supervisor.
 """
 
 from __future__ import annotations
@@ -33,12 +35,16 @@ from understudy_shared.http.direct import AnswersBodies, AnswersDirectly
 from understudy_shared.http.edge import App
 from understudy_shared.http.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 from understudy_shared.http.protocol import HttpProtocol
+from understudy_shared.processes.link import WorkerLink
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 
 GRACEFUL_SHUTDOWN_S = 10
+
+HANDOVER_MS = 100
+"""How much longer than the supervisor accepts connections a worker takes them: it gets all that were accepted."""
 
 
 class Departure(NamedTuple):
@@ -54,10 +60,16 @@ class Departure(NamedTuple):
 class Service(uvicorn.Server):
     """Serves `app` until a signal, or until `should_exit` is set; the module says how it ends.
 
-    `guard` holds its connections within their limits.
+    `guard` holds its connections within their limits. `link` is there in a worker process.
     """
 
-    def __init__(self, app: App, departure: Departure | None = None, guard: ConnectionGuard | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        departure: Departure | None = None,
+        guard: ConnectionGuard | None = None,
+        link: WorkerLink | None = None,
+    ) -> None:
         self._guard = guard or ConnectionGuard()
         super().__init__(
             uvicorn.Config(
@@ -79,19 +91,38 @@ class Service(uvicorn.Server):
             )
         )
         self._departure = departure
+        self._link = link
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._guard.start()
+        if self._link is not None:
+            await self._link.start(self._new_protocol)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         try:
+            if self._link is not None:
+                await self._link.stop_taking()
             await super().shutdown(sockets)
         finally:
             self._guard.stop()
+            if self._link is not None:
+                self._link.close()
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        """A connection that was handed over, as uvicorn makes those that it accepts."""
+        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal; the next one has its usual effect."""
+        """The first signal; the next one has its usual effect. A supervisor's process manager may signal both, so a
+        worker leaves it to the supervisor to end it at once.
+        """
+        if self._link is not None:
+            self.should_exit = True
+            return
         for each in HANDLED_SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         super().handle_exit(sig, frame)
@@ -110,15 +141,25 @@ class Service(uvicorn.Server):
 
 
 def run(
-    app: App, listener: socket.socket, departure: Departure | None = None, guard: ConnectionGuard | None = None
+    app: App,
+    listener: socket.socket | None,
+    departure: Departure | None = None,
+    guard: ConnectionGuard | None = None,
+    link: WorkerLink | None = None,
 ) -> None:
-    """Serve until interrupted, and end in good order. Raises UnderstudyError when the application did not start."""
+    """Serve until interrupted, and end in good order. Raises UnderstudyError when the application did not start.
+
+    A worker process has a `link`, and no `listener` when the supervisor hands it connections.
+    """
     raise_file_limit()
     leave_out_what_stays()
-    service = Service(app, departure, guard)
-    service.run(sockets=[listener])
+    if link is not None and departure is not None:
+        departure = departure._replace(delay_ms=departure.delay_ms + HANDOVER_MS)
+    service = Service(app, departure, guard, link)
+    service.run(sockets=[] if listener is None else [listener])
     if not service.started:
-        where = "{}:{}".format(*listener.getsockname()[:2]) if listener.fileno() >= 0 else ""
+        is_open = listener is not None and listener.fileno() >= 0
+        where = "{}:{}".format(*listener.getsockname()[:2]) if listener is not None and is_open else ""
         raise UnderstudyError("the service did not start", where=where, fix="The log above says why")
 
 

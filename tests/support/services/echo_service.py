@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.support.cluster.in_process import departing
+from tests.support.services.lifespan import lifespan
 from tests.support.services.raw_http import LIMIT_S
 from tests.support.spark.queries import wait_until as wait_long
 
@@ -37,13 +38,6 @@ TEXT_TYPE = b"text/plain"
 
 def wait_until(condition: Callable[[], bool], *, what: str) -> None:
     wait_long(condition, what=what, limit_s=LIMIT_S)
-
-
-async def lifespan(receive: Receive, send: Send) -> None:
-    """What an application without anything to start answers to its server."""
-    while (await receive())["type"] != "lifespan.shutdown":
-        await send({"type": "lifespan.startup.complete"})
-    await send({"type": "lifespan.shutdown.complete"})
 
 
 class Echo:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 import pytest
 from click.testing import CliRunner, Result
 from tests.support.cluster.in_process import departing
-from tests.support.services.echo_service import lifespan
+from tests.support.services.lifespan import lifespan
 from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED
 
 from understudy.commands import cli

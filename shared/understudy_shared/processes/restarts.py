@@ -1,0 +1,42 @@
+"""When a worker process that ended is started again (pure: time is passed in).
+
+One that ended once starts again at once, so a single crash costs readers as little as it can. One that keeps ending
+waits twice as long each time: a crash at each start must not take the cores from the other workers.
+"""
+
+from __future__ import annotations
+
+FIRST_DELAY_MS = 500
+MAX_DELAY_MS = 30_000
+
+STABLE_MS = 60_000
+"""A process that lived so long is well: its next end is the first one again."""
+
+KEEPS_ENDING = 3
+"""Ends in a row from which on the service says that it is degraded."""
+
+
+class Restarts:
+    """The ends of one worker, in a row."""
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+
+    def ended(self, lived_ms: float) -> int:
+        """The process ended; returns after how many ms it is to be started again."""
+        if lived_ms >= STABLE_MS:
+            self.in_a_row = 0
+        self.in_a_row += 1
+        if self.in_a_row == 1:
+            return 0
+        doublings = min(self.in_a_row - 2, 32)  # far beyond the longest delay: the number stays small
+        return min(MAX_DELAY_MS, FIRST_DELAY_MS << doublings)
+
+    def is_up(self, lived_ms: float) -> None:
+        """The process runs."""
+        if lived_ms >= STABLE_MS:
+            self.in_a_row = 0
+
+    @property
+    def keeps_ending(self) -> bool:
+        return self.in_a_row >= KEEPS_ENDING

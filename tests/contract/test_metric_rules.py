@@ -1,0 +1,17 @@
+"""Every gauge of a service has a rule for how those of several processes become one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from understudy_shared.processes.metric_sums import GAUGES
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("node/understudy_node", "router/understudy_router", "shared/understudy_shared")
+
+
+def test_every_gauge_has_a_rule_and_every_rule_a_gauge() -> None:
+    sources = [path.read_text() for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    found = {name for source in sources for name in re.findall(r'GaugeMetricFamily\(\s*"(\w+)"', source)}
+    assert found == set(GAUGES)
