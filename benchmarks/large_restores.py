@@ -43,7 +43,8 @@ def measure(checkpoint: BigCheckpoint, node: Server) -> tuple[float, float, floa
         assert restores.returncode == 0, "the restores failed"
         assert restores.stdout is not None
         windows = [tuple(map(float, window)) for window in json.loads(restores.stdout.read())]
-    during, quiet = [], []
+    during: list[float] = []
+    quiet: list[float] = []
     for ended_s, latency_s in samples:
         began_s = ended_s - latency_s
         restored = any(began_s < end and ended_s > start for start, end in windows)

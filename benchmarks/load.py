@@ -113,6 +113,7 @@ async def _run(
     connections: int,
     seconds: float,
     latencies: list[float],
+    *,
     warm_up_s: float = WARM_UP_S,
 ) -> Load:
     loop = asyncio.get_running_loop()

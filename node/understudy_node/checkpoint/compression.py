@@ -142,7 +142,7 @@ def _pieces(
 
 
 def _zstd_pieces(path: Path, *, name: str, max_bytes: int, piece_bytes: int) -> Iterator[memoryview]:
-    """A zstd frame is decompressed in one go: into a file beside it, so that the content is not in memory as a whole."""
+    """A zstd frame is decompressed in one go, into a file beside it, so that its content is not in memory."""
     scratch = path.with_name(f"{path.name}.decompressed")
     try:
         data = path.read_bytes()

@@ -1,8 +1,8 @@
 """Finds length-prefixed fields of any sizes at once: the chain in which each field begins where the last one ends.
 
-Pure. Every fourth byte is looked at as if a length stood there; those that are plausible are linked to where their field
-would end. The fields are the links that hang together from the beginning: what only looks like a length in the content
-is linked to by nothing, mostly, and is dropped. A chain that ends early is right as far as it goes.
+Pure. Every fourth byte is looked at as if a length stood there; those that are plausible are linked to where their
+field would end. The fields are the links that hang together from the beginning: what only looks like a length is linked
+to by nothing, mostly, and is dropped. A chain that ends early is right as far as it goes.
 """
 
 from __future__ import annotations

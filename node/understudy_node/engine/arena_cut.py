@@ -68,4 +68,6 @@ class CutRecord:
         if is_key and self._missing == -1:
             self.is_end_mark = True
         else:
-            self.damage = f"a record with a {'key' if is_key else 'value'} of {self._missing} bytes at byte {self.offset}"
+            self.damage = (
+                f"a record with a {'key' if is_key else 'value'} of {self._missing} bytes at byte {self.offset}"
+            )

@@ -126,7 +126,7 @@ def test_no_prefix_of_a_file_is_read_to_the_end(codec: str, raw: bytes, data: st
     compressed = CODECS[codec](raw)
     cut = data.draw(st.integers(0, len(compressed) - 1))
     file.write_bytes(compressed[:cut])
-    read = []
+    read: list[bytes] = []
     with pytest.raises(CorruptFileError, match=rf"1\.snapshot, byte {cut}"):
         read.extend(pieces_of(file, piece_bytes=256))
     assert raw.startswith(b"".join(read))

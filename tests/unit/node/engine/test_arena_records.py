@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from itertools import pairwise
 
 import mmh3
 import numpy as np
@@ -44,7 +45,7 @@ def snapshot_of(records: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def cut_up(content: bytes, cuts: Iterable[int]) -> list[bytes]:
     bounds = [0, *sorted(cut % (len(content) + 1) for cut in cuts), len(content)]
-    return [content[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [content[start:end] for start, end in pairwise(bounds)]
 
 
 def found_in(pieces: Iterable[bytes]) -> list[int]:
@@ -144,10 +145,10 @@ def test_the_vectorised_hash_is_the_one_that_lookups_use(lengths: list[int], see
 
 
 @settings(deadline=None)
-@given(
-    st.integers(0, 40), st.integers(0, 9), st.integers(0, 600), st.integers(0, 5), st.randoms(use_true_random=False)
-)
-def test_keys_at_equal_distances_are_hashed_alike(length: int, gap: int, count: int, first: int, chance: object) -> None:
+@given(st.integers(0, 40), st.integers(0, 9), st.integers(0, 600), st.integers(0, 5), st.randoms(use_true_random=False))
+def test_keys_at_equal_distances_are_hashed_alike(
+    length: int, gap: int, count: int, first: int, chance: object
+) -> None:
     stride = length + gap or 1
     content = chance.randbytes(first + count * stride)  # type: ignore[attr-defined]
     starts = range(first, first + count * stride, stride)
@@ -173,7 +174,7 @@ def test_a_chain_goes_on_to_the_end_though_much_in_it_looks_like_lengths() -> No
     """Every field holds words that look like lengths, some of which lead to a true field."""
     fields = [b"\0\0\x59\x40" * (1 + number % 5) + b"\0\0\0\x08\0\0\0\x04" for number in range(2_000)]
     content = b"".join(struct.pack(">i", len(field)) + field for field in fields)
-    starts, lengths = field_chain(memoryview(content))
+    _, lengths = field_chain(memoryview(content))
     assert lengths.tolist() == [len(field) for field in fields]
 
 
