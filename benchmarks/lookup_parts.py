@@ -100,7 +100,7 @@ async def measure(app: Any, node: Node, checkpoint: BigCheckpoint, rounds: int) 
         found.append((reading, stores[key.partition].get(key.stored)))
     nobody = Unheard()
     steps: dict[str, list[Callable[[], object]]] = {
-        "a request, its bytes parsed before": [partial(parsed.data_received, each) for each in requests],
+        "a request, its headers parsed before": [partial(parsed.data_received, each) for each in requests],
         "a request, parsed": [partial(cold.data_received, each) for each in requests],
         "  answer, from target to reply": [partial(app.answer_directly, each, nobody) for each in targets],
         "    key of a new target": [partial(reader.resolve, (checkpoint.key(number),)) for number in numbers],
@@ -117,7 +117,7 @@ def protocol_of(app: NodeLookups, *, keeps_heads: bool) -> HttpProtocol:
     """A connection of its own. Without kept heads every request is parsed."""
     config = Config(app, lifespan="off", log_config=None, access_log=False)
     config.load()
-    heads = ParsedCache[bytes](max_key_bytes=MAX_HEAD_BYTES if keeps_heads else 0)
+    heads = ParsedCache[bool](max_key_bytes=MAX_HEAD_BYTES if keeps_heads else 0)
     protocol = HttpProtocol(config, ServerState(), {}, guard=ConnectionGuard(), direct=app, heads=heads)
     protocol.connection_made(Nowhere())
     return protocol

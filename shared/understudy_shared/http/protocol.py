@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 from uvicorn.config import Config
@@ -17,6 +18,8 @@ from understudy_shared.http.target import STORES
 
 _INTERNAL = INTERNAL_PREFIX.encode()
 _END_OF_HEAD = b"\r\n\r\n"
+_LOOKUP_LINE = re.compile(rb"GET (/v1/stores/[A-Za-z0-9/_.~%:,=&?+@!$'()*;-]+) HTTP/1\.1\r\n")
+"""The first line of a lookup, with nothing in its target that a parser could take for anything else."""
 
 
 class HttpProtocol(LimitedProtocol):
@@ -34,12 +37,14 @@ class HttpProtocol(LimitedProtocol):
         guard: ConnectionGuard,
         direct: AnswersDirectly | None = None,
         bodies: AnswersBodies | None = None,
-        heads: ParsedCache[bytes] | None = None,
+        heads: ParsedCache[bool] | None = None,
     ) -> None:
-        """`heads`: the targets of whole requests that were answered directly. Equal bytes are not parsed again."""
+        """`heads`: all but the first line of lookups that were answered directly. One that differs from them in its
+        target only is not parsed.
+        """
         super().__init__(config, server_state, app_state, _loop, guard=guard)
         self._direct, self._bodies = direct, bodies
-        self._heads = ParsedCache[bytes](max_key_bytes=MAX_HEAD_BYTES) if heads is None else heads
+        self._heads = ParsedCache[bool](max_key_bytes=MAX_HEAD_BYTES) if heads is None else heads
         self._exchange: DirectExchange | None = None
         """The request that was taken, until it is answered."""
         self._closes = False
@@ -50,15 +55,17 @@ class HttpProtocol(LimitedProtocol):
     # ---- asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
-        target = self._heads.get(data) if len(data) <= MAX_HEAD_BYTES else None
-        if target is not None and self._is_at_rest():
-            self.url, self._closes = target, False
-            if self._hand_over(target):
+        line = _LOOKUP_LINE.match(data) if len(data) <= MAX_HEAD_BYTES else None
+        if line is not None and self._heads.get(data[line.end() :]) and self._is_at_rest():
+            self.url, self._closes = line[1], False
+            if self._hand_over(line[1]):
                 return
         is_first = not (self._in_message or self._held)
         super().data_received(data)
-        if is_first and self._is_direct and not (self._in_message or self._closes) and _is_one_head(data):
-            self._heads.keep(data, self.url)
+        if line is None or not (is_first and self._is_direct) or self._in_message or self._closes:
+            return
+        if _is_one_head(data):
+            self._heads.keep(data[line.end() :], True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
