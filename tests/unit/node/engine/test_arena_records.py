@@ -157,6 +157,8 @@ def test_keys_at_equal_distances_are_hashed_alike(
 
 
 @given(st.lists(ROWS, max_size=60), ROWS)
+@example([b"word"], b"\0\0\0\4")
+@example([b"word"], b"\0\0\0\x08word")
 def test_a_chain_is_right_as_far_as_it_goes(fields: list[bytes], rest: bytes) -> None:
     content = b"".join(struct.pack(">i", len(field)) + field for field in fields) + rest
     starts, lengths = field_chain(memoryview(content))
