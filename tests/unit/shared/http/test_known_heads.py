@@ -23,7 +23,7 @@ HEADERS = [HOST, HOST + b"accept: */*\r\n", HOST + b"connection: close\r\n", HOS
 BROKEN_HEADERS = [HOST + b"a b: c\r\n", HOST + b"connection: upgrade\r\nupgrade: h2c\r\n", b"\r\nGET /x HTTP/1.1\r\n"]
 KEYS = st.one_of(
     st.text(st.sampled_from("ab0/%?&=:,'()~-_.@$"), max_size=12).map(str.encode),
-    st.text(st.sampled_from(" #\t\r\n\\\"<>^`{|}é\x7f\0ab/%"), max_size=6).map(str.encode),
+    st.text(st.sampled_from(' #\t\r\n\\"<>^`{|}é\x7f\0ab/%'), max_size=6).map(str.encode),
     st.binary(max_size=6),
 )
 REQUESTS = st.tuples(
@@ -94,9 +94,7 @@ class Connections:
 
     def open(self) -> tuple[HttpProtocol, Written]:
         transport = Written()
-        protocol = HttpProtocol(
-            self._config, ServerState(), {}, guard=self._guard, direct=self.app, heads=self._heads
-        )
+        protocol = HttpProtocol(self._config, ServerState(), {}, guard=self._guard, direct=self.app, heads=self._heads)
         protocol.connection_made(transport)
         return protocol, transport
 
