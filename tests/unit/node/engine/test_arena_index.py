@@ -47,7 +47,8 @@ def test_each_bucket_has_the_records_of_its_hashes(
 def test_entries_are_kept_while_their_memory_grows(sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arena_index, "_FIRST_BYTES", 4096)
-        entries, added = EntryList(), []
+        entries = EntryList()
+        added: list[int] = []
         for size in sizes:
             part = np.arange(len(added) + size, len(added), -1, dtype=np.uint64)
             entries.add(part)

@@ -1,4 +1,4 @@
-"""Lookups that differ from an earlier one in their target only: answered without a parser, as a parser would have it."""
+"""Lookups that differ from an earlier one in their target only: not parsed, and answered as if they had been."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_lookup_is_not_parsed_when_its_headers_were(key: bytes) -> None:
         connections = Connections(remembers=True)
         protocol, transport = connections.open()
         protocol.data_received(get(b"a"))
-        protocol.parser = NoParser()
+        protocol.parser = NoParser()  # type: ignore[assignment]
         protocol.data_received(get(key))
         assert connections.app.direct == [b"/v1/stores/e/keys/a", b"/v1/stores/e/keys/" + key]
         assert transport.data.endswith(key)
@@ -145,7 +145,7 @@ def test_headers_that_change_how_a_request_is_answered_are_always_parsed(headers
         connections = Connections(remembers=True)
         await connections.answers([get(b"a"), get(b"a", headers), get(b"a", headers)])
         protocol, _ = connections.open()
-        protocol.parser = NoParser()
+        protocol.parser = NoParser()  # type: ignore[assignment]
         with pytest.raises(AssertionError, match="is parsed"):
             protocol.data_received(get(b"b", headers))
 
