@@ -7,6 +7,7 @@ back to the system afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from mmap import MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,8 @@ class EntryList:
 
     def __init__(self) -> None:
         self._memory = mmap(-1, _FIRST_BYTES, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-        self._memory.madvise(MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel without huge pages
+            self._memory.madvise(MADV_HUGEPAGE)
         self._count = 0
 
     def __len__(self) -> int:

@@ -55,3 +55,10 @@ def test_entries_are_kept_while_their_memory_grows(sizes: list[int]) -> None:
             added += part.tolist()
     assert len(entries) == len(added)
     assert entries.sorted().tolist() == sorted(added)
+
+
+def test_a_kernel_without_huge_pages_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arena_index, "MADV_HUGEPAGE", 9_999)  # EINVAL, as such a kernel says
+    entries = EntryList()
+    entries.add(np.array([2, 1], np.uint64))
+    assert entries.sorted().tolist() == [1, 2]
