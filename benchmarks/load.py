@@ -79,12 +79,44 @@ def post(path: str, body: bytes) -> bytes:
 
 def run_load(port: int, requests: Sequence[bytes], *, connections: int = 64, seconds: float = 5.0) -> Load:
     """Drive `requests`, in random order, at a server on this machine's loopback."""
-    return uvloop.run(_run(port, requests, connections, seconds))
+    return uvloop.run(_run(port, requests, connections, seconds, []))
 
 
-async def _run(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
+class _Timed(list[float]):
+    """Latencies, and when each of them ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended_s: list[float] = []
+
+    def append(self, latency_s: float) -> None:
+        super().append(latency_s)
+        self.ended_s.append(time.perf_counter())
+
+    def clear(self) -> None:
+        super().clear()
+        self.ended_s.clear()
+
+
+def timed_load(
+    port: int, requests: Sequence[bytes], *, connections: int = 64, seconds: float
+) -> list[tuple[float, float]]:
+    """As `run_load`: when each request ended, by `time.perf_counter`, and how long it took, the warm-up included."""
+    timed = _Timed()
+    uvloop.run(_run(port, requests, connections, seconds, timed, warm_up_s=0.0))
+    return list(zip(timed.ended_s, timed, strict=True))
+
+
+async def _run(
+    port: int,
+    requests: Sequence[bytes],
+    connections: int,
+    seconds: float,
+    latencies: list[float],
+    *,
+    warm_up_s: float = WARM_UP_S,
+) -> Load:
     loop = asyncio.get_running_loop()
-    latencies: list[float] = []
     statuses: dict[int, int] = {}
     transports = []
     for _ in range(connections):
@@ -92,7 +124,7 @@ async def _run(port: int, requests: Sequence[bytes], connections: int, seconds: 
             lambda: _Connection(requests, latencies, statuses), "127.0.0.1", port
         )
         transports.append(transport)
-    await asyncio.sleep(WARM_UP_S)
+    await asyncio.sleep(warm_up_s)
     latencies.clear()
     statuses.clear()
     started_s = time.perf_counter()

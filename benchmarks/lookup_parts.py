@@ -95,7 +95,7 @@ async def measure(app: Any, node: Node, checkpoint: BigCheckpoint, rounds: int) 
     rows = [stores[key.partition].get(key.stored) for key in keys]
     nobody = Unheard()
     steps: dict[str, list[Callable[[], object]]] = {
-        "a request, its bytes parsed before": [partial(parsed.data_received, each) for each in requests],
+        "a request, its headers parsed before": [partial(parsed.data_received, each) for each in requests],
         "a request, parsed": [partial(cold.data_received, each) for each in requests],
         "  answer, from target to reply": [partial(app.answer_directly, each, nobody) for each in targets],
         "    key of a new target": [partial(reader.resolve, (checkpoint.key(number),)) for number in numbers],

@@ -3,7 +3,8 @@
     python -m benchmarks.restore_and_lookup [--keys 1000000 10000000] [--provider RocksDB HDFSBacked] [--seconds 5]
 
 Real Spark writes each checkpoint first. Everything compared is measured in the same run; while a node restores, another
-process asks it for its health every few milliseconds, and the longest wait says whether a restore holds it up.
+process asks it for its health every few milliseconds, and the longest wait says whether a restore holds it up. Last,
+for the provider whose snapshots have to be decompressed, lookups are timed while another partition is restored.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import orjson
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
+from benchmarks import large_restores
 from benchmarks.big_checkpoint import RAW_BYTES_PER_KEY, BigCheckpoint, session, write
 from benchmarks.load import Load, get, post, run_load
 from benchmarks.servers import CONSTANT_APP, NODE, Server, fetch, pin_load, server
@@ -35,6 +37,7 @@ from understudy_shared.words import HostInfo, StoreName
 SAMPLED_KEYS = 100_000
 BATCH_KEYS = 100
 BATCHES = 200
+FEW_KEYS = 1_000
 
 
 def main() -> None:
@@ -47,12 +50,15 @@ def main() -> None:
         directory = Path(folder)
         spark = session(directory)
         for provider in options.provider:
+            few = write(spark, directory / f"{provider}-few", provider=provider, keys=FEW_KEYS)
+            alone = resident_of(few, directory / f"data-{provider}-few")
             for keys in options.keys:
                 started_s = time.monotonic()
                 checkpoint = write(spark, directory / f"{provider}-{keys}", provider=provider, keys=keys)
                 print(f"\n{provider}, {keys:,} keys (written by Spark in {time.monotonic() - started_s:.0f} s)")
                 spark_s = spark_finds(spark, checkpoint)
-                measure(checkpoint, directory / f"data-{provider}-{keys}", spark_s=spark_s, seconds=options.seconds)
+                data = directory / f"data-{provider}-{keys}"
+                measure(checkpoint, data, spark_s=spark_s, alone=alone, seconds=options.seconds)
         spark.stop()
 
 
@@ -71,8 +77,8 @@ def spark_finds(spark: SparkSession, checkpoint: BigCheckpoint) -> float:
     return min(times)
 
 
-def measure(checkpoint: BigCheckpoint, data: Path, *, spark_s: float, seconds: float) -> None:
-    """All figures of one checkpoint."""
+def measure(checkpoint: BigCheckpoint, data: Path, *, spark_s: float, alone: int, seconds: float) -> None:
+    """All figures of one checkpoint. `alone` is what a node takes that holds next to nothing."""
     restore_s = restore_in_process(checkpoint, data / "in-process")
     pin_load()
     picked = random.Random(0).sample(range(checkpoint.keys), min(SAMPLED_KEYS, checkpoint.keys))
@@ -93,8 +99,16 @@ def measure(checkpoint: BigCheckpoint, data: Path, *, spark_s: float, seconds: f
         hot = run_load(node.port, singles[:1000], seconds=seconds)
         batches = run_load(node.port, list(_batches(checkpoint, picked)), connections=8, seconds=seconds)
         _print_restore(checkpoint, restore_s=restore_s, spark_s=spark_s, longest_wait_ms=watched.longest_wait_ms)
-        _print_memory(checkpoint, node, at_rest)
+        _print_memory(checkpoint, node, at_rest, alone)
         _print_lookups(limit, lookups, hot, batches, cpu_us=cpu_us)
+        if checkpoint.provider == "HDFSBacked":
+            _print_large_restores(*large_restores.measure(checkpoint, node))
+
+
+def resident_of(checkpoint: BigCheckpoint, data: Path) -> int:
+    """What a node takes that was asked for nothing yet."""
+    with server(NODE, str(checkpoint.path), str(data), ready_path="/readyz") as node:
+        return node.resident_bytes()
 
 
 def restore_in_process(checkpoint: BigCheckpoint, data: Path) -> float:
@@ -157,12 +171,15 @@ def _print_restore(checkpoint: BigCheckpoint, *, restore_s: float, spark_s: floa
     _row("longest wait for health meanwhile", f"{longest_wait_ms:.1f} ms")
 
 
-def _print_memory(checkpoint: BigCheckpoint, node: Server, at_rest: int) -> None:
+def _print_memory(checkpoint: BigCheckpoint, node: Server, at_rest: int, alone: int) -> None:
     now, files = node.resident_bytes(), node.file_bytes()
     raw = checkpoint.keys * RAW_BYTES_PER_KEY
+    goal = "goal 1.5 at 10 M keys" if checkpoint.provider == "HDFSBacked" else "goal 0.3 at 10 M keys"
+    _row("resident with 1,000 keys", f"{alone / 1e6:,.0f} MB")
     _row("resident after the restore", f"{at_rest / 1e6:,.0f} MB")
     _row("resident after reading", f"{now / 1e6:,.0f} MB", f"{files / 1e6:,.0f} MB of it files, which can be dropped")
-    _row("  of the raw bytes", f"{now / raw:.2f} x", f"{raw / 1e6:,.0f} MB of keys and values")
+    _row("  of the raw bytes", f"{now / raw:.2f} x", f"{raw / 1e6:,.0f} MB of keys and values ({goal})")
+    _row("  without that of the process", f"{(now - alone) / raw:.2f} x")
 
 
 def _print_lookups(limit: Load, lookups: Load, hot: Load, batches: Load, *, cpu_us: float) -> None:
@@ -182,6 +199,12 @@ def _print_lookups(limit: Load, lookups: Load, hot: Load, batches: Load, *, cpu_
         f"{keys_per_second:,.0f} /s",
         f"{keys_per_second / lookups.per_second:.1f} x single lookups (goal 5)",
     )
+
+
+def _print_large_restores(quiet_ms: float, during_ms: float, took_ms: float) -> None:
+    _row("restores of one partition", f"{took_ms:,.0f} ms", "beside 64 connections that ask for the others")
+    _row("  p99 of those, idle; meanwhile", f"{quiet_ms:.1f}, {during_ms:.1f} ms")
+    _row("  ratio", f"{during_ms / quiet_ms:.1f} x", f"goal {large_restores.GOAL:g}")
 
 
 def _row(what: str, figure: str, remark: str = "") -> None:

@@ -67,9 +67,9 @@ class ArenaBase:
         return cls(directory, records, index, header)
 
     @classmethod
-    def build(cls, directory: Path, chunks: Iterable[bytes]) -> ArenaBase:
+    def build(cls, directory: Path, pieces: Iterable[bytes | memoryview]) -> ArenaBase:
         """`build_arena` in one go, then `open`: for callers that need not share their thread."""
-        for _ in build_arena(directory, chunks):
+        for _ in build_arena(directory, pieces):
             pass
         return cls.open(directory)
 

@@ -14,6 +14,12 @@ _MAGIC: Final = b"USARENA1"
 _HEADER: Final = struct.Struct("<8sIIIQQ36s")
 HEADER_BYTES: Final = 128
 
+ENTRY_OFFSET_BITS: Final = 36
+"""While an index is made, an entry per record holds its offset in this many bits, below the upper bits of its hash."""
+
+MAX_RECORDS_BYTES: Final = 1 << ENTRY_OFFSET_BITS
+"""Largest content of an arena, 64 GiB: above it, a store partition does not belong on one node."""
+
 
 class Header(NamedTuple):
     """Hash seed, size of the index, size of the indexed records."""

@@ -1,7 +1,8 @@
 """Restores a snapshot of the checkpoint to an open base on local disk, in bounded steps.
 
 RocksDB snapshots are Spark's own files, linked or downloaded and opened in place; those of the HDFS-backed provider are
-decompressed once into an arena. A generator yields between steps and returns the base.
+linked or downloaded too, so that all of it is one version of the file, and decompressed once into an arena, piece by
+piece. A generator yields between steps and returns the base.
 """
 
 from __future__ import annotations
@@ -12,21 +13,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from understudy_node.checkpoint.compression import decompressed_chunks
+from understudy_node.checkpoint.compression import decompressed_pieces
 from understudy_node.checkpoint.files import CheckpointFiles, FileStat
 from understudy_node.checkpoint.row_checksum import strip_hdfs_value, strip_rocksdb_value
 from understudy_node.checkpoint.snapshots import SnapshotManifest, StateFile, parse_snapshot_zip
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.arena_build import build_arena
+from understudy_node.engine.arena_format import MAX_RECORDS_BYTES
 from understudy_node.engine.base import Base
 from understudy_node.engine.checksum_base import ChecksumBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.row_cache import CachedBase
 from understudy_node.replica.local_bases import BaseRecord, LocalBase, LocalBases, writing
 from understudy_shared.errors import CorruptFileError, VanishedError
-
-MAX_SNAPSHOT_BYTES = 64 << 30
-"""Cap of one decompressed HDFS-backed snapshot: above it, a store partition does not belong on one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +65,11 @@ def restore(snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, store:
         source = files.stat(snapshot.path)
         if source is None:
             raise VanishedError("the snapshot is gone", where=snapshot.path)
-        data = files.read(snapshot.path)
         if snapshot.file.kind == "zip":
-            total_keys = yield from _fetch_rocksdb(snapshot, data, files, disk, directory)
+            total_keys = yield from _fetch_rocksdb(snapshot, files, disk, directory)
         else:
             total_keys = None
-            content = decompressed_chunks(data, name=snapshot.path, max_bytes=MAX_SNAPSHOT_BYTES)
-            for _ in build_arena(directory, content):
-                yield
+            yield from _fetch_arena(snapshot, files, directory)
         if files.stat(snapshot.path) not in (source, None):
             raise VanishedError("the snapshot was rewritten while it was read", where=snapshot.path)
         base = disk.finish(directory, snapshot.record(source, total_keys))
@@ -98,9 +94,20 @@ def _opened(local: LocalBase, cache: BlockCache) -> Base:
     return ChecksumBase(database, partial(strip_rocksdb_value, delimiter=delimiter))
 
 
+def _fetch_arena(snapshot: Snapshot, files: CheckpointFiles, directory: Path) -> Generator[None, None, None]:
+    compressed = directory / snapshot.file.name
+    files.fetch(snapshot.path, compressed)
+    yield
+    pieces = decompressed_pieces(compressed, name=snapshot.path, max_bytes=MAX_RECORDS_BYTES)
+    for _ in build_arena(directory, pieces):
+        yield
+    compressed.unlink()
+
+
 def _fetch_rocksdb(
-    snapshot: Snapshot, data: bytes, files: CheckpointFiles, disk: LocalBases, directory: Path
+    snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, directory: Path
 ) -> Generator[None, None, int | None]:
+    data = files.read(snapshot.path)
     manifest = parse_snapshot_zip(data, name=snapshot.path, merge_operator_version=snapshot.merge_operator_version)
     _write_members(manifest, directory)
     for table in manifest.sst_files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any, NamedTuple
 
 from uvicorn.config import Config
@@ -18,13 +19,15 @@ from understudy_shared.http.target import STORES
 _INTERNAL = INTERNAL_PREFIX.encode()
 _END_OF_HEAD = b"\r\n\r\n"
 _METHODS = _GET, _POST = b"GET ", b"POST "
+_LOOKUP_LINE = re.compile(rb"GET (/v1/stores/[A-Za-z0-9/_.~%:,=&?+@!$'()*;-]+) HTTP/1\.1\r\n")
+"""The first line of a lookup, with nothing in its target that a parser could take for anything else."""
 
 
 class ParsedHead(NamedTuple):
-    """The head of a request that was answered directly: its target, and the size of the body that follows."""
+    """A request that was answered directly. Of a POST the whole head is kept, of a lookup all but its first line."""
 
-    target: bytes
-    body_bytes: int
+    target: bytes = b""
+    body_bytes: int = 0
 
 
 class HttpProtocol(LimitedProtocol):
@@ -44,7 +47,9 @@ class HttpProtocol(LimitedProtocol):
         bodies: AnswersBodies | None = None,
         heads: ParsedCache[ParsedHead] | None = None,
     ) -> None:
-        """`heads`: heads of requests that were answered directly. Equal bytes are not parsed again."""
+        """`heads`: heads of requests that were answered directly. A hop with an equal one is not parsed again, nor is a
+        lookup that differs in its target only.
+        """
         super().__init__(config, server_state, app_state, _loop, guard=guard)
         self._direct, self._bodies = direct, bodies
         self._heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES) if heads is None else heads
@@ -63,17 +68,23 @@ class HttpProtocol(LimitedProtocol):
         if self._bodies is not None and data.startswith(_POST):
             if self._takes_with_body(data):
                 return
-        elif len(data) <= MAX_HEAD_BYTES:
-            head = self._heads.get(data)
-            if head is not None and self._is_at_rest() and self._may_look_up():
-                self.url, self._closes = head.target, False
-                if self._hand_over(head.target):
-                    return
+        elif len(data) <= MAX_HEAD_BYTES and self._takes_lookup(data):
+            return
         begins_here = data.startswith(_METHODS) and self._is_at_rest()
         self._taken_bytes = None
         super().data_received(data)
         if begins_here and self._taken_bytes is not None and not self._closes:
             self._keep_head(data, self._taken_bytes)
+
+    def _takes_lookup(self, data: bytes) -> bool:
+        """Hand over a lookup whose headers were parsed before."""
+        line = _LOOKUP_LINE.match(data)
+        if line is None or self._heads.get(data[line.end() :]) is None:
+            return False
+        if not (self._is_at_rest() and self._may_look_up()):
+            return False
+        self.url, self._closes = line[1], False
+        return self._hand_over(line[1])
 
     def _takes_with_body(self, data: bytes) -> bool:
         """Hand over a request of which the head was parsed before, and the whole body came in the same read."""
@@ -90,8 +101,12 @@ class HttpProtocol(LimitedProtocol):
     def _keep_head(self, data: bytes, body_bytes: int) -> None:
         """Keep the head of a request that was taken, if the read was that request and nothing else."""
         end = data.find(_END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(_END_OF_HEAD)
-        if end + body_bytes == len(data):
+        if end + body_bytes != len(data):
+            return
+        if body_bytes:
             self._heads.keep(data[:end], ParsedHead(self.url, body_bytes))
+        elif line := _LOOKUP_LINE.match(data):
+            self._heads.keep(data[line.end() :], ParsedHead())
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

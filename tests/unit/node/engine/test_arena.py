@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import gc
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
-import mmh3
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.checkpoint.engine_stores import hdfs_snapshot
 
-from understudy_node.engine import arena_base, arena_build, arena_format
+from understudy_node.engine import arena_base, arena_format
 from understudy_node.engine.arena_base import ArenaBase
-from understudy_node.engine.arena_build import build_arena, key_hashes
+from understudy_node.engine.arena_build import build_arena
 from understudy_node.engine.arena_order import sorted_offsets
 from understudy_shared.errors import CorruptFileError
 
@@ -43,14 +43,6 @@ def test_keys_are_ordered_as_bytes_whatever_their_lengths(records: dict[bytes, b
     assert [by_offset[offset] for offset in ordered.tolist()] == sorted(records)
 
 
-@given(RECORDS, st.integers(0, 2**32 - 1))
-def test_the_vectorised_hash_is_the_one_that_lookups_use(records: dict[bytes, bytes], seed: int) -> None:
-    snapshot = hdfs_snapshot(records)
-    offsets = np.array(_offsets(snapshot, len(records)), np.int64)
-    hashes = key_hashes(np.frombuffer(snapshot, np.uint8), offsets, seed)
-    assert hashes.tolist() == [mmh3.hash(key, seed, signed=False) for key in records]
-
-
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 90)), max_size=8))
 def test_runs_of_equal_and_of_mixed_sizes_are_all_found(
@@ -66,20 +58,33 @@ def test_runs_of_equal_and_of_mixed_sizes_are_all_found(
     assert {key: base.get(key) for key in records} == records
 
 
-def test_building_takes_bounded_steps_and_the_arena_opens_only_after_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(arena_build, "_BLOCK_RECORDS", 100)
+def test_building_takes_bounded_steps_and_the_arena_opens_only_after_the_last(tmp_path: Path) -> None:
     records = {b"%05d" % number: b"value" for number in range(1_000)}
     snapshot = hdfs_snapshot(records)
     steps = []
-    for indexed in build_arena(tmp_path, [snapshot[:5_000], snapshot[5_000:]]):
-        steps.append(indexed)
-        if len(steps) < 13:
-            with pytest.raises(CorruptFileError, match="not a finished arena"):
-                ArenaBase.open(tmp_path)
-    assert steps == [0, 0, *range(100, 1_001, 100), 1_000]
+    for found in build_arena(tmp_path, [snapshot[at : at + 5_000] for at in range(0, len(snapshot), 5_000)]):
+        steps.append(found)
+        with pytest.raises(CorruptFileError, match="not a finished arena"):
+            ArenaBase.open(tmp_path)
+    ended = [min(5_000 * piece // 18, 1_000) for piece in (1, 2, 3, 4)]
+    assert steps == [*ended, *[1_000] * (len(steps) - 4)]
     assert dict(ArenaBase.open(tmp_path).scan()) == records
+
+
+def test_a_piece_is_used_up_before_the_next_is_asked_for(tmp_path: Path) -> None:
+    snapshot = hdfs_snapshot({b"%05d" % number: b"value" for number in range(1_000)})
+    buffer = bytearray(700)
+
+    def pieces() -> Iterator[memoryview]:
+        for at in range(0, len(snapshot), len(buffer)):
+            piece = snapshot[at : at + len(buffer)]
+            buffer[: len(piece)] = piece
+            yield memoryview(buffer)[: len(piece)]
+            buffer[:] = b"\xee" * len(buffer)
+
+    base = ArenaBase.build(tmp_path, pieces())
+    assert base.count() == 1_000
+    assert base.get(b"00999") == b"value"
 
 
 def test_a_restart_maps_the_same_arena_again(tmp_path: Path) -> None:
