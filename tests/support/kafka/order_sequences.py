@@ -41,9 +41,9 @@ class Answer(NamedTuple):
 
 
 class Count(NamedTuple):
-    """A topic has so many partitions from now on."""
+    """Topics have so many partitions from now on."""
 
-    topic: str
+    topics: tuple[str, ...]
     partitions: int
 
 
@@ -135,6 +135,7 @@ class Played:
 def history(number: int) -> History:
     """History `number`. Most are simple: what is special is drawn for a whole history."""
     chance = Random(number)
+    merge: Literal["task", "global"] = chance.choice(("task", "global"))
     topics = TOPICS[: chance.choice((1, 2, 2, 3))]
     partitions = chance.choice((1, 2))
     places = [TopicPartition(topic, p) for topic in topics for p in range(partitions)]
@@ -148,13 +149,13 @@ def history(number: int) -> History:
         for index, place in enumerate(places)
     }
     return History(
-        chance.choice(("task", "global")),
+        merge,
         chance.choice((-1, 0, 0, 20, 20)),
         chance.choice((-1, -1, -1, 1, 2, 4)),
         topics,
         partitions,
         logs,
-        list(_steps(chance, topics, partitions, places)),
+        list(_steps(chance, topics if merge == "task" else (), partitions, places)),
     )
 
 
@@ -175,8 +176,11 @@ def _timestamps(chance: Random, kind: str, index: int, places: int) -> Iterator[
                 yield 1_000 if chance.random() < 0.15 else at
 
 
-def _steps(chance: Random, topics: Sequence[str], partitions: int, places: Sequence[TopicPartition]) -> Iterator[Step]:
-    counts = dict.fromkeys(topics, partitions)
+def _steps(
+    chance: Random, together: tuple[str, ...], partitions: int, places: Sequence[TopicPartition]
+) -> Iterator[Step]:
+    """Topics that are `together` lose and get partitions together, so that a whole task goes and comes back."""
+    counts = {place.topic: partitions for place in places}
     has_absurd_lags, grows = chance.random() < 0.2, partitions > 1 and chance.random() < 0.4
     lags = (None, 0, 0, 0, 0, 2) if not has_absurd_lags else (None, 0, 0, -1, -2, 1)
     now_ms = 0
@@ -194,14 +198,15 @@ def _steps(chance: Random, topics: Sequence[str], partitions: int, places: Seque
                 now_ms += chance.choice((0, 1, 5, 10, 19, 20, 21, 40))
                 yield Run(now_ms)
             case "count":
-                counts[place.topic] = 1 if is_there else partitions
-                yield Count(place.topic, counts[place.topic])
+                changed = together or (place.topic,)
+                counts.update(dict.fromkeys(changed, 1 if is_there else partitions))
+                yield Count(changed, counts[place.topic])
                 if not is_there:
                     yield Answer(place, 0)
                     now_ms += chance.choice((1, 20))
                     yield Run(now_ms)
     # All that is left arrives and is known to be all, and nobody is waited for any longer.
-    yield from (Count(topic, partitions) for topic in topics if counts[topic] != partitions)
+    yield Count(tuple(counts), partitions)
     for place in places:
         yield Fetch(place, 100)
     for _ in range(4):
@@ -267,7 +272,7 @@ class _Play:
                 case Answer():
                     self._answer(step)
                 case Count():
-                    self._count({step.topic: step.partitions})
+                    self._count(dict.fromkeys(step.topics, step.partitions))
                 case Run():
                     self._run(step.now_ms)
         metrics = self._planner.snapshot()

@@ -85,7 +85,7 @@ def test_statement_34_an_input_with_one_record_from_the_future_does_not_starve()
 
 def test_statement_35_a_partition_that_is_back_before_the_next_plan_starts_its_wait_anew() -> None:
     other = TopicPartition(FLIGHTS.topic, 1)
-    gone_and_back: list[Step] = [Count(FLIGHTS.topic, 1), Count(FLIGHTS.topic, 2), Answer(other, 0)]
+    gone_and_back: list[Step] = [Count((FLIGHTS.topic,), 1), Count((FLIGHTS.topic,), 2), Answer(other, 0)]
     before: list[Step] = [Answer(FLIGHTS, 0), Answer(other, 0), Fetch(FLIGHTS, 1), Run(0)]
     story = History("global", 20, -1, (FLIGHTS.topic,), 2, {FLIGHTS: [1], other: []}, [*before, Run(20)])
     assert play(story).runs[-1].taken == {0: [("flights-0", 0)]}

@@ -50,6 +50,13 @@ def test_a_jump_is_capped_against_the_records_of_the_chunk_before() -> None:
     assert times(retained([10], [100], max_jump_ms=5)) == [10, 15]
 
 
+def test_a_record_from_the_future_holds_up_its_partition_by_a_jump_at_most() -> None:
+    held = retained([0, 10**6, 300], max_jump_ms=1_000)
+    assert times(held) == [0, 1_000, 1_000]
+    held.take(2)
+    assert times(held) == [300]
+
+
 def test_what_is_taken_is_a_range_and_the_cursor_stands_behind_it() -> None:
     held = retained([1, 2, 3], [4, 5])
     segment = held.take(4)
