@@ -4,59 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
 import pytest
+from tests.support.spark.prefetch_bench import Bench
 from tests.support.spark.queries import wait_until
-from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.prefetch import FIRST_BACKOFF_MS, MAX_BACKOFF_MS, Prefetch
-from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS, SharedReadAhead
-from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import DataLostError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition, record_size
-from understudy_shared.clock import ManualClock
-from understudy_shared.errors import SettingsError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 PATIENCE_S = 20.0
-
-
-class Bench:
-    """A server, a desk, and the thread's work without the thread; the desk stands at the beginning."""
-
-    def __init__(self, *topics: str, options: AlignedOptions | None = None) -> None:
-        self.server = ScriptedServer(dict.fromkeys(topics, 1))
-        self.clock = ManualClock()
-        given = options or AlignedOptions(inputs=(), topics=())
-        self.options = replace(given, inputs=(self.server.config,), topics=topics)
-        self.shared = SharedReadAhead(self.options, self.clock)
-        self.shared.ahead.seek_to({})
-        self.prefetch = Prefetch(
-            self.shared,
-            0,
-            open_input(self.server.config),
-            self.clock,
-            request_timeout_ms=1_000,
-        )
-
-    def turns(self, count: int) -> Sequence[float]:
-        """How long it would wait after each."""
-        return [self.prefetch.run_once() for _ in range(count)]
-
-    def ready(self) -> Bench:
-        """Partitions are known, and the input has sought its position."""
-        assert self.turns(2) == [0, 0]
-        return self
-
-    def buffered(self, partition: TopicPartition) -> int:
-        return len(self.shared.ahead.retained[partition])
-
-    def lag(self, partition: TopicPartition) -> Lag | None:
-        return self.shared.ahead.lags.current(partition, self.clock.monotonic_ms())
 
 
 def ordinal_of_first(bench: Bench) -> int:
@@ -293,81 +254,6 @@ def test_a_position_that_changed_is_sought_again(started: list[Prefetch]) -> Non
     wait_until(lambda: bench.buffered(A) > 0, what="records")
     with bench.shared.changed:
         assert ordinal_of_first(bench) == 7
-
-
-def test_partitions_are_asked_for_again_and_new_ones_are_read_from_their_beginning() -> None:
-    bench = Bench("a", "b").ready()
-    bench.turns(1)
-    for topic in ("a", "b"):
-        bench.server.grow(topic, 2)
-        bench.server.put(topic, 1, 5, 6)
-    bench.clock.advance(COUNT_INTERVAL_MS)
-    bench.turns(3)
-    assert bench.server.seeks[-1] == {TopicPartition("a", 1): Cursor(), TopicPartition("b", 1): Cursor()}
-    assert bench.buffered(TopicPartition("a", 1)) == 2
-    assert bench.lag(A) is not None, "the others were not disturbed"
-
-
-def test_a_partition_that_only_one_topic_has_yet_waits_for_the_other(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench("a", "b").ready()
-    bench.server.grow("a", 2)
-    for _ in range(2):
-        bench.clock.advance(COUNT_INTERVAL_MS)
-        bench.turns(2)
-    assert bench.shared.ahead.tasks == {0: (A, B)}
-    assert [record.__dict__["action"] for record in caplog.records] == ["uneven-partitions"], "said once"
-    bench.server.grow("b", 2)
-    bench.clock.advance(COUNT_INTERVAL_MS)
-    bench.turns(1)
-    assert list(bench.shared.ahead.tasks) == [0, 1]
-
-
-def test_a_query_over_topics_of_which_one_grew_is_started_again_and_reads_what_it_read() -> None:
-    bench = Bench("a", "b")
-    bench.server.grow("b", 3)
-    bench.shared.ahead.seek_to({A: Cursor("3", 4, 9)})
-    bench.turns(1)
-    assert bench.shared.ahead.tasks == {0: (A, B)}
-    assert bench.shared.ahead.unread == (TopicPartition("b", 1), TopicPartition("b", 2))
-
-
-def test_a_topic_that_is_appended_with_fewer_partitions_stops_none_that_is_read() -> None:
-    bench = Bench("a", "b", "appended")
-    for topic in ("a", "b"):
-        bench.server.grow(topic, 2)
-    bench.shared.ahead.seek_to({A: Cursor("3", 4, 9), TopicPartition("a", 1): Cursor("3", 4, 9)})
-    with pytest.raises(SettingsError, match=r"any more: a-1; .* \(a 2, b 2, appended 1\).*as many partitions"):
-        bench.turns(1)
-
-
-def test_a_topic_that_lost_partitions_does_not_end_a_query_that_may_lose_data() -> None:
-    bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), fail_on_data_loss=False))
-    bench.server.grow("a", 2)
-    last = {TopicPartition(topic, 1): Cursor("3", 4, 9) for topic in ("a", "b")}
-    bench.shared.ahead.seek_to({A: Cursor("3", 4, 9), B: Cursor("3", 4, 9), **last})
-    bench.turns(1)
-    assert bench.shared.ahead.tasks == {0: (A, B)}
-    assert bench.shared.ahead.unread == (TopicPartition("a", 1),)
-
-
-def test_partitions_of_all_topics_are_one_task_with_merge_global() -> None:
-    bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), merge="global"))
-    bench.server.grow("b", 2)
-    bench.turns(1)
-    assert bench.shared.ahead.tasks == {0: (A, B, TopicPartition("b", 1))}
-
-
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_partition_that_vanished_is_lost_data(fails: bool, caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench("a", options=AlignedOptions(inputs=(), topics=(), fail_on_data_loss=fails))
-    bench.shared.ahead.seek_to({TopicPartition("a", 1): Cursor("3", 4, 9)})
-    if fails:
-        with pytest.raises(DataLostError, match="a-1"):
-            bench.turns(1)
-    else:
-        bench.turns(1)
-        assert [record.__dict__["action"] for record in caplog.records] == ["data-lost"]
-        assert list(bench.shared.ahead.retained) == [A]
 
 
 def test_a_partition_that_holds_the_largest_batch_is_not_fetched_until_it_holds_less() -> None:
