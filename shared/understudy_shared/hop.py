@@ -273,7 +273,7 @@ def decode_reply(body: bytes) -> HopReply:
     """The reply in a body. Raises BadHopError."""
     header, start = _header(body)
     head = (_kept_reply_head if len(header) <= MAX_KEPT_HEADER_BYTES else _reply_head)(header)
-    count, sizes = head.count, head.tail_sizes
+    count, sizes = head.keys, head.tail_sizes
     kinds = body[start : start + count]
     if len(kinds) != count or (kinds and max(kinds) > PROBLEM):
         raise BadHopError("a hop's reply with an unknown kind of outcome")
@@ -299,7 +299,7 @@ class _ReplyHead(NamedTuple):
     term: int
     epoch: int
     end_version: int
-    count: int
+    keys: int
     tail_sizes: list[int] | None
 
 

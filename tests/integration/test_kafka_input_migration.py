@@ -29,7 +29,7 @@ SPARKS_COLUMNS = (
 )
 """Of Spark's Kafka source with `includeHeaders`; `test_both_sources_...` asks Spark itself."""
 
-OURS = "merge_order:struct<effective_ms:bigint,topic_rank:int,partition:int,ordinal:bigint>"
+OURS = "merge_order:struct<batch:bigint,effective_ms:bigint,topic_rank:int,partition:int,ordinal:bigint>"
 _JOB_LIMIT_S = 300
 
 
