@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import NamedTuple
 
 from understudy_router.cluster.health import Change, Health, HealthTable
@@ -98,7 +99,7 @@ class Tables:
         self.events: deque[TableEvent] = deque(maxlen=MAX_EVENTS)
         self.version = 0
         self.changes = 0
-        """Grows as `version` does, but not with a heartbeat of a node that goes on: those alter few choices."""
+        """Grows as `version` does, but not with the heartbeats of known nodes: those alter few choices."""
         self._refuse = refuse
         self._admission = MemberAdmission()
         self._holders: frozenset[str] = frozenset()
@@ -175,7 +176,7 @@ class Tables:
         is_assigned = heartbeat.node_id in self._holders
         decides = is_assigned or not had_assigned
         if self.assignment is None or (is_assigned and not had_assigned):
-            self._end.forget()  # the lineage in use may change; or from now on only assigned nodes count
+            self._end.forget()  # another lineage, or only assigned nodes count now
         elif decides:
             self._end.heard(report)
         if decides and (known is None or _catalogue_inputs(known.heartbeat) != _catalogue_inputs(heartbeat)):
@@ -187,8 +188,8 @@ class Tables:
             self.health.forget(heartbeat.node_id)
             self._event(now_ms, "restarted", heartbeat.node_id)
         self.version += decides  # thousands of other nodes must not have every choice made again
-        is_new = known is None or known.heartbeat.incarnation != heartbeat.incarnation
-        self.changes += decides and (is_new or is_assigned != had_assigned)
+        goes_on = known is not None and known.heartbeat.incarnation == heartbeat.incarnation
+        self.changes += decides and not (goes_on and is_assigned == had_assigned)
         return True
 
     def left(self, farewell: Farewell, now_ms: float = 0.0) -> None:
@@ -199,22 +200,25 @@ class Tables:
 
     def assigned(self, assignment: Assignment, now_ms: float = 0.0) -> bool:
         """Take an assignment in; False unless its (term, epoch) is above the present one and can be true."""
-        if self.assignment is not None and assignment.order <= self.assignment.order:
+        if self.assignment is not None and assignment.order <= self.order:
             return False
         if not is_plausible_order(assignment.order, self.order):
             self._refuse("assignment", "assignment {}.{}, where {}.{} is known".format(*assignment.order, *self.order))
             return False
-        if self.assignment is not None:
-            for task, duty in sorted(assignment.tasks.items()):
-                before = self.assignment.tasks.get(task)
-                if before is not None and before.active != duty.active:
-                    self._event(now_ms, "promoted", f"{duty.active} is active for {task}, after {before.active}")
+        self._promoted(self.assignment or assignment, assignment, now_ms)
         self.previous, self.assignment = self.assignment, assignment
-        self._holders = frozenset(node_id for task in assignment.tasks.values() for node_id in task.holders)
+        self._holders = assignment.holders
         self._catalogue = None
         self._end.forget()
         self._changed()
         return True
+
+    def _promoted(self, before: Assignment, after: Assignment, now_ms: float) -> None:
+        """Note whose active changed."""
+        pairs = ((task, before.tasks.get(task, duty).active, duty.active) for task, duty in after.tasks.items())
+        promoted = [each for each in pairs if each[1] != each[2]]
+        for task, old_active, active in nlargest(MAX_EVENTS, promoted)[::-1]:
+            self._event(now_ms, "promoted", f"{active} is active for {task}, after {old_active}")
 
     def bus_lost(self, now_ms: float, why: str) -> None:
         """The bus is away: silence on it does not show that a node died."""
@@ -384,9 +388,7 @@ class Tables:
         self._event(now_ms, event, f"{node_id}: {why}")
 
     def _changed(self) -> None:
-        """Every choice must be made anew."""
-        self.version += 1
-        self.changes += 1
+        self.version, self.changes = self.version + 1, self.changes + 1
 
     def _event(self, at_ms: float, event: str, detail: str) -> None:
         self.events.append(TableEvent(at_ms, event, detail))
