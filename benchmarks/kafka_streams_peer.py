@@ -22,7 +22,7 @@ from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.broker import jars as broker_jars
 
 from benchmarks.big_checkpoint import PARTITIONS, BigCheckpoint
-from benchmarks.servers import LOAD_CORE, Server, fetch, free_port
+from benchmarks.servers import Server, fetch, free_port
 
 PROJECT = Path(__file__).parent / "kafka_streams"
 BUILT = Path(__file__).resolve().parents[1] / ".cache" / "kafka-streams-peer"
@@ -112,10 +112,8 @@ def _instance(found: Path, servers: str, topic: str, folder: Path) -> Iterator[S
     port = free_port()
     java = ["java", *JAVA_OPTIONS, "-cp", f"{found / 'classes'}:{found}/*"]
     process = subprocess.Popen([*java, "understudy.Peer", servers, topic, str(port), str(folder)])
-    server = Server(port, process.pid)
-    server.move(LOAD_CORE)
     try:
-        yield server
+        yield Server(port, process.pid)
     finally:
         process.kill()
         process.wait(30)
