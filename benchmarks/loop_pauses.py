@@ -65,9 +65,11 @@ class PauseMeter:
         self._next()
         threading.Thread(target=self._look, daemon=True).start()
 
-    def take(self) -> dict[str, object]:
-        """What was seen since the last call; from any thread."""
-        seen, self._seen = self._seen, Pauses()
+    def take(self, *, forget: bool = True) -> dict[str, object]:
+        """What was seen since it was forgotten last; from any thread."""
+        seen = self._seen
+        if forget:
+            self._seen = Pauses()
         return seen.described()
 
     def _next(self) -> None:

@@ -39,6 +39,8 @@ class LiveNode:
         self.node = node
         self.order = (0, 0)
         self.is_hung = False
+        self.failed = 0
+        """Calls that Redis did not answer in time."""
         self._gossip = Gossip(RedisBus(url), APPLICATION)
         self._catalogue = node.catalogue()[0]
         self._sequence = 0
@@ -72,8 +74,8 @@ class LiveNode:
                     fence = await self._gossip.take_lease(self.node.node_id, above=self.order[0], expiry_ms=LEASE_MS)
                     if fence is not None:
                         await self._gossip.give_lease_up(fence)
-            except BusError as error:
-                print(json.dumps({"error": str(error)}), file=sys.stderr, flush=True)
+            except BusError:
+                self.failed += 1
             try:
                 async with asyncio.timeout(HEARTBEAT_MS / 1000):
                     await self._told.wait()
@@ -131,7 +133,8 @@ class Nodes:
     async def _do(self, command: dict[str, object]) -> dict[str, object]:
         if command["do"] == "want the lease":
             self._wants_lease = True
-            return {}
+        if command["do"] != "die":
+            return {"failed": sum(each.failed for each in self._live)}
         count, hang = int(str(command["count"])), bool(command["hang"])
         dying, self._live = self._live[-count:], self._live[:-count]
         await asyncio.gather(*(each.die(hang=hang) for each in dying))

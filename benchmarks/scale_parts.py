@@ -64,7 +64,7 @@ class Cluster:
 
     def __init__(self, nodes: int, partitions: int) -> None:
         self.nodes = [SimulatedNode(number, port=7101, tasks=partitions) for number in range(nodes)]
-        self.members = [Member(each.node_id) for each in self.nodes]
+        self.members = [Member(each.node_id, each.zone) for each in self.nodes]
         self.tasks = [f"0_{partition}" for partition in range(partitions)]
         began_s = time.perf_counter()
         self.assigned = assigned(self.members, self.tasks, {}, {})

@@ -42,7 +42,7 @@ def router(port: int, redis: str) -> None:
             start()
 
         found.start = start_watched  # type: ignore[method-assign]
-        answer(lambda: {**meter.take(), **known_to(found)})
+        answer(lambda forget: {**meter.take(forget=forget), **known_to(found)})
 
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
         serve_router({"port": port, "redis": redis, "application_id": APPLICATION, "data_dir": folder}, started)
@@ -63,6 +63,7 @@ def assignor(port: int, redis: str, tasks: int, rebalance_delay_ms: int) -> None
         redis=redis,
         application_id=APPLICATION,
         data_dir=Path("unused"),
+        zone=node.zone,
         rebalance_delay_ms=rebalance_delay_ms,
     )
 
@@ -90,18 +91,18 @@ def assignor(port: int, redis: str, tasks: int, rebalance_delay_ms: int) -> None
         member.start()
         background = Supervisor()
         background.start("keep up", keep_up())
-        answer(lambda: {**meter.take(), "order": member.assignment.order if member.assignment else (0, 0)})
+        answer(lambda forget: {**meter.take(forget=forget), "order": member.assignment.order if member.assignment else (0, 0)})
         await asyncio.Event().wait()
 
     uvloop.run(run())
 
 
-def answer(status: Callable[[], dict[str, object]]) -> None:
-    """Print the status for each line on standard input, in a thread of its own."""
+def answer(status: Callable[[bool], dict[str, object]]) -> None:
+    """Print the status for each line on standard input, in a thread of its own. A line says whether to begin anew."""
 
     def run() -> None:
-        for _ in sys.stdin:
-            print(json.dumps(status()), flush=True)
+        for line in sys.stdin:
+            print(json.dumps(status(json.loads(line)["forget"])), flush=True)
 
     threading.Thread(target=run, daemon=True).start()
 

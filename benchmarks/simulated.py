@@ -54,6 +54,7 @@ class SimulatedNode:
 
     def __init__(self, number: int, *, port: int, tasks: int) -> None:
         self.node_id = node_id_of(number)
+        self.zone = f"zone-{number % 3}"
         self.host = HostInfo(address_of(number), port)
         self.settings = SimpleNamespace(application=APPLICATION, checkpoint=CHECKPOINT)
         self.lineage = LINEAGE
@@ -110,7 +111,7 @@ class SimulatedNode:
             incarnation=f"{self.node_id}-simulated-incarnation",
             sequence=sequence,
             endpoint=Endpoint(host=self.host.host, port=self.host.port),
-            zone=f"zone-{hash(self.node_id) % 3}",
+            zone=self.zone,
             state="serving",
             heartbeat_ms=HEARTBEAT_MS,
             term=order[0],
