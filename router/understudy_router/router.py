@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
@@ -297,8 +297,8 @@ class Router:
         except NodeCallError as error:
             raise ProblemError(Problem(ProblemType.NODE_UNREACHABLE, error.what, error.where, "Retry")) from None
 
-    def lag_report(self, store: str | None) -> dict[str, object]:
-        """The lag of every replica as this router knows it; of one store, if it is named."""
+    def lag_report(self, store: str | None) -> Iterator[bytes]:
+        """The lag of every replica as this router knows it; of one store, if it is named. JSON, in pieces."""
         return lag_report(
             self.tables,
             self.watcher.stores,

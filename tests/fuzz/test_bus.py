@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
+import orjson
 import pytest
 from tests.fuzz.documents import ASSIGNMENT, CATALOGUE, HEARTBEAT, SPOKEN, WIDE, envelope_of
 from tests.fuzz.hunting import MEMORY_BASE, MEMORY_PER_BYTE, hunt, peak_bytes, sizes
@@ -99,7 +100,7 @@ async def router_hears(payloads: Sequence[bytes]) -> None:
         router.choose(stores.by_name["words"], partition, NO_BOUND)
     watcher.stores = stores
     for store in (None, "words"):
-        router.lag_report(store)
+        orjson.loads(b"".join(router.lag_report(store)))
     assert router.dead is None
     await router.nodes.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
+import anyio._backends._asyncio  # noqa: F401  # else at the first call: 65 ms in which no lookup is answered
 import httpx
 import orjson
 
