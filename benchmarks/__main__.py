@@ -3,8 +3,8 @@
     python -m benchmarks [--quick] [--only REGEX] [--report FOLDER]
 
 Each benchmark is a process of its own. After each, FOLDER has the report of all that ended so far, report.json and
-report.md, so that one that fails, or a run that is stopped, loses nothing. At the end: which goals were reached. `--quick` takes
-small sizes: to see that everything runs, not for figures.
+report.md, so that one that fails, or a run that is stopped, loses nothing. At the end: which goals were reached.
+`--quick` takes small sizes: to see that everything runs, not for figures.
 """
 
 from __future__ import annotations

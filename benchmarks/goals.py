@@ -1,7 +1,7 @@
 """Which goals a run of the benchmarks reached, and why not the others (pure: from the report to the table).
 
-Ratios are taken round by round, between servers that took turns; their median counts. What was not measured is not reached: the
-table says what was missing.
+Ratios are taken round by round, between servers that took turns; their median counts. What was not measured is not
+reached: the table says what was missing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
     reason: str = ""
 
 
-class _Missing(Exception):
+class _MissingError(Exception):
     """A figure that a goal needs is not in the report."""
 
 
@@ -47,7 +47,8 @@ def goals_table(report: Report) -> str:
     """The outcomes as a table in Markdown."""
     lines = ["| | goal | found | | why |", "|---|---|---|---|---|"]
     lines += [
-        f"| {each.what} | {each.goal} | {each.found} | **{each.verdict}** | {each.reason} |" for each in outcomes(report)
+        f"| {each.what} | {each.goal} | {each.found} | **{each.verdict}** | {each.reason} |"
+        for each in outcomes(report)
     ]
     return "\n".join(lines) + "\n"
 
@@ -127,7 +128,7 @@ def _ratio(report: Report, what: str, place: _Place, other: _Place, factor: floa
     goal = f"{sign} {factor:g} x {other[1]}" if place[1] != other[1] else f"{sign} {factor:g} x {other[2]}"
     try:
         ours, theirs = _series(report, place), _series(report, other)
-    except _Missing as missing:
+    except _MissingError as missing:
         return Outcome(what, goal, "", Verdict.NOT_MEASURED, str(missing))
     ratios = [one / another for one, another in zip(ours, theirs, strict=False)]
     found = statistics.median(ratios)
@@ -150,7 +151,7 @@ def _tail(report: Report, subject: str) -> Outcome:
             )
             for each in (subject, MGET)
         )
-    except _Missing as missing:
+    except _MissingError as missing:
         return Outcome(what, goal, "", Verdict.NOT_MEASURED, str(missing))
     text = f"{ours:.1f}, MGET's {theirs:.1f}"
     if ours <= theirs:
@@ -162,7 +163,7 @@ def _at_most(report: Report, what: str, place: _Place, limit: float, unit: str) 
     goal = f"≤ {limit:g} {unit}"
     try:
         found = statistics.median(_series(report, place))
-    except _Missing as missing:
+    except _MissingError as missing:
         return Outcome(what, goal, "", Verdict.NOT_MEASURED, str(missing))
     if found <= limit:
         return Outcome(what, goal, f"{found:.3g} {unit}", Verdict.REACHED)
@@ -170,7 +171,7 @@ def _at_most(report: Report, what: str, place: _Place, limit: float, unit: str) 
 
 
 def _series(report: Report, place: _Place) -> Sequence[float]:
-    """The rounds of one figure. Raises _Missing, which says why there are none."""
+    """The rounds of one figure. Raises _MissingError, which says why there are none."""
     module, subject, figure = place
     parts: list[dict[str, Any]] = [part for part in report["parts"].values() if part["module"] == module]
     for part in parts:
@@ -179,7 +180,7 @@ def _series(report: Report, place: _Place) -> Sequence[float]:
         if found:
             return found
     if not parts:
-        raise _Missing(f"{module} is not in this run")
+        raise _MissingError(f"{module} is not in this run")
     skips = [skip for part in parts for skip in part["skipped"]]
     ended = [part["status"] for part in parts if part["status"] != "done"]
-    raise _Missing("; ".join([f"no {figure} of {subject!r}", *ended, *(f"skipped: {skip}" for skip in skips)]))
+    raise _MissingError("; ".join([f"no {figure} of {subject!r}", *ended, *(f"skipped: {skip}" for skip in skips)]))

@@ -1,8 +1,8 @@
 """Kafka Streams as a peer: two instances of an application with an interactive query behind Vert.x.
 
 Their table has the keys and values of `big_checkpoint`, in as many partitions; each instance is active for half of
-them and has a standby of the rest. A key of the other instance is forwarded, with `java.net.http` as Kafka's own examples do,
-or with Vert.x's client. Maven builds it from benchmarks/kafka_streams/ into `.cache`, once.
+them and has a standby of the rest. A key of the other instance is forwarded, with `java.net.http` as Kafka's own
+examples do, or with Vert.x's client. Maven builds it from benchmarks/kafka_streams/ into `.cache`, once.
 """
 
 from __future__ import annotations

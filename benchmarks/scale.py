@@ -2,9 +2,9 @@
 
     python -m benchmarks.scale [--nodes 1000] [--replicas 100000] [--seconds 20] [--report FILE]
 
-One real router watches, and one real member of the cluster assigns. The other nodes are simulated by one process: they send
-what real ones send, by the same code, and ask for the lease as these do. Real nodes also listen: `--listeners` adds that many
-subscribers that only read, in steps, and says what each costs Redis. The router has one core to itself.
+One real router watches, and one real member of the cluster assigns. The other nodes are simulated by one process: they
+send what real ones send, by the same code, and ask for the lease as these do. Real nodes also listen: `--listeners` adds
+that many subscribers that only read, in steps, and says what each costs Redis. The router has one core to itself.
 """
 
 from __future__ import annotations
@@ -233,7 +233,6 @@ class Cluster:
                 return time.monotonic() - began_s
             time.sleep(LOOK_S)
         return float("inf")
-
 
     def _assignment(self) -> Assignment:
         _, _, value = self._client.get(self._names.assignment).partition(b"\n")  # the line of the bus

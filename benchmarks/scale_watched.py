@@ -3,8 +3,8 @@
     python -m benchmarks.scale_watched router PORT REDIS
     python -m benchmarks.scale_watched assignor PORT REDIS TASKS REBALANCE_DELAY_MS
 
-Both run the product's own code, with a meter of the loop's pauses. Each line on standard input is answered by a JSON object: pauses
-since the last one, and what the process knows of the cluster.
+Both run the product's own code, with a meter of the loop's pauses. Each line on standard input is answered by a JSON
+object: pauses since the last one, and what the process knows of the cluster.
 """
 
 from __future__ import annotations
@@ -91,7 +91,12 @@ def assignor(port: int, redis: str, tasks: int, rebalance_delay_ms: int) -> None
         member.start()
         background = Supervisor()
         background.start("keep up", keep_up())
-        answer(lambda forget: {**meter.take(forget=forget), "order": member.assignment.order if member.assignment else (0, 0)})
+        answer(
+            lambda forget: {
+                **meter.take(forget=forget),
+                "order": member.assignment.order if member.assignment else (0, 0),
+            }
+        )
         await asyncio.Event().wait()
 
     uvloop.run(run())

@@ -72,7 +72,7 @@ class BusListener:
         self._must_read = self._was_away = True
 
     async def read_if_required(self) -> None:
-        """Read all keys if that is required and the subscription stands. A heartbeat does not wait for other reading."""
+        """Read all keys if that is required, the subscription stands, and nobody reads them already."""
         if self._must_read and self._subscribed and not self._reading.locked():
             await self._read_all()
 

@@ -57,7 +57,9 @@ def explain_store(tables: Tables, route: StoreRoute) -> Iterator[bytes]:
     for first in range(0, route.partitions, SLICE_PARTITIONS):
         numbers = range(first, min(first + SLICE_PARTITIONS, route.partitions))
         partitions = [metadata_of(tables, route, partition) for partition in numbers]
-        hosts.update(host for each in partitions for host in (each.active_host, *each.standby_hosts) if host is not None)
+        hosts.update(
+            host for each in partitions for host in (each.active_host, *each.standby_hosts) if host is not None
+        )
         described = [
             {
                 "partition": each.partition,

@@ -1,7 +1,7 @@
 """`GET /admin/v1/lag` of a router: every node and every replica as it knows them. What is not known is null (pure).
 
-The report comes in pieces of JSON: of 100,000 replicas it takes seconds, and lookups are answered between two pieces. Each
-replica is as it was when its piece was made.
+The report comes in pieces of JSON: of 100,000 replicas it takes seconds, and lookups are answered between two pieces.
+Each replica is as it was when its piece was made.
 """
 
 from __future__ import annotations

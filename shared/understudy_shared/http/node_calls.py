@@ -107,9 +107,7 @@ class NodeCalls:
         status, body = await self._exchange("GET", url, None, max_bytes=MAX_MESSAGE_BYTES)
         if status != 200:
             raise NodeCallError(f"the node answers {status}", where=url)
-        return await decode(
-            kind, body, application_id=self._application_id, where=url, give=lambda: asyncio.sleep(0)
-        )
+        return await decode(kind, body, application_id=self._application_id, where=url, give=lambda: asyncio.sleep(0))
 
     async def _exchange(self, method: str, url: str, content: bytes | None, *, max_bytes: int) -> tuple[int, bytes]:
         """Status and JSON of a reply. Raises NodeCallError."""

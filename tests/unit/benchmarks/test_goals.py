@@ -65,10 +65,15 @@ def test_the_tail_of_batches_is_judged_by_that_of_mget(p99: float, verdict: Verd
         "node, compact": [{"keys_per_second": 9.0, "p50_ms": 1.0, "p99_ms": p99}],
         "FastAPI + redis-py MGET": [{"keys_per_second": 9.0, "p50_ms": 1.0, "p99_ms": 10.0}],
     }
-    assert found({"parts": {"b": part("benchmarks.batches", rounds)}}, "batches of 100, node: p99", "MGET").verdict is verdict
+    assert (
+        found({"parts": {"b": part("benchmarks.batches", rounds)}}, "batches of 100, node: p99", "MGET").verdict
+        is verdict
+    )
 
 
-SUBJECTS = st.sampled_from(["node", "router", CONSTANT, KS_LOCAL, "nginx, forwarded to nginx", "FastAPI + redis-py GET"])
+SUBJECTS = st.sampled_from(
+    ["node", "router", CONSTANT, KS_LOCAL, "nginx, forwarded to nginx", "FastAPI + redis-py GET"]
+)
 FIGURES = st.fixed_dictionaries({name: st.floats(0.01, 1e6) for name in ("per_second", "cpu_us", "quiet_p50_ms")})
 
 

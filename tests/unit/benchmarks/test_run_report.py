@@ -10,7 +10,7 @@ import pytest
 from benchmarks import __main__ as bench
 from benchmarks.report import rounds_of, skips_in, write_report
 
-PART = '''
+PART = """
 import argparse, json, pathlib, sys
 parser = argparse.ArgumentParser()
 parser.add_argument("--report", type=pathlib.Path)
@@ -18,7 +18,7 @@ print("a figure")
 print("skipped: no gauge")
 parser.parse_args().report.write_text(json.dumps({"rounds": {"it": [{"per_second": 1.0}]}}))
 sys.exit(%d)
-'''
+"""
 
 
 @pytest.fixture

@@ -61,7 +61,9 @@ def test_a_kept_choice_is_the_one_that_would_be_made_now(events: list[tuple[str,
         node_id, other = NODES[index], NODES[(index + 1) % 4]
         if kind in {"heard", "restarted"}:
             incarnation = "i1" if kind == "heard" else f"i{number}"
-            said = beat(node_id, sequence=number, incarnation=incarnation, partitions=2, version=version, end_version=version)
+            said = beat(
+                node_id, sequence=number, incarnation=incarnation, partitions=2, version=version, end_version=version
+            )
             tables.heard(said, age_ms=0, now_ms=0)
         elif kind == "left":
             tables.left(Farewell(application_id="flights", node_id=node_id, incarnation="i1"), 0)

@@ -91,7 +91,9 @@ ODD = {
     "tasks of an unknown field alone": UNKNOWN_FIELD + document_of(0)[1:],
     "tasks twice": document_of(3)[:-1] + b',"tasks":{"0_1":{"active":"z","standbys":[],"warmups":[]}},"x":1}',
     "a task twice": document_of(2).replace(b'"0_1"', b'"0_0"'),
-    "members before tasks": orjson.dumps({"members": {"tasks": {"host": "h", "port": 1}}, **orjson.loads(document_of(3))}),
+    "members before tasks": orjson.dumps(
+        {"members": {"tasks": {"host": "h", "port": 1}}, **orjson.loads(document_of(3))}
+    ),
     "fields that a later release adds": document_of(3).replace(b'"warmups":[]}', b'"warmups":[],"later":[1]}'),
     "spaces": document_of(3).replace(b",", b", "),
     "no tasks": document_of(0),
@@ -105,7 +107,9 @@ def test_a_document_that_is_written_in_another_way_is_read_as_the_whole(document
 
 BAD = {
     "a bad task": document_of(3).replace(b'"0_1"', b'"0_x"'),
-    "a task that is no object": document_of(3).replace(b'{"active":"a","standbys":["b"],"warmups":[]},"0_2"', b'7,"0_2"'),
+    "a task that is no object": document_of(3).replace(
+        b'{"active":"a","standbys":["b"],"warmups":[]},"0_2"', b'7,"0_2"'
+    ),
     "cut off": document_of(3)[:-9],
     "another application": document_of(3, application_id="other"),
     "no lineage": document_of(3).replace(b'"lineage":"l",', b""),

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.followed_node import followed_node
 from tests.support.spark.queries import wait_until
 
@@ -72,8 +73,7 @@ async def start_while_reading(node: Node, settings: ClusterNodeSettings) -> None
         assert await gossip.assignment() == written, "a node that knew nobody assigned all tasks to itself"
         assert await gossip.lease_holder() is None
         bus.may_answer.set()
-        while not member.listener.is_current:
-            await asyncio.sleep(0)
+        await until(lambda: member.listener.is_current)
         await member.beat.turn()
         assert {"a", "b"} <= {each.heartbeat.node_id for each in await gossip.nodes()}
         assert member.assignment == written

@@ -23,5 +23,7 @@ asyncio.run(call())
 
 
 def test_the_first_call_imports_nothing() -> None:
-    printed = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=60).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
     assert printed == "[]\n"
