@@ -1,8 +1,8 @@
 """The pauses of an event loop: how late its timers come, how much of that was its own work, and what it did meanwhile.
 
 A timer is due every TICK_MS. What it is late by is a pause: nothing else of this loop ran either. A thread looks at
-what the loop runs while a pause lasts. CPU time of the process during the pause tells its own work from a host that took
-the core.
+what the loop runs while a pause lasts. CPU time of the process during the pause tells its own work from a host that
+took the core.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A benchmark's figures as a file: every round, and on what they were taken.
 
-One benchmark writes `{"machine", "versions", "commit", "rounds"}`; a whole run writes `"parts"` in place of `"rounds"`:
+One benchmark writes `{"machine", "versions", "commit", "rounds"}`; a whole run writes `"parts"` instead of `"rounds"`:
 for each benchmark its rounds, what it printed, what it skipped, how long it took, and what the host took away meanwhile.
 """
 

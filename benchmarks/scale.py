@@ -3,8 +3,8 @@
     python -m benchmarks.scale [--nodes 1000] [--replicas 100000] [--seconds 20] [--report FILE]
 
 One real router watches, and one real member of the cluster assigns. The other nodes are simulated by one process: they
-send what real ones send, by the same code, and ask for the lease as these do. Real nodes also listen: `--listeners` adds
-that many subscribers that only read, in steps, and says what each costs Redis. The router has one core to itself.
+send what real ones send, by the same code, and ask for the lease as these do. Real nodes also listen: `--listeners`
+adds that many subscribers that only read, in steps, and says what each costs Redis. The router has one core to itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.simulated import APPLICATION, HEARTBEAT_MS, SimulatedNode, task_
 from understudy_node.cluster.assignor import Member
 from understudy_shared.bus.gossip import Gossip, Names
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.http.service import raise_file_limit
+from understudy_shared.http.connection_guard import raise_file_limit
 from understudy_shared.local_redis import LocalRedis, local_redis
 from understudy_shared.messages import Assignment
 
@@ -81,9 +81,10 @@ def measured(nodes: int, tasks: int, options: argparse.Namespace) -> Figures:
         cluster = Cluster(running, nodes, tasks, options)
         figures = cluster.gossip(options.seconds)
         show(figures)
-        for each in (cluster.reports(), cluster.deaths(hang=False), cluster.deaths(hang=True)):
-            show(each)
-            figures |= each
+        for phase in (cluster.reports, cluster.killed, cluster.hung):
+            found = phase()
+            show(found)
+            figures |= found
         for count in options.listeners:
             found = cluster.heard_by(running, count)
             show(found)
@@ -166,7 +167,13 @@ class Cluster:
             found[f"{name}_pause_ms"] = float(self._router.ask({})["longest_ms"])
         return found
 
-    def deaths(self, *, hang: bool) -> Figures:
+    def killed(self) -> Figures:
+        return self._deaths(hang=False)
+
+    def hung(self) -> Figures:
+        return self._deaths(hang=True)
+
+    def _deaths(self, *, hang: bool) -> Figures:
         """A tenth of the nodes dies: until the router takes none of them for alive, follows an assignment in which none
         is active, and, after the rebalance delay, one that does not name them.
         """

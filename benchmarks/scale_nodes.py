@@ -1,7 +1,7 @@
 """The simulated nodes of benchmarks/scale.py: one process that sends the messages of many.
 
-Each node has its own connection to Redis and its own address on loopback. It sends a heartbeat at its own time and after
-each commit, asks for the lease as every node does, and answers when a router or the assignor asks for its heartbeat.
+Each node has its own connection to Redis and its own address on loopback. It sends a heartbeat at its own time and
+after each commit, asks for the lease as every node does, and answers when a router or the assignor asks for its heartbeat.
 Commands come by standard input, a JSON object a line; each is answered by one.
 """
 
@@ -19,8 +19,8 @@ from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
-from understudy_shared.http.service import raise_file_limit
-from understudy_shared.messages import Assignment
+from understudy_shared.http.connection_guard import raise_file_limit
+from understudy_shared.messages import Assignment, Heartbeat
 from understudy_shared.supervise import Supervisor
 from understudy_shared.words import Role
 
@@ -83,7 +83,7 @@ class LiveNode:
             except TimeoutError:
                 pass
 
-    def _heartbeat(self) -> object:
+    def _heartbeat(self) -> Heartbeat:
         self._sequence += 1
         return self.node.heartbeat(
             sequence=self._sequence, order=self.order, catalogue=self._catalogue, now_ms=self._clock.monotonic_ms()

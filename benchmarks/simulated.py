@@ -1,7 +1,7 @@
 """A node of a cluster as far as its messages go: no checkpoint, no stores, and its version is what it is told.
 
-What it says is made by the node's own code (`heartbeat_of`, `catalogue_of`), so the bytes on the bus are those of a real
-one.
+What it says is made by the node's own code (`heartbeat_of`, `catalogue_of`), so the bytes on the bus are those of a
+real one.
 """
 
 from __future__ import annotations

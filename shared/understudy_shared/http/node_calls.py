@@ -7,6 +7,8 @@ redirects are not followed, nothing is unpacked. Documents are then validated as
 from __future__ import annotations
 
 import asyncio
+import sys
+from importlib.util import find_spec
 from typing import TypeVar
 
 import anyio._backends._asyncio  # noqa: F401  # else at the first call: 65 ms in which no lookup is answered
@@ -23,6 +25,10 @@ from understudy_shared.messages import (
 )
 from understudy_shared.sliced_assignment import decode
 from understudy_shared.words import HostInfo
+
+if find_spec("sniffio") is None:
+    # httpcore tries to import it for each of its locks. A search of the disk for what is not there is half of a call.
+    sys.modules["sniffio"] = None  # type: ignore[assignment]  # Python's own sign for that
 
 TIMEOUT_S = 1.0
 """For a connection, and for each part of a reply."""
