@@ -55,8 +55,7 @@ def flame_svg(stacks: Mapping[Stack, int], title: str) -> str:
     boxes = list(_boxes(root, 0.0, 0, max(root.looks, 1))) if root.looks else []
     height = (max((depth for *_, depth in boxes), default=0) + 2) * ROW + 8
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="monospace" '
-        'font-size="10">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" style="font: 10px monospace">',
         f'<rect width="100%" height="100%" fill="#fff"/><text x="4" y="12">{escape(title)}</text>',
         *(_box(frame, at, width, depth, root.looks) for frame, at, width, depth in boxes),
         "</svg>",

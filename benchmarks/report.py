@@ -1,7 +1,7 @@
 """A benchmark's figures as a file: every round, and on what they were taken.
 
-One benchmark writes `{"machine", "versions", "commit", "rounds"}`; a whole run writes `"parts"` instead of `"rounds"`:
-for each benchmark its rounds, what it printed, what it skipped, how long it took, and what the host took away meanwhile.
+One benchmark writes `{"machine", "versions", "commit", "rounds"}`, a whole run `"parts"` in their place:
+for each benchmark its rounds, what it printed, what it skipped, how long it took, and what the host took away.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The simulated nodes of benchmarks/scale.py: one process that sends the messages of many.
 
 Each node has its own connection to Redis and its own address on loopback. It sends a heartbeat at its own time and
-after each commit, asks for the lease as every node does, and answers when a router or the assignor asks for its heartbeat.
+after each commit, asks for the lease as every node does, and answers when it is asked for its heartbeat.
 Commands come by standard input, a JSON object a line; each is answered by one.
 """
 

@@ -25,7 +25,7 @@ from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.bounds import NO_BOUND
 from understudy_shared.bus.base import Back, Lost
-from understudy_shared.bus.gossip import _Turns, Gossip
+from understudy_shared.bus.gossip import Gossip, _Turns
 from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import UnderstudyError
