@@ -13,6 +13,7 @@ import json
 import random
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from benchmarks.simulated import APPLICATION, HEARTBEAT_MS, SimulatedNode
 from understudy_shared.bus.base import BusError
@@ -154,7 +155,8 @@ class Nodes:
     async def _follow_on(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            await self._follow()
+            with suppress(BusError):  # it hears of it in the next turn
+                await self._follow()
 
     async def _follow(self) -> None:
         """Give each node its tasks by the assignment on the bus, if that is a later one."""
