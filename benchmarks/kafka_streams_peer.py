@@ -7,9 +7,11 @@ examples do, or with Vert.x's client. Maven builds it from benchmarks/kafka_stre
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,6 +25,7 @@ from tests.support.kafka.broker import jars as broker_jars
 
 from benchmarks.big_checkpoint import PARTITIONS, BigCheckpoint
 from benchmarks.servers import Server, fetch, free_port
+from understudy_shared.local_redis import _FOLLOW_PARENT
 
 PROJECT = Path(__file__).parent / "kafka_streams"
 BUILT = Path(__file__).resolve().parents[1] / ".cache" / "kafka-streams-peer"
@@ -110,8 +113,11 @@ def _fill(servers: str, topic: str, checkpoint: BigCheckpoint) -> None:
 @contextmanager
 def _instance(found: Path, servers: str, topic: str, folder: Path) -> Iterator[Server]:
     port = free_port()
-    java = ["java", *JAVA_OPTIONS, "-cp", f"{found / 'classes'}:{found}/*"]
-    process = subprocess.Popen([*java, "understudy.Peer", servers, topic, str(port), str(folder)])
+    java = shutil.which("java")
+    assert java is not None, "found when it was built"
+    tied = [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid())]  # it ends with this process
+    command = [java, *JAVA_OPTIONS, "-cp", f"{found / 'classes'}:{found}/*", "understudy.Peer"]
+    process = subprocess.Popen([*tied, *command, servers, topic, str(port), str(folder)])
     try:
         yield Server(port, process.pid)
     finally:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -108,6 +109,7 @@ def answer(status: Callable[[bool], dict[str, object]]) -> None:
     def run() -> None:
         for line in sys.stdin:
             print(json.dumps(status(json.loads(line)["forget"])), flush=True)
+        os._exit(0)  # who asked is gone
 
     threading.Thread(target=run, daemon=True).start()
 
