@@ -1,11 +1,26 @@
-"""`make bench`: every benchmark in one run, with the machine's description. docs/benchmarks.md records it."""
+"""`make bench`: every benchmark in one run, with the machine's description. docs/benchmarks.md records it.
+
+    python -m benchmarks [--quick] [--only REGEX] [--report FOLDER]
+
+Each benchmark is a process of its own. After each, FOLDER has the report of all that ended so far, report.json and
+report.md, so that one that fails, or a run that is stopped, loses nothing. At the end: which goals were reached.
+`--quick` takes small sizes: to see that everything runs, not for figures.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import re
 import subprocess
 import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
 
-from benchmarks.report import machine
+from benchmarks.goals import goals_table
+from benchmarks.report import described, markdown, skips_in, stolen_s, write_document
 
 BENCHMARKS = {
     "codec: keys, hashes and values": ["benchmarks.codec"],
@@ -22,17 +37,90 @@ BENCHMARKS = {
     "lookup parts: where the CPU of a lookup goes": ["benchmarks.lookup_parts"],
     "following: CPU per commit and task": ["benchmarks.following"],
     "attacks: hostile connections, and what the limits cost": ["benchmarks.attacks"],
+    "scale: 1,000 nodes and 100,000 replicas": ["benchmarks.scale"],
     "the aligned source: throughput, latency, order": ["benchmarks.aligned"],
 }  # fmt: skip
 
+QUICK = {
+    "benchmarks.restore_and_lookup": ["--keys", "20000", "--provider", "RocksDB", "--seconds", "1"],
+    "benchmarks.lookups": ["--keys", "20000", "--rounds", "1", "--seconds", "1", "--warm-up", "1"],
+    "benchmarks.batches": ["--keys", "20000", "--rounds", "1", "--seconds", "1"],
+    "benchmarks.routed": ["--keys", "20000", "--seconds", "1"],
+    "benchmarks.freshness": ["--commits", "5"],
+    "benchmarks.lookup_parts": ["--keys", "20000", "--rounds", "1"],
+    "benchmarks.following": ["--tasks", "8", "--commits", "5"],
+    "benchmarks.attacks": ["--rounds", "1", "--seconds", "1"],
+    "benchmarks.scale": ["--nodes", "50", "--replicas", "2000", "--seconds", "5"],
+}
+"""Further arguments of small runs, by module; the last of two counts. A benchmark without any runs as always."""
+
 
 def main() -> int:
-    print("{platform}, {processor}, {cores} cores, Python {python}".format(**machine()), flush=True)
-    failed = 0
-    for title, (module, *arguments) in BENCHMARKS.items():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="", help="a regular expression: run these")
+    parser.add_argument("--report", type=Path, default=Path(".cache/bench"))
+    options = parser.parse_args()
+    options.report.mkdir(parents=True, exist_ok=True)
+    report: dict[str, Any] = {**described(), "quick": options.quick, "parts": {}}
+    print("{platform}, {processor}, {cores} cores, Python {python}".format(**report["machine"]), flush=True)
+    chosen = {title: part for title, part in BENCHMARKS.items() if re.search(options.only, title)}
+    for title, (module, *arguments) in chosen.items():
         print(f"\n== {title}", flush=True)
-        failed |= subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
-    return failed
+        further = QUICK.get(module, []) if options.quick else []
+        report["parts"][title] = run(module, [*arguments, *further])
+        write_both(options.report, report)
+    print(f"\n== goals\n\n{goals_table(report)}\nThe report is in {options.report}", flush=True)
+    return int(any(part["status"] != "done" for part in report["parts"].values()))
+
+
+def run(module: str, arguments: list[str]) -> dict[str, Any]:
+    """One benchmark: what it printed, what it left out, and its rounds if it writes them."""
+    began_s, (taken_s, all_s) = time.monotonic(), stolen_s()
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
+        path = Path(folder) / "report.json"
+        command = [sys.executable, "-m", module, *arguments]
+        process = subprocess.Popen(
+            [*command, "--report", str(path)] if writes_report(module) else command,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        printed = echoed(process)
+        rounds = json.loads(path.read_text())["rounds"] if path.exists() else {}
+    taken_later_s, all_later_s = stolen_s()
+    return {
+        "module": module,
+        "arguments": arguments,
+        "status": "done" if process.returncode == 0 else f"ended with {process.returncode}",
+        "seconds": time.monotonic() - began_s,
+        "stolen": (taken_later_s - taken_s) / max(all_later_s - all_s, 1e-9),
+        "skipped": skips_in(printed),
+        "rounds": rounds,
+        "printed": printed,
+    }
+
+
+def echoed(process: subprocess.Popen[str]) -> str:
+    """What a process prints, shown as it comes."""
+    assert process.stdout is not None
+    printed = []
+    with process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            printed.append(line)
+    return "".join(printed)
+
+
+def writes_report(module: str) -> bool:
+    """Whether a benchmark takes `--report FILE`."""
+    source = Path(__file__).with_name(f"{module.partition('.')[2]}.py")
+    return source.exists() and '"--report"' in source.read_text()
+
+
+def write_both(folder: Path, report: dict[str, Any]) -> None:
+    """For programs and for people, after each part."""
+    write_document(folder / "report.json", report)
+    (folder / "report.md").write_text(markdown(report, goals_table(report)))
 
 
 if __name__ == "__main__":

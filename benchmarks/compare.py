@@ -1,4 +1,4 @@
-"""Compares two reports of one benchmark, and names what got slower by more than the noise.
+"""Compares two reports of one benchmark, or of whole runs, and names what got slower by more than the noise.
 
     python -m benchmarks.compare BEFORE.json AFTER.json
 
@@ -17,11 +17,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.report import Rounds
+from benchmarks.report import Rounds, rounds_of
 
 MIN_CHANGE = 0.03
-MORE_IS_BETTER = frozenset({"per_second"})
-"""All other figures are times: less is better."""
+MORE_IS_BETTER = frozenset({"per_second", "keys_per_second"})
+"""All other figures are costs: less is better."""
 
 
 class Verdict(StrEnum):
@@ -48,15 +48,16 @@ def main() -> int:
     parser.add_argument("after", type=Path)
     options = parser.parse_args()
     before, after = (json.loads(path.read_text()) for path in (options.before, options.after))
-    for what in ("commit", "machine"):
-        if before[what] != after[what]:
-            print(f"{what}: {before[what]} -> {after[what]}")
-    changes = list(changes_between(before["rounds"], after["rounds"]))
+    for what in ("commit", "machine", "versions"):
+        if before.get(what) != after.get(what):
+            print(f"{what}: {before.get(what)} -> {after.get(what)}")
+    old, new = rounds_of(before), rounds_of(after)
+    changes = list(changes_between(old, new))
     for change in changes:
         ratio = change.after / change.before if change.before else float("inf")
         middle = f"{change.before:12.3f}{change.after:12.3f}{ratio:8.2f} x"
-        print(f"{change.subject:34}{change.figure:16}{middle}  {change.verdict}")
-    for name in sorted(set(before["rounds"]) ^ set(after["rounds"])):
+        print(f"{change.subject:48}{change.figure:26}{middle}  {change.verdict}")
+    for name in sorted(set(old) ^ set(new)):
         print(f"{name}: in one of the reports only")
     return int(any(change.verdict is Verdict.SLOWER for change in changes))
 

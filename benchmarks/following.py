@@ -1,6 +1,6 @@
 """What following costs a node: CPU per commit and task, and CPU while nothing is committed.
 
-    python -m benchmarks.following [--tasks 8,200,1000] [--commits 40] [--against DIR]
+    python -m benchmarks.following [--tasks 12,200,1000] [--commits 40] [--against DIR] [--report FILE]
 
 The checkpoint is made by hand, as Spark writes format v2: per commit, one changelog of 100 changes for each task, into
 a folder of `--retained` files. The changelogs are there a while before their commit, as with a running batch.
@@ -21,6 +21,7 @@ import orjson
 from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import KEY, VALUE, HandmadeCheckpoint
 
+from benchmarks.report import write_report
 from benchmarks.servers import NODE, Server, fetch, pin_load, server, tree_env
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.unsafe_row import compile_row_encoder
@@ -32,13 +33,15 @@ LIMIT_S = 300.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", default="8,200,1000")
+    parser.add_argument("--tasks", default="12,200,1000")
     parser.add_argument("--commits", type=int, default=40)
     parser.add_argument("--retained", type=int, default=40)
     parser.add_argument("--interval-ms", type=int, default=1000, help="between two commits")
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--report", type=Path, help="write the figures to a file, for benchmarks.compare")
     options = parser.parse_args()
     pin_load()
+    rounds: dict[str, list[dict[str, float]]] = {}
     for tasks in map(int, options.tasks.split(",")):
         with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name:
             query = FormatV2(Path(name) / "checkpoint", tasks)
@@ -48,6 +51,9 @@ def main() -> None:
             trees = {"here": Path.cwd()} | ({} if options.against is None else {"against": options.against})
             for tree, found in measured(query, trees, Path(name), options).items():
                 print(f"{tasks:5} tasks, {tree:8} {found}", flush=True)
+                rounds[f"{tasks} tasks" if tree == "here" else f"{tasks} tasks, {tree}"] = [found.figures()]
+    if options.report is not None:
+        write_report(options.report, rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,10 @@ class Cost:
     busy: float
     idle: float
     tasks: int
+
+    def figures(self) -> dict[str, float]:
+        per_task_ms = self.per_commit_ms / self.tasks
+        return {"per_commit_and_task_ms": per_task_ms, "busy_core": self.busy, "idle_core": self.idle}
 
     def __str__(self) -> str:
         return (

@@ -3,8 +3,9 @@
     python -m benchmarks.lookups [--rounds 3] [--seconds 4] [--against DIR] [--report FILE]
 
 The server that is measured has one core to itself; the load, and what the server asks, share the other. Servers take
-turns, round by round; figures are medians. `--against` measures the source tree of another commit in turns with this
-one. A peer that is not installed is skipped and named.
+turns, round by round; figures are medians. All answer for a while before the first round: some compile what is hot.
+`--against` measures the source tree of another commit in turns with this one. A peer that is not installed is skipped
+and named.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from pathlib import Path
 import redis
 
 from benchmarks.big_checkpoint import BigCheckpoint, session, write
+from benchmarks.kafka_streams_peer import kafka_streams
 from benchmarks.report import write_report
 from benchmarks.servers import (
     CLUSTER_NODE,
@@ -69,17 +71,20 @@ class Subject:
 
     name: str
     server: Server
-    paths: list[str]
+    paths: Sequence[str]
+    behind: tuple[Server, ...] = ()
+    """What it asks to answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One round of one subject; `quiet_p50_ms` is of one connection."""
+    """One round of one subject. CPU is of one request; `quiet_p50_ms` is of one connection."""
 
     per_second: float
     p50_ms: float
     p99_ms: float
     cpu_us: float
+    behind_cpu_us: float
     quiet_p50_ms: float
 
 
@@ -88,6 +93,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--warm-up", type=float, default=6.0, help="seconds for each server before the first round")
     parser.add_argument("--against", type=Path)
     parser.add_argument("--only", default="", help="a regular expression: measure these, and the constant application")
     parser.add_argument("--report", type=Path, help="write every round to a file, for benchmarks.compare")
@@ -102,6 +108,9 @@ def main() -> None:
             subjects = list(started(checkpoint, Path(folder), trees, running))
             chosen = [each for each in subjects if each.name == LIMIT or re.search(options.only, each.name)]
             rounds: dict[str, list[Figure]] = {subject.name: [] for subject in chosen}
+            for subject in chosen:
+                alone(subject, subjects)
+                drive(subject.server.port, subject.paths, connections=CONNECTIONS, seconds=options.warm_up)
             for _ in range(options.rounds):
                 for subject in chosen:
                     rounds[subject.name].append(measured(subject, subjects, options.seconds))
@@ -117,7 +126,7 @@ def started(
     numbers = random.Random(0).sample(range(checkpoint.keys), SAMPLED_KEYS)
     paths = [f"/v1/stores/op0/keys/{checkpoint.key(number)}" for number in numbers]
     yield Subject(LIMIT, running.enter_context(server(CONSTANT_APP, ready_path="/")), ["/"])
-    answers = running.enter_context(local_redis())
+    copies = running.enter_context(local_redis())
     for number, (tree, path) in enumerate(trees.items()):
         bus = running.enter_context(local_redis())
         arguments = (str(checkpoint.path), str(folder / f"data-{number}"), bus.url)
@@ -126,20 +135,42 @@ def started(
         router = running.enter_context(server(ROUTER, bus.url, ready_path="/livez", env=env))
         wait_for_keys(router, paths)
         if number == 0:
-            with redis.Redis.from_url(answers.url) as client:
+            with redis.Redis.from_url(copies.url) as client:
                 client.mset({str(index): fetch(router.port, path)[1] for index, path in enumerate(paths)})
         yield Subject(f"node{tree}", node, paths)
-        yield Subject(f"router{tree}", router, paths)
-    copies = [f"/{index}" for index in range(len(paths))]
-    yield Subject(
-        "FastAPI + redis-py GET", running.enter_context(server(REDIS_GET, answers.url, ready_path="/0")), copies
-    )
+        yield Subject(f"router{tree}", router, paths, (node, Server(0, bus.pid)))
+    get = running.enter_context(server(REDIS_GET, copies.url, ready_path="/0"))
+    copied = [f"/{index}" for index in range(len(paths))]
+    yield Subject("FastAPI + redis-py GET", get, copied, (Server(0, copies.pid),))
+    yield from nginx_peers(folder, running)
+    yield from kafka_streams_peers(checkpoint, folder, numbers, running)
+
+
+def nginx_peers(folder: Path, running: ExitStack) -> Iterator[Subject]:
+    """What a hop costs in C."""
     if shutil.which("nginx") is None:
         print("skipped: no nginx", flush=True)
         return
     origin = running.enter_context(nginx(folder, CONSTANT, 1))
     yield Subject("nginx", origin, ["/"])
-    yield Subject("nginx, forwarded to nginx", running.enter_context(nginx(folder, FORWARD, origin.port)), ["/"])
+    forwarding = running.enter_context(nginx(folder, FORWARD, origin.port))
+    yield Subject("nginx, forwarded to nginx", forwarding, ["/"], (origin,))
+
+
+def kafka_streams_peers(
+    checkpoint: BigCheckpoint, folder: Path, numbers: list[int], running: ExitStack
+) -> Iterator[Subject]:
+    """An instance asked for its own keys, and for those of another instance in two ways."""
+    found = running.enter_context(kafka_streams(checkpoint, folder, numbers))
+    if isinstance(found, str):
+        print(f"skipped: {found}", flush=True)
+        return
+    for name, way, keys, behind in (
+        ("local", "vertx", found.local_keys, ()),
+        ("forwarded with java.net.http", "jdk", found.remote_keys, (found.behind,)),
+        ("forwarded with Vert.x", "vertx", found.remote_keys, (found.behind,)),
+    ):
+        yield Subject(f"Kafka Streams, {name}", found.asked, [f"/{way}/{key}" for key in keys], behind)
 
 
 @contextmanager
@@ -159,15 +190,23 @@ def nginx(folder: Path, what: str, other: int) -> Iterator[Server]:
 
 
 def measured(subject: Subject, subjects: list[Subject], seconds: float) -> Figure:
-    """One round: the subject has a core to itself."""
-    for other in subjects:
-        move(other.server, SERVER_CORE if other is subject else LOAD_CORE)
+    """One round."""
+    alone(subject, subjects)
     drive(subject.server.port, subject.paths, connections=CONNECTIONS, seconds=1)
-    before_s = subject.server.cpu_s()
+    before_s, behind_s = subject.server.cpu_s(), sum(each.cpu_s() for each in subject.behind)
     busy = drive(subject.server.port, subject.paths, connections=CONNECTIONS, seconds=seconds)
-    cpu_us = (subject.server.cpu_s() - before_s) / (busy.per_second * seconds) * 1e6
+    requests = busy.per_second * seconds
+    cpu_us = (subject.server.cpu_s() - before_s) / requests * 1e6
+    behind_us = (sum(each.cpu_s() for each in subject.behind) - behind_s) / requests * 1e6
     quiet: Rates = drive(subject.server.port, subject.paths, connections=1, seconds=max(1.0, seconds / 2))
-    return Figure(busy.per_second, busy.p50_ms, busy.p99_ms, cpu_us, quiet.p50_ms)
+    return Figure(busy.per_second, busy.p50_ms, busy.p99_ms, cpu_us, behind_us, quiet.p50_ms)
+
+
+def alone(subject: Subject, subjects: list[Subject]) -> None:
+    """Give the subject's server a core to itself."""
+    for other in subjects:
+        for each in (other.server, *other.behind):
+            move(each, SERVER_CORE if each.pid == subject.server.pid else LOAD_CORE)
 
 
 def move(subject: Server, core: int) -> None:
@@ -191,15 +230,15 @@ def print_table(rounds: Mapping[str, list[Figure]]) -> None:
     """Medians; the ratio is against the constant application, round by round."""
     limits = [figure.per_second for figure in rounds[LIMIT]]
     print(f"load: {'wrk' if has_wrk() else 'Python'}, {CONNECTIONS} connections\n")
-    heads = f"{'requests/s':>11}{'of the constant app':>26}{'p50':>8}{'p99 ms':>8}{'CPU us':>8}{'1 conn. p50':>13}"
-    print(f"{'':34}{heads}")
+    heads = f"{'requests/s':>11}{'of the constant app':>26}{'p50':>8}{'p99 ms':>8}{'CPU us':>8}{'behind':>8}"
+    print(f"{'':46}{heads}{'1 conn. p50':>13}")
     for name, figures in rounds.items():
         ratios = [figure.per_second / limit for figure, limit in zip(figures, limits, strict=True)]
         middle = {field: statistics.median(asdict(figure)[field] for figure in figures) for field in asdict(figures[0])}
         spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
         print(
-            f"{name:34}{middle['per_second']:11,.0f}{spread:>26}{middle['p50_ms']:8.2f}{middle['p99_ms']:8.2f}"
-            f"{middle['cpu_us']:8.1f}{middle['quiet_p50_ms']:10.3f} ms"
+            f"{name:46}{middle['per_second']:11,.0f}{spread:>26}{middle['p50_ms']:8.2f}{middle['p99_ms']:8.2f}"
+            f"{middle['cpu_us']:8.1f}{middle['behind_cpu_us']:8.1f}{middle['quiet_p50_ms']:10.3f} ms"
         )
 
 

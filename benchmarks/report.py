@@ -1,16 +1,39 @@
-"""A benchmark's figures as a file: every round, and on what they were taken."""
+"""A benchmark's figures as a file: every round, and on what they were taken.
+
+One benchmark writes `{"machine", "versions", "commit", "rounds"}`, a whole run `"parts"` in their place:
+for each benchmark its rounds, what it printed, what it skipped, how long it took, and what the host took away.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import re
+import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
+
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.local_redis import find_server
 
 Rounds = Mapping[str, Sequence[Mapping[str, float]]]
 """The figures of each round, by the name of what was measured."""
+
+Report = Mapping[str, Any]
+"""A file's document."""
+
+PACKAGES = ("understudy", "uvicorn", "uvloop", "httptools", "fastapi", "pydantic", "redis", "rocksdict", "pyspark")
+_TOOLS = {
+    "wrk": ["wrk", "-v"],
+    "nginx": ["nginx", "-v"],
+    "java": ["java", "-version"],
+    "maven": ["mvn", "--version"],
+    "py-spy": ["py-spy", "--version"],
+}
 
 
 def machine() -> dict[str, str]:
@@ -23,10 +46,88 @@ def machine() -> dict[str, str]:
     }
 
 
+def versions() -> dict[str, str]:
+    """Of the packages and programs that are measured or measure; "missing" where there is none."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "missing"
+    tools = dict(_TOOLS)
+    try:
+        tools["redis"] = [str(find_server()), "--version"]
+    except UnderstudyError:
+        found["redis"] = "missing"
+    return found | {tool: _version_of(command) for tool, command in tools.items()}
+
+
 def write_report(path: Path, rounds: Rounds) -> None:
     """Write a report that `benchmarks.compare` reads."""
-    document = {"machine": machine(), "commit": _commit(), "rounds": rounds}
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    write_document(path, {**described(), "rounds": rounds})
+
+
+def described() -> dict[str, Any]:
+    """The beginning of every report."""
+    return {"machine": machine(), "versions": versions(), "commit": _commit()}
+
+
+def write_document(path: Path, document: Report) -> None:
+    """Write a report whole, or not at all."""
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text(json.dumps(document, indent=1) + "\n")
+    draft.replace(path)
+
+
+def rounds_of(report: Report) -> Rounds:
+    """All rounds of a report; those of a whole run under the name of their part."""
+    if "rounds" in report:
+        found: Rounds = report["rounds"]
+        return found
+    return {
+        f"{title.partition(':')[0]}: {subject}": rounds
+        for title, part in report["parts"].items()
+        for subject, rounds in part["rounds"].items()
+    }
+
+
+def skips_in(printed: str) -> list[str]:
+    """What a benchmark said that it left out."""
+    return [line.removeprefix("skipped: ") for line in printed.splitlines() if line.startswith("skipped: ")]
+
+
+def markdown(report: Report, goals: str) -> str:
+    """A whole run for people."""
+    return "\n".join(_markdown(report, goals)) + "\n"
+
+
+def _markdown(report: Report, goals: str) -> Iterator[str]:
+    machine = report["machine"]
+    yield f"# Benchmarks of {report['commit']}\n"
+    yield f"{machine['platform']}, {machine['processor']}, {machine['cores']} cores, Python {machine['python']}.\n"
+    yield ", ".join(f"{name} {found}" for name, found in report["versions"].items()) + "\n"
+    yield f"## Goals\n\n{goals}"
+    for title, part in report["parts"].items():
+        yield f"\n## {title}\n"
+        yield f"{part['status']} in {part['seconds']:.0f} s; the host took {part['stolen']:.1%} of the cores away.\n"
+        yield from (f"- skipped: {what}" for what in part["skipped"])
+        if part["printed"].strip():
+            yield f"```\n{part['printed'].strip()}\n```"
+
+
+def stolen_s() -> tuple[float, float]:
+    """Seconds of all cores that the host took away, and all of their seconds, since the machine started."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    return fields[7] * tick_s, sum(fields) * tick_s
+
+
+def _version_of(command: Sequence[str]) -> str:
+    if shutil.which(command[0]) is None:
+        return "missing"
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    found = re.search(r"\d+\.\d+[\w.]*", done.stdout + done.stderr)
+    return found.group() if found else "unknown"
 
 
 def _processor() -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 START_LIMIT_S = 600.0
 SERVER_CORE, LOAD_CORE = 0, 1
@@ -79,7 +80,7 @@ def server(
         process.wait(30)
 
 
-def wait_ready(port: int, path: str, process: subprocess.Popen[bytes]) -> None:
+def wait_ready(port: int, path: str, process: subprocess.Popen[Any]) -> None:
     """Return when `path` answers 200; fail when the server ends or the limit passes."""
     limit_s = time.monotonic() + START_LIMIT_S
     while time.monotonic() < limit_s:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
 from understudy_router.cluster.degraded import causes_of
@@ -55,6 +56,18 @@ MAX_CHOICES = 16_384
 
 _NO_NODES_FAULT = {OVERLOADED, str(WireError.TOO_LARGE)}
 """If these made nodes suspect, each would hand its load, or the same huge value, on to the next."""
+
+
+@dataclass(slots=True)
+class _Chosen:
+    """A cached choice: for which bound it was made, when, of what, and at which version of the tables it last held."""
+
+    bound: Bound
+    at_ms: float
+    choice: Choice
+    version: int
+    holders: tuple[str, ...]
+    basis: tuple[object, ...]
 
 
 class Router:
@@ -121,8 +134,7 @@ class Router:
         self._clock = clock
         self._tasks = Supervisor()
         self._leaving = False
-        self._chosen: dict[tuple[int, int, int], tuple[Bound, float, Choice]] = {}
-        self._chosen_at = -1
+        self._chosen: dict[tuple[int, int, int], _Chosen] = {}
         self._known = Known(0, 0, 0)
         self._known_at = -1
 
@@ -200,21 +212,34 @@ class Router:
         return is_waiting and self.watcher.bus_lost_why is None and not self.tables.nodes
 
     def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice:
-        """The choice for a partition. Cached until the tables change, for MAX_CHOICE_AGE_MS at most: ages grow."""
-        now_ms = self._clock.monotonic_ms()
-        if self._chosen_at != self.tables.version or len(self._chosen) >= MAX_CHOICES:
-            self._chosen_at = self.tables.version
-            self._chosen.clear()
+        """The choice for a partition. Cached while nothing that it depends on changes, for MAX_CHOICE_AGE_MS at most:
+        ages grow. A heartbeat of a node without this partition changes nothing: a thousand nodes send one a second.
+        """
+        now_ms, tables = self._clock.monotonic_ms(), self.tables
         place = (route.operator_id, partition, id(bound))
         kept = self._chosen.get(place)
-        if kept is not None and kept[0] is bound and now_ms - kept[1] <= MAX_CHOICE_AGE_MS:
-            return kept[2]
-        candidates = candidates_of(self.tables, route.operator_id, partition, now_ms)
+        if kept is not None and kept.bound is bound and now_ms - kept.at_ms <= MAX_CHOICE_AGE_MS:
+            if kept.version == tables.version:
+                return kept.choice
+            if kept.basis == self._basis(kept.holders, now_ms):
+                kept.version = tables.version
+                return kept.choice
+        if len(self._chosen) >= MAX_CHOICES:
+            self._chosen.clear()
+        candidates = candidates_of(tables, route.operator_id, partition, now_ms)
         choice = choose(candidates, bound, key_hash=key_hash(route, partition), load=self.clients.loads)
         if any(each.reason is Reason.LINEAGE_CHANGED for each in choice.exclusions):
             self.watcher.refresh()  # two histories are about: it may be this router that is behind
-        self._chosen[place] = (bound, now_ms, choice)
+        holders = tuple(candidate.node_id for candidate in candidates)
+        basis = self._basis(holders, now_ms)
+        self._chosen[place] = _Chosen(bound, now_ms, choice, tables.version, holders, basis)
         return choice
+
+    def _basis(self, holders: tuple[str, ...], now_ms: float) -> tuple[object, ...]:
+        """What the choice among these nodes depends on, but for their ages and loads."""
+        tables = self.tables
+        end = tables.end_version if tables.end_confirmed(now_ms) else None
+        return (tables.changes, end, *map(tables.nodes.get, holders))
 
     def refresh(self) -> None:
         """A node's refusal shows that what is known here may be old."""
@@ -272,8 +297,8 @@ class Router:
         except NodeCallError as error:
             raise ProblemError(Problem(ProblemType.NODE_UNREACHABLE, error.what, error.where, "Retry")) from None
 
-    def lag_report(self, store: str | None) -> dict[str, object]:
-        """The lag of every replica as this router knows it; of one store, if it is named."""
+    def lag_report(self, store: str | None) -> Iterator[bytes]:
+        """The lag of every replica as this router knows it; of one store, if it is named. JSON, in pieces."""
         return lag_report(
             self.tables,
             self.watcher.stores,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
+import orjson
 import pytest
 from tests.fuzz.documents import ASSIGNMENT, CATALOGUE, HEARTBEAT, SPOKEN, WIDE, envelope_of
 from tests.fuzz.hunting import MEMORY_BASE, MEMORY_PER_BYTE, hunt, peak_bytes, sizes
@@ -24,7 +25,7 @@ from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.bounds import NO_BOUND
 from understudy_shared.bus.base import Back, Lost
-from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.gossip import Gossip, _Turns
 from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import UnderstudyError
@@ -99,7 +100,7 @@ async def router_hears(payloads: Sequence[bytes]) -> None:
         router.choose(stores.by_name["words"], partition, NO_BOUND)
     watcher.stores = stores
     for store in (None, "words"):
-        router.lag_report(store)
+        orjson.loads(b"".join(router.lag_report(store)))
     assert router.dead is None
     await router.nodes.close()
 
@@ -139,7 +140,7 @@ def test_no_catalogue_ends_what_a_router_does(inputs: int) -> None:
 
     def attempt(batch: Sequence[bytes]) -> None:
         for payload in batch:
-            found = gossip._open(Catalogue, payload, where="test")
+            found = asyncio.run(gossip._open(Catalogue, payload, _Turns(), where="test"))
             if found is None:
                 continue
             try:
@@ -179,7 +180,7 @@ EXTREME = {
 @pytest.mark.parametrize("kind", [b"heartbeat", b"assignment", b"announcement"])
 def test_the_largest_nonsense_costs_a_known_multiple_of_its_size(kind: bytes, payload: bytes) -> None:
     gossip = Gossip(LocalBus(), APPLICATION)
-    peak = peak_bytes(lambda: gossip._hear(kind + b"\n" + payload))
+    peak = peak_bytes(lambda: asyncio.run(gossip._hear(kind + b"\n" + payload, _Turns())))
     assert gossip.refused.total() == 1
     assert peak < MEMORY_BASE + MEMORY_PER_BYTE * len(payload)
 

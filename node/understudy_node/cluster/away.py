@@ -22,7 +22,6 @@ class Away:
         """Since when each node that the assignment names is not a member."""
         self._last: dict[str, Member] = {}
         """Members, and the missing nodes as they were when last members."""
-        self._known_holders: tuple[Assignment, frozenset[str]] | None = None
 
     def of(self, known: Assignment, members: Sequence[Member], nodes: Sequence[Seen], now_ms: float) -> list[Member]:
         """The nodes that are away and keep their place, by node id.
@@ -31,7 +30,7 @@ class Away:
         that follows another checkpoint. A leaving node keeps its place while its heartbeats say so.
         """
         alive = {member.node_id: member for member in members}
-        missing = sorted(self._holders(known) - alive.keys())
+        missing = sorted(known.holders - alive.keys())
         self._since_ms = {node_id: self._since_ms.get(node_id, now_ms) for node_id in missing}
         before = self._last
         self._last = {
@@ -47,9 +46,3 @@ class Away:
             and not self._last[node_id].draining
             and node_id not in elsewhere
         ]
-
-    def _holders(self, known: Assignment) -> frozenset[str]:
-        if self._known_holders is None or self._known_holders[0] is not known:
-            holders = frozenset(node_id for task in known.tasks.values() for node_id in task.holders)
-            self._known_holders = (known, holders)
-        return self._known_holders[1]

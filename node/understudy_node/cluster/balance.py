@@ -330,21 +330,31 @@ class _Search:
 def _path(
     start: str, ends: set[str], gives: Callable[[str], Iterable[str]], takes: Callable[[str], Iterable[str]]
 ) -> list[tuple[str, str, str]]:
-    """The shortest chain of (giver, task, taker) from `start` to one of `ends`, breadth first; empty without one."""
+    """The shortest chain of (giver, task, taker) from `start` to one of `ends`, breadth first; empty without one.
+
+    It stops at the first end in sight: looking at the nodes before it in the queue would be a look at nearly all tasks
+    for each role that moves.
+    """
+    if start in ends:
+        return []
     came: dict[str, tuple[str, str]] = {}
     queue = deque([start])
     while queue:
         node = queue.popleft()
-        if node in ends:
-            path = []
-            while node != start:
-                giver, task = came[node]
-                path.append((giver, task, node))
-                node = giver
-            return path
         for task in sorted(gives(node)):
             for taker in sorted(takes(task)):
                 if taker != start and taker not in came:
                     came[taker] = (node, task)
+                    if taker in ends:
+                        return _chain(came, start, taker)
                     queue.append(taker)
     return []
+
+
+def _chain(came: Mapping[str, tuple[str, str]], start: str, end: str) -> list[tuple[str, str, str]]:
+    path, node = [], end
+    while node != start:
+        giver, task = came[node]
+        path.append((giver, task, node))
+        node = giver
+    return path

@@ -54,13 +54,14 @@ class BusListener:
         self._changed = changed
         self._random = random.Random()  # noqa: S311  # jitter
         self._subscribed = False
-        self._must_read = False
+        self._must_read = True
+        self._reading = asyncio.Lock()
         self._was_away = False
 
     @property
     def is_current(self) -> bool:
-        """Whether the subscription stands and no key needs to be read again."""
-        return self._subscribed and not self._must_read
+        """Whether the subscription stands and all keys were read since. Until then the others seem not to be there."""
+        return self._subscribed and not self._must_read and not self._reading.locked()
 
     def require_reading(self) -> None:
         """What is known here may be old or forged: read the keys before the next judgement."""
@@ -71,8 +72,8 @@ class BusListener:
         self._must_read = self._was_away = True
 
     async def read_if_required(self) -> None:
-        """Read all keys if that is required and the subscription stands."""
-        if self._must_read and self._subscribed:
+        """Read all keys if that is required, the subscription stands, and nobody reads them already."""
+        if self._must_read and self._subscribed and not self._reading.locked():
             await self._read_all()
 
     async def run(self) -> None:
@@ -87,7 +88,7 @@ class BusListener:
                     if self._was_away:
                         spread_ms = BACK_SPREAD_HEARTBEATS * self._heartbeat_ms
                         await asyncio.sleep(self._random.uniform(0, spread_ms) / 1000)
-                    self._subscribed = True
+                    self._subscribed = self._must_read = True
                     await self._read_all()
                 case _:
                     self._gossip.handle(heard, self._hear)
@@ -110,6 +111,10 @@ class BusListener:
 
     async def _read_all(self) -> None:
         """Read all keys. With a standing subscription no later message is missed."""
+        async with self._reading:
+            await self._read_keys()
+
+    async def _read_keys(self) -> None:
         try:
             seen = await self._gossip.nodes(known=self._neighbours.holders)
             self._neighbours.read(seen, now_ms=self._clock.monotonic_ms())

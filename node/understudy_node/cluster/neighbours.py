@@ -51,8 +51,7 @@ class Neighbours:
         order = (0, 0) if assignment is None else assignment.order
         if order != self._order:
             self._order = order
-            tasks = () if assignment is None else assignment.tasks.values()
-            self._holders = frozenset(node_id for task in tasks for node_id in task.holders)
+            self._holders = frozenset() if assignment is None else assignment.holders
         self._end = (lineage, end_version)
 
     @property

@@ -212,7 +212,31 @@ class Placement:
         highest: tuple[int, int],
     ) -> Assignment | None:
         """Write the next assignment, if Redis does not have it already."""
-        assert self.fence is not None, "only the holder of the lease assigns"
+        fence = self.fence
+        assert fence is not None, "only the holder of the lease assigns"
+        epoch = max(self._order[1], highest[1]) + 1
+        # In a thread: thousands of tasks would delay lookups.
+        found = await asyncio.to_thread(self._next, nodes, members, away, layout, (fence.term, epoch))
+        if found is None:
+            return None
+        if not await self._gossip.write_assignment(found, fence):
+            log.warning("refused: term %d is over", found.term, extra={"action": "assign-refused", "term": found.term})
+            await self.give_up()
+            return None
+        self._stored = found
+        self._learn(found)
+        log.info("assigned %d.%d", *found.order, extra={"action": "assign", "term": found.term, "epoch": found.epoch})
+        return found
+
+    def _next(
+        self,
+        nodes: Sequence[Seen],
+        members: Sequence[Member],
+        away: Sequence[Member],
+        layout: Layout,
+        order: tuple[int, int],
+    ) -> Assignment | None:
+        """The next assignment; None when Redis has it already. Reads what only the turn that waits for it changes."""
         lineage, partitions, tasks = layout
         known = self._known
         endpoints = {each.heartbeat.node_id: each.heartbeat.endpoint for each in nodes}
@@ -221,8 +245,7 @@ class Placement:
         question = (self._order, layout, endpoints, members, away, caught_up)
         if self._has_stored_known and question == self._at_rest:
             return None
-        assigned = await asyncio.to_thread(  # thousands of tasks would delay lookups
-            assign,
+        assigned = assign(
             members,
             tasks,
             known.tasks if known is not None and known.lineage == lineage else {},
@@ -234,8 +257,8 @@ class Placement:
         named = {node_id for task in assigned.values() for node_id in task.holders}
         found = Assignment(
             application_id=self._gossip.application_id,
-            term=self.fence.term,
-            epoch=max(self._order[1], highest[1]) + 1,
+            term=order[0],
+            epoch=order[1],
             written_by=self._node_id,
             lineage=lineage,
             partitions=partitions,
@@ -246,17 +269,10 @@ class Placement:
         if self._has_stored_known and self._stored is not None and says_the_same(self._stored, found):
             self._at_rest = question
             return None
-        if not await self._gossip.write_assignment(found, self.fence):
-            log.warning("refused: term %d is over", found.term, extra={"action": "assign-refused", "term": found.term})
-            await self.give_up()
-            return None
-        self._stored = found
-        self._learn(found)
-        log.info("assigned %d.%d", *found.order, extra={"action": "assign", "term": found.term, "epoch": found.epoch})
         return found
 
 
 def says_the_same(one: Assignment, other: Assignment) -> bool:
     """Whether two assignments are equal but for term, epoch and writer."""
-    unsaid = {"term", "epoch", "written_by"}
-    return one.model_dump(exclude=unsaid) == other.model_dump(exclude=unsaid)
+    said = Assignment.model_fields.keys() - {"term", "epoch", "written_by"}
+    return all(getattr(one, name) == getattr(other, name) for name in said)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.cluster.member import ClusterMember
@@ -32,7 +34,8 @@ def cluster_routes(member: ClusterMember) -> APIRouter:
         """The assignment that this node follows."""
         if member.assignment is None:
             raise _not_yet("no assignment is known yet")
-        return Response(member.assignment.encode(), media_type="application/json")
+        document = await asyncio.to_thread(member.assignment.encode)  # it may have four megabytes
+        return Response(document, media_type="application/json")
 
     @router.post("/admin/v1/drain", openapi_extra=flag_body("drain", default=True))
     async def drain(request: Request) -> Response:

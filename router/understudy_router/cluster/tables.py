@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import NamedTuple
 
 from understudy_router.cluster.health import Change, Health, HealthTable
+from understudy_router.cluster.known_end import KnownEnd
 from understudy_shared.admission import MemberAdmission
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.messages import Assignment, Farewell, Heartbeat
@@ -96,6 +98,8 @@ class Tables:
         self.bus_lost_why: str | None = "not connected yet"
         self.events: deque[TableEvent] = deque(maxlen=MAX_EVENTS)
         self.version = 0
+        self.changes = 0
+        """Grows as `version` does, but not with the heartbeats of known nodes: those alter few choices."""
         self._refuse = refuse
         self._admission = MemberAdmission()
         self._holders: frozenset[str] = frozenset()
@@ -103,8 +107,7 @@ class Tables:
         self._hop_end: _HopEnd | None = None
         self._had_bus = False
         self._ages_reset_ms = float("-inf")
-        self._end: tuple[int, int] = (-1, 0)
-        """The cached `end_version`, and the `version` that it belongs to."""
+        self._end = KnownEnd(lambda: (self._assigned_nodes(), self.lineage))
         self._catalogue: tuple[str | None] | None = None
         """The cached `catalogue_digest`; None when it must be found again."""
 
@@ -148,24 +151,15 @@ class Tables:
     @property
     def end_version(self) -> int:
         """The newest end version that any node reported for the lineage in use; 0 before any report."""
-        if self._end[0] != self.version:
-            lineage = self.lineage
-            nodes = self._assigned_nodes()
-            ends = [node.heartbeat.end_version for node in nodes if node.heartbeat.lineage == lineage]
-            if self._hop_end is not None and self._hop_end.lineage == lineage:
-                ends.append(self._hop_end.version)
-            self._end = (self.version, max(ends, default=0))
-        return self._end[1]
+        end = self._end.version()
+        if self._hop_end is not None and self._hop_end.lineage == self.lineage:
+            end = max(end, self._hop_end.version)
+        return end
 
     def end_confirmed(self, now_ms: float) -> bool:
         """Whether any node confirmed the end recently enough."""
-        lineage = self.lineage
-        return any(
-            node.heartbeat.end_age_ms is not None
-            and node.heartbeat.lineage == lineage
-            and node.heartbeat.end_age_ms + node.age_ms(now_ms) <= self.end_expiry_ms
-            for node in self._assigned_nodes()
-        )
+        confirmed_ms = self._end.confirmed_ms()
+        return confirmed_ms is not None and now_ms - confirmed_ms <= self.end_expiry_ms
 
     def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> bool:
         """Take a heartbeat in; False when it is too old, or there is no room for its node."""
@@ -175,11 +169,16 @@ class Tables:
         if not self._has_room(heartbeat, now_ms):
             return False
         heartbeat = self._sanitized(heartbeat)
-        known = self.nodes.get(heartbeat.node_id)
-        self.nodes[heartbeat.node_id] = NodeReport(heartbeat, said_ms)
+        known, had_assigned = self.nodes.get(heartbeat.node_id), self._has_assigned_nodes
+        self.nodes[heartbeat.node_id] = report = NodeReport(heartbeat, said_ms)
         self.dead.pop(heartbeat.node_id, None)
         self.silence.answered(heartbeat.node_id)
-        decides = heartbeat.node_id in self._holders or not self._has_assigned_nodes
+        is_assigned = heartbeat.node_id in self._holders
+        decides = is_assigned or not had_assigned
+        if self.assignment is None or (is_assigned and not had_assigned):
+            self._end.forget()  # another lineage, or only assigned nodes count now
+        elif decides:
+            self._end.heard(report)
         if decides and (known is None or _catalogue_inputs(known.heartbeat) != _catalogue_inputs(heartbeat)):
             self._catalogue = None
         if known is None:
@@ -189,6 +188,8 @@ class Tables:
             self.health.forget(heartbeat.node_id)
             self._event(now_ms, "restarted", heartbeat.node_id)
         self.version += decides  # thousands of other nodes must not have every choice made again
+        goes_on = known is not None and known.heartbeat.incarnation == heartbeat.incarnation
+        self.changes += decides and not (goes_on and is_assigned == had_assigned)
         return True
 
     def left(self, farewell: Farewell, now_ms: float = 0.0) -> None:
@@ -199,28 +200,32 @@ class Tables:
 
     def assigned(self, assignment: Assignment, now_ms: float = 0.0) -> bool:
         """Take an assignment in; False unless its (term, epoch) is above the present one and can be true."""
-        if self.assignment is not None and assignment.order <= self.assignment.order:
+        if self.assignment is not None and assignment.order <= self.order:
             return False
         if not is_plausible_order(assignment.order, self.order):
             self._refuse("assignment", "assignment {}.{}, where {}.{} is known".format(*assignment.order, *self.order))
             return False
-        if self.assignment is not None:
-            for task, duty in sorted(assignment.tasks.items()):
-                before = self.assignment.tasks.get(task)
-                if before is not None and before.active != duty.active:
-                    self._event(now_ms, "promoted", f"{duty.active} is active for {task}, after {before.active}")
+        self._promoted(self.assignment or assignment, assignment, now_ms)
         self.previous, self.assignment = self.assignment, assignment
-        self._holders = frozenset(node_id for task in assignment.tasks.values() for node_id in task.holders)
+        self._holders = assignment.holders
         self._catalogue = None
-        self.version += 1
+        self._end.forget()
+        self._changed()
         return True
+
+    def _promoted(self, before: Assignment, after: Assignment, now_ms: float) -> None:
+        """Note whose active changed."""
+        pairs = ((task, before.tasks.get(task, duty).active, duty.active) for task, duty in after.tasks.items())
+        promoted = [each for each in pairs if each[1] != each[2]]
+        for task, old_active, active in nlargest(MAX_EVENTS, promoted)[::-1]:
+            self._event(now_ms, "promoted", f"{active} is active for {task}, after {old_active}")
 
     def bus_lost(self, now_ms: float, why: str) -> None:
         """The bus is away: silence on it does not show that a node died."""
         if self.bus_lost_why is None:
             self._event(now_ms, "bus-lost", why)
         self.bus_lost_why = why
-        self.version += 1
+        self._changed()
 
     def bus_back(self, now_ms: float) -> None:
         """The bus is reachable again, and its keys were read or will be."""
@@ -230,7 +235,7 @@ class Tables:
         if self._had_bus:
             self.reset_heartbeat_ages(now_ms)
         self._had_bus = True
-        self.version += 1
+        self._changed()
 
     def reset_heartbeat_ages(self, now_ms: float) -> None:
         """The bus stood still until now, so silence before now does not count."""
@@ -279,7 +284,7 @@ class Tables:
         """
         if self._hop_end is not None and now_ms - self._hop_end.said_ms > self.end_expiry_ms:
             self._hop_end = None
-            self.version += 1
+            self._changed()
         if self.bus_lost_why is None:
             for node_id, node in list(self.nodes.items()):
                 is_asked = self.is_known(node_id)
@@ -314,7 +319,7 @@ class Tables:
             if node.heartbeat.lineage == self.lineage and end_version > self.end_version:
                 if is_plausible(end_version, self.end_version):
                     self._hop_end = _HopEnd(self.lineage, end_version, now_ms)
-                    self.version += 1
+                    self._changed()
                 else:
                     self._refuse("reply", f"end {end_version} in a reply of {node_id}, {self.end_version} is known")
         return self.assignment is None or is_later((term, epoch), self.order)
@@ -324,7 +329,7 @@ class Tables:
         if change is not None:
             event = "recovered" if change.health is Health.OK else str(change.health)
             self._event(now_ms, event, f"{node_id}: {change.why}" if change.why else node_id)
-            self.version += 1
+            self._changed()
 
     def _is_old(self, heartbeat: Heartbeat, said_ms: float) -> bool:
         """Whether a newer heartbeat of the same process, or of a later process with this node id, is known."""
@@ -359,7 +364,7 @@ class Tables:
         """The heartbeat without numbers that cannot be true."""
         if heartbeat.end_version <= MAX_JUMP and (heartbeat.term, heartbeat.epoch) <= self.order:
             return heartbeat  # the usual case, without a search for the end among all nodes
-        end_version, lineage = self._end[1], self.lineage
+        end_version, lineage = self._end.last, self.lineage
         if not is_plausible(heartbeat.end_version, end_version):
             end_version = self.end_version
         taken, why = sanitized(heartbeat, order=self.order, end_version=end_version, lineage=lineage)
@@ -372,13 +377,18 @@ class Tables:
         self.health.forget(node_id)
         self._admission.forget(node_id)
         self._catalogue = None
-        self.version += 1
+        if node_id in self._holders or not self._has_assigned_nodes:
+            self._end.forget()
+        self._changed()
         if event == "died" and not self.is_known(node_id) and len(self.dead) >= MAX_DEAD:
             return  # the dead nodes of the assignment keep their room
         while len(self.dead) >= MAX_DEAD:
             del self.dead[min(self.dead, key=lambda dead: self.dead[dead].died_ms)]
         self.dead[node_id] = DeadNode(node.heartbeat, now_ms, why, said_farewell=event == "left")
         self._event(now_ms, event, f"{node_id}: {why}")
+
+    def _changed(self) -> None:
+        self.version, self.changes = self.version + 1, self.changes + 1
 
     def _event(self, at_ms: float, event: str, detail: str) -> None:
         self.events.append(TableEvent(at_ms, event, detail))

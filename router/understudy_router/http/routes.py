@@ -9,7 +9,7 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.http.reads import Reads
 from understudy_router.router import Router
 from understudy_router.routing.explain import explain_key, explain_store
-from understudy_shared.http.app import json_response
+from understudy_shared.http.app import json_response, sliced_json_response
 from understudy_shared.http.edge import flag_body, read_flag
 from understudy_shared.http.lookup_requests import key_and_params, numbers_as_text, pop_longs
 from understudy_shared.http.target import parse_query, split_path
@@ -38,7 +38,7 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
         query: bytes = request.scope["query_string"]
         if "key" in parse_query(query):
             return json_response(explained(store, ["lookup"], query))
-        return json_response(explain_store(router.tables, reads.route(store)))
+        return await sliced_json_response(explain_store(router.tables, reads.route(store)))
 
     @routes.get("/v1/stores/{store}/metadata/{key:path}")
     async def key_metadata(store: str, key: str, request: Request) -> Response:
@@ -64,7 +64,7 @@ def admin_routes(router: Router, group: Group) -> APIRouter:
     @routes.get("/admin/v1/lag")
     async def lag(store: str | None = None) -> Response:
         """How far every replica is, and how every node is, as this router knows it."""
-        return json_response(router.lag_report(store))
+        return await sliced_json_response(router.lag_report(store))
 
     @routes.post("/admin/v1/nodes/{node_id}/drain", openapi_extra=flag_body("drain", default=True))
     async def drain(node_id: str, request: Request) -> Response:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+import orjson
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.health import Health
@@ -14,6 +16,9 @@ from understudy_shared.bounds import Bound
 from understudy_shared.hop import bound_fields
 from understudy_shared.spark.key_codec import Row
 from understudy_shared.words import HostInfo
+
+SLICE_PARTITIONS = 400
+"""Partitions of one piece: two or three milliseconds."""
 
 
 def explain_key(
@@ -42,25 +47,34 @@ def explain_key(
     }
 
 
-def explain_store(tables: Tables, route: StoreRoute) -> dict[str, object]:
-    """`GET /v1/stores/{store}/metadata`: every partition's hosts (KIP-535's `allMetadataForStore`)."""
+def explain_store(tables: Tables, route: StoreRoute) -> Iterator[bytes]:
+    """`GET /v1/stores/{store}/metadata`: every partition's hosts (KIP-535's `allMetadataForStore`). JSON, in pieces:
+    each partition is as it was when its piece was made, term and epoch as at the beginning.
+    """
     assignment = assignment_of(tables)
-    partitions = [metadata_of(tables, route, partition) for partition in range(route.partitions)]
-    hosts = {host for each in partitions for host in (each.active_host, *each.standby_hosts) if host is not None}
-    return {
-        "store": route.name,
-        "partitions": [
+    hosts: set[HostInfo] = set()
+    yield orjson.dumps({"store": route.name})[:-1] + b',"partitions":['
+    for first in range(0, route.partitions, SLICE_PARTITIONS):
+        numbers = range(first, min(first + SLICE_PARTITIONS, route.partitions))
+        partitions = [metadata_of(tables, route, partition) for partition in numbers]
+        hosts.update(
+            host for each in partitions for host in (each.active_host, *each.standby_hosts) if host is not None
+        )
+        described = [
             {
                 "partition": each.partition,
                 "active_host": _host(each.active_host),
                 "standby_hosts": [_host(host) for host in each.standby_hosts],
             }
             for each in partitions
-        ],
+        ]
+        yield b"," * bool(first) + orjson.dumps(described)[1:-1]
+    rest = {
         "hosts": [_host(host) for host in sorted(hosts, key=lambda host: (host.host, host.port))],
         "term": assignment.term,
         "epoch": assignment.epoch,
     }
+    yield b"]," + orjson.dumps(rest)[1:]
 
 
 def key_hash(route: StoreRoute, partition: int) -> int:

@@ -1,29 +1,46 @@
-"""`GET /admin/v1/lag` of a router: every node and every replica as it knows them. What is not known is null (pure)."""
+"""`GET /admin/v1/lag` of a router: every node and every replica as it knows them. What is not known is null (pure).
+
+The report comes in pieces of JSON: of 100,000 replicas it takes seconds, and lookups are answered between two pieces.
+Each replica is as it was when its piece was made.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+
+import orjson
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
 from understudy_router.cluster.health import Change
 from understudy_router.cluster.tables import DeadNode, NodeReport, Tables
 from understudy_router.routing.candidates import Candidate, candidates_of
-from understudy_shared.messages import Heartbeat
+from understudy_shared.messages import Assignment, Heartbeat
 from understudy_shared.times import utc_text
 from understudy_shared.words import HostInfo
+
+SLICE_PARTITIONS = 100
+"""Partitions of one piece: two or three milliseconds."""
+
+SLICE_TASKS = 2000
+"""Tasks that are counted in one piece: as long."""
 
 
 def lag_report(
     tables: Tables, stores: Stores | None, *, application_id: str, view_of: HostInfo, now_ms: float, now_us: int,
     unheard: str | None = None, store: str | None = None,
-) -> dict[str, object]:  # fmt: skip
+) -> Iterator[bytes]:  # fmt: skip
     """The whole report, or one store's part of it. `now_us` is wall time, for people only. `unheard` is what is wrong
     with a bus that is there.
     """
     assignment = tables.assignment
-    duties = _duties(tables)
     routes = [] if stores is None else list(stores.by_name.values()) if store is None else [stores.get(store)]
-    return {
+    duties: Counter[tuple[str, str]] = Counter()
+    for counted in _duties(assignment):
+        duties.update(counted)
+        yield b""
+    head = {
         "generated_at": utc_text(now_us),
         "view_of": {"router": f"{view_of.host}:{view_of.port}"},
         "application_id": application_id,
@@ -41,30 +58,35 @@ def lag_report(
             *(_node(node, tables.health.of(node_id), duties, now_ms) for node_id, node in sorted(tables.nodes.items())),
             *(_dead(dead, now_ms) for _, dead in sorted(tables.dead.items())),
         ],
-        "stores": [_store(tables, route, now_ms) for route in routes],
-        "events": [
-            {
-                "at": _wall(event.at_ms, now_ms, now_us),
-                "event": event.event,
-                "detail": event.detail,
-            }
-            for event in tables.events
-        ],
     }
+    yield orjson.dumps(head)[:-1] + b',"stores":['
+    for number, route in enumerate(routes):
+        yield b"," * bool(number)
+        yield from _store(tables, route, now_ms)
+    events = [
+        {"at": _wall(event.at_ms, now_ms, now_us), "event": event.event, "detail": event.detail}
+        for event in tables.events
+    ]
+    yield b'],"events":' + orjson.dumps(events) + b"}"
 
 
 def _wall(at_ms: float, now_ms: float, now_us: int) -> str | None:
     return utc_text(now_us - round((now_ms - at_ms) * 1000))
 
 
-def _store(tables: Tables, route: StoreRoute, now_ms: float) -> dict[str, object]:
+def _store(tables: Tables, route: StoreRoute, now_ms: float) -> Iterator[bytes]:
     end = tables.end_version if tables.end_confirmed(now_ms) else None
-    replicas = [
-        {"partition": partition, **_replica(candidate, end)}
-        for partition in range(route.partitions)
-        for candidate in candidates_of(tables, route.operator_id, partition, now_ms)
-    ]
-    return {"store": route.name, "operator_id": route.operator_id, "partitions": replicas}
+    yield orjson.dumps({"store": route.name, "operator_id": route.operator_id})[:-1] + b',"partitions":['
+    has_any = False
+    for first in range(0, route.partitions, SLICE_PARTITIONS):
+        replicas = [
+            {"partition": partition, **_replica(candidate, end)}
+            for partition in range(first, min(first + SLICE_PARTITIONS, route.partitions))
+            for candidate in candidates_of(tables, route.operator_id, partition, now_ms)
+        ]
+        yield b"," * (has_any and bool(replicas)) + orjson.dumps(replicas)[1:-1]
+        has_any = has_any or bool(replicas)
+    yield b"]}"
 
 
 def _replica(candidate: Candidate, end: int | None) -> dict[str, object]:
@@ -83,15 +105,17 @@ def _replica(candidate: Candidate, end: int | None) -> dict[str, object]:
     }
 
 
-def _duties(tables: Tables) -> Counter[tuple[str, str]]:
-    """How many tasks each node has in each role, by (node id, role)."""
-    duties: Counter[tuple[str, str]] = Counter()
-    for task in () if tables.assignment is None else tables.assignment.tasks.values():
-        if task.active is not None:
-            duties[task.active, "active"] += 1
-        duties.update((node_id, "standby") for node_id in task.standbys)
-        duties.update((node_id, "warmup") for node_id in task.warmups)
-    return duties
+def _duties(assignment: Assignment | None) -> Iterator[Counter[tuple[str, str]]]:
+    """How many tasks each node has in each role, by (node id, role), in parts to be added up."""
+    tasks = iter(() if assignment is None else assignment.tasks.values())
+    while few := list(islice(tasks, SLICE_TASKS)):
+        duties: Counter[tuple[str, str]] = Counter()
+        for task in few:
+            if task.active is not None:
+                duties[task.active, "active"] += 1
+            duties.update((node_id, "standby") for node_id in task.standbys)
+            duties.update((node_id, "warmup") for node_id in task.warmups)
+        yield duties
 
 
 def _node(node: NodeReport, health: Change, duties: Counter[tuple[str, str]], now_ms: float) -> dict[str, object]:

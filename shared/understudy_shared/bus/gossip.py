@@ -29,6 +29,7 @@ from understudy_shared.messages import (
     Heartbeat,
     Message,
 )
+from understudy_shared.sliced_assignment import decode
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class Gossip:
         turns = _Turns()
         for key, stored in sorted((await self._bus.scan(self.names.nodes, known=keys)).items()):
             await turns.give()
-            heartbeat = self._open(Heartbeat, stored.payload, where=key)
+            heartbeat = await self._open(Heartbeat, stored.payload, turns, where=key)
             if heartbeat is None:
                 continue
             if self.names.node(heartbeat.node_id) != key:
@@ -144,7 +145,7 @@ class Gossip:
         stored = await self._bus.get(key)
         if stored is None:
             return None
-        found = self._open(Catalogue, stored.payload, where=key)
+        found = await self._open(Catalogue, stored.payload, _Turns(), where=key)
         if found is not None and not _is_named(stored.payload.partition(b"\n")[2], digest):
             self.refuse("catalogue", f"a catalogue that was altered: its hash is not its name ({key})")
             return None
@@ -157,7 +158,7 @@ class Gossip:
         """Write the next assignment; False when the fence no longer holds or a later one is there."""
         return await self._bus.put_fenced(
             self.names.assignment,
-            enveloped(assignment),
+            await asyncio.to_thread(enveloped, assignment),  # it may have four megabytes
             epoch=assignment.epoch,
             fence=fence,
             channel=self.names.channel,
@@ -198,35 +199,35 @@ class Gossip:
         try:
             async for message in messages:
                 await turns.give()
-                heard = self._hear(message) if isinstance(message, bytes) else message
+                heard = await self._hear(message, turns) if isinstance(message, bytes) else message
                 if heard is not None:
                     yield heard
         finally:
             if isinstance(messages, AsyncGenerator):  # its connection goes back now, not when it is collected
                 await messages.aclose()
 
-    def _hear(self, payload: bytes) -> Spoken | None:
+    async def _hear(self, payload: bytes, turns: _Turns) -> Spoken | None:
         name, _, document = payload.partition(b"\n")
         kind = _SPOKEN.get(name)
         if kind is None:
             self.refuse("message", f"a message of unknown kind {name[:40]!r} ({self.names.channel})")
             return None
-        return self._decode(kind, document, where=self.names.channel)
+        return await self._decode(kind, document, turns, where=self.names.channel)
 
     async def _read(self, kind: type[M], key: str) -> M | None:
         stored = await self._bus.get(key)
-        return None if stored is None else self._open(kind, stored.payload, where=key)
+        return None if stored is None else await self._open(kind, stored.payload, _Turns(), where=key)
 
-    def _open(self, kind: type[M], payload: bytes, *, where: str) -> M | None:
+    async def _open(self, kind: type[M], payload: bytes, turns: _Turns, *, where: str) -> M | None:
         name, _, document = payload.partition(b"\n")
         if name != _KIND_OF[kind]:
             self.refuse(kind.__name__.lower(), f"something that is no {kind.__name__.lower()} ({where})")
             return None
-        return self._decode(kind, document, where=where)
+        return await self._decode(kind, document, turns, where=where)
 
-    def _decode(self, kind: type[M], document: bytes, *, where: str) -> M | None:
+    async def _decode(self, kind: type[M], document: bytes, turns: _Turns, *, where: str) -> M | None:
         try:
-            return kind.decode(document, application_id=self.application_id, where=where)
+            return await decode(kind, document, application_id=self.application_id, where=where, give=turns.give)
         except BadMessageError as error:
             self.refuse(kind.__name__.lower(), str(error))
         except (RecursionError, MemoryError) as error:

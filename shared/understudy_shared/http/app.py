@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+import asyncio
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -36,6 +37,15 @@ def json_response(content: object, status: int = 200) -> Response:
     """A response of one line of JSON."""
     body = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
     return Response(body, status, media_type="application/json")
+
+
+async def sliced_json_response(pieces: Iterable[bytes]) -> Response:
+    """A response of one line of JSON that is made piece by piece; other requests are answered in between."""
+    made = []
+    for piece in pieces:
+        made.append(piece)
+        await asyncio.sleep(0)
+    return Response(b"".join([*made, b"\n"]), media_type="application/json")
 
 
 class Framework:

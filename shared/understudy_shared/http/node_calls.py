@@ -7,8 +7,11 @@ redirects are not followed, nothing is unpacked. Documents are then validated as
 from __future__ import annotations
 
 import asyncio
+import sys
+from importlib.util import find_spec
 from typing import TypeVar
 
+import anyio._backends._asyncio  # noqa: F401  # else at the first call: 65 ms in which no lookup is answered
 import httpx
 import orjson
 
@@ -20,7 +23,12 @@ from understudy_shared.messages import (
     Heartbeat,
     Message,
 )
+from understudy_shared.sliced_assignment import decode
 from understudy_shared.words import HostInfo
+
+if find_spec("sniffio") is None:
+    # httpcore tries to import it for each of its locks. A search of the disk for what is not there is half of a call.
+    sys.modules["sniffio"] = None  # type: ignore[assignment]  # Python's own sign for that
 
 TIMEOUT_S = 1.0
 """For a connection, and for each part of a reply."""
@@ -105,7 +113,7 @@ class NodeCalls:
         status, body = await self._exchange("GET", url, None, max_bytes=MAX_MESSAGE_BYTES)
         if status != 200:
             raise NodeCallError(f"the node answers {status}", where=url)
-        return kind.decode(body, application_id=self._application_id, where=url)
+        return await decode(kind, body, application_id=self._application_id, where=url, give=lambda: asyncio.sleep(0))
 
     async def _exchange(self, method: str, url: str, content: bytes | None, *, max_bytes: int) -> tuple[int, bytes]:
         """Status and JSON of a reply. Raises NodeCallError."""

@@ -286,7 +286,7 @@ def test_the_catalogue_in_use_is_the_one_that_most_nodes_serve_by() -> None:
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[tuple[str, str, int, int]]:
-    kinds = st.sampled_from(["heard", "left", "answered", "assigned", "expire"])
+    kinds = st.sampled_from(["heard"] * 4 + ["left", "answered", "assigned", "expire"])
     lineages = st.sampled_from("ab")
     return draw(st.lists(st.tuples(kinds, lineages, st.integers(0, 3), st.integers(0, 9)), max_size=30))
 
@@ -299,7 +299,14 @@ def test_what_is_kept_of_ends_and_catalogues_is_what_the_nodes_say(story: list[t
     for number, (kind, letter, node, end) in enumerate(story):
         now_ms = number * 400
         if kind == "heard":
-            said = beat(str(node), sequence=number, lineage=letter, catalogue=f"{letter}{end % 2}", end_version=end)
+            said = beat(
+                str(node),
+                sequence=number,
+                lineage=letter,
+                catalogue=f"{letter}{end % 2}",
+                end_version=end,
+                end_age_ms=None if end % 3 == 0 else end * 3000,
+            )
             tables.heard(said, age_ms=0, now_ms=now_ms)
         elif kind == "left":
             tables.left(farewell(str(node)), now_ms)
@@ -309,10 +316,27 @@ def test_what_is_kept_of_ends_and_catalogues_is_what_the_nodes_say(story: list[t
             tables.assigned(assigned({TASK: task("0")}, order=(1, number), lineage=letter), now_ms)
         else:
             expire(tables, now_ms)
-        kept = (tables.end_version, tables.catalogue_digest)
-        tables.version += 1
+        kept = (tables.end_version, tables.end_confirmed(now_ms), tables.catalogue_digest)
+        tables._end.forget()
         tables._catalogue = None
-        assert (tables.end_version, tables.catalogue_digest) == kept
+        assert (tables.end_version, tables.end_confirmed(now_ms), tables.catalogue_digest) == kept
+        confirmed = (
+            each.heartbeat.end_age_ms is not None
+            and each.heartbeat.lineage == tables.lineage
+            and each.heartbeat.end_age_ms + each.age_ms(now_ms) <= END_EXPIRY_MS
+            for each in tables._assigned_nodes()
+        )
+        assert tables.end_confirmed(now_ms) == any(confirmed)
+
+
+def test_the_end_of_nodes_without_tasks_counts_only_until_a_node_of_the_assignment_is_heard() -> None:
+    tables = tables_of(task("a"))
+    tables.heard(beat("stranger", end_version=9), age_ms=0, now_ms=0)
+    assert tables.end_version == 9
+    tables.heard(beat("a"), age_ms=0, now_ms=0)
+    assert tables.end_version == 7
+    tables.heard(beat("stranger", sequence=2, end_version=10), age_ms=0, now_ms=0)
+    assert tables.end_version == 7
 
 
 def test_what_is_kept_for_people_is_bounded() -> None:

@@ -22,7 +22,7 @@ from understudy_router.cluster.catalogue import stores_of
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.explain import explain_key, explain_store
-from understudy_router.routing.lag_report import lag_report
+from understudy_router.routing.lag_report import SLICE_PARTITIONS, lag_report
 from understudy_shared.bounds import NO_BOUND, Bound
 from understudy_shared.words import HostInfo
 
@@ -41,7 +41,7 @@ def reported(tables: Tables, *, now_ms: float = 0) -> dict[str, Any]:
         now_ms=now_ms,
         now_us=1_000_000_000,
     )
-    return dict(orjson.loads(orjson.dumps(report)))
+    return dict(orjson.loads(b"".join(report)))
 
 
 def test_an_explanation_names_everybody_with_what_is_known_and_why() -> None:
@@ -77,7 +77,7 @@ def test_an_explanation_says_null_for_what_is_not_known() -> None:
 def test_the_metadata_of_a_store_has_every_partition_and_each_host_once() -> None:
     tables = Tables()
     tables.assigned(assigned({"0_0": task("a", "b"), "0_2": task("b", "a")}, partitions=3), 0)
-    metadata = explain_store(tables, route(partitions=3))
+    metadata = orjson.loads(b"".join(explain_store(tables, route(partitions=3))))
     a, b = ({"host": "127.0.0.1", "port": port_of(node_id)} for node_id in "ab")
     assert metadata["partitions"] == [
         {"partition": 0, "active_host": a, "standby_hosts": [b]},
@@ -179,3 +179,30 @@ def test_an_explanation_says_which_of_those_that_are_asked_late_is_suspect() -> 
     behind.hop_failed("a", 1, "reset")
     (only,) = explained(behind, Bound(max_lag=1), now_ms=1)["choice"]
     assert only["why"].endswith("the node measures it anew; suspect, reset")
+
+
+def test_large_reports_come_in_small_pieces_that_make_one_document() -> None:
+    tasks = {f"0_{partition}": task("a", "b") for partition in range(950)}
+    tables = Tables(end_expiry_ms=10_000)
+    tables.bus_back(0)
+    tables.assigned(assigned(tasks, partitions=950), 0)
+    for node_id in "ab":
+        tables.heard(beat(node_id, partitions=950), age_ms=0, now_ms=0)
+    where = HostInfo("127.0.0.1", 8080)
+    stores = stores_of(catalogue(partitions=950), "c1")
+    pieces = list(lag_report(tables, stores, application_id="flights", view_of=where, now_ms=0, now_us=0))
+    assert max(map(len, pieces)) < 400 * 2 * SLICE_PARTITIONS
+    report = orjson.loads(b"".join(pieces))
+    assert [each["partition"] for each in report["stores"][0]["partitions"]] == [n // 2 for n in range(2 * 950)]
+    assert [node["active"] for node in report["nodes"]] == [950, 0]
+    described = list(explain_store(tables, route(partitions=950)))
+    assert len(described) == 2 + 3
+    assert [each["partition"] for each in orjson.loads(b"".join(described))["partitions"]] == list(range(950))
+
+
+def test_a_report_without_an_assignment_is_a_document() -> None:
+    pieces = lag_report(
+        Tables(), stores_of(catalogue(partitions=250), "c1"), application_id="flights",
+        view_of=HostInfo("127.0.0.1", 8080), now_ms=0, now_us=0,
+    )  # fmt: skip
+    assert orjson.loads(b"".join(pieces))["stores"] == [{"store": "words", "operator_id": 0, "partitions": []}]

@@ -1,0 +1,96 @@
+"""The pauses of an event loop: how late its timers come, how much of that was its own work, and what it did meanwhile.
+
+A timer is due every TICK_MS. What it is late by is a pause: nothing else of this loop ran either. A thread looks at
+what the loop runs while a pause lasts. CPU time of the process during the pause tells its own work from a host that
+took the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+
+TICK_MS = 2.0
+LONG_MS = 10.0
+"""What the loop runs during a pause of this length is looked at."""
+
+STACK = 6
+"""Innermost calls that are kept of it."""
+
+
+@dataclass(slots=True)
+class Pauses:
+    """What was seen since the last `take`."""
+
+    late_ms: list[float] = field(default_factory=list)
+    longest_ms: float = 0.0
+    longest_cpu_ms: float = 0.0
+    """Of the longest pause: CPU time of the process meanwhile."""
+    longest_own_ms: float = 0.0
+    """The longest pause by CPU time of the process: what the host took away is no pause of ours."""
+    doing: Counter[str] = field(default_factory=Counter)
+    """What ran during long pauses."""
+
+    def described(self) -> dict[str, object]:
+        ranked = sorted(self.late_ms) or [0.0]
+        return {
+            "longest_ms": self.longest_ms,
+            "longest_cpu_ms": self.longest_cpu_ms,
+            "longest_own_ms": self.longest_own_ms,
+            "p99_ms": ranked[int(len(ranked) * 0.99)],
+            "p50_ms": ranked[len(ranked) // 2],
+            "above_20_ms": sum(late > 20 for late in ranked),
+            "seconds": len(ranked) * TICK_MS / 1000,
+            "doing": self.doing.most_common(8),
+        }
+
+
+class PauseMeter:
+    """Watches the loop that it is started on."""
+
+    def __init__(self) -> None:
+        self._seen = Pauses()
+        self._due_s = 0.0
+        self._cpu_s = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._next()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def take(self, *, forget: bool = True) -> dict[str, object]:
+        """What was seen since it was forgotten last; from any thread."""
+        seen = self._seen
+        if forget:
+            self._seen = Pauses()
+        return seen.described()
+
+    def _next(self) -> None:
+        assert self._loop is not None
+        self._due_s, self._cpu_s = time.perf_counter() + TICK_MS / 1000, time.process_time()
+        self._loop.call_later(TICK_MS / 1000, self._tick)
+
+    def _tick(self) -> None:
+        seen = self._seen
+        late_ms, cpu_ms = (time.perf_counter() - self._due_s) * 1000, (time.process_time() - self._cpu_s) * 1000
+        seen.late_ms.append(late_ms)
+        if late_ms > seen.longest_ms:
+            seen.longest_ms, seen.longest_cpu_ms = late_ms, cpu_ms
+        seen.longest_own_ms = max(seen.longest_own_ms, min(late_ms, cpu_ms))
+        self._next()
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(LONG_MS / 2000)
+            if (time.perf_counter() - self._due_s) * 1000 > LONG_MS:
+                frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001  # there is no other way to look
+                calls = traceback.extract_stack(frame)[-STACK:]
+                self._seen.doing[" > ".join(f"{call.name}:{call.lineno}" for call in calls)] += 1

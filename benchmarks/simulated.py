@@ -1,0 +1,137 @@
+"""A node of a cluster as far as its messages go: no checkpoint, no stores, and its version is what it is told.
+
+What it says is made by the node's own code (`heartbeat_of`, `catalogue_of`), so the bytes on the bus are those of a
+real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, cast
+
+from understudy_node.checkpoint.files import FileStat
+from understudy_node.cluster.catalogue import catalogue_of
+from understudy_node.cluster.heartbeat import heartbeat_of
+from understudy_node.follow.end import End
+from understudy_node.node import Node
+from understudy_shared.bus.gossip import digest_of
+from understudy_shared.messages import Catalogue, Endpoint, Heartbeat
+from understudy_shared.words import HostInfo, LagInfo, Lineage, ReplicaState, Role
+
+APPLICATION = "scale"
+LINEAGE = Lineage("5c41e000-0000-4000-8000-000000000000")
+CHECKPOINT = "/data/checkpoints/scale"
+HEARTBEAT_MS = 1000
+_SCHEMA = '{"type":"struct","fields":[{"name":"key","type":"string","nullable":true,"metadata":{}}]}'
+_FILE = FileStat(mtime_ns=1, size=1, inode=1)
+
+
+def node_id_of(number: int) -> str:
+    return f"node-{number:05}"
+
+
+def address_of(number: int) -> str:
+    """Every node has an address of its own on loopback: 127.1.0.0 and up."""
+    return f"127.{1 + number // 62_500}.{number // 250 % 250}.{number % 250 + 1}"
+
+
+@cache
+def task_keys(tasks: int) -> list[str]:
+    """All tasks of the one operator."""
+    return [f"0_{partition}" for partition in range(tasks)]
+
+
+class _Progress:
+    """Lag against an end that was confirmed a moment ago."""
+
+    def lag_at(self, version: int, end: End, *, now_ms: float) -> LagInfo:
+        return LagInfo(version, end.version, end.version - version, round(now_ms - (end.confirmed_ms or now_ms)))
+
+
+class SimulatedNode:
+    """What `ClusterMember` and `heartbeat_of` read of a node. `as_node` is it, for those that want a Node."""
+
+    def __init__(self, number: int, *, port: int, tasks: int) -> None:
+        self.node_id = node_id_of(number)
+        self.zone = f"zone-{number % 3}"
+        self.host = HostInfo(address_of(number), port)
+        self.settings = SimpleNamespace(application=APPLICATION, checkpoint=CHECKPOINT)
+        self.lineage = LINEAGE
+        self.pending = None
+        self.dead = None
+        self.duties: Mapping[str, Role] | None = {}
+        self.end = End(0, _FILE, _FILE)
+        self._all_tasks = task_keys(tasks)
+        self.generation: Any = SimpleNamespace(
+            lineage=LINEAGE,
+            layout=SimpleNamespace(partitions=tasks),
+            readers={"aircraft": _reader(tasks)},
+            replicas=(),
+            not_served=list,
+        )
+        self._view = SimpleNamespace(version=0)
+
+    @property
+    def as_node(self) -> Node:
+        return cast(Node, self)
+
+    def tasks(self) -> list[str]:
+        return self._all_tasks
+
+    def causes(self) -> dict[str, str]:
+        return {}
+
+    def wake(self) -> None: ...
+
+    def announce(self, announcement: object) -> None: ...
+
+    def assign(self, duties: Mapping[str, Role] | None, *, partitions: int | None = None) -> None:
+        """Hold these tasks, at the end at once: a restore is not what is measured."""
+        self.duties = duties or {}
+        self.generation.replicas = tuple(
+            SimpleNamespace(key=task, view=self._view, state=ReplicaState.RUNNING, error=None, progress=_Progress())
+            for task in self.duties
+        )
+
+    def committed(self, version: int, now_ms: float) -> None:
+        """Be at the end, which is this version, confirmed now."""
+        self.end = End(version, _FILE, _FILE, confirmed_ms=now_ms)
+        self._view.version = version
+
+    def catalogue(self) -> tuple[str, Catalogue]:
+        found = catalogue_of(self.generation, APPLICATION)
+        return digest_of(found), found
+
+    def heartbeat(self, *, sequence: int, order: tuple[int, int], catalogue: str, now_ms: float) -> Heartbeat:
+        """Its next heartbeat, for a node without a member of its own."""
+        return heartbeat_of(
+            self.as_node,
+            node_id=self.node_id,
+            incarnation=f"{self.node_id}-simulated-incarnation",
+            sequence=sequence,
+            endpoint=Endpoint(host=self.host.host, port=self.host.port),
+            zone=self.zone,
+            state="serving",
+            heartbeat_ms=HEARTBEAT_MS,
+            term=order[0],
+            epoch=order[1],
+            catalogue=catalogue,
+            now_ms=now_ms,
+        )
+
+
+def _reader(partitions: int) -> SimpleNamespace:
+    store = SimpleNamespace(
+        name="aircraft",
+        operator_id=0,
+        operator_name="stateStoreSave",
+        key_schema_json=_SCHEMA,
+        codec=SimpleNamespace(names=("key",), num_hash_columns=None),
+        is_normalised=True,
+        value_columns=lambda: [{"name": "count", "type": "bigint", "nullable": False}],
+        results=(),
+        unnamed=(),
+    )
+    return SimpleNamespace(store=store, partitions=partitions)
