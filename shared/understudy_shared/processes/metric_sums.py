@@ -22,6 +22,7 @@ GAUGES: Mapping[str, Rule] = {
     "understudy_connections": sum,
     "understudy_memory_limit_bytes": sum,
     "understudy_overlay_bytes": sum,
+    "understudy_row_cache_bytes": sum,
     "understudy_replicas": sum,
     "understudy_router_in_flight": sum,
     "understudy_router_retry_budget": sum,
