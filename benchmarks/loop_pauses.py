@@ -30,7 +30,7 @@ class Pauses:
     late_ms: list[float] = field(default_factory=list)
     longest_ms: float = 0.0
     longest_cpu_ms: float = 0.0
-    """Of the longest pause: CPU time of the process meanwhile."""
+    """CPU time of the process during the longest pause."""
     longest_own_ms: float = 0.0
     """The longest pause by CPU time of the process: what the host took away is no pause of ours."""
     doing: Counter[str] = field(default_factory=Counter)

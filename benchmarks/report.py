@@ -47,7 +47,7 @@ def machine() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages and programs that are measured or measure; "missing" where there is none."""
+    """The versions of what is measured and what measures; "missing" where there is none."""
     found = {}
     for package in PACKAGES:
         try:

@@ -184,7 +184,7 @@ class Cluster:
         dead = set(self._nodes.ask({"do": "die", "count": self._alive // DYING, "hang": hang})["dead"])
         self._alive -= len(dead)
         assert dead <= named, "a node without tasks dies unseen"
-        told_s = time.monotonic() - began_s
+        heard_s = time.monotonic() - began_s
         what = "hung" if hang else "killed"
         gone_s = self._until(lambda known, found: not dead & set(known["nodes"]), began_s)
         promoted_s = self._until(lambda known, found: followed(known, found) and not dead & actives(found), began_s)
@@ -193,7 +193,7 @@ class Cluster:
         sent = self._client.info("stats")["total_net_output_bytes"] - before
         return {
             f"{what}_nodes": len(dead),
-            f"{what}_all_told_s": told_s,
+            f"{what}_all_heard_s": heard_s,
             f"{what}_none_alive_to_router_s": gone_s,
             f"{what}_none_active_s": promoted_s,
             f"{what}_none_named_s": replaced_s,

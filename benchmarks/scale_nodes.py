@@ -46,7 +46,7 @@ class LiveNode:
         self._catalogue = node.catalogue()[0]
         self._sequence = 0
         self._clock = SystemClock()
-        self._told = asyncio.Event()
+        self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks = Supervisor()
 
@@ -61,14 +61,14 @@ class LiveNode:
         if not hang and self._server is not None:
             self._server.close()
 
-    def tell(self) -> None:
+    def version_changed(self) -> None:
         """Send a heartbeat soon: the version has changed."""
-        self._told.set()
+        self._changed.set()
 
     async def _beat(self, wants_lease: Callable[[], bool]) -> None:
         await asyncio.sleep(random.uniform(0, HEARTBEAT_MS / 1000))
         while True:
-            self._told.clear()
+            self._changed.clear()
             try:
                 await self._gossip.beat(self._heartbeat())
                 if wants_lease():
@@ -79,7 +79,7 @@ class LiveNode:
                 self.failed += 1
             try:
                 async with asyncio.timeout(HEARTBEAT_MS / 1000):
-                    await self._told.wait()
+                    await self._changed.wait()
                 await asyncio.sleep(random.uniform(0.01, COMMIT_SPREAD_S))
             except TimeoutError:
                 pass
@@ -150,7 +150,7 @@ class Nodes:
     def _commit(self) -> None:
         for each in self._live:
             each.node.committed(self._version, self._clock.monotonic_ms())
-            each.tell()
+            each.version_changed()
 
     async def _follow_on(self) -> None:
         while True:

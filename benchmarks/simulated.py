@@ -1,4 +1,4 @@
-"""A node of a cluster as far as its messages go: no checkpoint, no stores, and its version is what it is told.
+"""A node of a cluster as far as its messages go: no checkpoint, no stores, and its version is what it is given.
 
 What it says is made by the node's own code (`heartbeat_of`, `catalogue_of`), so the bytes on the bus are those of a
 real one.

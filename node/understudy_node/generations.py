@@ -62,6 +62,11 @@ class Generations:
             for generation in self.all():
                 _give_roles(generation, duties)
 
+    @property
+    def are_settled(self) -> bool:
+        """Whether all that is to be held can answer, and nothing is on its way in or out."""
+        return self.serving is not None and self.serving.ready and self.pending is None and not self._leaving
+
     def swap_if_ready(self) -> bool:
         """Serve the newest layout if all tasks to hold of it can answer."""
         pending, replaced = self.pending, self.serving

@@ -153,9 +153,9 @@ class Node:
 
     def stop(self) -> None:
         """Stop following, after the steps in flight; local files stay for the next start."""
+        self._loop.stop(timeout_s=STOP_TIMEOUT_S)
         if self._watch is not None:
             self._watch.stop(timeout_s=STOP_TIMEOUT_S)
-        self._loop.stop(timeout_s=STOP_TIMEOUT_S)
         self._generations.close()
         self._workers.stop(timeout_s=STOP_TIMEOUT_S)
         self._disk.release()
@@ -237,7 +237,7 @@ class Node:
 
     def _poll_floor_ms(self) -> float:
         """The least time until the next poll, if nothing wakes the loop."""
-        if self._watch is None or not self._watch.is_on:
+        if self._watch is None or not self._watch.is_on or not self._generations.are_settled:
             return self._floor_ms
         if self.batch_in_progress:  # the changelogs in the tasks' folders are not watched
             return min(WATCHED_POLL_MS, prefetch_interval_ms(len(self._generations.replicas())))

@@ -25,7 +25,7 @@ from understudy_shared.errors import SettingsError
 
 FIRST_TIME_MS = 1_700_000_000_000
 FAILURES = 3
-"""Of one server, one after another: with pauses of 100 and 200 ms."""
+"""Failures of one server, one after another: with pauses of 100 and 200 ms."""
 
 
 @contextmanager

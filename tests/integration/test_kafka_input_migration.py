@@ -27,7 +27,7 @@ SPARKS_COLUMNS = (
     "key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int,"
     "headers:array<struct<key:string,value:binary>>"
 )
-"""Of Spark's Kafka source with `includeHeaders`; `test_both_sources_...` asks Spark itself."""
+"""The columns of Spark's Kafka source with `includeHeaders`; `test_both_sources_...` asks Spark itself."""
 
 OURS = "merge_order:struct<batch:bigint,effective_ms:bigint,topic_rank:int,partition:int,ordinal:bigint>"
 _JOB_LIMIT_S = 300

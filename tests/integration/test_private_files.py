@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import stat
 import subprocess
 import sys
@@ -28,6 +30,20 @@ main({"checkpoint": sys.argv[1], "data_dir": sys.argv[2], "port": 0, "overlay_ma
 """
 
 
+def stats_below(folder: Path) -> dict[Path, os.stat_result]:
+    """What is below a folder that is written to: what was removed meanwhile is left out."""
+    found = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            found[path] = path.stat()
+    return found
+
+
+def is_own_file(found: os.stat_result) -> bool:
+    """Whether it is a file, and no link to one of Spark's."""
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -48,11 +64,12 @@ def test_whatever_a_node_writes_is_for_its_user_only(
         served = Served(int(process.stdout.readline()))
         wait_until(lambda: served.not_ready() == "", what="the node to be ready")
         wait_until(lambda: any(path.name != "lock" for path in data.rglob("*.*")), what="a base, or a spill")
-        written = list(data.rglob("*"))
-        assert {path: oct(mode(path)) for path in [data, *written] if path.is_dir() and mode(path) != 0o700} == {}
-        own = [path for path in written if path.is_file() and path.stat().st_nlink == 1]
+        written = {data: data.stat(), **stats_below(data)}
+        folders = {path: stat.S_IMODE(found.st_mode) for path, found in written.items() if stat.S_ISDIR(found.st_mode)}
+        assert {path: oct(bits) for path, bits in folders.items() if bits != 0o700} == {}
+        own = {path: found.st_mode for path, found in written.items() if is_own_file(found)}
         assert own
-        assert {path: oct(mode(path)) for path in own if mode(path) & 0o077} == {}
+        assert {path: oct(bits) for path, bits in own.items() if bits & 0o077} == {}
         assert {path: mode(path) for path in of_spark} == of_spark
     finally:
         process.terminate()

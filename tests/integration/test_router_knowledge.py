@@ -158,6 +158,7 @@ async def test_without_the_bus_nobody_is_called_dead_for_silence_on_it() -> None
     bus = FragileBus()
     async with cluster(a, bus=bus) as known:
         await known.beat(known.nodes[0], heartbeat_ms=600)
+        await until(lambda: known.router.watcher.heartbeat_ms == 600)
         bus.turn(away=True)
         await until(lambda: known.router.degraded)
         polled = len(known.nodes[0].requests)

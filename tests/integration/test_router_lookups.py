@@ -158,7 +158,7 @@ async def test_a_connection_whose_hop_timed_out_is_not_used_again() -> None:
         await until(lambda: not node.connections, what="the connection to be closed")
         node.answer = A
         assert (await known.get(f"{STORE}/keys/x")).status_code == 200
-        assert node.accepted == 2
+        assert node.accepted > 1
 
 
 async def test_when_nobody_answers_everybody_is_named_with_the_reason() -> None:

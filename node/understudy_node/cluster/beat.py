@@ -161,12 +161,18 @@ class Beat:
                 known=self._follower.assignment,
                 began_ms=self._turned_ms,
                 unasked=self._neighbours.unasked(self._follower.members(), self._clock.monotonic_ms()),
+                meanwhile=self._beat_meanwhile,
             )
         except ValidationError as error:
             self._own.cannot_say("assignment", error)
             return
         if written is not None:
             self._follower.follow(written)
+
+    async def _beat_meanwhile(self) -> None:
+        """Send a heartbeat while the assignor works: this node lives, and hears the others."""
+        self._turned_ms = self._clock.monotonic_ms()
+        self._note_rival(not await self._gossip.beat(self._heartbeat()))
 
     def _layout(self) -> Layout | None:
         generation = self._node.pending or self._node.generation

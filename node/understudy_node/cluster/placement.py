@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from understudy_node.cluster.assignor import Member, assign
 from understudy_node.cluster.away import Away
@@ -98,13 +98,15 @@ class Placement:
         known: Assignment | None,
         began_ms: float,
         unasked: Sequence[str] = (),
+        meanwhile: Callable[[], Awaitable[None]] | None = None,
     ) -> Assignment | None:
         """At every heartbeat: take or keep the lease, and assign if there is anything to assign anew.
 
         `nodes` are the live ones, this node among them. `highest` is the highest (term, epoch) that any node reported,
         `known` the assignment that this node follows; all are as of `began_ms`, when this heartbeat began. Nothing is
-        assigned while there are `unasked` members: silent ones that have not yet failed to answer a request. Returns
-        the written assignment. Raises BusError.
+        assigned while there are `unasked` members: silent ones that have not yet failed to answer a request. The
+        assignor may take many heartbeats: `meanwhile` is called at each. Returns the written assignment. Raises
+        BusError.
         """
         self._learn(known)
         members = [] if layout is None else members_of(nodes, layout[0])
@@ -117,7 +119,7 @@ class Placement:
                 return None
             if self._clock.monotonic_ms() - began_ms >= self._heartbeat_ms:
                 return None  # delayed: `highest` lacks what others have followed since
-            return await self._assign(nodes, members, away, layout, highest)
+            return await self._assign(nodes, members, away, layout, highest, meanwhile=meanwhile)
         except BusError:
             self._has_read = False  # it is unknown whether the write succeeded
             raise
@@ -210,13 +212,16 @@ class Placement:
         away: Sequence[Member],
         layout: Layout,
         highest: tuple[int, int],
+        *,
+        meanwhile: Callable[[], Awaitable[None]] | None,
     ) -> Assignment | None:
         """Write the next assignment, if Redis does not have it already."""
         fence = self.fence
         assert fence is not None, "only the holder of the lease assigns"
         epoch = max(self._order[1], highest[1]) + 1
         # In a thread: thousands of tasks would delay lookups.
-        found = await asyncio.to_thread(self._next, nodes, members, away, layout, (fence.term, epoch))
+        work = asyncio.to_thread(self._next, nodes, members, away, layout, (fence.term, epoch))
+        found = await self._while_keeping_lease(work, fence.term, meanwhile)
         if found is None:
             return None
         if not await self._gossip.write_assignment(found, fence):
@@ -227,6 +232,27 @@ class Placement:
         self._learn(found)
         log.info("assigned %d.%d", *found.order, extra={"action": "assign", "term": found.term, "epoch": found.epoch})
         return found
+
+    async def _while_keeping_lease(
+        self, work: Awaitable[Assignment | None], term: int, meanwhile: Callable[[], Awaitable[None]] | None
+    ) -> Assignment | None:
+        """The result of work that may take longer than the lease holds. Raises BusError after the work, never before:
+        two threads must not work at once.
+        """
+        task, error = asyncio.ensure_future(work), None
+        try:
+            while not (await asyncio.wait((task,), timeout=self._heartbeat_ms / 1000))[0]:
+                try:
+                    await self._keep_lease(term)
+                    if meanwhile is not None:
+                        await meanwhile()
+                except BusError as failed:
+                    error = failed
+        finally:
+            task.cancel()
+        if error is not None:
+            raise error
+        return task.result()
 
     def _next(
         self,

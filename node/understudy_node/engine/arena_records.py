@@ -25,7 +25,7 @@ from understudy_shared.errors import CorruptFileError
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 Entries = npt.NDArray[np.uint64]
-"""Of each record the upper bits of its key's hash, above the offset at which it begins: sorted, they are the index."""
+"""For each record the upper bits of its key's hash, above the offset at which it begins: sorted, they are the index."""
 
 _EVEN_MIN: Final = 1_024
 _CHAIN_MIN: Final = 32

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import re
 import select
 import struct
 import sys
@@ -32,6 +33,7 @@ _MASK = _CREATED | _MOVED_TO | _DELETED_SELF | _MOVED_SELF | _ONLY_FOLDERS
 _GONE = _DELETED_SELF | _MOVED_SELF | _IGNORED
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 65_536
+_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class LogWatch:
@@ -42,12 +44,10 @@ class LogWatch:
     """
 
     def __init__(self, root: Path, changed: Callable[[], None]) -> None:
-        """Raises OSError when the system has no inotify, or none to spare."""
         self._root = root
         self._changed = changed
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._events = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-        self._stop_read, self._stop_write = os.pipe()
+        self._events = self._stop_read = self._stop_write = -1
         self._watched: dict[int, str] = {}
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -57,20 +57,25 @@ class LogWatch:
         return len(self._watched) == len(FOLDERS)
 
     def start(self) -> None:
+        """Begin to watch. Where the system has no inotify to spare, it stays off."""
+        try:
+            self._events = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError as error:
+            log.info("the checkpoint is polled and not watched: %s", error, extra={"action": "not-watched"})
+            return
+        self._stop_read, self._stop_write = os.pipe()
         self.renew()
         self._thread.start()
 
     def stop(self, *, timeout_s: float) -> None:
-        """End the thread, and close what this has open."""
-        os.close(self._stop_write)
+        """End the thread. Nothing else is called afterwards."""
         if self._thread.ident is not None:
+            os.close(self._stop_write)
             self._thread.join(timeout_s)
-        else:
-            self._close()
 
     def renew(self) -> None:
         """Watch the logs that are not watched."""
-        if self.is_on:
+        if self.is_on or self._events < 0:
             return
         with self._lock:
             for folder in set(FOLDERS) - set(self._watched.values()):
@@ -86,9 +91,6 @@ class LogWatch:
         while not any(descriptor == self._stop_read for descriptor, _ in poll.poll()):
             if self._take_in(os.read(self._events, _READ_BYTES)):
                 self._changed()
-        self._close()
-
-    def _close(self) -> None:
         os.close(self._events)
         os.close(self._stop_read)
 
@@ -126,12 +128,10 @@ def log_watch(files: CheckpointFiles, changed: Callable[[], None]) -> LogWatch |
         return None
     root = Path(files.url)
     try:
-        if file_system_of(root.resolve(), Path("/proc/self/mountinfo").read_text()) not in LOCAL_FILE_SYSTEMS:
-            return None
-        return LogWatch(root, changed)
-    except OSError as error:
-        log.info("the checkpoint is polled and not watched: %s", error, extra={"action": "not-watched"})
+        kind = file_system_of(root.resolve(), Path("/proc/self/mountinfo").read_text())
+    except OSError:
         return None
+    return LogWatch(root, changed) if kind in LOCAL_FILE_SYSTEMS else None
 
 
 def file_system_of(path: Path, mountinfo: str) -> str | None:
@@ -141,7 +141,7 @@ def file_system_of(path: Path, mountinfo: str) -> str | None:
     found: tuple[int, str] | None = None
     for line in mountinfo.splitlines():
         fields, _, rest = line.partition(" - ")
-        place = Path(fields.split(" ")[4].encode().decode("unicode_escape"))
+        place = Path(_ESCAPE.sub(lambda each: chr(int(each[1], 8)), fields.split(" ")[4]))
         depth = len(place.parts)
         if path.is_relative_to(place) and (found is None or depth >= found[0]):
             found = depth, rest.split(" ")[0]

@@ -180,8 +180,9 @@ class TaskReplica:
 
     def _publish(self) -> None:
         """Show the version of the stores once all are at the same one, never an older one than is visible."""
-        self.error = None
         view = self._stores.view_after(self.view)
+        if view is not None or self.view is not None:
+            self.error = None  # while nothing is shown, why that is stays said: each try has steps that succeed
         if view is None:
             return
         self.view = view

@@ -1,6 +1,6 @@
 """What the supervisor and a worker process say to each other, over a socket pair: JSON in frames with a length.
 
-Both sides may ask, and tell without an answer. Either side notices the end of the other by the end of the channel. An
+Both sides may ask, and notify without an answer. Either side notices the end of the other by the end of the channel. An
 ask has a deadline, a frame a longest size, and each side answers only so many asks at a time.
 """
 
@@ -32,17 +32,17 @@ class ChannelError(Exception):
 
 
 class Channel:
-    """One side. `answer` gives the answer to an ask, `told` takes what is told."""
+    """One side. `answer` gives the answer to an ask, `on_notification` takes what needs none."""
 
     def __init__(
         self,
         control: socket.socket,
         answer: Callable[[str], Awaitable[object]],
-        told: Callable[[str, Any], None],
+        on_notification: Callable[[str, Any], None],
     ) -> None:
         self._control = control
         self._answer = answer
-        self._told = told
+        self._on_notification = on_notification
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._numbers = itertools.count(1)
@@ -50,7 +50,7 @@ class Channel:
         self._answering: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """From here on asks and tells can be sent."""
+        """From here on asks and notifications can be sent."""
         self._reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
 
     async def run(self) -> None:
@@ -83,9 +83,9 @@ class Channel:
         finally:
             del self._open[number]
 
-    def tell(self, what: str, document: object) -> None:
+    def notify(self, what: str, document: object) -> None:
         """Say something that needs no answer. Raises ChannelError."""
-        self.send(["tell", what, document])
+        self.send(["notify", what, document])
 
     def close(self) -> None:
         if self._writer is not None:
@@ -109,8 +109,8 @@ class Channel:
         match message:
             case ["ask", number, what]:
                 self._begin(number, what)
-            case ["tell", what, document]:
-                self._told(what, document)
+            case ["notify", what, document]:
+                self._on_notification(what, document)
             case ["answer", number, document]:
                 self._settle(number, lambda answer: answer.set_result(document))
             case ["failed", number, why]:

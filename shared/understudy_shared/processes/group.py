@@ -56,7 +56,7 @@ class Group(Protocol):
         """Why the service is degraded by its processes."""
 
     async def status(self) -> Status:
-        """Of all processes."""
+        """The status of all processes together."""
 
     async def metrics(self) -> bytes:
         """The exposition for `GET /metrics`, of all processes."""

@@ -1,7 +1,7 @@
 """A worker process's side: answers the supervisor, and asks it for what holds of the whole service.
 
-When the supervisor ends, this process ends at once: nobody would start it again, and its port belongs to whoever starts
-the service next.
+When the supervisor ends, this process ends at once: nobody would start it again, and its port belongs to the next
+service.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ASK_TIMEOUT_S = 5.0
 """Longer than the supervisor waits for any worker."""
 
 STARTED, FAILED, TAKES_NO_MORE, CAUSES = "started", "failed", "takes-no-more", "causes"
-"""What is told."""
+"""Notifications."""
 
 STATUS, METRICS = "status", "metrics"
 """What is asked for."""
@@ -42,7 +42,7 @@ class WorkerLink:
         self.number = number
         self._control = control
         self._intake = None if handover is None else Intake(handover)
-        self._channel = Channel(control, self._answer, self._told)
+        self._channel = Channel(control, self._answer, self._on_notification)
         self._report: Report | None = None
         self._causes: Mapping[str, str] = {}
         self._asking: dict[str, asyncio.Task[Any]] = {}
@@ -52,10 +52,10 @@ class WorkerLink:
     # ---- the service's side
 
     async def start(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
-        """The service can answer: tell the supervisor, and take connections."""
+        """The service can answer: notify the supervisor, and take connections."""
         await self._channel.open()
         self._running = asyncio.get_running_loop().create_task(self._run(), name="talk to the supervisor")
-        self._channel.tell(STARTED, None)
+        self._channel.notify(STARTED, None)
         if self._intake is not None:
             self._intake.start(new_protocol)
 
@@ -64,7 +64,7 @@ class WorkerLink:
         if self._intake is not None:
             await self._intake.stop()
             with contextlib.suppress(ChannelError):
-                self._channel.tell(TAKES_NO_MORE, None)
+                self._channel.notify(TAKES_NO_MORE, None)
 
     def close(self) -> None:
         """The service has ended."""
@@ -75,7 +75,7 @@ class WorkerLink:
         """Tell why this process could not start, before it ends."""
         document = {"what": error.what, "where": error.where, "fix": error.fix}
         try:
-            self._control.sendall(frame(["tell", FAILED, document]))
+            self._control.sendall(frame(["notify", FAILED, document]))
         except OSError:
             return
 
@@ -88,7 +88,7 @@ class WorkerLink:
         return self._causes
 
     async def status(self) -> Status:
-        """Of all processes. Without an answer the service is not ready: it is not known whether they are."""
+        """The status of all processes together. Without an answer the service is not ready: they may not be."""
         try:
             reasons, causes = await self._ask(STATUS)
         except ChannelError as error:
@@ -97,7 +97,7 @@ class WorkerLink:
         return Status(tuple(reasons), causes)
 
     async def metrics(self) -> bytes:
-        """Of all processes. Raises a problem without an answer: the numbers of one would look like a fall."""
+        """The metrics of all processes. Raises a problem without an answer: one's numbers would look like a fall."""
         try:
             families = from_document(await self._ask(METRICS))
         except ChannelError as error:
@@ -122,7 +122,7 @@ class WorkerLink:
             "connections": self._own.connections(),
         }
 
-    def _told(self, what: str, document: Any) -> None:
+    def _on_notification(self, what: str, document: Any) -> None:
         if what == CAUSES:
             self._causes = document
 

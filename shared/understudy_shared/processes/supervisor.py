@@ -56,7 +56,7 @@ class WorkerSupervisor:
         self._ends: Counter[str] = Counter()
         self._last_end: dict[int, End] = {}
         self._again_ms: dict[int, int] = {}
-        self._told: dict[str, str] = {}
+        self._sent_causes: dict[str, str] = {}
         self._asking: dict[str, asyncio.Task[Any]] = {}
         self._were_started: set[int] = set()
         self._stop = asyncio.Event()
@@ -153,13 +153,13 @@ class WorkerSupervisor:
             "worker %d %s; it starts again in %d ms", worker.number, why, delay_ms,
             extra={"action": "worker-ended", "reason": end.reason, "in_a_row": worker.restarts.in_a_row},
         )  # fmt: skip
-        self._tell_causes()
+        self._send_causes()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), delay_ms / 1000)
 
     def _was_started(self, number: int) -> None:
         self._were_started.add(number)
-        self._workers[number].tell_causes(self._told)
+        self._workers[number].send_causes(self._sent_causes)
         log.info("worker %d started", number, extra={"action": "worker-started"})
         if self._acceptor is not None:
             self._acceptor.open(BACKLOG)
@@ -179,7 +179,7 @@ class WorkerSupervisor:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
                 await asyncio.gather(*(self._look(worker) for worker in self._workers))
-                self._tell_causes()
+                self._send_causes()
                 self._go_on()
             except Exception:
                 log.exception("the workers could not be looked after", extra={"action": "watch-failed"})
@@ -209,12 +209,12 @@ class WorkerSupervisor:
         ]
         return {WORKERS: "; ".join(said)} if said else {}
 
-    def _tell_causes(self) -> None:
+    def _send_causes(self) -> None:
         causes = self._causes()
-        if causes != self._told:
-            self._told = causes
+        if causes != self._sent_causes:
+            self._sent_causes = causes
             for worker in self._workers:
-                worker.tell_causes(causes)
+                worker.send_causes(causes)
 
     async def _answer(self, what: str) -> object:
         """What a worker asks for; asked by several at once, it is found once."""

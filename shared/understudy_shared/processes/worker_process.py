@@ -130,7 +130,7 @@ class WorkerProcess:
         with theirs:
             self.process = _spawn(theirs, None if pair is None else pair[1])
         self._born_s = loop.time()
-        self._channel = Channel(control, self._answer, self._told)
+        self._channel = Channel(control, self._answer, self._on_notification)
         if pair is not None:
             self._handed = HandedOver(*pair)
             loop.add_reader(self._handed.fileno(), self._taken)
@@ -179,10 +179,10 @@ class WorkerProcess:
         found = await self._ask(METRICS, timeout_s)
         return None if found is None else from_document(found)
 
-    def tell_causes(self, causes: dict[str, str]) -> None:
+    def send_causes(self, causes: dict[str, str]) -> None:
         if self._channel is not None and self.is_started:
             try:
-                self._channel.tell(CAUSES, causes)
+                self._channel.notify(CAUSES, causes)
             except ChannelError:
                 return  # it is ending
 
@@ -202,7 +202,7 @@ class WorkerProcess:
         order = self._order
         return {"serve": order.serve, "settings": order.settings, "worker": self.number, "log": order.log}
 
-    def _told(self, what: str, document: Any) -> None:
+    def _on_notification(self, what: str, document: Any) -> None:
         if what == STARTED:
             self.is_started = True
             self.answered_s = asyncio.get_running_loop().time()

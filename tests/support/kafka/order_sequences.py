@@ -160,7 +160,7 @@ def history(number: int) -> History:
 
 
 def _timestamps(chance: Random, kind: str, index: int, places: int) -> Iterator[int]:
-    """Of one partition. `in order` gives no two equal ones in all partitions."""
+    """The timestamps of one partition. `in order` gives no two equal ones in all partitions."""
     at = 0
     for _ in range(chance.randint(0, 12)):
         at += chance.randint(0, 5)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 from tests.support.cluster.placement_world import BEAT_MS, LAYOUT, World, beat, turns_until_written
 
+from understudy_node.cluster.assignor import assign
 from understudy_node.cluster.placement import LOOK_AGAIN_HEARTBEATS, Layout
 from understudy_shared.bus.base import BusError, Fence
 from understudy_shared.bus.gossip import Gossip, Seen
 from understudy_shared.messages import Applied, Assignment
+
+LIMIT_S = 20.0
 
 
 async def test_nodes_that_start_together_share_from_the_beginning() -> None:
@@ -315,3 +321,55 @@ async def test_a_turn_that_was_held_up_on_its_way_assigns_nothing() -> None:
     )
     assert late is None
     assert await world.turn(placement, [beat("a", at=first.order)]) is not None
+
+
+class SlowAssignor:
+    """Works on in its thread until it is released."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def __call__(self, *args: Any, **more: Any) -> Any:
+        assert self.released.wait(LIMIT_S)
+        return assign(*args, **more)
+
+
+@pytest.mark.parametrize("bus_fails", [False, True])
+async def test_an_assignor_that_works_for_longer_than_the_lease_holds_keeps_it_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, bus_fails: bool
+) -> None:
+    world = World()
+    placement = world.placement()
+    monkeypatch.setattr(placement, "_heartbeat_ms", 10)
+    slow = SlowAssignor()
+    monkeypatch.setattr("understudy_node.cluster.placement.assign", slow)
+    heartbeats = 0
+
+    async def meanwhile() -> None:
+        nonlocal heartbeats
+        heartbeats += 1
+        world.clock.advance(15)  # the lease holds for 20 ms
+        if heartbeats == 5:
+            slow.released.set()
+        if bus_fails and heartbeats == 2:
+            raise BusError("it fails once")
+
+    async def turn() -> Assignment | None:
+        now_ms = world.clock.monotonic_ms()
+        nodes, highest, known = [beat("a"), beat("b")], (0, 0), None
+        return await placement.turn(
+            nodes=nodes, layout=LAYOUT, highest=highest, known=known, began_ms=now_ms, meanwhile=meanwhile
+        )
+
+    assert await turn() is None
+    world.clock.advance(15)
+    if bus_fails:
+        with pytest.raises(BusError):
+            await turn()
+        assert heartbeats >= 5, "the thread is waited for"
+        assert await world.gossip.assignment() is None
+        world.clock.advance(100)
+    written = await turn()
+    assert written is not None
+    assert heartbeats >= 5
+    assert await world.gossip.assignment() == written

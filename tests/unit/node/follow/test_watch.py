@@ -18,7 +18,7 @@ MOUNTS = """\
 22 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw
 30 22 0:25 / /mnt rw - nfs4 server:/export rw
 31 30 0:26 / /mnt/local rw shared:2 master:1 - xfs /dev/b rw
-32 22 0:27 / /with\\040space rw - tmpfs tmpfs rw
+32 22 0:27 / /with\\040spàce rw - tmpfs tmpfs rw
 33 22 0:28 / /over rw - ext4 /dev/c rw
 34 22 0:29 / /over rw - fuse.s3 bucket rw
 """
@@ -34,7 +34,7 @@ LONG_MS = 3_600_000
         ("/mnt", "nfs4"),
         ("/mnt/local/a", "xfs"),
         ("/mntother", "ext4"),
-        ("/with space/a", "tmpfs"),
+        ("/with spàce/a", "tmpfs"),
         ("/over/a", "fuse.s3"),
     ],
 )

@@ -14,14 +14,14 @@ from understudy_shared.processes.channel import MAX_ASKS, Channel, ChannelError,
 
 
 class Side:
-    """One end of a channel, and what it was asked and told."""
+    """One end of a channel, and what it was asked and notified of."""
 
     def __init__(self, control: socket.socket) -> None:
-        self.told: list[tuple[str, Any]] = []
+        self.notified: list[tuple[str, Any]] = []
         self.asked = 0
         self.go = asyncio.Event()
         self.go.set()
-        self.channel = Channel(control, self._answer, lambda what, document: self.told.append((what, document)))
+        self.channel = Channel(control, self._answer, lambda what, document: self.notified.append((what, document)))
 
     async def _answer(self, what: str) -> object:
         self.asked += 1
@@ -48,10 +48,10 @@ async def sides() -> AsyncIterator[tuple[Side, Side]]:
 
 async def test_both_sides_ask_and_tell() -> None:
     async with sides() as (one, other):
-        one.channel.tell("news", [1])
+        one.channel.notify("news", [1])
         assert await one.channel.ask("a", timeout_s=10) == {"answer to": "a"}
         assert await other.channel.ask("b", timeout_s=10) == {"answer to": "b"}
-        assert other.told == [("news", [1])]
+        assert other.notified == [("news", [1])]
 
 
 async def test_an_answer_that_fails_or_cannot_be_written_is_an_error_of_who_asked(
@@ -83,7 +83,7 @@ async def test_only_so_many_asks_are_answered_at_a_time() -> None:
         assert other.asked == MAX_ASKS
 
 
-async def test_whoever_waits_for_an_answer_hears_of_the_end() -> None:
+async def test_an_ask_that_waits_for_its_answer_hears_of_the_end() -> None:
     async with sides() as (one, other):
         other.go.clear()
         ask = asyncio.ensure_future(one.channel.ask("a", timeout_s=60))
@@ -92,7 +92,7 @@ async def test_whoever_waits_for_an_answer_hears_of_the_end() -> None:
         with pytest.raises(ChannelError, match="ended"):
             await ask
         with pytest.raises(ChannelError, match="not there"):
-            one.channel.tell("news", None)
+            one.channel.notify("news", None)
 
 
 @pytest.mark.parametrize("sent", [b"\xff" * 8, frame(["nonsense"]), frame(3), b"\0\0\0\2{["], ids=repr)

@@ -1,4 +1,4 @@
-"""Connections on their way to a worker: each has one owner at a time, whoever hangs or ends."""
+"""Connections on their way to a worker: each has one owner at a time, whichever process hangs or ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from understudy_shared.processes.handover import HandedOver, Intake
 
 
 class Greeter(asyncio.Protocol):
-    """Says hello to whoever connects, and no more."""
+    """Says hello to each client, and no more."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
