@@ -304,7 +304,7 @@ async def test_another_applications_gossip_is_not_this_routers() -> None:
 @pytest.mark.parametrize("how", ["frozen", "killed"])
 async def test_lookups_go_on_while_redis_is_gone_and_after_it_came_back_empty(how: str) -> None:
     with redis_server() as server:
-        async with cluster(a, b, bus=RedisBus(server.url, call_timeout_ms=300)) as known:
+        async with cluster(a, b, bus=RedisBus(server.url, call_timeout_ms=1000)) as known:
             for node in known.nodes:
                 heartbeat = known.heartbeat(node, heartbeat_ms=500, end_version=12, applied=Applied(version=12))
                 node.documents["/internal/v1/lags"] = heartbeat.model_copy(update={"sequence": 99}).encode()
