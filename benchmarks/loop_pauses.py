@@ -32,7 +32,7 @@ class Pauses:
     longest_cpu_ms: float = 0.0
     """CPU time of the process during the longest pause."""
     longest_own_ms: float = 0.0
-    """The longest pause by CPU time of the process: what the host took away is no pause of ours."""
+    """The CPU time of the longest pause by CPU time. It leaves out the time that the host took from the process."""
     doing: Counter[str] = field(default_factory=Counter)
     """What ran during long pauses."""
 

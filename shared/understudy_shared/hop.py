@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import orjson
 
 from understudy_shared.bounds import NO_BOUND, BadBoundError, Bound, UnknownLag, parse_bound
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.plausible import CEILING
+from understudy_shared.hop_fields import BadHopError, cut, object_of, text, whole
 from understudy_shared.position import BadPositionError
 from understudy_shared.printable import clipped
 
@@ -49,10 +48,6 @@ _MAGIC = b"USH1"
 _HEAD = struct.Struct("<4sI")
 FOUND, ABSENT, PROBLEM = 0, 1, 2
 """Kinds of an outcome. The body of a PROBLEM is its whole `application/problem+json`."""
-
-
-class BadHopError(UnderstudyError):
-    """A hop that does not parse: the other side is not ours, or of another release."""
 
 
 class HopKey(NamedTuple):
@@ -178,9 +173,9 @@ class _Head(NamedTuple):
 
 
 def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
-    fields = _object(header)
+    fields = object_of(header)
     try:
-        deadline_ms = _whole(fields, "deadline_ms")
+        deadline_ms = whole(fields, "deadline_ms")
         counts = _counts(fields["groups"])
         if sum(counts) > MAX_HOP_KEYS:
             raise BadHopError(f"a hop of {sum(counts)} keys, above {MAX_HOP_KEYS}")
@@ -191,19 +186,19 @@ def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
             bound = group.get("bound")
             groups.append(
                 HopGroup(
-                    _text(group, "store"),
-                    _text(group, "lineage"),
-                    _whole(group, "partitions"),
+                    text(group, "store"),
+                    text(group, "lineage"),
+                    whole(group, "partitions"),
                     NO_BOUND if bound is None else replace(parse_bound(bound), wait_ms=0),
                     (),
                     _layout(group),
                 )
             )
         request = HopRequest(
-            _text(fields, "application_id"),
-            _whole(fields, "end_version"),
-            _whole(fields, "term"),
-            _whole(fields, "epoch"),
+            text(fields, "application_id"),
+            whole(fields, "end_version"),
+            whole(fields, "term"),
+            whole(fields, "epoch"),
             deadline_ms,
             groups,
             fields.get("tails") is True,
@@ -234,7 +229,7 @@ def _with_keys(head: _Head, body: bytes, start: int) -> HopRequest:
         numbers = struct.unpack_from(f"<{2 * count}I", body, start)
     except struct.error as error:
         raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
-    rows = _cut(body, numbers[count:], start + 8 * count)
+    rows = cut(body, numbers[count:], start + 8 * count)
     keys = iter(hop_keys(numbers[:count], rows))
     groups = [
         HopGroup(store, lineage, partitions, bound, list(islice(keys, length)), layout)
@@ -282,10 +277,10 @@ def decode_reply(body: bytes) -> HopReply:
         lengths = struct.unpack_from(f"<{count}I", body, start)
         start += 4 * count
         if sizes is None:
-            bodies, tails = _cut(body, lengths, start), [b""] * count
+            bodies, tails = cut(body, lengths, start), [b""] * count
         else:
             places = struct.unpack_from(f"<{count}H", body, start)
-            parts = _cut(body, [*sizes, *lengths], start + 2 * count)
+            parts = cut(body, [*sizes, *lengths], start + 2 * count)
             different, bodies = [b"", *parts[: len(sizes)]], parts[len(sizes) :]
             tails = [different[place] for place in places]
     except (IndexError, struct.error) as error:
@@ -304,13 +299,13 @@ class _ReplyHead(NamedTuple):
 
 
 def _reply_head(header: bytes) -> _ReplyHead:
-    fields = _object(header)
+    fields = object_of(header)
     try:
-        count = _whole(fields, "count")
+        count = whole(fields, "count")
         if count > MAX_HOP_KEYS:
             raise BadHopError(f"a hop's reply of {count} keys, above {MAX_HOP_KEYS}")
         sizes = _tail_sizes(fields["tails"]) if "tails" in fields else None
-        return _ReplyHead(_whole(fields, "term"), _whole(fields, "epoch"), _whole(fields, "end_version"), count, sizes)
+        return _ReplyHead(whole(fields, "term"), whole(fields, "epoch"), whole(fields, "end_version"), count, sizes)
     except KeyError as error:
         raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
 
@@ -343,23 +338,13 @@ def _header(body: bytes) -> tuple[bytes, int]:
     return body[_HEAD.size : start], start
 
 
-def _object(header: bytes) -> dict[str, Any]:
-    try:
-        fields = orjson.loads(header)
-    except orjson.JSONDecodeError as error:
-        raise BadHopError(f"a hop whose header is not JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise BadHopError("a hop whose header is not a JSON object")
-    return fields
-
-
 def _counts(groups: object) -> list[int]:
     """The keys of each group. Groups without any would be work for nothing, as many as fit into a header."""
     if not isinstance(groups, list):
         raise BadHopError("a hop whose groups are not a list")
     if len(groups) > MAX_HOP_KEYS:
         raise BadHopError(f"a hop of {len(groups)} groups, above {MAX_HOP_KEYS}")
-    counts = [_whole(group, "count") for group in groups]
+    counts = [whole(group, "count") for group in groups]
     if 0 in counts:
         raise BadHopError("a hop with an empty group")
     return counts
@@ -379,27 +364,3 @@ def _layout(fields: dict[str, Any]) -> str:
     if isinstance(layout, str) and 0 < len(layout) <= MAX_LAYOUT_CHARS:
         return layout
     raise BadHopError(f"a hop whose layout is {layout!r:.80}, not the name of one")
-
-
-def _whole(fields: dict[str, Any], name: str) -> int:
-    value = fields[name]
-    if type(value) is int and 0 <= value <= CEILING:
-        return value
-    raise BadHopError(f"a hop whose {name} is {clipped(value)}, not a whole number from 0 to {CEILING}")
-
-
-def _text(fields: dict[str, Any], name: str) -> str:
-    value = fields[name]
-    if isinstance(value, str):
-        return value
-    raise BadHopError(f"a hop whose {name} is {clipped(value)}, not a text")
-
-
-def _cut(body: bytes, lengths: Sequence[int], start: int) -> list[bytes]:
-    parts = []
-    for length in lengths:
-        parts.append(body[start : start + length])
-        start += length
-    if start != len(body):
-        raise BadHopError(f"a hop of {len(body)} bytes whose parts end at {start}")
-    return parts

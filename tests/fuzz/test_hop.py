@@ -25,7 +25,6 @@ from understudy_shared.bounds import Bound
 from understudy_shared.hop import (
     MAX_HOP_KEYS,
     PATH,
-    BadHopError,
     HopOutcome,
     HopReply,
     decode_reply,
@@ -33,6 +32,7 @@ from understudy_shared.hop import (
     encode_reply,
     encode_request,
 )
+from understudy_shared.hop_fields import BadHopError
 
 VERSION = 2
 PROBLEM = b'{"type":"overloaded","title":"x","status":429,"detail":"busy","candidates":[{"reason":"dead"}]}'

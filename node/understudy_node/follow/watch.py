@@ -75,9 +75,11 @@ class LogWatch:
 
     def renew(self) -> None:
         """Watch the logs that are not watched."""
-        if self.is_on or self._events < 0:
+        if self.is_on:
             return
         with self._lock:
+            if self._events < 0:
+                return
             for folder in set(FOLDERS) - set(self._watched.values()):
                 path = os.fsencode(self._root / folder)
                 watch = self._libc.inotify_add_watch(self._events, ctypes.c_char_p(path), ctypes.c_uint32(_MASK))
@@ -88,11 +90,16 @@ class LogWatch:
         poll = select.poll()
         for descriptor in (self._events, self._stop_read):
             poll.register(descriptor, select.POLLIN | select.POLLHUP)
-        while not any(descriptor == self._stop_read for descriptor, _ in poll.poll()):
-            if self._take_in(os.read(self._events, _READ_BYTES)):
-                self._changed()
-        os.close(self._events)
-        os.close(self._stop_read)
+        try:
+            while not any(descriptor == self._stop_read for descriptor, _ in poll.poll()):
+                if self._take_in(os.read(self._events, _READ_BYTES)):
+                    self._changed()
+        finally:  # without this thread nothing is watched, and polls come often again
+            with self._lock:
+                events, self._events = self._events, -1
+                self._watched.clear()
+            os.close(events)
+            os.close(self._stop_read)
 
     def _take_in(self, data: bytes) -> bool:
         """Whether there is something to look at. A folder that is gone is no longer watched."""

@@ -29,7 +29,6 @@ from understudy_shared.hop import (
     CONTENT_TYPE,
     MAX_HOP_BYTES,
     PATH,
-    BadHopError,
     HopGroup,
     HopOutcome,
     HopReply,
@@ -38,6 +37,7 @@ from understudy_shared.hop import (
     decode_request,
     encode_reply,
 )
+from understudy_shared.hop_fields import BadHopError
 from understudy_shared.http.direct import Exchange, reply_problem
 from understudy_shared.http.edge import (
     App,

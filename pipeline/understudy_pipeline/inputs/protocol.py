@@ -56,7 +56,7 @@ class Input(Protocol):
         """The partition count of each topic of this input, now. Raises UnknownTopicError."""
 
     def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
-        """The id of each topic, by which one that was deleted and made anew is told from the one before it.
+        """The id of each topic, which differs between a deleted topic and a new one of the same name.
 
         Topics whose id is unknown are left out, as are all where topics have none. Raises nothing.
         """

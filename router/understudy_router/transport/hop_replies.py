@@ -8,7 +8,8 @@ import orjson
 
 from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply
-from understudy_shared.hop import BadHopError, HopReply, decode_reply
+from understudy_shared.hop import HopReply, decode_reply
+from understudy_shared.hop_fields import BadHopError
 
 OVERLOADED = "overloaded"
 

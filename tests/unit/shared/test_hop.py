@@ -21,7 +21,6 @@ from understudy_shared.hop import (
     MAX_LAYOUT_CHARS,
     MAX_TAIL_BYTES,
     PROBLEM,
-    BadHopError,
     HopGroup,
     HopKey,
     HopOutcome,
@@ -33,6 +32,7 @@ from understudy_shared.hop import (
     encode_reply,
     encode_request,
 )
+from understudy_shared.hop_fields import BadHopError
 from understudy_shared.position import Position
 from understudy_shared.words import ApplicationId, Lineage
 

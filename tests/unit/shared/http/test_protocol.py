@@ -27,7 +27,7 @@ CONNECTIONS, REPLY = 2, -1
 
 
 class Later:
-    """Answers when it is told to, what a request ended with: its key, or its body."""
+    """Answers a request when the test says so: with the key of a lookup, or with the body of a post."""
 
     def __init__(self) -> None:
         self.open: list[tuple[Exchange, bytes]] = []

@@ -23,7 +23,7 @@ class Greeter(asyncio.Protocol):
 
 
 class World:
-    """The supervisor's side and the worker's, which takes when it is told to."""
+    """The supervisor's side and the worker's. The worker takes connections when the test says so."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
