@@ -109,7 +109,7 @@ class LogWatch:
                 with self._lock:
                     if self._watched.pop(watch, None) is not None and not mask & _IGNORED:
                         self._libc.inotify_rm_watch(self._events, watch)
-            is_news = is_news or not name.startswith(b".")
+            is_news = is_news or not (mask & _IGNORED or name.startswith(b"."))  # ignored: the end of a watch
         return is_news
 
     def _checked(self, result: int) -> int:
