@@ -49,6 +49,11 @@ class FairQueue(Generic[T]):
         return bool(self._tailing) or self._may_restore
 
     @property
+    def tails_only(self) -> bool:
+        """Whether a tailing step runs and no restore waits."""
+        return not self._restoring and not all(self._running.values())
+
+    @property
     def _may_restore(self) -> bool:
         return bool(self._restoring) and sum(self._running.values()) < self._restore_limit
 

@@ -118,6 +118,51 @@ def test_tasks_submitted_together_run_side_by_side(workers: Workers) -> None:
         gate.let_go.set()
 
 
+def test_short_steps_are_left_to_one_worker(monkeypatch: pytest.MonkeyPatch, workers: Workers) -> None:
+    monkeypatch.setattr("understudy_node.replica.workers.SHORT_STEP_S", PATIENCE_S)
+    monkeypatch.setattr("understudy_node.replica.workers.HELP_AFTER_S", PATIENCE_S)
+    assert finished(workers).wait(PATIENCE_S)
+    threads: list[str] = []
+
+    def body(_: int) -> bool:
+        threads.append(threading.current_thread().name)
+        return False
+
+    workers.submit(*(Task(body) for _ in range(200)))
+    wait_until(lambda: len(threads) == 200)
+    assert len(set(threads)) == 1
+
+
+def test_a_step_that_hangs_among_short_ones_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, workers: Workers
+) -> None:
+    monkeypatch.setattr("understudy_node.replica.workers.SHORT_STEP_S", PATIENCE_S)
+    assert finished(workers).wait(PATIENCE_S)
+    gate, ended = Gate(), threading.Semaphore(0)
+
+    def body(step: int) -> bool:
+        ended.release()
+        return step < 3
+
+    workers.submit(Task(gate), *(Task(body) for _ in range(20)))
+    for _ in range(20 * 3):
+        assert ended.acquire(timeout=PATIENCE_S)
+    assert gate.begun.is_set()
+    gate.let_go.set()
+
+
+def test_short_steps_do_not_hold_a_restore_up(monkeypatch: pytest.MonkeyPatch, workers: Workers) -> None:
+    monkeypatch.setattr("understudy_node.replica.workers.SHORT_STEP_S", PATIENCE_S)
+    monkeypatch.setattr("understudy_node.replica.workers.HELP_AFTER_S", PATIENCE_S)
+    assert finished(workers).wait(PATIENCE_S)
+    tailing, restoring = Gate(), Gate()
+    workers.submit(Task(tailing), Task(restoring, restoring=True))
+    assert tailing.begun.wait(PATIENCE_S)
+    assert restoring.begun.wait(PATIENCE_S)
+    for gate in (tailing, restoring):
+        gate.let_go.set()
+
+
 def test_a_restore_that_had_to_wait_for_another_runs_beside_tailing_once_that_ends(workers: Workers) -> None:
     first, second, tailing = Gate(), Gate(), Gate()
     workers.submit(Task(first, restoring=True), Task(second, restoring=True), Task(tailing))
