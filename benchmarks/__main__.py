@@ -26,9 +26,7 @@ BENCHMARKS = {
     "codec: keys, hashes and values": ["benchmarks.codec"],
     "engines: overlay against a writable RocksDB": ["benchmarks.engines"],
     "restore and lookups, 1,000,000 keys": ["benchmarks.restore_and_lookup", "--keys", "1000000"],
-    "restore and lookups, 10,000,000 keys": [
-        "benchmarks.restore_and_lookup", "--keys", "10000000", "--provider", "RocksDB",
-    ],
+    "restore and lookups, 10,000,000 keys": ["benchmarks.restore_and_lookup", "--keys", "10000000"],
     "lookups: node and router, beside a constant application and peers": ["benchmarks.lookups"],
     "batches of 100: node and router, beside FastAPI with MGET": ["benchmarks.batches"],
     "routed lookups: one router, one node": ["benchmarks.routed"],
@@ -42,7 +40,7 @@ BENCHMARKS = {
 }  # fmt: skip
 
 QUICK = {
-    "benchmarks.restore_and_lookup": ["--keys", "20000", "--provider", "RocksDB", "--seconds", "1"],
+    "benchmarks.restore_and_lookup": ["--keys", "20000", "--seconds", "1"],
     "benchmarks.lookups": ["--keys", "20000", "--rounds", "1", "--seconds", "1", "--warm-up", "1"],
     "benchmarks.batches": ["--keys", "20000", "--rounds", "1", "--seconds", "1"],
     "benchmarks.routed": ["--keys", "20000", "--seconds", "1"],

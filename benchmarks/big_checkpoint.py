@@ -23,7 +23,7 @@ WRITE_LIMIT_S = 900
 
 @dataclass(frozen=True, slots=True)
 class BigCheckpoint:
-    """What was written. `application` is its name; `key(n)` is the n-th of its keys."""
+    """What was written. `key(n)` is the n-th of its keys, `value(n)` what it has."""
 
     path: Path
     provider: str
@@ -31,6 +31,12 @@ class BigCheckpoint:
 
     def key(self, number: int) -> str:
         return f"{number:016x}"
+
+    def value(self, number: int) -> tuple[int, int, float, int, int, int]:
+        """Count, sum, the average's sum and count, min, max. The last batch saw a thousandth of the keys again."""
+        again = number < max(self.keys // 1000, 1)
+        seen = [number, self.keys + number] if again else [number]
+        return (len(seen), sum(seen), float(sum(seen)), len(seen), min(seen), max(seen))
 
 
 def session(directory: Path) -> SparkSession:

@@ -69,13 +69,6 @@ def built() -> Path | str:
     return BUILT
 
 
-def value_of(checkpoint: BigCheckpoint, number: int) -> tuple[int, int, float, int, int, int]:
-    """What the checkpoint has for a key: count, sum, the average's sum and count, min, max."""
-    again = number < max(checkpoint.keys // 1000, 1)
-    seen = [number, checkpoint.keys + number] if again else [number]
-    return (len(seen), sum(seen), float(sum(seen)), len(seen), min(seen), max(seen))
-
-
 @contextmanager
 def kafka_streams(checkpoint: BigCheckpoint, folder: Path, numbers: Sequence[int]) -> Iterator[Peers | str]:
     """Two running instances whose answers for these keys were checked; or why there are none."""
@@ -104,7 +97,7 @@ def _fill(servers: str, topic: str, checkpoint: BigCheckpoint) -> None:
     # The partitioner of Java's producer: Kafka Streams finds a key's partition by it.
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "partitioner": "murmur2_random"})
     for number in range(checkpoint.keys):
-        producer.produce(topic, _VALUE.pack(*value_of(checkpoint, number)), checkpoint.key(number))
+        producer.produce(topic, _VALUE.pack(*checkpoint.value(number)), checkpoint.key(number))
         if number % 10_000 == 0:
             producer.flush(60)
     assert producer.flush(60) == 0, "the broker did not take all keys"
@@ -131,7 +124,7 @@ def _checked(checkpoint: BigCheckpoint, asked: Server, behind: Server, numbers: 
     _wait_until(lambda: all(fetch(each.port, "/ready")[0] == 200 for each in (asked, behind)), "that both run")
     for number in numbers:
         key = checkpoint.key(number)
-        count, total, average_sum, average_count, least, most = value_of(checkpoint, number)
+        count, total, average_sum, average_count, least, most = checkpoint.value(number)
         average = {"sum": average_sum, "count": average_count}
         expected = {"count": count, "sum": total, "avg": average, "min": least, "max": most}
         for way in ("jdk", "vertx"):

@@ -24,6 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import orjson
 import redis
 
 from benchmarks.big_checkpoint import BigCheckpoint, session, write
@@ -134,6 +135,8 @@ def started(
         node = running.enter_context(server(CLUSTER_NODE, *arguments, ready_path="/livez", env=env))
         router = running.enter_context(server(ROUTER, bus.url, ready_path="/livez", env=env))
         wait_for_keys(router, paths)
+        for each in (node, router):
+            check(each, paths, checkpoint, numbers)
         if number == 0:
             with redis.Redis.from_url(copies.url) as client:
                 client.mset({str(index): fetch(router.port, path)[1] for index, path in enumerate(paths)})
@@ -141,9 +144,19 @@ def started(
         yield Subject(f"router{tree}", router, paths, (node, Server(0, bus.pid)))
     get = running.enter_context(server(REDIS_GET, copies.url, ready_path="/0"))
     copied = [f"/{index}" for index in range(len(paths))]
+    check(get, copied, checkpoint, numbers)
     yield Subject("FastAPI + redis-py GET", get, copied, (Server(0, copies.pid),))
     yield from nginx_peers(folder, running)
     yield from kafka_streams_peers(checkpoint, folder, numbers, running)
+
+
+def check(subject: Server, paths: Sequence[str], checkpoint: BigCheckpoint, numbers: Sequence[int]) -> None:
+    """Raises RuntimeError unless each of these paths is answered with the value of its key."""
+    for path, number in zip(paths, numbers, strict=True):
+        status, body = fetch(subject.port, path)
+        expected = checkpoint.value(number)
+        if status != 200 or tuple(orjson.loads(body)["value"].values()) != expected:
+            raise RuntimeError(f"{path} is answered with {status} {body[:300]!r}, not with {expected}")
 
 
 def nginx_peers(folder: Path, running: ExitStack) -> Iterator[Subject]:

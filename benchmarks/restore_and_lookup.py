@@ -1,6 +1,7 @@
 """From the order to restore to the first answer, memory, and lookups per second, beside Spark's own reader.
 
     python -m benchmarks.restore_and_lookup [--keys 1000000 10000000] [--provider RocksDB HDFSBacked] [--seconds 5]
+                                            [--report FILE]
 
 Real Spark writes each checkpoint first. Everything compared is measured in the same run; while a node restores, another
 process asks it for its health every few milliseconds, and the longest wait says whether a restore holds it up. Last,
@@ -26,6 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from benchmarks import large_restores
 from benchmarks.big_checkpoint import RAW_BYTES_PER_KEY, BigCheckpoint, session, write
 from benchmarks.load import Load, get, post, run_load
+from benchmarks.report import write_report
 from benchmarks.servers import CONSTANT_APP, NODE, Server, fetch, pin_load, server
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.node import Node
@@ -45,7 +47,9 @@ def main() -> None:
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000])
     parser.add_argument("--provider", nargs="+", default=["RocksDB", "HDFSBacked"])
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--report", type=Path, help="write the figures to a file, for benchmarks.compare")
     options = parser.parse_args()
+    rounds: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
         directory = Path(folder)
         spark = session(directory)
@@ -58,8 +62,11 @@ def main() -> None:
                 print(f"\n{provider}, {keys:,} keys (written by Spark in {time.monotonic() - started_s:.0f} s)")
                 spark_s = spark_finds(spark, checkpoint)
                 data = directory / f"data-{provider}-{keys}"
-                measure(checkpoint, data, spark_s=spark_s, alone=alone, seconds=options.seconds)
+                found = measure(checkpoint, data, spark_s=spark_s, alone=alone, seconds=options.seconds)
+                rounds |= {f"{provider}, {keys} keys{part}": [figures] for part, figures in found.items()}
         spark.stop()
+    if options.report is not None:
+        write_report(options.report, rounds)
 
 
 def spark_finds(spark: SparkSession, checkpoint: BigCheckpoint) -> float:
@@ -77,8 +84,12 @@ def spark_finds(spark: SparkSession, checkpoint: BigCheckpoint) -> float:
     return min(times)
 
 
-def measure(checkpoint: BigCheckpoint, data: Path, *, spark_s: float, alone: int, seconds: float) -> None:
-    """All figures of one checkpoint. `alone` is what a node takes that holds next to nothing."""
+def measure(
+    checkpoint: BigCheckpoint, data: Path, *, spark_s: float, alone: int, seconds: float
+) -> dict[str, dict[str, float]]:
+    """All figures of one checkpoint, printed; those that have goals are returned, by what is added to its name. `alone`
+    is what a node takes that holds next to nothing.
+    """
     restore_s = restore_in_process(checkpoint, data / "in-process")
     pin_load()
     picked = random.Random(0).sample(range(checkpoint.keys), min(SAMPLED_KEYS, checkpoint.keys))
@@ -101,8 +112,20 @@ def measure(checkpoint: BigCheckpoint, data: Path, *, spark_s: float, alone: int
         _print_restore(checkpoint, restore_s=restore_s, spark_s=spark_s, longest_wait_ms=watched.longest_wait_ms)
         _print_memory(checkpoint, node, at_rest, alone)
         _print_lookups(limit, lookups, hot, batches, cpu_us=cpu_us)
+        resident = node.resident_bytes() / (checkpoint.keys * RAW_BYTES_PER_KEY)
+        found = {
+            "": {
+                "spark_s": spark_s,
+                "restore_s": restore_s,
+                "resident_of_raw": resident,
+                "longest_wait_ms": watched.longest_wait_ms,
+            }
+        }
         if checkpoint.provider == "HDFSBacked":
-            _print_large_restores(*large_restores.measure(checkpoint, node))
+            quiet_ms, during_ms, took_ms = large_restores.measure(checkpoint, node)
+            _print_large_restores(quiet_ms, during_ms, took_ms)
+            found |= {", lookups, idle": {"p99_ms": quiet_ms}, ", lookups during a restore": {"p99_ms": during_ms}}
+        return found
 
 
 def resident_of(checkpoint: BigCheckpoint, data: Path) -> int:
