@@ -94,6 +94,8 @@ class LogWatch:
             while not any(descriptor == self._stop_read for descriptor, _ in poll.poll()):
                 if self._take_in(os.read(self._events, _READ_BYTES)):
                     self._changed()
+        except Exception:
+            log.exception("the checkpoint is polled and no longer watched", extra={"action": "watch-failed"})
         finally:  # without this thread nothing is watched, and polls come often again
             with self._lock:
                 events, self._events = self._events, -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,25 @@ def test_a_log_that_is_made_anew_is_watched_once_it_is_there(world: World) -> No
     world.news.clear()
     (world.root / "old/1").write_text("v1")
     assert not world.news.wait(0.05)
+
+
+def test_a_watch_that_fails_says_so_and_is_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("a bug")
+
+    for folder in ("commits", "offsets"):
+        (tmp_path / folder).mkdir()
+    watch = LogWatch(tmp_path, fail)
+    watch.start()
+    assert watch.is_on
+    with caplog.at_level(logging.ERROR):
+        (tmp_path / "commits" / "0").write_bytes(b"v1")
+        wait_until(lambda: not watch.is_on, what="the end of the watch")
+    watch.renew()
+    assert not watch.is_on
+    watch.stop(timeout_s=LIMIT_S)
+    assert "no longer watched" in caplog.text
+    assert "a bug" in caplog.text
 
 
 def test_a_watch_that_was_never_started_stops(tmp_path: Path) -> None:
