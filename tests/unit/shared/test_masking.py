@@ -198,7 +198,8 @@ def test_whatever_a_password_is_made_of_it_is_shown_nowhere(password: str, form:
     url = form.format(quote(password, safe="") if is_quoted else password)
     said = everything_said(lambda: RedisBus(url)) + masked(url) + masked_location(url)
     assert password not in said.replace(form.format("***"), "")
-    assert masked_text(f"at {url}").count(password) == 0 or any(part.isspace() for part in password)
+    shown = masked_text(f"at {url}").replace(form.format("***"), "")
+    assert password not in shown or any(part.isspace() for part in password)
 
 
 @given(PASSWORDS)
