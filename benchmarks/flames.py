@@ -1,9 +1,10 @@
 """Flame graphs of a node, of a router under load, and of a node that follows commits, as SVG files.
 
-    python -m benchmarks.flames [--seconds 15] [--rate 500] [--into docs/images]
+    python -m benchmarks.flames [--seconds 15] [--rate 500] [--into docs/images] [--tree DIR]
 
 py-spy looks at each process from outside; without it nothing is done. wrk loads node and router as `benchmarks.lookups`
-does. The node that follows has 200 tasks, one commit a second and no readers.
+does. The node that follows has 200 tasks, one commit a second and no readers. `--tree` looks at the sources of another
+commit.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks.big_checkpoint import session, write
 from benchmarks.flame_graph import flame_svg, stacks_of
 from benchmarks.following import FormatV2, step
 from benchmarks.lookups import CONNECTIONS, SAMPLED_KEYS, move, wait_for_keys
-from benchmarks.servers import CLUSTER_NODE, LOAD_CORE, NODE, ROUTER, SERVER_CORE, Server, pin_load, server
+from benchmarks.servers import CLUSTER_NODE, LOAD_CORE, NODE, ROUTER, SERVER_CORE, Server, pin_load, server, tree_env
 from benchmarks.wrk import drive
 from understudy_shared.local_redis import local_redis
 
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=15)
     parser.add_argument("--rate", type=int, default=500, help="looks a second")
     parser.add_argument("--into", type=Path, default=Path("docs/images"))
+    parser.add_argument("--tree", type=Path, default=Path.cwd())
     options = parser.parse_args()
     if shutil.which("py-spy") is None:
         print("skipped: no py-spy", flush=True)
@@ -57,8 +59,9 @@ def lookups(folder: Path, options: argparse.Namespace) -> None:
     with ExitStack() as running:
         bus = running.enter_context(local_redis())
         arguments = (str(checkpoint.path), str(folder / "data"), bus.url)
-        node = running.enter_context(server(CLUSTER_NODE, *arguments, ready_path="/livez"))
-        router = running.enter_context(server(ROUTER, bus.url, ready_path="/livez"))
+        env = tree_env(options.tree)
+        node = running.enter_context(server(CLUSTER_NODE, *arguments, ready_path="/livez", env=env))
+        router = running.enter_context(server(ROUTER, bus.url, ready_path="/livez", env=env))
         wait_for_keys(router, paths)
         for name, subject, other in (("node", node, router), ("router", router, node)):
             move(subject, SERVER_CORE)
@@ -76,7 +79,8 @@ def following(folder: Path, options: argparse.Namespace) -> None:
     for _ in range(FOLLOWED_RETAINED):
         query.write()
         query.commit()
-    with server(NODE, str(query.path), str(folder / "following"), ready_path="/readyz") as node:
+    env = tree_env(options.tree)
+    with server(NODE, str(query.path), str(folder / "following"), ready_path="/readyz", env=env) as node:
 
         def commits() -> None:
             for _ in range(options.seconds + 4):
@@ -92,7 +96,7 @@ def recorded(name: str, subject: Server, work: Callable[[], None], options: argp
     time.sleep(2)
     with tempfile.NamedTemporaryFile(suffix=".stacks") as raw:
         command = ["py-spy", "record", "--format", "raw", "--output", raw.name, "--pid", str(subject.pid)]
-        limits = ["--rate", str(options.rate), "--duration", str(options.seconds), "--native"]
+        limits = ["--rate", str(options.rate), "--duration", str(options.seconds)]
         subprocess.run([*command, *limits], check=True, stdout=subprocess.DEVNULL, timeout=options.seconds + 120)
         stacks = stacks_of(Path(raw.name).read_text())
     working.join()
