@@ -149,9 +149,9 @@ def _drain_call() -> Call:
         OPERATIONS,
         "Move this node's tasks to others, or take that back",
         (Answer(202, "It will", ref("Draining"), {"node_id": examples.NODE, "draining": True}),),
-        'curl -X POST "$url/admin/v1/drain" -H \'Content-Type: application/json\' -d \'{"drain": true}\'',
+        "curl -X POST \"$url/admin/v1/drain\" -H 'Content-Type: application/json' -d '{\"drain\": true}'",
         OF_A_CHANGE,
-        "Nothing moves before its new place is caught up; `{\"drain\": false}` takes it back. It must say "
+        'Nothing moves before its new place is caught up; `{"drain": false}` takes it back. It must say '
         "`Content-Type: application/json`, and must not come from a page of another site.",
         body=json_body(ref("Drain"), {"drain": True}),
     )

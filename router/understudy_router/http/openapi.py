@@ -164,5 +164,3 @@ def _metadata_schemas() -> Json:
             },
         ),
     }
-
-

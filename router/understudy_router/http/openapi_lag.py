@@ -138,9 +138,7 @@ def lag_schemas() -> Json:
                 "end_offset_position": COUNT_OR_UNKNOWN,
                 "end_confirmed": FLAG,
                 "bus": record("Redis.", {"state": one_of(["connected", "degraded"]), "why": TEXT}),
-                "assignment": or_null(
-                    record("Who holds what.", {"term": COUNT, "epoch": COUNT, "written_by": TEXT})
-                ),
+                "assignment": or_null(record("Who holds what.", {"term": COUNT, "epoch": COUNT, "written_by": TEXT})),
                 "nodes": list_of(ref("NodeReport")),
                 "stores": list_of(ref("StoreLag")),
                 "events": said(list_of(ref("Event")), "Oldest first"),
@@ -157,9 +155,9 @@ def drain_call() -> Call:
         OPERATIONS,
         "Move a node's tasks to others, or take that back",
         (Answer(202, "The node will", ref("Draining"), {"node_id": examples.NODE, "draining": True}),),
-        'curl -X POST "$url/admin/v1/nodes/node-1/drain" -H \'Content-Type: application/json\' -d \'{"drain": true}\'',
+        "curl -X POST \"$url/admin/v1/nodes/node-1/drain\" -H 'Content-Type: application/json' -d '{\"drain\": true}'",
         (*OF_A_CHANGE, ProblemType.UNKNOWN_PATH, ProblemType.NODE_UNREACHABLE, ProblemType.BAD_REPLY),
-        "Nothing moves before its new place is caught up; `{\"drain\": false}` takes it back. It must say "
+        'Nothing moves before its new place is caught up; `{"drain": false}` takes it back. It must say '
         "`Content-Type: application/json`, and must not come from a page of another site.",
         (NODE_ID,),
         json_body(ref("Drain"), {"drain": True}),

@@ -94,9 +94,7 @@ def _head() -> Json:
 
 def _parts() -> Json:
     return {
-        "freshness": record(
-            "From commit to visible.", {"p50_ms": COUNT_OR_UNKNOWN, "p99_ms": COUNT_OR_UNKNOWN}
-        ),
+        "freshness": record("From commit to visible.", {"p50_ms": COUNT_OR_UNKNOWN, "p99_ms": COUNT_OR_UNKNOWN}),
         "reads": record(
             "What this router answered.",
             {

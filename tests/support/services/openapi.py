@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import orjson
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 Json = dict[str, Any]
 

@@ -72,9 +72,7 @@ def add_document(http: FastAPI, service: Callable[[], Service]) -> None:
 
     def complete() -> dict[str, Any]:
         if http.openapi_schema is None:
-            routes = {
-                (method, nameless(path)) for path, methods in generated()["paths"].items() for method in methods
-            }
+            routes = {(method, nameless(path)) for path, methods in generated()["paths"].items() for method in methods}
             http.openapi_schema = document(service(), routes)
         return http.openapi_schema
 
@@ -142,4 +140,3 @@ def _at(components: Json, name: str) -> object:
 def _address(scheme: str, host: str) -> str:
     """Where the reader reached this service, for commands to copy; a usual address if the header is odd."""
     return f"{scheme}://{host}" if _HOST.fullmatch(host) else "http://127.0.0.1:8080"
-

@@ -35,7 +35,7 @@ def page(document: Json, address: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(info['title'])}: calls</title><style>{STYLE}</style></head><body><div class=\"all\">"
+        f'<title>{escape(info["title"])}: calls</title><style>{STYLE}</style></head><body><div class="all">'
         f'<nav aria-label="Calls">{"".join(_contents(document))}</nav>'
         f"<main><h1>{title}</h1>{_text(info['description'])}"
         f"<p>The commands below use</p><pre>url={escape(address)}</pre>"
@@ -95,7 +95,7 @@ def _parameters(document: Json, operation: Json) -> Iterator[str]:
 
 def _body(operation: Json) -> Iterator[str]:
     for content_type, content in operation.get("requestBody", {}).get("content", {}).items():
-        yield f"<h4>Body</h4><p>{_kind(content['schema'])} <span class=\"soft\">{escape(content_type)}</span></p>"
+        yield f'<h4>Body</h4><p>{_kind(content["schema"])} <span class="soft">{escape(content_type)}</span></p>'
         yield _example(content)
 
 
@@ -105,10 +105,10 @@ def _answers(document: Json, operation: Json) -> Iterator[str]:
         response = _resolved(document, each)
         kinds = [
             "Problem" if content_type == "application/problem+json" else f"{_kind(content['schema'])}"
-            for content_type, content in response["content"].items()
+            for content_type, content in response.get("content", {}).items()
         ]
-        rows.append((escape(status), " or ".join(kinds), _inline(response["description"])))
-        examples += [_example(content, f"Example of {status}") for content in response["content"].values()]
+        rows.append((escape(status), " or ".join(kinds) or "no body", _inline(response["description"])))
+        examples += [_example(content, f"Example of {status}") for content in response.get("content", {}).values()]
     yield "<h4>Answers</h4>" + _table(("status", "is", ""), rows) + "".join(examples)
 
 
