@@ -165,6 +165,13 @@ AT_A_ROUTER = [
     ("GET /v1/stores/{store}/metadata/{key}", f"{STORE}/metadata/a/b", 400),
     ("GET /v1/stores/{store}/metadata/{key}", "/v1/stores/nowhere/metadata/a", 404),
     ("GET /v1/stores/{store}/metadata/{key}", f"{STORE}/metadata/a?min_position=OTHER", 409),
+    ("GET /admin/v1/health", "/admin/v1/health", 200),
+    ("GET /admin/v1/nodes", "/admin/v1/nodes", 200),
+    ("GET /admin/v1/nodes/{node_id}/safe-to-stop", "/admin/v1/nodes/n1/safe-to-stop", 200),
+    ("GET /admin/v1/nodes/{node_id}/safe-to-stop", "/admin/v1/nodes/n9/safe-to-stop", 404),
+    ("GET /admin/v1/history", "/admin/v1/history", 200),
+    ("GET /admin/v1/history", "/admin/v1/history?store=op0&partition=0&minutes=1", 200),
+    ("GET /admin/v1/overview", "/admin/v1/overview", 200),
 ]
 
 

@@ -11,6 +11,7 @@ from understudy_shared.http.openapi.json_schema import (
     TEXT,
     TEXT_OR_NULL,
     TIME,
+    TIME_OR_UNKNOWN,
     Json,
     list_of,
     one_of,
@@ -32,6 +33,7 @@ def overview_schemas(schema: Json) -> Json:
             "A node, and whether it may be stopped.",
             {
                 **NODE_REPORT,
+                "heartbeat_age_ms": said(COUNT_OR_UNKNOWN, "Null: nothing was heard of it yet"),
                 "degraded": said(list_of(TEXT), "Causes of what does not work at it"),
                 "restoring": said(COUNT, "Tasks that it restores"),
                 "safe_to_stop": record("Whether it may be stopped now.", _SAFE),
@@ -66,16 +68,16 @@ def overview_schemas(schema: Json) -> Json:
                 "task": TEXT,
                 "stores": list_of(TEXT),
                 "stage": TEXT,
-                "done_bytes": COUNT,
+                "done_bytes": COUNT_OR_UNKNOWN,
                 "total_bytes": COUNT_OR_UNKNOWN,
                 "bytes_per_s": NUMBER_OR_UNKNOWN,
             },
         ),
         "Disagreement": record(
             "What this router believes of a node, and what the node says.",
-            {"node_id": TEXT, "router_says": TEXT, "node_says": TEXT, "since": TIME},
+            {"node_id": TEXT, "router_says": TEXT, "node_says": TEXT, "since": TIME_OR_UNKNOWN},
         ),
-        "NumberedEvent": record("What happened.", {"id": COUNT, "at": TIME, "event": TEXT, "detail": TEXT}),
+        "NumberedEvent": record("What happened.", {"id": COUNT, "at": TIME_OR_UNKNOWN, "event": TEXT, "detail": TEXT}),
         "Overview": record("All that the admin page shows.", {**schema, **_head(), **_parts()}),
     }
 
@@ -98,8 +100,8 @@ def _parts() -> Json:
         "reads": record(
             "What this router answered.",
             {
-                "per_s": {"type": "number", "minimum": 0},
-                "errors_per_s": {"type": "number", "minimum": 0},
+                "per_s": NUMBER_OR_UNKNOWN,
+                "errors_per_s": NUMBER_OR_UNKNOWN,
                 "within_bound_percent": NUMBER_OR_UNKNOWN,
                 "staleness": record(
                     "How old the answers were.",

@@ -103,12 +103,10 @@ def _answers(document: Json, operation: Json) -> Iterator[str]:
     rows, examples = [], []
     for status, each in operation["responses"].items():
         response = _resolved(document, each)
-        kinds = [
-            "Problem" if content_type == "application/problem+json" else f"{_kind(content['schema'])}"
-            for content_type, content in response.get("content", {}).items()
-        ]
-        rows.append((escape(status), " or ".join(kinds) or "no body", _inline(response["description"])))
-        examples += [_example(content, f"Example of {status}") for content in response.get("content", {}).values()]
+        contents = response.get("content", {}).values()
+        kinds = " or ".join(_kind(content["schema"]) for content in contents)
+        rows.append((escape(status), kinds or "no body", _inline(response["description"])))
+        examples += [_example(content, f"Example of {status}") for content in contents]
     yield "<h4>Answers</h4>" + _table(("status", "is", ""), rows) + "".join(examples)
 
 
@@ -137,6 +135,8 @@ def _kind(schema: Json) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f'<a href="#schema-{name}">{name}</a>'
+    if "allOf" in schema:
+        return _kind(schema["allOf"][0])
     for choice in ("anyOf", "oneOf"):
         if choice in schema:
             return " or ".join(dict.fromkeys(_kind(each) for each in schema[choice]))
