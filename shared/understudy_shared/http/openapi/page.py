@@ -175,11 +175,15 @@ def _text(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    return _BOLD.sub(r"<b>\1</b>", _CODE.sub(r"<code>\1</code>", escape(text)))
+    return _MARKED.sub(_mark, escape(text))
 
 
-_CODE = re.compile(r"`([^`]+)`")
-_BOLD = re.compile(r"\*\*([^*]+)\*\*")
+def _mark(found: re.Match[str]) -> str:
+    code, bold = found.groups()
+    return f"<b>{bold}</b>" if code is None else f"<code>{code}</code>"
+
+
+_MARKED = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
 
 
 def _resolved(document: Json, part: Json) -> Json:

@@ -200,9 +200,8 @@ def test_the_page_loads_and_runs_nothing_and_its_policy_lets_only_its_own_style_
     assert "unsafe" not in policy
 
 
-@given(st.text())
+@given(st.text() | st.text("`*<>&\"'\n/ab"))
 def test_no_text_of_the_document_becomes_markup(text: str) -> None:
-    text = text.replace("\r", " ")  # a parser of HTML reads it as a line feed
     schema = {"type": "object", "description": text, "properties": {text: {"enum": [text], "description": text}}}
     operation = {
         "operationId": "one",
