@@ -41,13 +41,17 @@ def admin_schemas() -> Json:
         "headline": said(TEXT, "`all well`, or who is hurt, why, and what to do"),
         "indicators": list_of(ref("Indicator")),
     }
+    kinds = ("last_replica", "active", "bound")
     safe: Json = {
         "node_id": TEXT,
         "safe": FLAG,
         "why": TEXT,
         "would_lose": record(
-            "What would have no replica, no active, or none inside its bound.",
-            {name: list_of(ref("Place")) for name in ("last_replica", "active", "bound")},
+            "What would have no replica, no active, or none inside its bound; the first 1,000 of each are listed.",
+            {
+                **{kind: list_of(ref("Place")) for kind in kinds},
+                "counts": record("Of all.", dict.fromkeys(kinds, COUNT)),
+            },
         ),
         "checked_at": TIME,
     }
@@ -72,7 +76,14 @@ def admin_schemas() -> Json:
         ),
         "Place": place,
         "SafeToStop": record("Whether a node may be stopped now.", safe),
-        "Nodes": record("Every node.", {"nodes": list_of(ref("NodeDetail"))}),
+        "Nodes": record(
+            "Every node.",
+            {
+                "generated_at": TIME,
+                "view_of": record("Whose view it is.", {"router": TEXT}),
+                "nodes": list_of(ref("NodeDetail")),
+            },
+        ),
         "History": record(
             "Series of equal lengths, oldest first. Null: nothing is known of that moment.",
             {
@@ -122,7 +133,12 @@ def _node_calls() -> tuple[Call, ...]:
         "node_id": examples.NODE,
         "safe": False,
         "why": "1 partition would lose its last replica",
-        "would_lose": {"last_replica": [{"store": "aircraft", "partition": 3}], "active": [], "bound": []},
+        "would_lose": {
+            "last_replica": [{"store": "aircraft", "partition": 3}],
+            "active": [],
+            "bound": [],
+            "counts": {"last_replica": 1, "active": 0, "bound": 0},
+        },
         "checked_at": examples.TIME,
     }
     return (
@@ -143,7 +159,7 @@ def _node_calls() -> tuple[Call, ...]:
             "Whether a node may be stopped now",
             (Answer(200, "Yes, or what would be lost", ref("SafeToStop"), safe),),
             'curl "$url/admin/v1/nodes/node-1/safe-to-stop"',
-            (ProblemType.UNKNOWN_PATH, ProblemType.NOT_INITIALISED),
+            (ProblemType.UNKNOWN_PATH,),
             "Losing only the active role is safe when a standby is caught up: it takes over.",
             (NODE_ID,),
         ),
@@ -167,7 +183,7 @@ def _page_calls() -> tuple[Call, ...]:
             "Lag, freshness and rate of the last hour",
             (Answer(200, "The worst over all stores, or of the one that is named", ref("History")),),
             'curl "$url/admin/v1/history?store=aircraft&minutes=15"',
-            (ProblemType.UNKNOWN_STORE, ProblemType.UNKNOWN_PATH),
+            (ProblemType.UNKNOWN_STORE, ProblemType.UNKNOWN_PATH, ProblemType.NOT_INITIALISED),
             "With `partition`: its worst live replica. Kept in memory, for a bounded number of partitions.",
             (
                 query_parameter("store", "Only this store", TEXT),
@@ -200,7 +216,7 @@ def _page_calls() -> tuple[Call, ...]:
                 ),
             ),
             'curl -N "$url/admin/v1/events"',
-            (ProblemType.NOT_INITIALISED,),
+            (),
             "A viewer who reads slowly gets merged changes. There are at most 500 viewers.",
             (last,),
         ),
