@@ -280,8 +280,8 @@ class Router:
         """A node answers nothing, while others do."""
         self.tables.hop_silent(node_id, self._clock.monotonic_ms(), for_ms)
 
-    async def drain(self, node_id: str, *, drain: bool) -> tuple[int, dict[str, object]]:
-        """Forward a drain to the node it is about: status and JSON object of its reply."""
+    async def drain(self, node_id: str, *, drain: bool) -> dict[str, object]:
+        """Forward a drain to the node it is about: the JSON object of its reply. Raises the problem of a refusal."""
         node = self.tables.nodes.get(node_id)
         if node is None:
             known = ", ".join(sorted(self.tables.nodes)) or "none"
@@ -290,12 +290,16 @@ class Router:
             )
         log.warning("asking %s to drain: %s", node_id, drain, extra={"action": "drain", "node": node_id})
         try:
-            return await self.nodes.drain(node.heartbeat.endpoint.host_info(), drain=drain)
+            status, document = await self.nodes.drain(node.heartbeat.endpoint.host_info(), drain=drain)
         except BadReplyError as error:
             fix = "Look at that node: it may be another service, or of another release"
             raise ProblemError(Problem(ProblemType.BAD_REPLY, error.what, error.where, fix)) from None
         except NodeCallError as error:
             raise ProblemError(Problem(ProblemType.NODE_UNREACHABLE, error.what, error.where, "Retry")) from None
+        if status >= 400:
+            what = f"the node refuses with {status}: {document.get('detail', 'no reason')!s:.200}"
+            raise ProblemError(Problem(ProblemType.BAD_REPLY, what, node_id, "Look at that node and its log"))
+        return document
 
     def lag_report(self, store: str | None) -> Iterator[bytes]:
         """The lag of every replica as this router knows it; of one store, if it is named. JSON, in pieces."""

@@ -23,6 +23,9 @@ WAIT_WITH_POSITION_MS = 200
 MAX_WAIT_MS = 30_000
 """Longest time a lookup may wait for a position; longer belongs to the watch call."""
 
+MAX_LIMIT = 10**18 - 1
+"""Largest `max_lag` and `max_staleness_ms`: 18 digits, the same in a query and in a body."""
+
 
 class BadBoundError(UnderstudyError):
     """A bound that is unknown, mistyped or out of range."""
@@ -151,10 +154,12 @@ def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | N
         return None
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_LIMIT:
         return value
     raise BadBoundError(
-        f"{name}={clipped(value)} is not a whole number of {unit} >= 0", where=name, fix=f"Send for example {name}=5"
+        f"{name}={clipped(value)} is not a whole number of {unit}, 0 or more, of at most 18 digits",
+        where=name,
+        fix=f"Send for example {name}=5",
     )
 
 

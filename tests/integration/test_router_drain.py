@@ -23,7 +23,7 @@ async def test_drain_is_forwarded_to_the_node_that_it_is_about() -> None:
         known.nodes[1].documents["/admin/v1/drain"] = b'{"node_id":"b","draining":true}'
         for body, sent in (({}, True), ({"drain": True}, True), ({"drain": False}, False)):
             reply = await known.http.post("/admin/v1/nodes/b/drain", json=body)
-            assert (reply.status_code, reply.json()["node_id"]) == (200, "b")
+            assert (reply.status_code, reply.json()["node_id"]) == (202, "b")
             method, asked = known.nodes[1].requests[-1]
             assert (method, orjson.loads(asked)) == ("POST /admin/v1/drain", {"drain": sent})
         assert known.nodes[0].requests == []
@@ -35,12 +35,14 @@ async def test_drain_is_forwarded_to_the_node_that_it_is_about() -> None:
         ("/admin/v1/nodes/z/drain", {"drain": True}, 404, "unknown-path"),
         ("/admin/v1/nodes/a/drain", {"drain": "perhaps"}, 400, "bad-request"),
         ("/admin/v1/nodes/a/drain", [], 400, "bad-request"),
+        ("/admin/v1/nodes/a/drain", {"drian": False}, 400, "bad-request"),
     ],
 )
 async def test_a_drain_of_nobody_or_of_nonsense_is_refused(target: str, body: object, code: int, kind: str) -> None:
     async with cluster(a) as known:
         reply = await known.http.post(target, json=body)
         assert (reply.status_code, reply.json()["type"]) == (code, kind)
+        assert known.nodes[0].requests == []
 
 
 async def test_a_drain_of_a_node_that_does_not_answer_is_a_typed_failure() -> None:
@@ -75,7 +77,7 @@ async def test_a_page_of_the_service_itself_may_drain_a_node() -> None:
         known.nodes[0].documents["/admin/v1/drain"] = b'{"node_id":"a","draining":true}'
         own = {"content-type": "application/json; charset=utf-8", "sec-fetch-site": "same-origin"}
         headers = own | {"origin": str(known.http.base_url).rstrip("/")}
-        assert (await known.http.post("/admin/v1/nodes/a/drain", content=b"", headers=headers)).status_code == 200
+        assert (await known.http.post("/admin/v1/nodes/a/drain", content=b"", headers=headers)).status_code == 202
 
 
 async def test_what_a_node_answers_to_a_drain_is_passed_on_as_json_only_and_never_whole_files() -> None:
@@ -86,3 +88,12 @@ async def test_what_a_node_answers_to_a_drain_is_passed_on_as_json_only_and_neve
             reply = await known.http.post("/admin/v1/nodes/a/drain", json={"drain": True})
             assert (reply.status_code, reply.json()["type"]) == (502, "bad-reply")
             assert len(reply.content) < 1000
+
+
+async def test_a_drain_that_the_node_refuses_is_a_problem_that_says_why() -> None:
+    async with cluster(a) as known:
+        reply = await known.http.post("/admin/v1/nodes/a/drain", json={"drain": True})
+        assert known.nodes[0].requests[-1][0] == "POST /admin/v1/drain"
+        assert (reply.status_code, reply.headers["content-type"]) == (502, "application/problem+json")
+        assert reply.json()["type"] == "bad-reply"
+        assert "refuses with 404" in reply.json()["detail"]

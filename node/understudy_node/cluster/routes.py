@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from understudy_node.cluster.member import ClusterMember
 from understudy_shared.http.app import json_response
-from understudy_shared.http.edge import flag_body, read_flag
+from understudy_shared.http.edge import read_flag
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 
 
@@ -37,7 +37,7 @@ def cluster_routes(member: ClusterMember) -> APIRouter:
         document = await asyncio.to_thread(member.assignment.encode)  # it may have four megabytes
         return Response(document, media_type="application/json")
 
-    @router.post("/admin/v1/drain", openapi_extra=flag_body("drain", default=True))
+    @router.post("/admin/v1/drain")
     async def drain(request: Request) -> Response:
         """Ask the cluster to move this node's tasks to others; `{"drain": false}` takes that back."""
         member.drain(await read_flag(request.receive, "drain", default=True))

@@ -16,6 +16,7 @@ from fastapi import APIRouter, FastAPI
 from understudy_node.http.hop import Hops
 from understudy_node.http.lookups import NodeLookups
 from understudy_node.http.metrics import NodeMetrics
+from understudy_node.http.openapi import node_service
 from understudy_node.http.reads import Reads
 from understudy_node.http.routes import admin_routes, example_routes, read_routes
 from understudy_node.http.visibility import Visibility
@@ -24,7 +25,7 @@ from understudy_shared.http.app import Framework, answer_with_problems, service_
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.edge import App
 from understudy_shared.http.lookups import LookupsFirst
-from understudy_shared.http.openapi import add_lookups
+from understudy_shared.http.openapi.document import add_document
 from understudy_shared.messages import Assignment
 from understudy_shared.processes.group import Alone, Group, Report, Status
 from understudy_shared.store_bounds import read_store_bounds
@@ -115,7 +116,7 @@ def create_app(
     http.include_router(admin_routes(node, reads, group, report.dead))
     for router in routers:
         http.include_router(router)
-    add_lookups(http)
+    add_document(http, node_service)
     answer_with_problems(http)
     return app
 

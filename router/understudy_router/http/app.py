@@ -12,12 +12,13 @@ from fastapi import FastAPI
 
 from understudy_router.http.lookups import RouterLookups
 from understudy_router.http.metrics import RouterMetrics
+from understudy_router.http.openapi import router_service
 from understudy_router.http.reads import Reads
 from understudy_router.http.routes import admin_routes, read_routes
 from understudy_router.router import Router
 from understudy_shared.http.app import Framework, answer_with_problems, service_app
 from understudy_shared.http.connection_guard import ConnectionGuard
-from understudy_shared.http.openapi import add_lookups
+from understudy_shared.http.openapi.document import add_document
 from understudy_shared.processes.group import Alone, Group, Report, Status
 from understudy_shared.store_bounds import read_store_bounds
 
@@ -52,6 +53,6 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
         )
     )
     http.include_router(admin_routes(router, group))
-    add_lookups(http)
+    add_document(http, router_service)
     answer_with_problems(http)
     return app

@@ -10,7 +10,7 @@ from understudy_router.http.reads import Reads
 from understudy_router.router import Router
 from understudy_router.routing.explain import explain_key, explain_store
 from understudy_shared.http.app import json_response, sliced_json_response
-from understudy_shared.http.edge import flag_body, read_flag
+from understudy_shared.http.edge import read_flag
 from understudy_shared.http.lookup_requests import key_and_params, numbers_as_text, pop_longs
 from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.processes.group import Group
@@ -36,9 +36,13 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
     async def store_metadata(store: str, request: Request) -> Response:
         """All hosts of a store; with `?key=<JSON>` whom this router would ask for that key, and whom not, and why."""
         query: bytes = request.scope["query_string"]
-        if "key" in parse_query(query):
+        parameters = parse_query(query)
+        if "key" in parameters:
             return json_response(explained(store, ["lookup"], query))
-        return await sliced_json_response(explain_store(router.tables, reads.route(store)))
+        route = reads.route(store)
+        pop_longs(parameters)
+        reads.bound(route, parameters)  # they count for a key only; one that is misspelt is refused all the same
+        return await sliced_json_response(explain_store(router.tables, route))
 
     @routes.get("/v1/stores/{store}/metadata/{key:path}")
     async def key_metadata(store: str, key: str, request: Request) -> Response:
@@ -66,12 +70,11 @@ def admin_routes(router: Router, group: Group) -> APIRouter:
         """How far every replica is, and how every node is, as this router knows it."""
         return await sliced_json_response(router.lag_report(store))
 
-    @routes.post("/admin/v1/nodes/{node_id}/drain", openapi_extra=flag_body("drain", default=True))
+    @routes.post("/admin/v1/nodes/{node_id}/drain")
     async def drain(node_id: str, request: Request) -> Response:
         """Ask the cluster to move a node's tasks to others; `{"drain": false}` takes that back."""
         wanted = await read_flag(request.receive, "drain", default=True)
-        status, document = await router.drain(node_id, drain=wanted)
-        return json_response(document, status)
+        return json_response(await router.drain(node_id, drain=wanted), 202)
 
     @routes.get("/livez")
     async def livez() -> Response:

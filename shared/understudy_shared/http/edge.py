@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType
+from understudy_shared.printable import clipped
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -59,18 +60,16 @@ async def read_flag(receive: Receive, name: str, *, default: bool) -> bool:
     except orjson.JSONDecodeError:
         found = None
     flag = found.get(name, default) if isinstance(found, dict) else None
-    if not isinstance(flag, bool):
-        raise ProblemError(
-            Problem(ProblemType.BAD_REQUEST, f"{name} is no boolean", f"body.{name}", f'Send {{"{name}": true}}')
-        )
+    if not isinstance(found, dict) or not isinstance(flag, bool):
+        raise _bad_flag(name, f"{name} is no boolean")
+    unknown = sorted(found.keys() - {name})
+    if unknown:
+        raise _bad_flag(name, f"unknown member {clipped(unknown[0])}")
     return flag
 
 
-def flag_body(name: str, *, default: bool) -> dict[str, Any]:
-    """The schema of the body that `read_flag` reads, for an OpenAPI document."""
-    flag = {"type": "boolean", "default": default}
-    schema = {"type": "object", "properties": {name: flag}}
-    return {"requestBody": {"required": False, "content": {"application/json": {"schema": schema}}}}
+def _bad_flag(name: str, what: str) -> ProblemError:
+    return ProblemError(Problem(ProblemType.BAD_REQUEST, what, f"body.{name}", f'Send {{"{name}": true}}'))
 
 
 async def send_reply(

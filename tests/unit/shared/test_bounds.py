@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from understudy_shared.bounds import (
+    MAX_LIMIT,
     MAX_WAIT_MS,
     NO_BOUND,
     WAIT_WITH_POSITION_MS,
@@ -229,11 +230,12 @@ def test_flags_parse(value: object, expected: bool) -> None:
     assert parse_bound({"require_active": value}).require_active is expected
 
 
-NOT_WHOLE = ["", " 3", "-1", "+1", "1.5", "1e3", "0x10", "٣", "1_000", "9" * 19, "null", "True", -1, 1.0, True, [], {}]
+NOT_WHOLE = ["", " 3", "-1", "+1", "1.5", "1e3", "0x10", "٣", "1_000", "9" * 19, "null", "True"]
+NOT_WHOLE_IN_JSON: list[object] = [-1, 1.0, True, [], {}, MAX_LIMIT + 1]
 
 
 @pytest.mark.parametrize("name", ["max_lag", "max_staleness_ms", "wait_ms"])
-@pytest.mark.parametrize("value", NOT_WHOLE, ids=repr)
+@pytest.mark.parametrize("value", [*NOT_WHOLE, *NOT_WHOLE_IN_JSON], ids=repr)
 def test_a_number_that_is_not_whole_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(BadBoundError) as refused:
         parse_bound({name: value})

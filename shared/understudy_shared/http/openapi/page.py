@@ -1,0 +1,194 @@
+"""`/docs`: the OpenAPI document as one page of HTML, made here, without scripts (pure).
+
+A page that loads Swagger UI shows nothing without the network, and would run scripts of another site beside the calls
+that change something. This one needs neither: what it shows is in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from html import escape
+
+import orjson
+
+from understudy_shared.http.openapi.json_schema import Json
+from understudy_shared.http.openapi.page_style import STYLE
+
+HEADERS = {
+    "content-security-policy": (
+        f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+"""Only the page's own style is applied; nothing is loaded, run, sent or framed."""
+
+
+def page(document: Json, address: str) -> str:
+    """The page. `address` is where the service is, for the commands."""
+    info = document["info"]
+    title = f"{escape(info['title'])} <small>{escape(info['version'])}</small>"
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f'<title>{escape(info["title"])}: calls</title><style>{STYLE}</style></head><body><div class="all">'
+        f'<nav aria-label="Calls">{"".join(_contents(document))}</nav>'
+        f"<main><h1>{title}</h1>{_text(info['description'])}"
+        f"<p>The commands below use</p><pre>url={escape(address)}</pre>"
+        f"{''.join(_calls(document))}{''.join(_schemas(document))}</main></div></body></html>\n"
+    )
+
+
+def _contents(document: Json) -> Iterator[str]:
+    yield '<p><a href="/openapi.json">openapi.json</a></p>'
+    for tag, operations in _by_tag(document):
+        yield f"<p>{escape(tag['name'])}</p><ul>"
+        for method, path, each in operations:
+            yield f'<li><a href="#{each["operationId"]}">{_head(method, path)}</a></li>'
+        yield "</ul>"
+    yield '<p><a href="#schemas">Schemas</a></p>'
+
+
+def _by_tag(document: Json) -> Iterator[tuple[Json, list[tuple[str, str, Json]]]]:
+    """Each tag with its operations: method, path, operation."""
+    every = [
+        (method, path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    for tag in document["tags"]:
+        yield tag, [each for each in every if tag["name"] in each[2]["tags"]]
+
+
+def _calls(document: Json) -> Iterator[str]:
+    for tag, operations in _by_tag(document):
+        yield f"<h2>{escape(tag['name'])}</h2>{_text(tag['description'])}"
+        for method, path, operation in operations:
+            yield f'<section><h3 id="{operation["operationId"]}">{_head(method, path)}</h3>'
+            yield f"<p>{_inline(operation['summary'])}.</p>{_text(operation.get('description', ''))}"
+            yield "".join(f"<pre>{escape(sample['source'])}</pre>" for sample in operation["x-codeSamples"])
+            yield from _parameters(document, operation)
+            yield from _body(operation)
+            yield from _answers(document, operation)
+            yield "</section>"
+
+
+def _head(method: str, path: str) -> str:
+    return f'<span class="{method}">{method.upper()}</span> <code>{escape(path)}</code>'
+
+
+def _parameters(document: Json, operation: Json) -> Iterator[str]:
+    rows = []
+    for each in operation.get("parameters", ()):
+        parameter = _resolved(document, each)
+        schema = parameter.get("schema") or parameter["content"]["application/json"]["schema"]
+        place = parameter["in"] + (", required" if parameter["required"] else "")
+        name = f"<code>{escape(parameter['name'])}</code>"
+        rows.append((name, place, _kind(schema), _inline(parameter["description"])))
+    if rows:
+        yield "<h4>Parameters</h4>" + _table(("name", "in", "is", ""), rows)
+
+
+def _body(operation: Json) -> Iterator[str]:
+    for content_type, content in operation.get("requestBody", {}).get("content", {}).items():
+        yield f'<h4>Body</h4><p>{_kind(content["schema"])} <span class="soft">{escape(content_type)}</span></p>'
+        yield _example(content)
+
+
+def _answers(document: Json, operation: Json) -> Iterator[str]:
+    rows, examples = [], []
+    for status, each in operation["responses"].items():
+        response = _resolved(document, each)
+        contents = response.get("content", {}).values()
+        kinds = " or ".join(_kind(content["schema"]) for content in contents)
+        rows.append((escape(status), kinds or "no body", _inline(response["description"])))
+        examples += [_example(content, f"Example of {status}") for content in contents]
+    yield "<h4>Answers</h4>" + _table(("status", "is", ""), rows) + "".join(examples)
+
+
+def _schemas(document: Json) -> Iterator[str]:
+    yield '<h2 id="schemas">Schemas</h2><p>A member in italics may be left out.</p>'
+    for name, schema in document["components"]["schemas"].items():
+        yield f'<section><h3 id="schema-{name}">{name}</h3>{_text(schema.get("description", ""))}'
+        if "properties" in schema:
+            required = schema.get("required", ())
+            rows = [
+                (
+                    f"<code>{escape(member)}</code>" if member in required else f"<i><code>{escape(member)}</code></i>",
+                    _kind(each),
+                    _inline(each.get("description", "")),
+                )
+                for member, each in schema["properties"].items()
+            ]
+            yield _table(("member", "is", ""), rows)
+        else:
+            yield f"<p>{_kind(schema)}</p>"
+        yield "</section>"
+
+
+def _kind(schema: Json) -> str:
+    """What a value is, in a few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f'<a href="#schema-{name}">{name}</a>'
+    if "allOf" in schema:
+        return _kind(schema["allOf"][0])
+    for choice in ("anyOf", "oneOf"):
+        if choice in schema:
+            return " or ".join(dict.fromkeys(_kind(each) for each in schema[choice]))
+    if "enum" in schema or "const" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        return ", ".join(f"<code>{escape(orjson.dumps(value).decode())}</code>" for value in values)
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema['items'])}" if schema.get("items") else "list"
+    if isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {_kind(schema['additionalProperties'])}"
+    types = schema.get("type", "any value")
+    said = " or ".join(types) if isinstance(types, list) else types
+    if "format" in schema:
+        said += f", {schema['format']}"
+    limits = [f"{word} {schema[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in schema]
+    return escape(" ".join([said, *limits]))
+
+
+def _example(content: Json, title: str = "Example") -> str:
+    if "example" not in content:
+        return ""
+    value = content["example"]
+    shown = value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    return f"<details><summary>{escape(title)}</summary><pre>{escape(shown)}</pre></details>"
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _text(text: str) -> str:
+    """Paragraphs of the document's plain text: `code` and **bold** are marked up, nothing else."""
+    return "".join(f"<p>{_inline(part)}</p>" for part in text.split("\n\n") if part.strip())
+
+
+def _inline(text: str) -> str:
+    return _MARKED.sub(_mark, escape(text))
+
+
+def _mark(found: re.Match[str]) -> str:
+    code, bold = found.groups()
+    return f"<b>{bold}</b>" if code is None else f"<code>{code}</code>"
+
+
+_MARKED = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
+
+
+def _resolved(document: Json, part: Json) -> Json:
+    if "$ref" not in part:
+        return part
+    _, _, kind, name = part["$ref"].split("/")
+    found: Json = document["components"][kind][name]
+    return found

@@ -1,0 +1,118 @@
+"""What reads take: stores, keys and bounds, as parameters of a request and as members of a body (pure)."""
+
+from __future__ import annotations
+
+from understudy_shared.bounds import MAX_LIMIT, MAX_WAIT_MS, UnknownLag
+from understudy_shared.http.openapi.calls import path_parameter, query_parameter
+from understudy_shared.http.openapi.json_schema import Json, ref, said
+from understudy_shared.position import MAX_TOKEN_CHARS, PREFIX
+
+EXAMPLE_STORE, EXAMPLE_KEY = "aircraft", "N14228"
+
+_POSITION = rf"{PREFIX[:-1]}\.[A-Za-z0-9_-]+"
+_TRUTHS = ["true", "True", "TRUE", "1", "false", "False", "FALSE", "0"]
+"""As JSON, Python and SQL write booleans."""
+_NONE: Json = {"type": "string", "const": "none"}
+_NULL: Json = {"type": "null"}
+
+_LIMITS = {"max_lag": MAX_LIMIT, "max_staleness_ms": MAX_LIMIT, "wait_ms": MAX_WAIT_MS}
+_AS_TEXT = {
+    "max_lag": "[0-9]{1,18}",
+    "max_staleness_ms": "[0-9]{1,18}",
+    "wait_ms": f"[0-9]{{1,4}}|[12][0-9]{{4}}|{MAX_WAIT_MS}",
+    "require_active": "|".join(_TRUTHS),
+}
+"""How a bound is written as text in a body, for callers that send every parameter as text."""
+
+BOUNDS = {
+    "max_lag": "Refuse an answer that is more than so many versions behind. Unknown lag counts as more.",
+    "max_staleness_ms": "Refuse an answer whose time lag is above so many milliseconds. Unknown lag counts as above.",
+    "min_position": "Refuse an answer that is older than the answer whose `position` this is.",
+    "require_active": "Accept an answer from the active replica only.",
+    "unknown_lag": "Whether a replica of unknown lag may answer. Without it: to readers without a lag bound it may.",
+    "wait_ms": "How long to wait for `min_position`: 200 by default. Without a position nothing is waited for.",
+}
+_TAKE_BACK = " `none` takes back the default of the store."
+
+
+def bounds_schema() -> Json:
+    """`Bounds`: the bounds of a batch. What is null or left out is the store's default."""
+    return {
+        "type": "object",
+        "description": "What a reader accepts. Without any, every replica may answer. `none` or null takes back the "
+        "default of the store.",
+        "additionalProperties": False,
+        "properties": {name: said(_in_a_body(name), text) for name, text in BOUNDS.items()},
+        "example": {"max_lag": 5},
+    }
+
+
+def position_schema() -> Json:
+    """A position token, as answers give it."""
+    return {"type": "string", "format": "position", "pattern": f"^{_POSITION}$", "maxLength": MAX_TOKEN_CHARS}
+
+
+def parameters() -> Json:
+    """The shared parameters, by the names that `shared` takes."""
+    bounds = {name: query_parameter(name, text + _TAKE_BACK, _in_a_query(name)) for name, text in BOUNDS.items()}
+    return {
+        "store": path_parameter(
+            "store", "The store's name, as `GET /v1/stores` lists it", EXAMPLE_STORE, pattern="^[^/]+$"
+        ),
+        "key": path_parameter(
+            "key",
+            "A percent-encoded segment for each key column, in schema order; a window is two segments, its start and "
+            "its end. A slash within a column is `%2F`. Nulls, empty texts, structs and arrays need the exact form.",
+            EXAMPLE_KEY,
+        ),
+        "key_json": _key_as_json(is_required=True),
+        "key_json_optional": _key_as_json(is_required=False),
+        **bounds,
+        "longs": query_parameter(
+            "longs",
+            "`string`: each byte, short, int and long in `key`, `value` and `result` is a string. JavaScript and jq "
+            "hold numbers as doubles, and change a long above 2^53 silently.",
+            {"type": "string", "enum": ["number", "string"], "default": "number"},
+        ),
+        "compact": query_parameter(
+            "compact",
+            "true: what the results of one partition share is said once, in `reads`.",
+            {"anyOf": [{"type": "boolean"}, {"type": "string", "enum": _TRUTHS}], "default": False},
+        ),
+    }
+
+
+def shared(*names: str) -> tuple[Json, ...]:
+    """References to shared parameters."""
+    return tuple({"$ref": f"#/components/parameters/{name}"} for name in names)
+
+
+def _key_as_json(*, is_required: bool) -> Json:
+    return {
+        "name": "key",
+        "in": "query",
+        "required": is_required,
+        "description": "The key as JSON, percent-encoded: an array in schema order, or an object by column name.",
+        "content": {"application/json": {"schema": ref("Key"), "example": [EXAMPLE_KEY]}},
+    }
+
+
+def _in_a_query(name: str) -> Json:
+    if name in _LIMITS:
+        return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": _LIMITS[name]}, _NONE]}
+    if name == "min_position":
+        return {"anyOf": [position_schema(), _NONE]}
+    if name == "require_active":
+        return {"anyOf": [{"type": "boolean"}, {"type": "string", "enum": [*_TRUTHS, "none"]}]}
+    return {"type": "string", "enum": [*map(str, UnknownLag), "none"]}
+
+
+def _in_a_body(name: str) -> Json:
+    if name == "min_position":
+        return {"anyOf": [position_schema(), _NONE, _NULL]}
+    if name == "unknown_lag":
+        return {"enum": [*map(str, UnknownLag), "none", None]}
+    text: Json = {"type": "string", "pattern": f"^({_AS_TEXT[name]}|none)$"}
+    if name in _LIMITS:
+        return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": _LIMITS[name]}, text, _NULL]}
+    return {"anyOf": [{"type": "boolean"}, text, _NULL]}

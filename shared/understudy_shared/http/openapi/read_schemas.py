@@ -1,0 +1,204 @@
+"""The shared schemas of reads: keys, answers, batches, stores, problems (pure)."""
+
+from __future__ import annotations
+
+from understudy_shared.bounds import MAX_BATCH_KEYS
+from understudy_shared.http.openapi.json_schema import (
+    COUNT,
+    COUNT_OR_UNKNOWN,
+    FLAG,
+    PORT,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME_OR_UNKNOWN,
+    Json,
+    list_of,
+    one_of,
+    record,
+    ref,
+    said,
+)
+from understudy_shared.http.openapi.parameters import EXAMPLE_KEY, bounds_schema, position_schema
+from understudy_shared.http.problems import ProblemType
+from understudy_shared.words import ReplicaState, Role
+
+_ROLE = one_of(map(str, Role))
+_STATE = one_of(map(str, ReplicaState))
+_OBJECT: Json = {"type": "object"}
+_READ: Json = {
+    "partition": said(COUNT, "The partition of the store that Spark's hash puts the key into"),
+    "version": {"type": "integer", "minimum": 1, "description": "The version that was read: batch N leaves N+1"},
+    "committed_at": said(TIME_OR_UNKNOWN, "When Spark committed it; null once Spark purged the commit's file"),
+    "watermark": said(TIME_OR_UNKNOWN, "The query's watermark in it; null for a query without one"),
+    "lag": ref("Lag"),
+    "served_by": ref("ServedBy"),
+    "position": said(position_schema(), "What this reader has seen: send it as `min_position`, and no answer is older"),
+}
+_MARKS: Json = {
+    "marks": said(
+        list_of(one_of(["unverifiable-v1", "stale-snapshot"])),
+        "What of the checkpoint is in doubt; left out when nothing is",
+    )
+}
+_VALUE: Json = {"value": said(_OBJECT, "What Spark stores: aggregation buffers, by column name")}
+_RESULT: Json = {"result": said(_OBJECT, "What the query outputs of it, where that is known")}
+_KEY: Json = {"key": said(_OBJECT, "The key by column name, as it can be sent again")}
+_INDEX: Json = {"read": said(COUNT, "Index of its read in `reads`")}
+
+
+def _status(code: int) -> Json:
+    return {"status": {"const": code}}
+
+
+def _found(is_found: bool) -> Json:
+    return {"found": {"const": is_found}}
+
+
+def read_schemas() -> Json:
+    """By name."""
+    store: Json = {"store": TEXT}
+    found, absent = {**store, **_KEY, **_found(True), **_VALUE}, {**store, **_KEY, **_found(False)}
+    return {
+        "Key": {
+            "description": "An array in schema order, or an object by column name. `[]` for a global aggregate.",
+            "anyOf": [{"type": "array"}, _OBJECT],
+            "example": [EXAMPLE_KEY],
+        },
+        "Bounds": bounds_schema(),
+        "Lag": record(
+            "How far the replica is behind. Null is unknown: the end of the query is not confirmed.",
+            {
+                "current_offset_position": said(COUNT, "The version that it is at"),
+                "end_offset_position": said(COUNT_OR_UNKNOWN, "The newest committed version"),
+                "offset_lag": said(COUNT_OR_UNKNOWN, "Versions behind"),
+                "time_lag_ms": said(COUNT_OR_UNKNOWN, "Milliseconds behind"),
+            },
+        ),
+        "ServedBy": record(
+            "The replica that answered.",
+            {"host": TEXT, "port": PORT, "role": _ROLE, "state": _STATE},
+            {"node_id": said(TEXT, "Its node, in a cluster")},
+        ),
+        "Found": record("A key that is there.", {**found, **_READ}, {**_RESULT, **_MARKS}),
+        "Absent": record(
+            "A key that is not there. Only this body means that: any other 404 is a problem.",
+            {**absent, **_READ},
+            _MARKS,
+        ),
+        "FoundResult": record(
+            "A key of a batch that is there.", {**_status(200), **found, **_READ}, {**_RESULT, **_MARKS}
+        ),
+        "AbsentResult": record("A key of a batch that is not there.", {**_status(404), **absent, **_READ}, _MARKS),
+        "CompactFound": record(
+            "A key of a compact batch that is there.",
+            {**_status(200), **_KEY, **_found(True), **_VALUE, **_INDEX},
+            _RESULT,
+        ),
+        "CompactAbsent": record(
+            "A key of a compact batch that is not there.", {**_status(404), **_KEY, **_found(False), **_INDEX}
+        ),
+        "Read": record("From where, and how old: the same for all results that name it.", _READ, _MARKS),
+        "Batch": _batch(),
+        "LongBatch": record(
+            "A result for each key, in order.",
+            {"results": list_of({"oneOf": [ref("FoundResult"), ref("AbsentResult"), ref("Problem")]})},
+            is_closed=True,
+        ),
+        "CompactBatch": record(
+            "A result for each key, in order; what results share is in `reads`.",
+            {
+                "store": TEXT,
+                "reads": list_of(ref("Read")),
+                "results": list_of({"oneOf": [ref("CompactFound"), ref("CompactAbsent"), ref("Problem")]}),
+            },
+            is_closed=True,
+        ),
+        **_store_schemas(),
+        **_problem_schemas(),
+    }
+
+
+def _batch() -> Json:
+    keys: Json = {
+        "type": "array",
+        "maxItems": MAX_BATCH_KEYS,
+        "items": {},
+        "description": "Keys, each an array in schema order or an object by column name. A key that does not fit the "
+        "store has a problem as its result, and the others are answered.",
+    }
+    return {
+        "type": "object",
+        "description": "Keys to look up under the same bounds.",
+        "required": ["keys"],
+        "additionalProperties": False,
+        "properties": {"keys": keys, "bounds": ref("Bounds")},
+    }
+
+
+def _store_schemas() -> Json:
+    column: Json = {"name": TEXT, "type": said(TEXT, "Spark's name of the type")}
+    return {
+        "KeyColumn": record("A key column.", {**column, "example": said({}, "A value of the type, as JSON")}),
+        "ValueColumn": record("A value column, as Spark stores it.", {**column, "nullable": FLAG}),
+        "ResultColumn": record("An output column of the query.", column),
+        "Store": record(
+            "A store, and how to ask it.",
+            {
+                "store": TEXT,
+                "operator_id": COUNT,
+                "operator": said(TEXT, "Spark's name of the stateful operator"),
+                "key": list_of(ref("KeyColumn")),
+                "value": list_of(ref("ValueColumn")),
+                "partitions": COUNT,
+                "lineage": said(TEXT, "One life of the query: the id in its checkpoint"),
+                "application_id": TEXT,
+                "bounds": said(ref("Bounds"), "Of readers that give none"),
+                "end_offset_position": said(COUNT_OR_UNKNOWN, "The newest committed version"),
+            },
+            {
+                "result": list_of(ref("ResultColumn")),
+                "unnamed": said(list_of(TEXT), "Value columns of which no result is made"),
+            },
+        ),
+        "NotServed": record(
+            "An operator of the query, or one of its stores, that cannot be looked up.",
+            {"operator_id": COUNT, "reason": TEXT},
+            {"operator": TEXT, "store": TEXT},
+        ),
+        "Stores": record(
+            "What can be asked.", {"stores": list_of(ref("Store")), "not_served": list_of(ref("NotServed"))}
+        ),
+        "Host": record("Where a node listens.", {"host": TEXT, "port": PORT}),
+    }
+
+
+def _problem_schemas() -> Json:
+    replica: Json = {
+        "host": TEXT,
+        "port": PORT,
+        "role": one_of([*map(str, Role), "warmup"]),
+        "state": TEXT_OR_NULL,
+        "reason": said(TEXT, "Why it did not answer"),
+    }
+    known: Json = {
+        "node_id": TEXT,
+        "version": COUNT_OR_UNKNOWN,
+        "offset_lag": COUNT_OR_UNKNOWN,
+        "time_lag_ms": COUNT_OR_UNKNOWN,
+        "report_age_ms": said(COUNT_OR_UNKNOWN, "How old this is: 0 when the node said it itself"),
+        "health": TEXT_OR_NULL,
+        "detail": TEXT,
+    }
+    return {
+        "Candidate": record("A replica that could have answered, and why it did not.", replica, known),
+        "Problem": record(
+            "What went wrong (RFC 9457): `type` is stable, `fix` says what to do.",
+            {
+                "type": one_of(each.slug for each in ProblemType),
+                "title": TEXT,
+                "status": {"type": "integer", "minimum": 400, "maximum": 599},
+                "detail": said(TEXT, "What was wrong"),
+            },
+            {"where": TEXT, "fix": TEXT, "candidates": list_of(ref("Candidate"))},
+        ),
+    }

@@ -1,0 +1,233 @@
+"""The OpenAPI documents in themselves: references lead somewhere, schemas are schemas, examples and commands fit."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shlex
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from tests.support.services.openapi import described_answers, resolved, strict, validator
+
+from understudy_node.http.openapi import node_service
+from understudy_router.http.openapi import router_service
+from understudy_shared.bounds import MAX_LIMIT, BadBoundError, parse_bound
+from understudy_shared.http.openapi.calls import Call
+from understudy_shared.http.openapi.document import document, nameless
+from understudy_shared.http.openapi.json_schema import references
+from understudy_shared.http.openapi.page import HEADERS, page
+from understudy_shared.http.problems import ProblemType
+
+SERVICES = {"router": router_service(), "node": node_service()}
+"""Each with every call that it may have."""
+DOCUMENTS = {
+    name: document(service, {(call.method, nameless(call.path)) for call in service.calls})
+    for name, service in SERVICES.items()
+}
+
+of_each = pytest.mark.parametrize("name", DOCUMENTS)
+
+
+def calls() -> list[Any]:
+    return [
+        pytest.param(name, call, id=f"{name}-{call.name}")
+        for name, service in SERVICES.items()
+        for call in service.calls
+    ]
+
+
+@of_each
+def test_every_reference_leads_to_a_component_and_every_component_is_referred_to(name: str) -> None:
+    found = DOCUMENTS[name]
+    there = {f"{kind}/{each}" for kind, parts in found["components"].items() for each in parts}
+    assert set(references(found)) == there
+
+
+@of_each
+def test_every_schema_is_one(name: str) -> None:
+    found = DOCUMENTS[name]
+    for schema in found["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+    for parameter in found["components"]["parameters"].values():
+        Draft202012Validator.check_schema(parameter.get("schema", {}))
+
+
+@of_each
+def test_every_example_fits_its_schema_member_by_member(name: str) -> None:
+    found = strict(DOCUMENTS[name])
+    examples = list(described_answers(found))
+    assert len(examples) > 10
+    for where, schema, example in examples:
+        errors = [error.message for error in validator(found, schema).iter_errors(example)]
+        assert errors == [], where
+
+
+@of_each
+def test_operations_have_names_of_their_own_and_tags_that_are_described(name: str) -> None:
+    found = DOCUMENTS[name]
+    operations = [operation for methods in found["paths"].values() for operation in methods.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert sorted(names) == sorted(set(names))
+    assert {tag for operation in operations for tag in operation["tags"]} == {tag["name"] for tag in found["tags"]}
+
+
+@pytest.mark.parametrize(("name", "call"), calls())
+def test_each_command_is_of_its_call_and_sends_what_the_call_takes(name: str, call: Call) -> None:
+    words = shlex.split(call.sample)
+    (url,) = [urlsplit(word.replace("$url", "http://host")) for word in words if word.startswith("$url")]
+    template = re.sub(r"{[^}]*}", "[^/]+", call.path)
+    assert re.fullmatch(template, url.path), call.sample
+    assert ("-X" in words or "-d" in words) == (call.method == "post")
+    found = DOCUMENTS[name]
+    taken = {resolved(found, each)["name"] for each in call.parameters}
+    assert {part.partition("=")[0] for part in url.query.split("&") if part} <= taken
+
+
+@pytest.mark.parametrize(("name", "call"), calls())
+def test_each_path_parameter_is_described_and_no_other(name: str, call: Call) -> None:
+    parameters = [resolved(DOCUMENTS[name], each) for each in call.parameters]
+    assert {each["name"] for each in parameters if each["in"] == "path"} == set(re.findall(r"{(\w+)}", call.path))
+
+
+def test_every_problem_that_a_service_has_is_of_some_call() -> None:
+    every = [call for service in SERVICES.values() for call in service.calls]
+    described = {problem for call in every for types in call.by_status.values() for problem in types}
+    elsewhere = {ProblemType.METHOD_NOT_ALLOWED, ProblemType.OUTDATED_CATALOGUE}
+    """The answer of another method's call, and one that only routers read."""
+    assert set(ProblemType) - described == elsewhere
+
+
+def test_a_call_without_a_route_is_left_out_with_its_schemas() -> None:
+    found = document(SERVICES["router"], {("get", "/livez")})
+    assert "/admin/v1/lag" not in found["paths"]
+    assert "LagReport" not in found["components"]["schemas"]
+    assert {"/livez", "/v1/stores/{store}/lookup", "/docs"} <= found["paths"].keys()
+
+
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 40_000)
+    | st.sampled_from([MAX_LIMIT, MAX_LIMIT + 1, 2**63])
+    | st.sampled_from(["none", "serve", "refuse", "true", "TRUE", "0", "5", "30000", "30001", "-1", "1.5", "", "x"])
+    | st.floats(allow_nan=False).filter(lambda number: not number.is_integer())
+    | st.lists(st.none(), max_size=1)
+)
+
+
+@given(st.sampled_from(["max_lag", "max_staleness_ms", "require_active", "unknown_lag", "wait_ms"]), VALUES)
+def test_the_bounds_of_a_body_are_accepted_if_and_only_if_the_document_says_so(bound: str, value: Any) -> None:
+    found = DOCUMENTS["node"]
+    fits = validator(found, found["components"]["schemas"]["Bounds"]).is_valid({bound: value})
+    try:
+        parse_bound({bound: None if value == "none" else value})
+    except BadBoundError:
+        assert not fits
+    else:
+        assert fits
+
+
+# ---- the page
+
+
+class Page(HTMLParser):
+    """Elements, attributes and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.style = ""
+        self.words = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.attributes += attrs
+        if tag not in {"meta", "link"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["style"]:
+            self.style += data
+        else:
+            self.words += data
+
+
+@of_each
+def test_the_page_shows_every_call_parameter_and_schema(name: str) -> None:
+    found = DOCUMENTS[name]
+    shown = Page(page(found, "http://host:1"))
+    assert shown.open == []
+    for path, methods in found["paths"].items():
+        assert path in shown.words
+        for operation in methods.values():
+            assert operation["x-codeSamples"][0]["source"] in shown.words
+            assert ("id", operation["operationId"]) in shown.attributes
+    for parameter in found["components"]["parameters"].values():
+        assert parameter["name"] in shown.words
+    ids = {value for attribute, value in shown.attributes if attribute == "id"}
+    assert {f"schema-{schema}" for schema in found["components"]["schemas"]} <= ids
+    links = [value or "" for attribute, value in shown.attributes if attribute == "href"]
+    assert {link[1:] for link in links if link.startswith("#")} <= ids
+    assert {link for link in links if not link.startswith("#")} == {"/openapi.json", "data:,"}
+    assert "url=http://host:1" in shown.words
+
+
+@of_each
+def test_the_page_loads_and_runs_nothing_and_its_policy_lets_only_its_own_style_through(name: str) -> None:
+    shown = Page(page(DOCUMENTS[name], "http://host:1"))
+    assert {"script", "img", "iframe", "form", "object"} & set(shown.elements) == set()
+    assert {attribute for attribute, _ in shown.attributes} & {"src", "style", "onclick", "srcset", "action"} == set()
+    assert "@import" not in shown.style
+    assert "url(" not in shown.style
+    digest = base64.b64encode(hashlib.sha256(shown.style.encode()).digest()).decode()
+    policy = HEADERS["content-security-policy"]
+    assert f"style-src 'sha256-{digest}';" in policy
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+
+
+@given(st.text() | st.text("`*<>&\"'\n/ab"))
+def test_no_text_of_the_document_becomes_markup(text: str) -> None:
+    schema = {"type": "object", "description": text, "properties": {text: {"enum": [text], "description": text}}}
+    operation = {
+        "operationId": "one",
+        "tags": [text],
+        "summary": text,
+        "description": text,
+        "responses": {"200": {"description": text, "content": {text: {"schema": {}, "example": text}}}},
+        "x-codeSamples": [{"source": text}],
+    }
+    found = {
+        "info": {"title": text, "version": text, "description": text},
+        "tags": [{"name": text, "description": text}],
+        "paths": {text: {"get": operation}},
+        "components": {"schemas": {"One": schema}},
+    }
+    plain = {**found, "paths": {"x": {"get": operation}}}
+    shown, calm = Page(page(found, text)), Page(page(plain, text))
+    assert shown.open == []
+    assert shown.elements == calm.elements
+    assert set(shown.elements) <= TAGS
+
+
+TAGS = set(
+    re.findall(
+        r"\w+",
+        "html head meta link title style body div nav main p a ul li span code pre h1 h2 h3 h4 small section table "
+        "thead tbody tr th td details summary b i",
+    )
+)
