@@ -257,8 +257,8 @@ async def test_metrics_count_requests_hops_keys_and_fallbacks() -> None:
         await known.get(f"{STORE}/keys/x")
         lines = set((await known.get("/metrics")).text.splitlines())
         assert lines >= {
-            'understudy_requests_total{op="lookup",outcome="found"} 2.0',
-            'understudy_requests_total{op="batch",outcome="answered"} 1.0',
+            'understudy_requests_total{op="lookup",outcome="found",store="words"} 2.0',
+            'understudy_requests_total{op="batch",outcome="answered",store="words"} 1.0',
             'understudy_router_fallbacks_total{reason="refused"} 1.0',
             "understudy_router_nodes 2.0",
             "understudy_router_bus_connected 1.0",
