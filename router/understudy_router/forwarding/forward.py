@@ -117,7 +117,7 @@ class Forwarder:
             route, bound, keys, lookup.on_reply, began_ms, began_ms + self._first_limit_ms, first.role == "active"
         )
         if reader.trace is not None:
-            request.trace = reader.trace
+            request.trace, client.carries_traces = reader.trace, True
         client.submit(request)
 
     async def look_up_many(
@@ -218,6 +218,7 @@ class Forwarder:
         request = NodeRequest(read.route, read.bound, keys, None, now_ms, until_ms, candidate.role == "active")
         request.alone, request.trace = alone, read.trace
         client = self._clients.to(candidate.node_id, candidate.endpoint)
+        client.carries_traces = client.carries_traces or read.trace is not None
         attempt = Attempt(candidate, client, request, indexes)
         request.on_reply = read.arrive_by(attempt)
         read.sent(attempt)

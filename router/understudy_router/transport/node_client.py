@@ -50,6 +50,8 @@ class NodeClient:
         self.heard_ms = -math.inf
         self.is_silent = False
         """Whether the node was reported silent and has answered nothing since."""
+        self.carries_traces = False
+        """Whether a request with a trace may wait: others are not searched for one."""
         self._application_id = application_id
         self._listener = listener
         self._counts = counts
@@ -242,7 +244,10 @@ class NodeClient:
         now_ms = self.last_used_ms = self._clock.monotonic_ms()
         hop = Hop(requests, now_ms)
         self._busy[connection] = hop
-        connection.send(self._encode(hop.deadline_ms, hop.groups, hop.traces), self._done)
+        traces = hop.traces if self.carries_traces else ()
+        if not traces and not self._waiting:
+            self.carries_traces = False
+        connection.send(self._encode(hop.deadline_ms, hop.groups, traces), self._done)
 
     def _done(self, connection: HopConnection, outcome: WireReply | WireFailure) -> None:
         hop = self._busy.pop(connection)
