@@ -92,4 +92,3 @@ def _copied(histogram: Histogram) -> Histogram:
     copied = Histogram(histogram.bounds)
     copied.counts, copied.sum = list(histogram.counts), histogram.sum
     return copied
-

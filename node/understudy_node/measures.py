@@ -1,4 +1,4 @@
-"""What a node counts as it works, for its metrics: how old the versions are that it reads, what failed, what it restored.
+"""What a node counts as it works, for its metrics: how old what it reads is, what failed, what it restored.
 
 What can be seen in the node's state when the metrics are asked for is not counted here.
 """

@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
-
 STALENESS_BOUNDS_MS = (1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000)
 OFFSET_LAG_BOUNDS = (0, 1, 2, 3, 5, 10, 20, 50, 100, 1000)
 """How old answers may be: from following in step to being of no use, in time and in versions."""

@@ -8,7 +8,6 @@ from itertools import accumulate
 
 from prometheus_client.core import HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.utils import floatToGoString
 
 from understudy_shared.histogram import Histogram
 
@@ -34,5 +33,5 @@ def histogram_family(name: str, text: str, histogram: Histogram, *, per: float =
 def add_histogram(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram, *, per: float) -> None:
     """Add a histogram under these labels to its family."""
     counts = list(histogram.counts)
-    names = [*(floatToGoString(bound / per) for bound in histogram.bounds), "+Inf"]
+    names = [*(repr(bound / per) for bound in histogram.bounds), "+Inf"]
     family.add_metric(labels, list(zip(names, accumulate(counts), strict=True)), histogram.sum / per)

@@ -12,8 +12,8 @@ MAX_KINDS = 1024
 
 
 class Reminder:
-    """Decides when one lasting fault is logged: at once, after ten seconds, then after twice as long each time. It starts
-    again when the fault was gone.
+    """Decides when one lasting fault is logged: at once, after ten seconds, then after twice as long each time. It
+    starts again when the fault was gone.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The W3C trace context of a request: a `traceparent` that came, its ids for the log, and itself for the next hop (pure).
+"""The W3C trace context of a request: the `traceparent` that came, its ids for the log, and what the next hop gets.
 
 Services pass a context on as it came and record no spans of their own, so the asker's span stays the parent. A header
 that is malformed, or there twice, counts as none: a request never fails by its trace.

@@ -64,7 +64,7 @@ async def test_the_documented_labels_are_those_of_the_series(expositions: Mappin
 
 
 def exists(name: str, documented: Mapping[str, object]) -> bool:
-    """Whether a name in an expression is a metric, or a part of a histogram; those of the source have a test elsewhere."""
+    """Whether a name in an expression is a metric or a part of one; another test compares those of the source."""
     if name.startswith("understudy_source_"):
         return f"`{name}`" in DOCUMENT
     return name in documented or (PARTS.sub("", name) in documented and bool(PARTS.search(name)))
@@ -110,7 +110,9 @@ def test_every_alert_says_what_is_wrong_and_leads_to_a_runbook_of_its_own() -> N
 
 
 def test_the_list_of_runbooks_has_every_alert_with_its_page_and_severity() -> None:
-    listed = re.findall(r"(?m)^\| `(\w+)` \| \[[\w-]+\]\(([\w-]+\.md)\) \| (\w+) \|", (RUNBOOKS / "README.md").read_text())
+    listed = re.findall(
+        r"(?m)^\| `(\w+)` \| \[[\w-]+\]\(([\w-]+\.md)\) \| (\w+) \|", (RUNBOOKS / "README.md").read_text()
+    )
     assert [(name, f"docs/runbooks/{page}", severity) for name, page, severity in listed] == [
         (rule["alert"], rule["annotations"]["runbook_url"], rule["labels"]["severity"])
         for name, *_ in listed

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real router and node: an alert fires when its fault is caused, and goes when it is mended."""
+"""A real Prometheus scrapes a real router and nodes: an alert fires when its fault is caused, and goes with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def test_alerts_fire_when_their_faults_are_caused_and_go_when_they_are_mended(tm
         ports = [router.port, *(node.port for node in known.nodes.values())]
         with prometheus(tmp_path / "prometheus", {APPLICATION: ports}, at_once(ALERTS)) as server:
             up = f'sum(up{{application="{APPLICATION}"}})'
-            wait_until(lambda: [each["value"][1] for each in server.query(up)] == ["3"], what="targets", limit_s=LIMIT_S)
+            wait_until(
+                lambda: [each["value"][1] for each in server.query(up)] == ["3"], what="targets", limit_s=LIMIT_S
+            )
             assert router.look_up([WORDS[0]]).status == 200
             answered = "sum(understudy_served_lag_batches_count)"
             wait_until(lambda: server.query(answered)[0]["value"][1] == "1", what="a read", limit_s=LIMIT_S)

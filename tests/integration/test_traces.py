@@ -1,4 +1,4 @@
-"""A trace goes from a reader through router and node into the logs of both; without one nothing is sent or said of it."""
+"""A trace goes from a reader through router and node into the logs of both; without one nothing of it is sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.support.bus.redis_server import redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.fake_cluster import STORE, cluster as fake_cluster
+from tests.support.cluster.fake_cluster import STORE
+from tests.support.cluster.fake_cluster import cluster as fake_cluster
 from tests.support.cluster.fake_node import found, problem
 from tests.support.cluster.in_process import LIMIT_S, ClusterRouter, cluster
 from tests.support.spark.counting_query import WORDS
@@ -69,7 +70,9 @@ def test_a_lookup_with_a_trace_has_a_line_with_its_ids_at_the_router_and_at_the_
 ) -> None:
     caplog.set_level(logging.DEBUG)
     assert ask(router, "GET", target, {**TRACEPARENT, **more}) in {200, 404, 503}
-    wait_until(lambda: {service for service, *_ in traced(caplog)} >= {"understudy_router", "understudy_node"}, what="both")
+    wait_until(
+        lambda: {service for service, *_ in traced(caplog)} >= {"understudy_router", "understudy_node"}, what="both"
+    )
     for _, said, fields in traced(caplog):
         assert said == outcome or outcome is None
         assert fields["parent_id"] == SPAN_ID

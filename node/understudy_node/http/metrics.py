@@ -75,12 +75,16 @@ class NodeMetrics:
         yield degraded
         yield from self._guard.metrics()
         if self._cluster is not None:
-            yield from _cluster_metrics(self._cluster, is_connected=causes.keys().isdisjoint((BUS_AWAY, WRITES_REFUSED)))
+            yield from _cluster_metrics(
+                self._cluster, is_connected=causes.keys().isdisjoint((BUS_AWAY, WRITES_REFUSED))
+            )
 
     def _requests(self) -> Iterator[Metric]:
         yield from self._lookups.requests.metrics()
         yield GaugeMetricFamily(
-            "understudy_node_in_flight", "Batches that are being answered, and lookups that wait", self._lookups.in_flight
+            "understudy_node_in_flight",
+            "Batches that are being answered, and lookups that wait",
+            self._lookups.in_flight,
         )
         generation, lags = self._node.generation, self._node.measures.lags
         for replica in generation.replicas if generation else ():
@@ -111,7 +115,9 @@ class NodeMetrics:
             "understudy_cache_capacity_bytes", "statestore_cache_max_bytes as configured", cache.capacity_bytes
         )
         yield GaugeMetricFamily(
-            "understudy_row_cache_bytes", "Rows asked for lately, as they are stored and as printed", cache.rows.used_bytes
+            "understudy_row_cache_bytes",
+            "Rows asked for lately, as they are stored and as printed",
+            cache.rows.used_bytes,
         )
         generation = self._node.generation
         overlay_bytes = sum(replica.overlay_bytes for replica in generation.replicas) if generation else 0
@@ -170,7 +176,9 @@ def _cluster_metrics(cluster: ClusterPart, *, is_connected: bool) -> Iterator[Me
     yield GaugeMetricFamily("understudy_assignment_term", "Term of the assignment that is followed; 0 is none", term)
     yield GaugeMetricFamily("understudy_assignment_epoch", "Epoch of the assignment that is followed; 0 is none", epoch)
     yield GaugeMetricFamily("understudy_node_has_lease", "1: this node assigns the tasks", cluster.has_lease)
-    yield GaugeMetricFamily("understudy_node_draining", "1: this node asked for its tasks to move away", cluster.draining)
+    yield GaugeMetricFamily(
+        "understudy_node_draining", "1: this node asked for its tasks to move away", cluster.draining
+    )
     yield GaugeMetricFamily(
         "understudy_node_standbys_wanted", "num_standby_replicas as configured", cluster.num_standby_replicas
     )

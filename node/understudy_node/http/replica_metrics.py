@@ -58,7 +58,9 @@ def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_Held]) -> It
     labels = ("store",)
     partitions = GaugeMetricFamily("understudy_store_partitions", "Partitions, held here or not", labels=labels)
     counts = GaugeMetricFamily(
-        "understudy_replicas", "Replicas of store partitions by store, role and state", labels=("store", "role", "state")
+        "understudy_replicas",
+        "Replicas of store partitions by store, role and state",
+        labels=("store", "role", "state"),
     )
     unknown = GaugeMetricFamily(
         "understudy_store_lag_unknown", "Replicas that show something, of unknown lag", labels=labels

@@ -35,7 +35,7 @@ DAMAGE = (CorruptFileError, UnsupportedError)
 
 
 class StoreReplica:
-    """The working state of one store. `marks` only grow; a rebuild starts a new object. `restoring` is how far it is."""
+    """The working state of one store. `marks` only grow; a rebuild starts a new object. `restoring`: how far it is."""
 
     def __init__(self, place: StorePlace, around: Surroundings) -> None:
         self.place = place
@@ -193,9 +193,7 @@ class StoreReplica:
             merge_operator_version=properties.merge_operator_version,
         )
         try:
-            base = yield from restore(
-                snapshot, around.files, around.disk, directory, around.cache, self.restoring
-            )
+            base = yield from restore(snapshot, around.files, around.disk, directory, around.cache, self.restoring)
             around.measures.restored_bytes += self.restoring.done_bytes
             return base
         except DAMAGE as damage:

@@ -53,8 +53,8 @@ PLAN_AGAIN_MS = 20
 """Between two plans of a read that waits for a position: a commit is normally visible within that time."""
 
 Done = Callable[[Result | None, float], None]
-"""Called on the event loop with a key's result and how long it took in ms, once; with None when the reader left. It must
-not raise.
+"""Called on the event loop with a key's result and how long it took in ms, once; with None when the reader left. It
+must not raise.
 """
 
 Moves = dict[tuple[str, str, int], tuple[Candidate, list[int]]]

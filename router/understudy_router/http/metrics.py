@@ -55,13 +55,19 @@ class RouterMetrics:
             per=MS_PER_S,
         )
         yield histogram_family(
-            "understudy_served_lag_batches", "Versions that answers were behind, as far as it was known", served.offset_lag
+            "understudy_served_lag_batches",
+            "Versions that answers were behind, as far as it was known",
+            served.offset_lag,
         )
         for name, text, count in (
             ("served_lag_unknown", "Answers of unknown lag", served.unknown),
             ("bound_violations", "Answers beyond the bound that was asked for: stays 0", served.violations),
             ("refused_by_bound", "Reads that no replica might answer within the bound", served.refused_by_bound),
-            ("read_errors", "Reads without an answer, neither by their bound nor by a mistake of theirs", served.errors),
+            (
+                "read_errors",
+                "Reads without an answer, neither by their bound nor by a mistake of theirs",
+                served.errors,
+            ),
         ):
             yield CounterMetricFamily(f"understudy_{name}", text, count)
 
@@ -136,7 +142,9 @@ class RouterMetrics:
             tables.end_confirmed(self._router.now_ms()),
         )
         term, epoch = tables.order
-        yield GaugeMetricFamily("understudy_assignment_term", "Term of the assignment that is followed; 0 is none", term)
+        yield GaugeMetricFamily(
+            "understudy_assignment_term", "Term of the assignment that is followed; 0 is none", term
+        )
         yield GaugeMetricFamily(
             "understudy_assignment_epoch", "Epoch of the assignment that is followed; 0 is none", epoch
         )

@@ -45,8 +45,8 @@ class Request(NamedTuple):
 
 
 class Reads:
-    """Parses by the stores that are known at that moment; `stores` raises the problem of knowing none. `requests` counts
-    what is asked.
+    """Parses by the stores that are known at that moment; `stores` raises the problem of knowing none. `requests`
+    counts what is asked.
     """
 
     def __init__(

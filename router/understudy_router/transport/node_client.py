@@ -51,7 +51,7 @@ class NodeClient:
         self.is_silent = False
         """Whether the node was reported silent and has answered nothing since."""
         self.carries_traces = False
-        """Whether a request with a trace may wait: others are not searched for one."""
+        """Whether a request with a trace may wait or be in flight: else none is looked for."""
         self._application_id = application_id
         self._listener = listener
         self._counts = counts
@@ -245,7 +245,7 @@ class NodeClient:
         hop = Hop(requests, now_ms)
         self._busy[connection] = hop
         traces = hop.traces if self.carries_traces else ()
-        if not traces and not self._waiting:
+        if not traces and not self._waiting and len(self._busy) == 1:
             self.carries_traces = False
         connection.send(self._encode(hop.deadline_ms, hop.groups, traces), self._done)
 

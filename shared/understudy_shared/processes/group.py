@@ -85,7 +85,7 @@ class Alone:
 
 
 def exposition(families: Iterable[Metric]) -> bytes:
-    """Families as Prometheus reads them. A thousand series take some 10 ms, so that no event loop should wait for it."""
+    """Families as Prometheus reads them. A thousand series take some 10 ms: no event loop should wait for that."""
     registry = CollectorRegistry()
     registry.register(_Families(families))
     return generate_latest(registry)

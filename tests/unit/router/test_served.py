@@ -33,16 +33,15 @@ bounds = st.just(NO_BOUND) | st.builds(
     Bound,
     max_lag=st.none() | st.integers(0, 12),
     max_staleness_ms=st.none() | st.integers(0, 5_000),
-    min_position=st.none() | st.builds(Position, st.just(ApplicationId("a")), st.just(LINEAGE), st.integers(1, 9), st.none()),
+    min_position=st.none()
+    | st.builds(Position, st.just(ApplicationId("a")), st.just(LINEAGE), st.integers(1, 9), st.none()),
     unknown_lag=st.none() | st.sampled_from(UnknownLag),
 )
 
 
 def answer(lag: LagInfo, value: bytes = b'"value":{"lag":{"offset_lag":99}},', *, apart: bool = True) -> HopOutcome:
     """An answer as a node makes it; of an older release its tail is in its body."""
-    view = task_view(
-        TASK, LINEAGE, version=lag.current_offset_position, stores={}, record=None, marks=frozenset()
-    )
+    view = task_view(TASK, LINEAGE, version=lag.current_offset_position, stores={}, record=None, marks=frozenset())
     body, tail = b'"found":true,' + value, _tail(view, lag, ORIGIN)
     return HopOutcome(FOUND, body, tail) if apart else HopOutcome(FOUND, body + tail)
 

@@ -48,9 +48,10 @@ def test_every_partition_has_its_version_lag_role_and_state(node: Node) -> None:
     assert found["understudy_replica_position"][of_1] == 2
     assert found["understudy_replica_lag_batches"][of_1] == 0
     assert found["understudy_replica_lag_unknown"][of_1] == 0
-    assert found["understudy_replica_info"][
-        ("partition", "1"), ("role", "active"), ("state", "RUNNING"), ("store", "op0")
-    ] == 1
+    assert (
+        found["understudy_replica_info"][("partition", "1"), ("role", "active"), ("state", "RUNNING"), ("store", "op0")]
+        == 1
+    )
     assert found["understudy_store_partitions"] == {(("store", "op0"),): PARTITIONS}
 
 
@@ -64,7 +65,9 @@ def test_unknown_lag_has_a_series_of_its_own_and_none_of_the_lag(node: Node, mon
 
 
 def test_the_worst_replica_counts_for_its_store(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    lags = iter([LagInfo(2, 9, 7, 1_500), LagInfo(2, 4, 2, None), LagInfo(2, None, None, None), LagInfo(2, 3, 1, 9_000)])
+    lags = iter(
+        [LagInfo(2, 9, 7, 1_500), LagInfo(2, 4, 2, None), LagInfo(2, None, None, None), LagInfo(2, 3, 1, 9_000)]
+    )
     monkeypatch.setattr(Progress, "lag_of", lambda *_: next(lags))
     found = series(node)
     of_store = (("store", "op0"),)
