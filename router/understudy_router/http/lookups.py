@@ -72,7 +72,6 @@ class RouterLookups(LookupsFirst):
         if result is None:
             request.counts.count("cancelled")
         elif isinstance(result, Problem):
-            self._served.failed(result)
             self.reply_problem(exchange, result, request.counts)
         else:
             self._served.answered(result, request.bound)
@@ -83,6 +82,9 @@ class RouterLookups(LookupsFirst):
                 self.reply_found(exchange, request.counts, body)
             else:
                 self.reply_absent(exchange, request.counts, body)
+
+    def failed(self, problem: Problem) -> None:
+        self._served.failed(problem)
 
     def has_store(self, store: str) -> bool:
         return self._reads.has_store(store)

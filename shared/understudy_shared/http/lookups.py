@@ -120,6 +120,7 @@ class LookupsFirst(ABC):
         counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
         counts.count(outcome if problem is None else problem.type.slug)
         if problem is not None:
+            self.failed(problem)
             await send_problem(send, problem)
         elif outcome == "answered":
             await send_reply(send, 200, body, JSON_TYPE)
@@ -148,7 +149,11 @@ class LookupsFirst(ABC):
     def reply_problem(self, exchange: Exchange, problem: Problem, counts: OperationCounts | None = None) -> None:
         """Reply with a problem; without `counts` to a request that names no store there is."""
         (counts or self.requests.of("lookup")).count(problem.type.slug)
+        self.failed(problem)
         reply_problem(exchange, problem)
+
+    def failed(self, problem: Problem) -> None:
+        """Called for each lookup, and each batch as a whole, that ends with a problem."""
 
 
 def _call(raw_path: bytes) -> bytes | None:
