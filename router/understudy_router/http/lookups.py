@@ -44,7 +44,7 @@ class RouterLookups(LookupsFirst):
     def __init__(
         self, app: App, reads: Reads, forwarder: Forwarder, served: ServedReads, *, max_in_flight: int
     ) -> None:
-        super().__init__(app, max_in_flight=max_in_flight, requests=reads.requests)
+        super().__init__(app, max_in_flight=max_in_flight, requests=reads.requests, failed=served.failed)
         self._reads = reads
         self._forwarder = forwarder
         self._served = served
@@ -82,9 +82,6 @@ class RouterLookups(LookupsFirst):
                 self.reply_found(exchange, request.counts, body)
             else:
                 self.reply_absent(exchange, request.counts, body)
-
-    def failed(self, problem: Problem) -> None:
-        self._served.failed(problem)
 
     def has_store(self, store: str) -> bool:
         return self._reads.has_store(store)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.batches import batch_form
@@ -34,8 +35,17 @@ from understudy_shared.trace import Trace, trace_of
 class LookupsFirst(ABC):
     """ASGI application. `requests` are its counts, for the metrics."""
 
-    def __init__(self, app: App, *, max_in_flight: int, requests: RequestCounts) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        max_in_flight: int,
+        requests: RequestCounts,
+        failed: Callable[[Problem], None] = lambda problem: None,
+    ) -> None:
+        """`failed` is called for each lookup, and each batch as a whole, that ends with a problem."""
         self.requests = requests
+        self._failed = failed
         self.in_flight = 0
         self._app = app
         self._max_in_flight = max_in_flight
@@ -120,7 +130,7 @@ class LookupsFirst(ABC):
         counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
         counts.count(outcome if problem is None else problem.type.slug)
         if problem is not None:
-            self.failed(problem)
+            self._failed(problem)
             await send_problem(send, problem)
         elif outcome == "answered":
             await send_reply(send, 200, body, JSON_TYPE)
@@ -149,11 +159,8 @@ class LookupsFirst(ABC):
     def reply_problem(self, exchange: Exchange, problem: Problem, counts: OperationCounts | None = None) -> None:
         """Reply with a problem; without `counts` to a request that names no store there is."""
         (counts or self.requests.of("lookup")).count(problem.type.slug)
-        self.failed(problem)
+        self._failed(problem)
         reply_problem(exchange, problem)
-
-    def failed(self, problem: Problem) -> None:
-        """Called for each lookup, and each batch as a whole, that ends with a problem."""
 
 
 def _call(raw_path: bytes) -> bytes | None:
