@@ -37,9 +37,9 @@ class ReadLags:
         if lag.offset_lag is None:
             self.unknown += times
         else:
-            self.offset_lag.observe(lag.offset_lag, times)
+            self.offset_lag.observe_many(lag.offset_lag, times)
         if lag.time_lag_ms is not None:
-            self.staleness_ms.observe(lag.time_lag_ms, times)
+            self.staleness_ms.observe_many(lag.time_lag_ms, times)
 
 
 class Measures:

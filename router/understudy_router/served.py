@@ -148,9 +148,9 @@ class ServedReads:
             if lag.offset_lag is None:
                 self._unknown += count
             else:
-                self._offset_lag.observe(lag.offset_lag, count)
+                self._offset_lag.observe_many(lag.offset_lag, count)
             if lag.time_lag_ms is not None:
-                self._staleness_ms.observe(lag.time_lag_ms, count)
+                self._staleness_ms.observe_many(lag.time_lag_ms, count)
         self._kept.clear()
 
 

@@ -30,8 +30,13 @@ class Histogram:
     def __repr__(self) -> str:
         return f"Histogram({self.total} values, {self.sum:g} in all)"
 
-    def observe(self, value: float, times: int = 1) -> None:
-        """Count a value, or so many equal ones."""
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def observe_many(self, value: float, times: int) -> None:
+        """Count so many equal values."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
