@@ -5,6 +5,7 @@ Rule: only a JSON body that says `found: false` means that a key is absent; any 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from http.client import HTTPException
 from types import TracebackType
@@ -24,6 +25,7 @@ import orjson
 
 from understudy.exits import CommandError, ExitCode
 from understudy_shared.printable import printable
+from understudy_shared.trace import parse_traceparent
 
 PROBLEM_TYPE = "application/problem+json"
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
@@ -95,7 +97,7 @@ class Server:
     ) -> bytes:
         timeout_s = self._timeout_s + wait_ms / 1000
         query = f"?{urlencode(parameters)}" if parameters else ""
-        headers = {} if content is None else {"Content-Type": "application/json"}
+        headers = _trace_header() if content is None else {"Content-Type": "application/json", **_trace_header()}
         try:
             request = Request(self._url + path + query, content, headers, method=method)  # noqa: S310  # checked above
             reply = self._send(request, timeout_s)
@@ -117,6 +119,12 @@ class Server:
 
     def _unreachable(self, what: str, fix: str) -> CommandError:
         return CommandError(what, where=self._url, fix=fix, exit_code=ExitCode.UNREACHABLE)
+
+
+def _trace_header() -> dict[str, str]:
+    """The trace that this command is part of: whoever starts commands as parts of a trace sets TRACEPARENT."""
+    trace = parse_traceparent(os.environ.get("TRACEPARENT", ""))
+    return {} if trace is None else {"traceparent": trace.traceparent}
 
 
 def _opener(*, uses_proxies: bool) -> OpenerDirector:

@@ -89,6 +89,7 @@ _FOLLOWING = (
     Flag("workers", "number", 3, "Threads that restore and follow; one is always kept for following."),
     _MAX_IN_FLIGHT,
     _MAX_KEY_BYTES,
+    Flag("metrics_max_partitions", "number", 256, "Replicas with series of their own in /metrics; the rest by store."),
     *_CONNECTIONS,
 )
 

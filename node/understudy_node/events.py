@@ -11,6 +11,7 @@ from understudy_node.checkpoint.files import FetchMethod
 from understudy_node.generation import Generation, Layout
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.reminders import Repeats
 from understudy_shared.times import utc_text
 from understudy_shared.words import Lineage
 
@@ -39,6 +40,7 @@ class EventLog:
     def __init__(self, clock: Clock) -> None:
         self.error: UnderstudyError | None = None
         self._clock = clock
+        self._repeats = Repeats()
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._ready: tuple[Lineage, Layout, frozenset[str]] | None = None
         """Lineage, layout and tasks of the last "ready" event."""
@@ -54,9 +56,10 @@ class EventLog:
         log.log(logging.INFO if what in _GOOD_NEWS else logging.WARNING, "%s: %s", what, detail, extra={"action": what})
 
     def failed(self, error: UnderstudyError) -> None:
-        """A poll failed. The same error is kept and logged once."""
+        """A poll failed. The same error is kept once while it lasts, and logged no more than once a minute."""
         if self.error is None or self.error.args != error.args:
-            log.error("%s", error, extra={"action": "poll-failed"})
+            if self._repeats.due(error.args, self._clock.monotonic_ms()) is not None:
+                log.error("%s", error, extra={"action": "poll-failed"})
             self._events.append(Event(self._clock.wall_us(), "error", str(error)))
         self.error = error
 

@@ -22,6 +22,7 @@ from understudy_node.follow.poller import Poll, Poller
 from understudy_node.follow.watch import log_watch
 from understudy_node.generation import Generation, Wiring, layout_of
 from understudy_node.generations import Generations
+from understudy_node.measures import During, Measures
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.schedule import WorkSchedule, prefetch_interval_ms
 from understudy_node.replica.surroundings import Surroundings
@@ -57,6 +58,7 @@ class Node:
         self.host = host
         self.node_id: str | None = None
         self.events = EventLog(clock)
+        self.measures = Measures()
         self.batch_in_progress = False
         self.on_published: Callable[[], None] = _nobody
         self._files = files
@@ -192,6 +194,10 @@ class Node:
         now_ms, expiry_ms = self._clock.monotonic_ms(), self.settings.end_expiry_ms
         return causes_of(self.error, self.end, now_ms=now_ms, end_expiry_ms=expiry_ms)
 
+    def now_ms(self) -> float:
+        """The monotonic clock that the times of the end are of."""
+        return self._clock.monotonic_ms()
+
     def query_status(self) -> dict[str, object]:
         """The state of the query itself, as far as its files show it."""
         since_ms = self._cadence.since_commit_ms(self._clock.monotonic_ms())
@@ -215,6 +221,7 @@ class Node:
             if not isinstance(self.error, UnsupportedError):
                 self.events.error = None
         except UnderstudyError as error:  # the storage failed: the end is not confirmed by this poll
+            self.measures.storage_errors[During.FOLLOW] += 1
             self.events.failed(error)
         if self._generations.refit(self._wiring()):
             self.on_published()
@@ -310,6 +317,7 @@ class Node:
             cache=self.cache,
             overlay_max_bytes=self.settings.overlay_max_bytes,
             ceiling=lambda: self._ceiling,
+            measures=self.measures,
         )
 
 

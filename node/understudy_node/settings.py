@@ -73,6 +73,9 @@ class NodeSettings(HttpServiceSettings):
     max_key_bytes: int = Field(DEFAULT_KEY_BYTES, ge=1024, le=MAX_KEY_BYTES)
     """Longest key, as Spark encodes it, that readers may ask for. As the routers' setting of that name."""
 
+    metrics_max_partitions: int = Field(256, ge=0, le=100_000)
+    """Replicas of store partitions with series of their own in /metrics, five each; the rest counts by store alone."""
+
     @model_validator(mode="after")
     def _new_cache_name_wins(self) -> NodeSettings:
         given = self.statestore_cache_max_bytes if "statestore_cache_max_bytes" in self.model_fields_set else None

@@ -21,6 +21,7 @@ from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import Choice, Reason, choose
 from understudy_router.routing.explain import key_hash
 from understudy_router.routing.lag_report import lag_report
+from understudy_router.served import ServedReads
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.hop_replies import OVERLOADED, Known
 from understudy_router.transport.node_clients import NodeClients
@@ -88,6 +89,7 @@ class Router:
         """
         self.settings = settings
         self.host = host
+        self.served = ServedReads()
         self.gossip = Gossip(bus, settings.application_id)
         self.tables = Tables(
             end_expiry_ms=settings.end_expiry_ms,

@@ -22,6 +22,7 @@ from understudy_shared.bounds import NO_BOUND, BadBoundError, Bound, UnknownLag,
 from understudy_shared.hop_fields import BadHopError, cut, object_of, text, whole
 from understudy_shared.position import BadPositionError
 from understudy_shared.printable import clipped
+from understudy_shared.trace import Trace, parse_traceparent
 
 PATH = "/internal/v1/lookup"
 CONTENT_TYPE = b"application/x-understudy-hop"
@@ -45,6 +46,7 @@ KEPT_HEADERS = 1024
 """Headers repeat but for the number of keys and the deadline. Short ones that were parsed are kept: 3 MB at most."""
 
 _MAGIC = b"USH1"
+_TRACES = b'"traces":'
 _HEAD = struct.Struct("<4sI")
 FOUND, ABSENT, PROBLEM = 0, 1, 2
 """Kinds of an outcome. The body of a PROBLEM is its whole `application/problem+json`."""
@@ -71,6 +73,13 @@ class HopGroup(NamedTuple):
     """
 
 
+class HopTrace(NamedTuple):
+    """The trace of the reader who asks for the key at `index`; of a batch, for its first key in this hop."""
+
+    index: int
+    trace: Trace
+
+
 class HopRequest(NamedTuple):
     """`end_version` is the newest end the router heard of: the node measures bounds against the newer of both.
 
@@ -85,6 +94,8 @@ class HopRequest(NamedTuple):
     groups: Sequence[HopGroup]
     shares_tails: bool = False
     """Whether the asker takes tails apart from bodies; one of an older release does not say so."""
+    traces: Sequence[HopTrace] = ()
+    """Of readers who sent one: nearly always none."""
 
 
 class HopOutcome(NamedTuple):
@@ -136,17 +147,18 @@ def encode_request(request: HopRequest) -> bytes:
         groups.append(fields)
         partitions += [key[0] for key in group.keys]
         rows += [key[1] for key in group.keys]
-    header = orjson.dumps(
-        {
-            "application_id": request.application_id,
-            "end_version": request.end_version,
-            "term": request.term,
-            "epoch": request.epoch,
-            "deadline_ms": request.deadline_ms,
-            "groups": groups,
-            "tails": request.shares_tails,
-        }
-    )
+    head: dict[str, object] = {
+        "application_id": request.application_id,
+        "end_version": request.end_version,
+        "term": request.term,
+        "epoch": request.epoch,
+        "deadline_ms": request.deadline_ms,
+        "groups": groups,
+        "tails": request.shares_tails,
+    }
+    if request.traces:
+        head["traces"] = [[index, trace.traceparent] for index, trace in request.traces]
+    header = orjson.dumps(head)
     count = len(rows)
     packed = struct.pack(f"<{2 * count}I", *partitions, *map(len, rows))
     return b"".join((_HEAD.pack(_MAGIC, len(header)), header, packed, *rows))
@@ -155,7 +167,8 @@ def encode_request(request: HopRequest) -> bytes:
 def decode_request(body: bytes) -> HopRequest:
     """The request in a body. Raises BadHopError. Its bounds ask for no waiting: the deadline limits that."""
     header, start = _header(body)
-    head = (_kept_head if len(header) <= MAX_KEPT_HEADER_BYTES else _head)(header)
+    is_kept = len(header) <= MAX_KEPT_HEADER_BYTES and _TRACES not in header  # a traced one never comes again
+    head = (_kept_head if is_kept else _head)(header)
     return _with_keys(head, body, start)
 
 
@@ -202,6 +215,7 @@ def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
             deadline_ms,
             groups,
             fields.get("tails") is True,
+            _traces(fields.get("traces"), sum(counts)),
         )
     except (BadBoundError, BadPositionError) as error:
         raise BadHopError(f"a hop with an invalid bound: {error.what}", where=error.where) from None
@@ -355,6 +369,18 @@ def _tail_sizes(sizes: object) -> list[int]:
     if is_short and all(type(size) is int and 0 < size <= MAX_TAIL_BYTES for size in cast("list[object]", sizes)):
         return cast("list[int]", sizes)
     raise BadHopError(f"a hop's reply whose tails are {clipped(sizes)}, not the sizes of some")
+
+
+def _traces(found: object, keys: int) -> Sequence[HopTrace]:
+    """The traces of a header, without those that are none: no lookup fails by its trace."""
+    traces: list[HopTrace] = []
+    for entry in found[:keys] if isinstance(found, list) else ():
+        match entry:
+            case [int(index), str(text)] if 0 <= index < keys and type(index) is int:
+                trace = parse_traceparent(text)
+                if trace is not None:
+                    traces.append(HopTrace(index, trace))
+    return tuple(traces)
 
 
 def _layout(fields: dict[str, Any]) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 import warnings
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
 from understudy_shared.masking import masked_text
 from understudy_shared.printable import printable
+from understudy_shared.reminders import Repeats
 
 LogFormat = Literal["text", "json"]
 
@@ -78,10 +80,24 @@ def extra_fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 class _StderrHandler(logging.Handler):
-    """Writes to what `sys.stderr` is at that moment: a progress display replaces it to keep records out of its way."""
+    """Writes to what `sys.stderr` is at that moment: a progress display replaces it to keep records out of its way.
+
+    A bug that every request meets is written once a minute, with the number of times that were left out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bugs = Repeats()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
+            if record.exc_info and record.exc_info[0] is not None:
+                bug = (record.name, record.getMessage(), record.exc_info[0], str(record.exc_info[1]))
+                left_out = self._bugs.due(bug, time.monotonic() * 1000)
+                if left_out is None:
+                    return
+                if left_out:
+                    record.left_out = left_out
             sys.stderr.write(self.format(record) + "\n")
             sys.stderr.flush()
         except Exception:

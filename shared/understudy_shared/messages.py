@@ -112,6 +112,25 @@ class Endpoint(BaseModel):
         return HostInfo(self.host, self.port)
 
 
+class Restore(BaseModel):
+    """How far a restore is. `total_bytes` is None while that is not known."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    stage: str = Field(max_length=64)
+    done_bytes: Count
+    total_bytes: Count | None = None
+
+
+class Freshness(BaseModel):
+    """Time from commits to the moment when a node could serve them, over the last minute; rounded up."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    p50_ms: Count
+    p99_ms: Count
+
+
 class Applied(BaseModel):
     """How far a replica is. `version` is None while nothing of it is open; `time_lag_ms` None while unknown."""
 
@@ -121,6 +140,8 @@ class Applied(BaseModel):
     time_lag_ms: Count | None = None
     state: Literal["CREATED", "RESTORING", "RUNNING", "CLOSED"] = "RUNNING"
     error: str | None = Field(default=None, max_length=2048)
+    restore: Restore | None = None
+    """Set while the replica restores; None from a release that does not say it."""
 
 
 class Heartbeat(Message):
@@ -160,6 +181,8 @@ class Heartbeat(Message):
     """The checkpoint's location in this node's settings, for people to compare."""
     degraded: list[Name] = Field(default_factory=list, max_length=16)
     """Causes, by name, of what does not work at this node although lookups do."""
+    freshness: Freshness | None = None
+    """None when this node made nothing visible lately, or does not know when it was committed."""
 
     @property
     def standing(self) -> str:

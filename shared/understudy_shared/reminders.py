@@ -1,13 +1,20 @@
-"""When to log again what stays wrong: at once, after ten seconds, then after twice as long each time (pure)."""
+"""When to log again what stays wrong, and which of many equal lines to log (pure: time is passed in)."""
 
 from __future__ import annotations
+
+from collections.abc import Hashable
 
 FIRST_GAP_MS = 10_000
 MAX_GAP_MS = 600_000
 
+REPEAT_MS = 60_000
+MAX_KINDS = 1024
+
 
 class Reminder:
-    """Decides when one lasting fault is logged. It starts again when the fault was gone."""
+    """Decides when one lasting fault is logged: at once, after ten seconds, then after twice as long each time. It
+    starts again when the fault was gone.
+    """
 
     def __init__(self) -> None:
         self._next_ms = float("-inf")
@@ -23,3 +30,25 @@ class Reminder:
     def reset(self) -> None:
         """The fault is gone."""
         self._next_ms, self._gap_ms = float("-inf"), FIRST_GAP_MS
+
+
+class Repeats:
+    """Decides which lines are logged of those that a flood of requests would write: one of each kind in a minute."""
+
+    def __init__(self, *, max_kinds: int = MAX_KINDS) -> None:
+        """Of more kinds the one that was logged longest ago is forgotten."""
+        self._max_kinds = max_kinds
+        self._logged: dict[Hashable, tuple[float, int]] = {}
+        """When a line of each kind was logged last, and how many were left out since; the oldest first."""
+
+    def due(self, kind: Hashable, now_ms: float) -> int | None:
+        """How many lines of this kind were left out since the last one. None: leave this one out as well."""
+        logged_ms, left_out = self._logged.get(kind, (float("-inf"), 0))
+        if now_ms - logged_ms < REPEAT_MS:
+            self._logged[kind] = (logged_ms, left_out + 1)
+            return None
+        self._logged.pop(kind, None)
+        if len(self._logged) >= self._max_kinds:
+            del self._logged[next(iter(self._logged))]
+        self._logged[kind] = (now_ms, 0)
+        return left_out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from understudy_shared.metric_families import about_the_process
 from understudy_shared.processes.metric_sums import GAUGES
 
 ROOT = Path(__file__).parents[2]
@@ -14,4 +15,5 @@ PACKAGES = ("node/understudy_node", "router/understudy_router", "shared/understu
 def test_every_gauge_has_a_rule_and_every_rule_a_gauge() -> None:
     sources = [path.read_text() for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     found = {name for source in sources for name in re.findall(r'GaugeMetricFamily\(\s*"(\w+)"', source)}
+    found |= {family.name for family in about_the_process() if family.type == "gauge"}
     assert found == set(GAUGES)

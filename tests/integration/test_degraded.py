@@ -35,7 +35,12 @@ def test_nodes_and_routers_say_that_the_checkpoint_is_gone_and_lag_unknown_and_w
             assert f'understudy_node_degraded{{cause="{cause}"}} 1.0' in node.text("/metrics")
         assert 'understudy_node_degraded{cause="bus-away"} 0.0' in node.text("/metrics")
         assert 'understudy_router_degraded{cause="lag-unknown"} 1.0' in router.text("/metrics")
+        unknown = 'understudy_store_lag_unknown{store="op0"} 2.0'
+        wait_until(lambda: unknown in node.text("/metrics"), what="a series of unknown lag", limit_s=LIMIT_S)
+        assert "\nunderstudy_store_lag_seconds{" not in node.text("/metrics"), "unknown is not 0"
         assert router.look_up([WORDS[0]]).status == 200
         (tmp_path / "elsewhere").rename(checkpoint.path)
         for each in (router, node):
             wait_until(lambda each=each: not degraded(each), what="all to be well", limit_s=LIMIT_S)  # type: ignore[misc]
+        known_again = 'understudy_store_lag_unknown{store="op0"} 0.0'
+        wait_until(lambda: known_again in node.text("/metrics"), what="known lag", limit_s=LIMIT_S)

@@ -100,7 +100,8 @@ def test_they_share_the_tasks_and_each_speaks_for_both(nodes: NodesProcess, rout
     for node in living.values():
         client = Served(node["port"])
         wait_until(lambda client=client: client.not_ready() == "", what="readiness", limit_s=LIMIT_S)  # type: ignore[misc]
-        assert metric(client, 'understudy_replicas{state="RUNNING"}') == 2 * TASKS
+        roles = [f'understudy_replicas{{role="{role}",state="RUNNING",store="op0"}}' for role in ("active", "standby")]
+        assert [metric(client, role) for role in roles] == [TASKS, TASKS]
         assert metric(client, "understudy_worker_processes") == 2
 
 

@@ -271,7 +271,7 @@ async def test_when_a_reader_leaves_the_router_stops_to_work_for_it(
         for writer in writers:
             writer.close()
         await until(lambda: app.in_flight == 0, what="the router to notice")
-        assert app.requests == {(operation, "cancelled"): 4}
+        assert app.requests.outcomes == {(operation, "words", "cancelled"): 4}
         clients = known.router.clients._clients.values()
         await until(lambda: not any(client._waiting.keys for client in clients), what="what waited to be dropped")
 

@@ -257,8 +257,8 @@ async def test_metrics_count_requests_hops_keys_and_fallbacks() -> None:
         await known.get(f"{STORE}/keys/x")
         lines = set((await known.get("/metrics")).text.splitlines())
         assert lines >= {
-            'understudy_requests_total{op="lookup",outcome="found"} 2.0',
-            'understudy_requests_total{op="batch",outcome="answered"} 1.0',
+            'understudy_requests_total{op="lookup",outcome="found",store="words"} 2.0',
+            'understudy_requests_total{op="batch",outcome="answered",store="words"} 1.0',
             'understudy_router_fallbacks_total{reason="refused"} 1.0',
             "understudy_router_nodes 2.0",
             "understudy_router_bus_connected 1.0",
@@ -339,3 +339,14 @@ async def test_the_metadata_of_a_key_prints_its_whole_numbers_as_strings_for_rea
             assert isinstance(text.json()["partition"], int)
             refused = await known.get(target + "longs=text")
             assert (refused.status_code, refused.json()["type"]) == (400, "bad-bound")
+
+
+async def test_a_read_before_anything_is_known_counts_as_an_error_and_a_mistake_does_not() -> None:
+    async with routed(LocalBus()) as (router, http):
+        assert (await http.get(f"{STORE}/keys/x")).status_code == 503
+        assert (await http.post(f"{STORE}/lookup", json={"keys": [["x"]]})).status_code == 503
+        assert router.served.errors == 2
+    async with cluster(a) as known:
+        assert (await known.get("/v1/stores/none/keys/x")).status_code == 404
+        assert (await known.get(f"{STORE}/keys/x?max_lag=none")).status_code == 400
+        assert known.router.served.errors == 0

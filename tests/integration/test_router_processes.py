@@ -34,7 +34,7 @@ BY_ASGI = b"content-length: 0\r\n"
 """A GET with a body is answered by ASGI."""
 
 PASSING = re.compile(rb'"time_lag_ms":"?\d+"?')
-FOUND = 'understudy_requests_total{op="lookup",outcome="found"}'
+FOUND = 'understudy_requests_total{op="lookup",outcome="found",store="op0"}'
 WORKERS = "understudy_worker_processes"
 
 

@@ -13,7 +13,7 @@ from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.masking import masked_location
-from understudy_shared.messages import Applied, Endpoint, Heartbeat
+from understudy_shared.messages import Applied, Endpoint, Heartbeat, Restore
 from understudy_shared.words import ReplicaState
 
 MAX_ERROR_CHARACTERS = 500
@@ -29,12 +29,19 @@ class _ReplicaStatus(NamedTuple):
     time_lag_ms: int | None
     state: ReplicaState
     error: str | None
+    restore: Restore | None
 
     def applied(self) -> Applied:
-        return Applied(version=self.version, time_lag_ms=self.time_lag_ms, state=self.state.value, error=self.error)
+        return Applied(
+            version=self.version,
+            time_lag_ms=self.time_lag_ms,
+            state=self.state.value,
+            error=self.error,
+            restore=self.restore,
+        )
 
 
-_NOTHING = _ReplicaStatus(None, None, ReplicaState.CREATED, None)
+_NOTHING = _ReplicaStatus(None, None, ReplicaState.CREATED, None, None)
 
 
 def heartbeat_of(
@@ -57,7 +64,7 @@ def heartbeat_of(
     """The node now; `now_ms` is its monotonic clock."""
     generation = node.generation
     replicas = () if generation is None else generation.replicas
-    read = [(replica, _version(replica), replica.state, replica.error) for replica in replicas]
+    read = [(replica, _version(replica), replica.state, replica.error, replica.restore) for replica in replicas]
     end = node.end
     standings = {
         replica.key: _standing(
@@ -65,8 +72,9 @@ def heartbeat_of(
             None if version is None else replica.progress.lag_at(version, end, now_ms=now_ms).time_lag_ms,
             at,
             error,
+            restore,
         )
-        for replica, version, at, error in read
+        for replica, version, at, error, restore in read
     }
     most = Counter(standings.values()).most_common(1)
     usual = most[0][0] if most else _NOTHING
@@ -92,6 +100,7 @@ def heartbeat_of(
         catalogue=catalogue,
         checkpoint=masked_location(node.settings.checkpoint),
         degraded=degraded or [],
+        freshness=node.measures.visible.freshness(now_ms),
     )
 
 
@@ -129,9 +138,14 @@ def _version(replica: TaskReplica) -> int | None:
 
 
 def _standing(
-    version: int | None, time_lag_ms: int | None, state: ReplicaState, error: UnderstudyError | None
+    version: int | None,
+    time_lag_ms: int | None,
+    state: ReplicaState,
+    error: UnderstudyError | None,
+    restore: Restore | None,
 ) -> _ReplicaStatus:
-    return _ReplicaStatus(version, time_lag_ms, state, None if error is None else str(error)[:MAX_ERROR_CHARACTERS])
+    said = None if error is None else str(error)[:MAX_ERROR_CHARACTERS]
+    return _ReplicaStatus(version, time_lag_ms, state, said, restore)
 
 
 def _held(node: Node, held: list[str]) -> list[str] | None:

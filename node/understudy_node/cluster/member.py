@@ -55,6 +55,7 @@ class ClusterMember:
         self.node = node
         self.node_id = node_id
         self.draining = False
+        self.num_standby_replicas = settings.num_standby_replicas
         self.gossip = Gossip(bus, settings.application)
         self._bus = bus
         heartbeat_ms = settings.lag_refresh_ms
@@ -166,6 +167,11 @@ class ClusterMember:
     def assignment(self) -> Assignment | None:
         """The assignment that this node follows; None before there is one."""
         return self._follower.assignment
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether this node assigns."""
+        return self._placement.fence is not None
 
     @property
     def refused(self) -> Mapping[str, int]:

@@ -57,3 +57,24 @@ def against_known_end(lag: LagInfo, known_end: int) -> LagInfo:
         return lag
     version = lag.current_offset_position
     return LagInfo(version, known_end, known_end - version, lag.time_lag_ms)
+
+
+COARSE_MS = 10.0
+"""Files' times come from a clock that ticks every 4 or 10 ms."""
+
+
+def since_commit_ms(version_ns: int | None, end: End, *, now_ms: float, wall_ns: int) -> float | None:
+    """How long ago a version was committed, `version_ns` being c(version); None while that is not known.
+
+    The end was committed between the last poll that did not see it and the one that found it, by this machine's
+    monotonic clock. The time since its file was written counts if it lies there, because then the storage's clock is
+    this machine's; else the time since it was found.
+    """
+    if version_ns is None or end.last_commit is None or end.moved_ms is None or end.unseen_ms is None:
+        return None
+    end_ns = end.last_commit.mtime_ns
+    found_ms, unseen_ms = now_ms - end.moved_ms, now_ms - end.unseen_ms
+    by_file_ms = (wall_ns - end_ns) / 1e6
+    is_one_clock = found_ms - COARSE_MS <= by_file_ms <= unseen_ms + COARSE_MS
+    since_end_ms = min(max(by_file_ms, found_ms), unseen_ms) if is_one_clock else found_ms
+    return max(0, end_ns - version_ns) / 1e6 + max(0.0, since_end_ms)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -54,6 +53,13 @@ class Companion(Protocol):
     @property
     def refused(self) -> Mapping[str, int]:
         """Documents of the cluster that were not used, by kind."""
+
+    draining: bool
+    num_standby_replicas: int
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether this node assigns."""
 
     @property
     def dead(self) -> str | None: ...
@@ -104,11 +110,10 @@ def create_app(
             await asyncio.to_thread(node.stop)
 
     http = service_app("Understudy node", lifespan)
-    requests: Counter[tuple[str, str]] = Counter()
     limit = node.settings.max_in_flight
     hop_order = None if companion is None else order
-    hops = Hops(Framework(http), reads, order=hop_order, max_in_flight=limit, requests=requests)
-    app = NodeLookups(hops, reads, max_in_flight=limit, requests=requests)
+    hops = Hops(Framework(http), reads, order=hop_order, max_in_flight=limit)
+    app = NodeLookups(hops, reads, max_in_flight=limit)
     report = _report(node, companion, app, guard, group)
     group.join(report)
     http.include_router(read_routes(node, reads))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
 from typing import cast
 
@@ -21,6 +20,7 @@ from understudy_node.http.hop_lookups import (
     outcome_of,
     outdated,
 )
+from understudy_node.http.read_log import ReadLog
 from understudy_node.http.reads import Reads
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.bounds import Refusal
@@ -78,15 +78,14 @@ Order = Callable[[], tuple[int, int]]
 class Hops:
     """ASGI application: answers hops, and passes other requests to `app`. `order`: None without a cluster."""
 
-    def __init__(
-        self, app: App, reads: Reads, *, order: Order | None, max_in_flight: int, requests: Counter[tuple[str, str]]
-    ) -> None:
+    def __init__(self, app: App, reads: Reads, *, order: Order | None, max_in_flight: int) -> None:
         self._app = app
         self._reads = reads
         self._order = order
         self._max_in_flight = max_in_flight
         self._in_flight = 0
-        self._requests = requests
+        self._counts = reads.requests.of("hop")
+        self._log = ReadLog()
         self._later: set[asyncio.Task[None]] = set()
 
     # ---- the two ways in
@@ -150,7 +149,7 @@ class Hops:
             exchange.reply(200, CONTENT_TYPE, replied)
 
     def _count(self, replied: bytes | Problem) -> None:
-        self._requests["hop", replied.type.slug if isinstance(replied, Problem) else "answered"] += 1
+        self._counts.count(replied.type.slug if isinstance(replied, Problem) else "answered")
 
     # ---- the answer, in steps
 
@@ -198,8 +197,13 @@ class Hops:
                 outcomes += lookups.outcomes(over or LATE)
                 body_bytes += lookups.body_bytes
         term, epoch = (0, 0) if self._order is None else self._order()
-        reply = HopReply(term, epoch, self._reads.end_version, outcomes)
-        return encode_reply(reply, shares_tails=request.shares_tails)
+        encoded = encode_reply(
+            HopReply(term, epoch, self._reads.end_version, outcomes), shares_tails=request.shares_tails
+        )
+        self._counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
+        if request.traces:
+            self._log.traced(outcomes, request.traces)
+        return encoded
 
     def _lookups(
         self, request: HopRequest, group: HopGroup, deadline_s: float

@@ -6,11 +6,11 @@ A single lookup never yields the event loop, unless it may wait for a version; a
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import Counter
 from collections.abc import Iterable
+from time import monotonic
 
 from understudy_node.http.hop import Hops
+from understudy_node.http.read_log import ReadLog
 from understudy_node.http.reads import Reads, Request, batch_slices
 from understudy_node.http.visibility import Visibility
 from understudy_node.replica.task import TaskReplica
@@ -23,28 +23,37 @@ from understudy_shared.http.edge import Receive, bug, read_body
 from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.lookups import LookupsFirst
 from understudy_shared.http.problems import Problem, problem_of
+from understudy_shared.trace import Trace
 
 
 class NodeLookups(LookupsFirst):
     """Answers from the replicas of this node, in front of `hops`. `in_flight` counts batches, and lookups that wait."""
 
-    def __init__(self, hops: Hops, reads: Reads, *, max_in_flight: int, requests: Counter[tuple[str, str]]) -> None:
-        super().__init__(hops, max_in_flight=max_in_flight, requests=requests)
+    def __init__(self, hops: Hops, reads: Reads, *, max_in_flight: int) -> None:
+        super().__init__(hops, max_in_flight=max_in_flight, requests=reads.requests)
         self.accepts_body, self.answer_body = hops.accepts_body, hops.answer_body
         self.visibility: Visibility | None = None
         self._reads = reads
+        self._log = ReadLog()
         self._waiting: set[asyncio.Task[None]] = set()
 
     def answer(self, target: bytes, exchange: Exchange) -> None:
+        began_s = monotonic()
         request = self._reads.parse(target)
         if request.bound.min_position is None:
-            self._reply(request, request.reader.look_up(request.key, request.bound), exchange)
+            try:
+                outcome = request.reader.look_up(request.key, request.bound)
+            except UnderstudyError as error:
+                outcome = problem_of(error)
+            self._reply(request, outcome, exchange)
+            request.counts.duration_ms.observe((monotonic() - began_s) * 1000)
             return
-        task = asyncio.get_running_loop().create_task(self._answer_from(target, request, exchange), name="a lookup")
+        answer = self._answer_from(target, request, exchange, began_s)
+        task = asyncio.get_running_loop().create_task(answer, name="a lookup")
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 
-    async def _answer_from(self, target: bytes, request: Request, exchange: Exchange) -> None:
+    async def _answer_from(self, target: bytes, request: Request, exchange: Exchange, began_s: float) -> None:
         """Answer a lookup that asks for a position, which may have to be learned or waited for."""
         bound = request.bound
         try:
@@ -55,36 +64,41 @@ class NodeLookups(LookupsFirst):
                 outcome = await self._wait(target, bound.wait_ms)
             self._reply(request, outcome, exchange)
         except UnderstudyError as error:
-            self.reply_problem(exchange, problem_of(error))
+            self.reply_problem(exchange, problem_of(error), request.counts)
         except Exception as error:
-            self.reply_problem(exchange, bug(error))
+            self.reply_problem(exchange, bug(error), request.counts)
+        request.counts.duration_ms.observe((monotonic() - began_s) * 1000)
 
     def _reply(self, request: Request, outcome: Answer | Problem, exchange: Exchange) -> None:
         if isinstance(outcome, Problem):
-            self.reply_problem(exchange, outcome)
+            self._log.unread(request.reader.store.name, request.key.partition, outcome, exchange.trace)
+            self.reply_problem(exchange, outcome, request.counts)
             return
         body = longs_as_text(outcome.body) if request.longs_as_text else outcome.body
         if outcome.status == 200:
-            self.reply_found(exchange, body)
+            self.reply_found(exchange, request.counts, body)
         else:
-            self.reply_absent(exchange, body)
+            self.reply_absent(exchange, request.counts, body)
 
     async def _wait(self, target: bytes, wait_ms: int) -> Answer | Problem:
         """Look up again after every published version until there is an answer or the wait is over."""
         assert self.visibility is not None, "the application was started"
-        deadline_s = time.monotonic() + wait_ms / 1000
+        deadline_s = monotonic() + wait_ms / 1000
         self.begin()
         try:
             while True:
-                await self.visibility.wait(max(0.0, deadline_s - time.monotonic()))
+                await self.visibility.wait(max(0.0, deadline_s - monotonic()))
                 request = self._reads.parse(target)
                 outcome = request.reader.look_up(request.key, request.bound)
-                if not _may_pass(outcome) or time.monotonic() >= deadline_s:
+                if not _may_pass(outcome) or monotonic() >= deadline_s:
                     return outcome
         finally:
             self.in_flight -= 1
 
-    async def batch_body(self, store: str, receive: Receive, *, is_compact: bool) -> bytes:
+    def has_store(self, store: str) -> bool:
+        return self._reads.has_store(store)
+
+    async def batch_body(self, store: str, receive: Receive, trace: Trace | None, *, is_compact: bool) -> bytes:
         reader = self._reads.reader(store)
         keys, params = parse_batch(await read_body(receive))
         bound = self._reads.bound(reader, params)
@@ -104,10 +118,10 @@ class NodeLookups(LookupsFirst):
         """Wait until every partition reaches the batch's position; the keys of the others are refused one by one."""
         if self.visibility is None or bound.min_position is None:
             return
-        deadline_s = time.monotonic() + bound.wait_ms / 1000
+        deadline_s = monotonic() + bound.wait_ms / 1000
         wanted = bound.min_position.version
         while any(replica.view is None or replica.view.version < wanted for replica in replicas):
-            left_s = deadline_s - time.monotonic()
+            left_s = deadline_s - monotonic()
             if left_s <= 0:
                 return
             await self.visibility.wait(left_s)

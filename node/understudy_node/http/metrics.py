@@ -1,25 +1,39 @@
-"""Prometheus metrics, read from the node's state when they are scraped: nothing is counted twice, nothing goes stale.
+"""Prometheus metrics of a node, read from its state when they are scraped: nothing is counted twice or goes stale.
 
-Series of tasks that are no longer held disappear by themselves. Base units, `_total` for counters.
+Base units, `_total` for counters. `replica_metrics` has those of the replicas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import version
 from typing import Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from understudy_node.degraded import CAUSES
+from understudy_node.degraded import BUS_AWAY, CAUSES
+from understudy_node.http.replica_metrics import replica_metrics
+from understudy_node.measures import During
 from understudy_node.node import Node
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.lookups import LookupsFirst
-from understudy_shared.words import ReplicaState
+from understudy_shared.messages import Assignment
+from understudy_shared.metric_families import MS_PER_S, about_the_process, histogram_family
+from understudy_shared.words import WRITES_REFUSED
 
 
 class ClusterPart(Protocol):
     """The state of a node's part in a cluster."""
+
+    draining: bool
+    num_standby_replicas: int
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """The assignment that the node follows."""
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether this node assigns."""
 
     @property
     def refused(self) -> Mapping[str, int]:
@@ -46,41 +60,54 @@ class NodeMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Called at each scrape."""
-        yield InfoMetricFamily("understudy_build", "The running release", {"version": version("understudy")})
-        yield self._requests()
+        causes, generation = self._causes(), self._node.generation
+        yield from about_the_process()
+        yield from self._requests()
         yield from self._memory()
-        yield from self._replicas()
-        yield self._degraded()
-        yield from self._guard.metrics()
-        if self._cluster is not None:
-            refused = CounterMetricFamily(
-                "understudy_node_refused_messages", "Documents from the bus that were not used", labels=("kind",)
-            )
-            for kind, count in sorted(self._cluster.refused.items()):
-                refused.add_metric((kind,), count)
-            yield refused
-
-    def _degraded(self) -> Metric:
-        causes = self._causes()
+        yield from self._following()
+        yield from replica_metrics(generation.readers if generation else {}, self._node.settings.metrics_max_partitions)
+        yield from self._restores()
         degraded = GaugeMetricFamily(
             "understudy_node_degraded", "1: this does not work although lookups do", labels=("cause",)
         )
         for cause in CAUSES:
             degraded.add_metric((cause,), cause in causes)
-        return degraded
+        yield degraded
+        yield from self._guard.metrics()
+        if self._cluster is not None:
+            yield from _cluster_metrics(
+                self._cluster, is_connected=causes.keys().isdisjoint((BUS_AWAY, WRITES_REFUSED))
+            )
 
-    def _requests(self) -> Metric:
-        requests = CounterMetricFamily(
-            "understudy_requests", "Read requests by operation and outcome", labels=("op", "outcome")
+    def _requests(self) -> Iterator[Metric]:
+        yield from self._lookups.requests.metrics()
+        yield GaugeMetricFamily(
+            "understudy_node_in_flight",
+            "Batches that are being answered, and lookups that wait",
+            self._lookups.in_flight,
         )
-        for (operation, outcome), count in sorted(self._lookups.requests.items()):
-            requests.add_metric((operation, outcome), count)
-        return requests
+        generation, lags = self._node.generation, self._node.measures.lags
+        for replica in generation.replicas if generation else ():
+            replica.readings.count()
+        yield histogram_family(
+            "understudy_node_read_staleness_seconds",
+            "Time lag of the versions that reads were answered from, as far as it is known",
+            lags.staleness_ms,
+            per=MS_PER_S,
+        )
+        yield histogram_family(
+            "understudy_node_read_lag_batches",
+            "Lag of the versions that reads were answered from, as far as it is known",
+            lags.offset_lag,
+        )
+        yield CounterMetricFamily(
+            "understudy_node_read_lag_unknown", "Reads answered from a version of unknown lag", lags.unknown
+        )
 
     def _memory(self) -> Iterator[Metric]:
         cache = self._node.cache
         yield GaugeMetricFamily(
-            "understudy_cache_size_bytes_total",
+            "understudy_cache_size_bytes",
             "Bytes in the block cache that all stores share (KIP-770 cache-size-bytes-total)",
             cache.used_bytes,
         )
@@ -96,35 +123,69 @@ class NodeMetrics:
         overlay_bytes = sum(replica.overlay_bytes for replica in generation.replicas) if generation else 0
         yield GaugeMetricFamily("understudy_overlay_bytes", "Changes kept in memory above the snapshots", overlay_bytes)
 
-    def _replicas(self) -> Iterator[Metric]:
-        node, generation = self._node, self._node.generation
-        end = node.end
+    def _following(self) -> Iterator[Metric]:
+        node = self._node
+        end, measures = node.end, node.measures
         yield GaugeMetricFamily("understudy_end_offset_position", "Last committed version that was seen", end.version)
         yield GaugeMetricFamily(
             "understudy_end_confirmed", "Whether the end of the history is confirmed", end.confirmed_ms is not None
         )
-        states = dict.fromkeys(ReplicaState, 0)
-        labels = ("operator", "partition")
-        lag_batches = GaugeMetricFamily(
-            "understudy_replica_lag_batches", "Versions behind; absent if unknown", labels=labels
+        if end.confirmed_ms is not None:
+            yield GaugeMetricFamily(
+                "understudy_end_age_seconds",
+                "Time since the end was confirmed; absent if it is not",
+                max(0.0, node.now_ms() - end.confirmed_ms) / 1000,
+            )
+        yield histogram_family(
+            "understudy_commit_to_visible_seconds",
+            "Time from a commit to the moment when a replica showed it, for each replica that was in step",
+            measures.visible.histogram,
+            per=MS_PER_S,
         )
-        lag_seconds = GaugeMetricFamily(
-            "understudy_replica_lag_seconds", "Time behind; absent if unknown", labels=labels
+        errors = CounterMetricFamily(
+            "understudy_storage_errors", "Looks at the commit log and steps of replicas that failed", labels=("during",)
         )
-        position = GaugeMetricFamily("understudy_replica_position", "Version on show", labels=labels)
-        for replica in generation.replicas if generation else ():
-            states[replica.state] += 1
-            view = replica.view
-            if view is None:
-                continue
-            task = (str(replica.task.operator_id), str(replica.task.partition))
-            position.add_metric(task, view.version)
-            lag = replica.progress.lag_of(view)
-            if lag.offset_lag is not None:
-                lag_batches.add_metric(task, lag.offset_lag)
-            if lag.time_lag_ms is not None:
-                lag_seconds.add_metric(task, lag.time_lag_ms / 1000)
-        by_state = GaugeMetricFamily("understudy_replicas", "Replicas by state", labels=("state",))
-        for state, count in states.items():
-            by_state.add_metric((state,), count)
-        yield from (by_state, position, lag_batches, lag_seconds)
+        for during in During:
+            errors.add_metric((during,), measures.storage_errors[during])
+        yield errors
+
+    def _restores(self) -> Iterator[Metric]:
+        generation = self._node.generation
+        found = [replica.restore for replica in generation.replicas] if generation else []
+        restores = [restore for restore in found if restore is not None]
+        yield GaugeMetricFamily("understudy_restores", "Tasks that restore now", len(restores))
+        yield GaugeMetricFamily(
+            "understudy_restore_done_bytes",
+            "Bytes of these tasks' snapshots that are on the local disk",
+            sum(restore.done_bytes for restore in restores),
+        )
+        yield GaugeMetricFamily(
+            "understudy_restore_size_bytes",
+            "Bytes of these tasks' snapshots, as far as they are known",
+            sum(restore.total_bytes or 0 for restore in restores),
+        )
+        yield CounterMetricFamily(
+            "understudy_restored_bytes",
+            "Bytes of snapshots that were linked, copied or downloaded",
+            self._node.measures.restored_bytes,
+        )
+
+
+def _cluster_metrics(cluster: ClusterPart, *, is_connected: bool) -> Iterator[Metric]:
+    term, epoch = (0, 0) if cluster.assignment is None else cluster.assignment.order
+    yield GaugeMetricFamily("understudy_assignment_term", "Term of the assignment that is followed; 0 is none", term)
+    yield GaugeMetricFamily("understudy_assignment_epoch", "Epoch of the assignment that is followed; 0 is none", epoch)
+    yield GaugeMetricFamily("understudy_node_has_lease", "1: this node assigns the tasks", cluster.has_lease)
+    yield GaugeMetricFamily(
+        "understudy_node_draining", "1: this node asked for its tasks to move away", cluster.draining
+    )
+    yield GaugeMetricFamily(
+        "understudy_node_standbys_wanted", "num_standby_replicas as configured", cluster.num_standby_replicas
+    )
+    yield GaugeMetricFamily("understudy_node_bus_connected", "Whether the bus is heard and takes writes", is_connected)
+    refused = CounterMetricFamily(
+        "understudy_node_refused_messages", "Documents from the bus that were not used", labels=("kind",)
+    )
+    for kind, count in sorted(cluster.refused.items()):
+        refused.add_metric((kind,), count)
+    yield refused

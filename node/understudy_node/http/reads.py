@@ -22,6 +22,7 @@ from understudy_shared.http.lookup_requests import (
 )
 from understudy_shared.http.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.http.request_counts import OperationCounts, RequestCounts
 from understudy_shared.http.target import split_path
 from understudy_shared.position import Position
 from understudy_shared.store_bounds import StoreBounds
@@ -33,18 +34,20 @@ BATCH_SLICE_KEYS = 100
 
 
 class Request(NamedTuple):
-    """A parsed single-key lookup: its store, key and bound."""
+    """A parsed single-key lookup: its store, key and bound, and the counts of its store."""
 
     reader: StoreReader
     key: Key
     bound: Bound
     longs_as_text: bool
+    counts: OperationCounts
 
 
 class Reads:
-    """Answers lookups from the generation that the node serves at that moment."""
+    """Answers lookups from the generation that the node serves at that moment. `requests` counts what is asked."""
 
     def __init__(self, node: Node, store_bounds: StoreBounds) -> None:
+        self.requests = RequestCounts()
         self._node = node
         self.store_bounds = store_bounds
         self._generation: Generation | None = None
@@ -79,6 +82,11 @@ class Reads:
             )
         return generation
 
+    def has_store(self, name: str) -> bool:
+        """Whether a store of that name is served now."""
+        generation = self._node.generation
+        return generation is not None and name in generation.readers
+
     def reader(self, name: str) -> StoreReader:
         """The store of that name. Raises UnknownStoreError, which names the existing ones."""
         return _reader(self.generation(), name)
@@ -110,7 +118,8 @@ class Reads:
                 reader = _reader(generation, name)
                 row, params = key_and_params(reader.store.codec, form, query)
                 longs = pop_longs(params)
-                return Request(reader, reader.resolve(row), self.bound(reader, params), longs)
+                counts = self.requests.of("lookup", reader.store.name)
+                return Request(reader, reader.resolve(row), self.bound(reader, params), longs, counts)
             case _:
                 raise ProblemError(unknown_path(raw_path))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from understudy_node.follow.end import End
-from understudy_node.follow.lag import lag_of
+from understudy_node.follow.lag import lag_of, since_commit_ms
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.clock import Clock
@@ -24,6 +24,7 @@ class Progress:
         self._around = around
         self.end_expiry_ms = end_expiry_ms
         self.now_ms = clock.monotonic_ms
+        self._wall_us = clock.wall_us
         self._end = end
         self._newest_fitting = 0
         self._judged_end = 0
@@ -68,6 +69,11 @@ class Progress:
         return lag_of(
             version, end, self._around.history.known_commit_time_ns, now_ms=now_ms, expiry_ms=self.end_expiry_ms
         )
+
+    def since_commit_ms(self, version: int) -> float | None:
+        """How long ago a version was committed, if that can be told; reads no files."""
+        committed_ns = self._around.history.known_commit_time_ns(version)
+        return since_commit_ms(committed_ns, self._end(), now_ms=self.now_ms(), wall_ns=self._wall_us() * 1000)
 
     def committed_at_us(self, version: int) -> int | None:
         """Commit time of `version` if it was read already: lookups read no files."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from understudy_node.follow.end import End
 from understudy_node.follow.lag import against_known_end, holds_until_ms
+from understudy_node.measures import ReadLags
 from understudy_node.replica.origin import Origin
 from understudy_node.replica.progress import Progress
 from understudy_node.replica.task_view import TaskView
@@ -37,11 +38,17 @@ class _Kept(NamedTuple):
 
 
 class Readings:
-    """Makes the readings of one replica, on the serving loop."""
+    """Makes the readings of one replica, on the serving loop.
 
-    def __init__(self, origin: Origin, progress: Progress) -> None:
+    `answered` is the number of reads that were answered from the reading made last; who answers adds to it.
+    """
+
+    def __init__(self, origin: Origin, progress: Progress, lags: ReadLags | None = None) -> None:
+        """`lags` are those of all reads of the node."""
+        self.answered = 0
         self._origin = origin
         self._progress = progress
+        self._lags = ReadLags() if lags is None else lags
         self._kept: _Kept | None = None
 
     def of(self, view: TaskView, known_end: int = 0) -> Reading:
@@ -58,12 +65,20 @@ class Readings:
             and kept.origin_json is origin_json
         ):
             return Reading(view, kept.lag, kept.tail)
+        if self.answered:
+            self.count()
         own = progress.lag_at(view.version, end, now_ms=now_ms)
         lag = against_known_end(own, known_end)
         tail = _tail(view, lag, origin_json)
         until_ms = holds_until_ms(own, end, expiry_ms=progress.end_expiry_ms)
         self._kept = _Kept(view.stamp, end, known_end, origin_json, until_ms, lag, tail)
         return Reading(view, lag, tail)
+
+    def count(self) -> None:
+        """Count the reads that were answered since the last time: for metrics, and before another lag is read."""
+        answered, self.answered = self.answered, 0
+        if answered and self._kept is not None:
+            self._lags.read(self._kept.lag, answered)
 
 
 def _tail(view: TaskView, lag: LagInfo, origin_json: bytes) -> bytes:

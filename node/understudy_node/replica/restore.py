@@ -25,6 +25,7 @@ from understudy_node.engine.checksum_base import ChecksumBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.row_cache import CachedBase
 from understudy_node.replica.local_bases import BaseRecord, LocalBase, LocalBases, writing
+from understudy_node.replica.restore_progress import BUILDING, OPENING, RestoreProgress
 from understudy_shared.errors import CorruptFileError, VanishedError
 
 
@@ -58,21 +59,31 @@ class Snapshot:
 Restoring = Generator[None, None, Base]
 
 
-def restore(snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, store: Path, cache: BlockCache) -> Restoring:
+def restore(  # noqa: PLR0917  # what is restored, from where, to where; and who is told
+    snapshot: Snapshot,
+    files: CheckpointFiles,
+    disk: LocalBases,
+    store: Path,
+    cache: BlockCache,
+    progress: RestoreProgress | None = None,
+) -> Restoring:
     """Fetch a snapshot to local disk and open it. VanishedError: choose again. A failure leaves no files behind."""
+    progress = progress or RestoreProgress()
     directory = disk.new_directory(store, snapshot.file.version)
     with writing(directory), _blaming(snapshot, files, directory):
         source = files.stat(snapshot.path)
         if source is None:
             raise VanishedError("the snapshot is gone", where=snapshot.path)
         if snapshot.file.kind == "zip":
-            total_keys = yield from _fetch_rocksdb(snapshot, files, disk, directory)
+            total_keys = yield from _fetch_rocksdb(snapshot, files, disk, directory, progress)
         else:
             total_keys = None
-            yield from _fetch_arena(snapshot, files, directory)
+            progress.begin(source.size)
+            yield from _fetch_arena(snapshot, files, directory, progress)
         if files.stat(snapshot.path) not in (source, None):
             raise VanishedError("the snapshot was rewritten while it was read", where=snapshot.path)
         base = disk.finish(directory, snapshot.record(source, total_keys))
+        progress.stage = OPENING
         yield
         return open_base(base, cache)
 
@@ -94,9 +105,13 @@ def _opened(local: LocalBase, cache: BlockCache) -> Base:
     return ChecksumBase(database, partial(strip_rocksdb_value, delimiter=delimiter))
 
 
-def _fetch_arena(snapshot: Snapshot, files: CheckpointFiles, directory: Path) -> Generator[None, None, None]:
+def _fetch_arena(
+    snapshot: Snapshot, files: CheckpointFiles, directory: Path, progress: RestoreProgress
+) -> Generator[None, None, None]:
     compressed = directory / snapshot.file.name
     files.fetch(snapshot.path, compressed)
+    progress.fetched(compressed.stat().st_size)
+    progress.stage = BUILDING
     yield
     pieces = decompressed_pieces(compressed, name=snapshot.path, max_bytes=MAX_RECORDS_BYTES)
     for _ in build_arena(directory, pieces):
@@ -105,11 +120,12 @@ def _fetch_arena(snapshot: Snapshot, files: CheckpointFiles, directory: Path) ->
 
 
 def _fetch_rocksdb(
-    snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, directory: Path
+    snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, directory: Path, progress: RestoreProgress
 ) -> Generator[None, None, int | None]:
     data = files.read(snapshot.path)
     manifest = parse_snapshot_zip(data, name=snapshot.path, merge_operator_version=snapshot.merge_operator_version)
     _write_members(manifest, directory)
+    progress.begin(sum(table.size_bytes for table in manifest.sst_files))
     for table in manifest.sst_files:
         destination = directory / table.local_name
         disk.fetched[files.fetch(f"{snapshot.directory}/SSTs/{table.dfs_name}", destination)] += 1
@@ -120,6 +136,7 @@ def _fetch_rocksdb(
                 where=f"{snapshot.directory}/SSTs/{table.dfs_name}",
                 fix="The replica restores from another snapshot when there is one; check the storage",
             )
+        progress.fetched(size_bytes)
         yield
     return manifest.total_keys
 

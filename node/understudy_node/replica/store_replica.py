@@ -21,6 +21,7 @@ from understudy_node.replica.base_choice import BaseChoice
 from understudy_node.replica.changelog_reader import ChangelogReader, ReadChangelog, RewrittenError
 from understudy_node.replica.local_bases import LocalBase, writing
 from understudy_node.replica.restore import Snapshot, open_base, restore
+from understudy_node.replica.restore_progress import RestoreProgress
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark
 from understudy_shared.errors import CheckpointError, CorruptFileError, UnsupportedError, VanishedError
@@ -34,7 +35,7 @@ DAMAGE = (CorruptFileError, UnsupportedError)
 
 
 class StoreReplica:
-    """The working state of one store. `marks` only grow; a rebuild starts a new object."""
+    """The working state of one store. `marks` only grow; a rebuild starts a new object. `restoring`: how far it is."""
 
     def __init__(self, place: StorePlace, around: Surroundings) -> None:
         self.place = place
@@ -42,6 +43,7 @@ class StoreReplica:
         self.marks: set[Mark] = set()
         self.outgrown: list[Tier] = []
         """Tiers that `shrink` replaced; the task drops them in steps (`release_tiers`) once the new view is out."""
+        self.restoring = RestoreProgress()
         self._around = around
         self._choice = BaseChoice(place, around)
         self._changelogs = ChangelogReader(place, around)
@@ -191,7 +193,9 @@ class StoreReplica:
             merge_operator_version=properties.merge_operator_version,
         )
         try:
-            return (yield from restore(snapshot, around.files, around.disk, directory, around.cache))
+            base = yield from restore(snapshot, around.files, around.disk, directory, around.cache, self.restoring)
+            around.measures.restored_bytes += self.restoring.done_bytes
+            return base
         except DAMAGE as damage:
             self._choice.reject(file, damage)  # the next choice is an older snapshot, or the next that Spark writes
             raise

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.follow.history import CommitRecord, History
+from understudy_node.measures import Measures
 from understudy_node.replica.local_bases import LocalBases
 from understudy_shared.words import Lineage, TaskId
 
@@ -16,7 +17,7 @@ from understudy_shared.words import Lineage, TaskId
 class Surroundings:
     """Shared by all replicas. `overlay_max_bytes`: changes a store partition keeps in memory above its base.
 
-    `ceiling` returns the highest version that may be shown, None for no limit.
+    `ceiling` returns the highest version that may be shown, None for no limit. `measures` are those of the node.
     """
 
     files: CheckpointFiles
@@ -25,6 +26,7 @@ class Surroundings:
     cache: BlockCache
     overlay_max_bytes: int
     ceiling: Callable[[], int | None] = lambda: None
+    measures: Measures = field(default_factory=Measures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from understudy_node.measures import During
 from understudy_node.replica.changelog_reader import RewrittenError
 from understudy_node.replica.origin import Origin
 from understudy_node.replica.progress import Progress
@@ -20,7 +21,8 @@ from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_stores import Job, TaskStores
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.errors import UnderstudyError, VanishedError
-from understudy_shared.messages import task_key
+from understudy_shared.messages import Restore, task_key
+from understudy_shared.reminders import Repeats
 from understudy_shared.words import ReplicaState, Role
 
 log = logging.getLogger(__name__)
@@ -47,12 +49,14 @@ class TaskReplica:
         self.lineage = places[0].lineage
         self.progress = progress
         self.origin = origin
-        self.readings = Readings(origin, progress)
+        self.readings = Readings(origin, progress, around.measures.lags)
         self.view: TaskView | None = None
         self.error: UnderstudyError | None = None
         self.gone = False
         """Whether it left and removed its local files, so that a new replica of the task may use the directory."""
         self._stores = TaskStores(places, around)
+        self._measures = around.measures
+        self._repeats = Repeats()
         self._acceptable_recovery_lag = acceptable_recovery_lag
         self._published = published
         self._closed = False
@@ -83,6 +87,11 @@ class TaskReplica:
     def restoring(self) -> bool:
         """Whether its next step belongs to a restore and not to tailing."""
         return self.state in (ReplicaState.CREATED, ReplicaState.RESTORING)
+
+    @property
+    def restore(self) -> Restore | None:
+        """How far its restore is; None while there is none."""
+        return self._stores.restore if self.state is ReplicaState.RESTORING else None
 
     @property
     def resident_bytes(self) -> int:
@@ -185,11 +194,19 @@ class TaskReplica:
             self.error = None  # while nothing is shown, why that is stays said: each try has steps that succeed
         if view is None:
             return
+        self._note_visible(view.version)
         self.view = view
         # RESTORING -> RUNNING, measured against the end, not the target: a ceiling does not make a replica caught up.
         if self.restoring and self.progress.newest - view.version <= self._acceptable_recovery_lag:
             self.origin.enter(ReplicaState.RUNNING)
         self._published()
+
+    def _note_visible(self, version: int) -> None:
+        """Measure how long a commit took to get here; not while it restores."""
+        if not self.restoring and self.view is not None and self.view.version < version:
+            delay_ms = self.progress.since_commit_ms(version)
+            if delay_ms is not None:
+                self._measures.visible.observe(delay_ms, self.progress.now_ms())
 
     def _rebuild(self) -> None:
         """Start again from the checkpoint; the visible version stays, marked, until a new one is published."""
@@ -204,7 +221,9 @@ class TaskReplica:
         return True
 
     def _failed(self, error: UnderstudyError) -> bool:
-        if self.error is None or self.error.args != error.args:
+        self._measures.storage_errors[During.REPLICA] += 1
+        is_new = self.error is None or self.error.args != error.args
+        if is_new and self._repeats.due(error.args, self.progress.now_ms()) is not None:
             log.error("%s", error, extra={"action": "replica-failed", "task": str(self.task)})
         self.error = error
         self._job = None

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 
 from understudy_node.engine.tier import release_tiers
+from understudy_node.replica.restore_progress import of_all
 from understudy_node.replica.store_replica import StoreReplica
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark, TaskView, task_view
+from understudy_shared.messages import Restore
 
 Job = Generator[None, None, None]
 
@@ -34,6 +36,11 @@ class TaskStores:
     def are_open(self) -> bool:
         """Whether each store has a version that can be read."""
         return all(store.view is not None for store in self._stores)
+
+    @property
+    def restore(self) -> Restore:
+        """How far the restore of all stores is."""
+        return of_all([(store.restoring, store.view is not None) for store in self._stores])
 
     @property
     def have_read_ahead(self) -> bool:

@@ -110,11 +110,13 @@ class StoreReader:
         view = replica.view
         if view is None:
             return self._not_initialised(replica)
-        reading = replica.readings.of(view, known_end)
+        readings = replica.readings
+        reading = readings.of(view, known_end)
         if bound is not NO_BOUND:
             reason = self._refusal(bound, replica, reading, known_end)
             if reason is not None:
                 return refused(reason, candidates=[replica.origin.as_candidate(reading.lag, reason)])
+        readings.answered += 1
         return reading
 
     def print_found(self, stored: bytes) -> bytes:

@@ -26,6 +26,7 @@ from understudy_router.forwarding.fallback import (
     rejection_by_problem,
 )
 from understudy_router.forwarding.read import Attempt, Read, Reader, Result
+from understudy_router.forwarding.read_log import ReadLog
 from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice
 from understudy_router.transport.node_client import NodeClient
@@ -46,12 +47,15 @@ from understudy_shared.hop import PROBLEM, HopKey, HopOutcome
 from understudy_shared.http.direct import ReaderLeftError
 from understudy_shared.http.edge import bug
 from understudy_shared.http.problems import problem_of
+from understudy_shared.trace import Trace
 
 PLAN_AGAIN_MS = 20
 """Between two plans of a read that waits for a position: a commit is normally visible within that time."""
 
-Done = Callable[[Result | None], None]
-"""Called on the event loop with a key's result, once; None when the reader left. It must not raise."""
+Done = Callable[[Result | None, float], None]
+"""Called on the event loop with a key's result and how long it took in ms, once; with None when the reader left. It
+must not raise.
+"""
 
 Moves = dict[tuple[str, str, int], tuple[Candidate, list[int]]]
 """The next attempts: candidate and partitions, by node id, host and port."""
@@ -96,6 +100,7 @@ class Forwarder:
         self._clock = clock
         self._first_limit_ms = min(hop_timeout_ms, deadline_ms)
         self._lookups: set[asyncio.Task[None]] = set()
+        self._log = ReadLog()
 
     def look_up(self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], reader: Reader, done: Done) -> None:
         """Look one key up; `keys` holds just that. `done` may be called before this returns."""
@@ -103,15 +108,17 @@ class Forwarder:
         self.budget.asked(1)
         choice = self._chooser.choose(route, keys[0].partition, bound)
         if not choice.order:
-            self._go_on(self._new_read(route, bound, keys, began_ms), [], reader, done)
+            self._go_on(self._new_read(route, bound, keys, began_ms, reader.trace), [], reader, done)
             return
         first = choice.order[0]
         client = self._clients.to(first.node_id, first.endpoint)
         lookup = _SingleLookup(self, choice, client, reader, done)
-        lookup.request = NodeRequest(
+        request = lookup.request = NodeRequest(
             route, bound, keys, lookup.on_reply, began_ms, began_ms + self._first_limit_ms, first.role == "active"
         )
-        client.submit(lookup.request)
+        if reader.trace is not None:
+            request.trace, client.carries_traces = reader.trace, True
+        client.submit(request)
 
     async def look_up_many(
         self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], reader: Reader | None = None
@@ -121,13 +128,14 @@ class Forwarder:
         Raises ReaderLeftError when the reader disconnects.
         """
         self.budget.asked(len(keys))
-        read = self._new_read(route, bound, keys, self._clock.monotonic_ms())
+        trace = None if reader is None else reader.trace
+        read = self._new_read(route, bound, keys, self._clock.monotonic_ms(), trace)
         return await self._run(read, [], reader)
 
     def after_first(self, lookup: _SingleLookup, reply: Reply) -> None:
         """Go on with a single lookup whose first attempt failed or is delayed."""
         request = lookup.request
-        read = self._new_read(request.route, request.bound, request.keys, request.asked_ms)
+        read = self._new_read(request.route, request.bound, request.keys, request.asked_ms, request.trace)
         read.plans[request.keys[0].partition] = ReplicaPlan(lookup.choice)
         attempt = Attempt(lookup.choice.order[0], lookup.client, request, (0,))
         read.sent(attempt)
@@ -151,11 +159,13 @@ class Forwarder:
             result = problem_of(error)
         except Exception as error:
             result = bug(error)
-        done(result)
+        done(result, self._clock.monotonic_ms() - read.began_ms)
 
-    def _new_read(self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], began_ms: float) -> Read:
+    def _new_read(
+        self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], began_ms: float, trace: Trace | None
+    ) -> Read:
         deadline_ms = began_ms + self._deadline_ms + bound.wait_ms
-        return Read(route, bound, keys, began_ms=began_ms, deadline_ms=deadline_ms)
+        return Read(route, bound, keys, began_ms=began_ms, deadline_ms=deadline_ms, trace=trace)
 
     async def _run(self, read: Read, arrived: list[tuple[Attempt, Reply]], reader: Reader | None) -> list[Result]:
         """Run a read until each key has a result. `arrived` came before the read was made."""
@@ -206,8 +216,9 @@ class Forwarder:
         until_ms = min(now_ms + self._hop_timeout_ms, read.deadline_ms)
         keys = [read.keys[index] for index in indexes]
         request = NodeRequest(read.route, read.bound, keys, None, now_ms, until_ms, candidate.role == "active")
-        request.alone = alone
+        request.alone, request.trace = alone, read.trace
         client = self._clients.to(candidate.node_id, candidate.endpoint)
+        client.carries_traces = client.carries_traces or read.trace is not None
         attempt = Attempt(candidate, client, request, indexes)
         request.on_reply = read.arrive_by(attempt)
         read.sent(attempt)
@@ -229,8 +240,9 @@ class Forwarder:
             for partition in attempt.partitions:
                 read.plans[partition].ended(attempt, failed.get(partition))
             reasons = _reasons(read, attempt, failed)
-        for rejection in failed.values():
+        for partition, rejection in failed.items():
             self.fallbacks[rejection.reason] += 1
+            self._log.rejected(read, partition, attempt.candidate, rejection, self._clock.monotonic_ms())
             if is_outdated(rejection.reason):
                 self._chooser.refresh()
             if is_catalogue_outdated(rejection.reason):
@@ -280,6 +292,7 @@ class Forwarder:
         elif plan.is_over:
             late = now_ms >= read.deadline_ms
             problem = plan.refused(read.bound, late=late, after_ms=now_ms - read.began_ms)
+            self._log.unanswered(read, partition, problem, now_ms)
             read.results.update(dict.fromkeys(read.open_keys((partition,)), problem))
 
     def _is_too_large_together(self, read: Read, attempt: Attempt, reply: Outcomes) -> bool:
@@ -315,12 +328,12 @@ class _SingleLookup:
     def on_reply(self, reply: Reply) -> None:
         outcome = reply[0]
         if type(outcome) is HopOutcome and outcome[0] != PROBLEM:
-            self.done(outcome)
+            self.done(outcome, self.client.heard_ms - self.request.asked_ms)  # it was heard in this very moment
             return
         try:
             self.forwarder.after_first(self, reply)
         except Exception as error:
-            self.done(bug(error))
+            self.done(bug(error), 0.0)
 
 
 def _keep(read: Read, attempt: Attempt, reply: Outcomes) -> dict[int, Rejection]:

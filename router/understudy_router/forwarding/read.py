@@ -20,6 +20,7 @@ from understudy_shared.bounds import Bound
 from understudy_shared.hop import HopKey, HopOutcome
 from understudy_shared.http.direct import ReaderLeftError
 from understudy_shared.http.problems import Problem
+from understudy_shared.trace import Trace
 
 Result = HopOutcome | Problem
 """A found or absent outcome, or why there is neither."""
@@ -27,6 +28,8 @@ Result = HopOutcome | Problem
 
 class Reader(Protocol):
     """Who waits for the results; an `Exchange` is one."""
+
+    trace: Trace | None
 
     def when_left(self, callback: Callable[[], None], /) -> None:
         """Call back when the reader disconnects."""
@@ -52,13 +55,21 @@ class Read:
     """`plans` are by partition, `results` by index of the key; `again` holds partitions to plan anew in a moment."""
 
     def __init__(
-        self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], *, began_ms: float, deadline_ms: float
+        self,
+        route: StoreRoute,
+        bound: Bound,
+        keys: Sequence[HopKey],
+        *,
+        began_ms: float,
+        deadline_ms: float,
+        trace: Trace | None = None,
     ) -> None:
         self.route = route
         self.bound = bound
         self.keys = keys
         self.began_ms = began_ms
         self.deadline_ms = deadline_ms
+        self.trace = trace
         self.plans: dict[int, ReplicaPlan] = {}
         self.results: dict[int, Result] = {}
         self.again: set[int] = set()

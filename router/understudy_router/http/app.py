@@ -38,7 +38,8 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
             await router.stop()
 
     http = service_app("Understudy router", lifespan)
-    app = RouterLookups(Framework(http), reads, router.forwarder, max_in_flight=router.settings.max_in_flight)
+    limit = router.settings.max_in_flight
+    app = RouterLookups(Framework(http), reads, router.forwarder, router.served, max_in_flight=limit)
     http.include_router(read_routes(router, reads))
 
     def causes() -> Mapping[str, str]:

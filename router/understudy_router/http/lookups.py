@@ -7,6 +7,7 @@ reader to answer.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,6 +15,7 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.forward import Forwarder
 from understudy_router.forwarding.read import Result
 from understudy_router.http.reads import Reads, Request
+from understudy_router.served import ServedReads
 from understudy_shared.hop import FOUND, HopKey, hop_keys
 from understudy_shared.http.batches import (
     NO_PARTITION,
@@ -28,6 +30,9 @@ from understudy_shared.http.edge import App, Receive, bug, read_body
 from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.lookups import LookupsFirst
 from understudy_shared.http.problems import Problem
+from understudy_shared.trace import Trace
+
+log = logging.getLogger(__name__)
 
 PARSE_SLICE_KEYS = 200
 """Keys parsed and hashed between two turns of the event loop: about 2 ms."""
@@ -36,10 +41,13 @@ PARSE_SLICE_KEYS = 200
 class RouterLookups(LookupsFirst):
     """Answers by asking the nodes."""
 
-    def __init__(self, app: App, reads: Reads, forwarder: Forwarder, *, max_in_flight: int) -> None:
-        super().__init__(app, max_in_flight=max_in_flight)
+    def __init__(
+        self, app: App, reads: Reads, forwarder: Forwarder, served: ServedReads, *, max_in_flight: int
+    ) -> None:
+        super().__init__(app, max_in_flight=max_in_flight, requests=reads.requests, failed=served.failed)
         self._reads = reads
         self._forwarder = forwarder
+        self._served = served
 
     def answer(self, target: bytes, exchange: Exchange) -> None:
         request = self._reads.parse(target)
@@ -48,38 +56,59 @@ class RouterLookups(LookupsFirst):
         try:
             self._forwarder.look_up(request.route, request.bound, request.keys, exchange, done)
         except Exception as error:
-            done(bug(error))
+            done(bug(error), 0.0)
 
-    def _done(self, request: Request, exchange: Exchange, result: Result | None) -> None:
+    def _done(self, request: Request, exchange: Exchange, result: Result | None, took_ms: float) -> None:
         self.in_flight -= 1
+        request.counts.duration_ms.observe(took_ms)
+        if exchange.trace is not None:
+            _log_traced(request, result, took_ms, exchange.trace)
         try:
             self._reply(request, exchange, result)
         except Exception as error:
-            self.reply_problem(exchange, bug(error))
+            self.reply_problem(exchange, bug(error), request.counts)
 
     def _reply(self, request: Request, exchange: Exchange, result: Result | None) -> None:
         if result is None:
-            self.requests["lookup", "cancelled"] += 1
+            request.counts.count("cancelled")
         elif isinstance(result, Problem):
-            self.reply_problem(exchange, result)
+            self.reply_problem(exchange, result, request.counts)
         else:
+            self._served.answered(result, request.bound)
             body = request.head + result[1] + result[2]
             if request.longs_as_text:
                 body = longs_as_text(body)
             if result[0] == FOUND:
-                self.reply_found(exchange, body)
+                self.reply_found(exchange, request.counts, body)
             else:
-                self.reply_absent(exchange, body)
+                self.reply_absent(exchange, request.counts, body)
 
-    async def batch_body(self, store: str, receive: Receive, *, is_compact: bool) -> bytes:
+    def has_store(self, store: str) -> bool:
+        return self._reads.has_store(store)
+
+    async def batch_body(self, store: str, receive: Receive, trace: Trace | None, *, is_compact: bool) -> bytes:
         route = self._reads.route(store)
         keys, params = parse_batch(await read_body(receive))
         resolved = await resolved_keys(route, keys, self._reads.max_key_bytes)
         bound = self._reads.bound(route, params)
         asked = keys_to_ask(resolved)
-        reader = AsgiExchange(receive)
+        reader = AsgiExchange(receive, trace)
         found = await self._forwarder.look_up_many(route, bound, asked, reader) if asked else []
+        self._served.answered_many(found, bound)
         return batch_body(BatchAnswer(route.json_name, is_compact=is_compact), resolved, found)
+
+
+def _log_traced(request: Request, result: Result | None, took_ms: float, trace: Trace) -> None:
+    """A reader who sent a trace finds what came of its lookup, at DEBUG."""
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    if result is None:
+        outcome = "cancelled"
+    else:
+        outcome = result.type.slug if isinstance(result, Problem) else "found" if result[0] == FOUND else "absent"
+    ids = {"store": request.route.name, "partition": request.keys[0].partition, **trace.ids}
+    fields = {"action": "read", "outcome": outcome, "took_ms": round(took_ms, 3), **ids}
+    log.debug("a traced read: %s", outcome, extra=fields)
 
 
 async def resolved_keys(route: StoreRoute, keys: Sequence[object], max_key_bytes: int) -> BatchKeys:

@@ -1,20 +1,13 @@
-"""Prometheus metrics, read from the router's state when they are scraped: nothing is counted twice or goes stale.
+"""Prometheus metrics of a router, read from its state when they are scraped: nothing is counted twice or goes stale.
 
-Base units, `_total` for counters.
+Base units, `_total` for counters. Nothing here grows with the replicas: the nodes that hold them tell their lag.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import version
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    InfoMetricFamily,
-    Metric,
-    SummaryMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import RANK, Health
@@ -22,6 +15,7 @@ from understudy_router.forwarding.fallback import Step
 from understudy_router.router import Router
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.lookups import LookupsFirst
+from understudy_shared.metric_families import MS_PER_S, about_the_process, histogram_family
 
 
 class RouterMetrics:
@@ -38,43 +32,67 @@ class RouterMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Called at each scrape."""
-        yield InfoMetricFamily("understudy_build", "The running release", {"version": version("understudy")})
-        yield from self._requests()
-        yield from self._hops()
-        yield from self._cluster()
-        yield from self._guard.metrics()
-
-    def _requests(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "understudy_requests", "Read requests by operation and outcome", labels=("op", "outcome")
-        )
-        for labels, count in sorted(self._lookups.requests.items()):
-            requests.add_metric(labels, count)
-        yield requests
+        yield from about_the_process()
+        yield from self._lookups.requests.metrics()
         yield GaugeMetricFamily(
             "understudy_router_in_flight", "Requests that are being answered", self._lookups.in_flight
         )
+        yield from self._served()
+        yield from self._hops()
+        yield from self._extra()
+        yield from self._cluster()
+        yield from self._known()
+        yield from self._nodes()
+        yield from self._guard.metrics()
+
+    def _served(self) -> Iterator[Metric]:
+        """How old the answers were that readers got."""
+        served = self._router.served
+        yield histogram_family(
+            "understudy_served_staleness_seconds",
+            "Time lag of answers, as far as it was known",
+            served.staleness_ms,
+            per=MS_PER_S,
+        )
+        yield histogram_family(
+            "understudy_served_lag_batches",
+            "Versions that answers were behind, as far as it was known",
+            served.offset_lag,
+        )
+        for name, text, count in (
+            ("served_lag_unknown", "Answers of unknown lag", served.unknown),
+            ("bound_violations", "Answers beyond the bound that was asked for: stays 0", served.violations),
+            ("refused_by_bound", "Reads that no replica might answer within the bound", served.refused_by_bound),
+            (
+                "read_errors",
+                "Reads without an answer, neither by their bound nor by a mistake of theirs",
+                served.errors,
+            ),
+        ):
+            yield CounterMetricFamily(f"understudy_{name}", text, count)
 
     def _hops(self) -> Iterator[Metric]:
         counts = self._router.clients.counts
-        yield SummaryMetricFamily(
+        yield histogram_family(
             "understudy_router_hop_seconds",
             "Requests to nodes, from the first byte sent to the last received",
-            count_value=counts.hops,
-            sum_value=counts.seconds,
+            counts.duration_ms,
+            per=MS_PER_S,
         )
         yield CounterMetricFamily("understudy_router_hop_keys", "Keys that travelled in requests to nodes", counts.keys)
         yield CounterMetricFamily("understudy_router_hop_failures", "Requests to nodes without a reply", counts.failed)
         yield CounterMetricFamily(
             "understudy_router_hop_retries", "Requests sent again because their connection was stale", counts.retried
         )
-        yield from self._extra()
+        yield CounterMetricFamily(
+            "understudy_router_silences", "Times that a node answered nothing while others did", counts.silences
+        )
 
     def _extra(self) -> Iterator[Metric]:
         """What was asked of more than one node, and why."""
         forwarder = self._router.forwarder
-        yield _by_reason(
-            "understudy_router_fallbacks", "Candidates that did not answer, by reason", forwarder.fallbacks
+        yield _counted(
+            "understudy_router_fallbacks", "Candidates that did not answer, by reason", "reason", forwarder.fallbacks
         )
         for name, step, text in (
             ("hedges", Step.HEDGE, "Keys asked of another replica because the first was slow"),
@@ -92,16 +110,10 @@ class RouterMetrics:
             "Keys that may be hedged or retried now",
             self._router.budget.balance(self._router.now_ms()),
         )
-        yield CounterMetricFamily(
-            "understudy_router_silences",
-            "Times that a node answered nothing while others did",
-            self._router.clients.counts.silences,
-        )
 
     def _cluster(self) -> Iterator[Metric]:
         router = self._router
         yield GaugeMetricFamily("understudy_router_nodes", "Nodes that live", len(router.tables.nodes))
-        yield from self._health()
         is_connected = router.watcher.bus_lost_why is None
         yield GaugeMetricFamily("understudy_router_bus_connected", "Whether the bus is heard", is_connected)
         degraded = GaugeMetricFamily(
@@ -111,34 +123,58 @@ class RouterMetrics:
         for cause in Cause:
             degraded.add_metric((cause,), cause in causes)
         yield degraded
-        refused = CounterMetricFamily(
-            "understudy_router_refused_messages", "Documents from the bus that were not used", labels=("kind",)
-        )
-        for kind, count in sorted(router.gossip.refused.items()):
-            refused.add_metric((kind,), count)
-        yield refused
-        yield GaugeMetricFamily(
-            "understudy_end_offset_position", "Last committed version that was heard of", router.tables.end_version
+        yield _counted(
+            "understudy_router_refused_messages",
+            "Documents from the bus that were not used",
+            "kind",
+            router.gossip.refused,
         )
 
-    def _health(self) -> Iterator[Metric]:
-        tables = self._router.tables
+    def _known(self) -> Iterator[Metric]:
+        """What this router routes by."""
+        tables, stores = self._router.tables, self._router.watcher.stores
+        yield GaugeMetricFamily(
+            "understudy_end_offset_position", "Last committed version that was heard of", tables.end_version
+        )
+        yield GaugeMetricFamily(
+            "understudy_end_confirmed",
+            "Whether any node confirms the end of the history",
+            tables.end_confirmed(self._router.now_ms()),
+        )
+        term, epoch = tables.order
+        yield GaugeMetricFamily(
+            "understudy_assignment_term", "Term of the assignment that is followed; 0 is none", term
+        )
+        yield GaugeMetricFamily(
+            "understudy_assignment_epoch", "Epoch of the assignment that is followed; 0 is none", epoch
+        )
+        partitions = GaugeMetricFamily(
+            "understudy_store_partitions", "Partitions, wherever they are held", labels=("store",)
+        )
+        for name, route in sorted(stores.by_name.items()) if stores is not None else ():
+            partitions.add_metric((name,), route.partitions)
+        yield partitions
+
+    def _nodes(self) -> Iterator[Metric]:
+        tables, now_ms = self._router.tables, self._router.now_ms()
         health = GaugeMetricFamily(
             "understudy_router_node_health", "0: ok, 1: suspect, 2: quarantined", labels=("node",)
         )
-        for node_id in sorted(tables.nodes):
-            health.add_metric((node_id,), RANK[tables.health.of(node_id).health])
-        yield health
-        changes = CounterMetricFamily(
-            "understudy_router_node_health_changes", "Changes of a node's health, by what it became", labels=("health",)
+        age = GaugeMetricFamily(
+            "understudy_router_heartbeat_age_seconds", "Age of what is known of a node that lives", labels=("node",)
         )
-        for became in Health:
-            changes.add_metric((became,), tables.health.entered[became])
-        yield changes
+        for node_id, node in sorted(tables.nodes.items()):
+            health.add_metric((node_id,), RANK[tables.health.of(node_id).health])
+            age.add_metric((node_id,), node.age_ms(now_ms) / MS_PER_S)
+        yield from (health, age)
+        changes = {str(became): tables.health.entered[became] for became in Health}
+        yield _counted(
+            "understudy_router_node_health_changes", "Changes of a node's health, by what it became", "health", changes
+        )
 
 
-def _by_reason(name: str, text: str, counts: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=("reason",))
-    for reason, count in sorted(counts.items()):
-        family.add_metric((reason,), count)
+def _counted(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=(label,))
+    for value, count in sorted(counts.items()):
+        family.add_metric((value,), count)
     return family

@@ -24,6 +24,7 @@ from understudy_shared.http.lookup_requests import (
 )
 from understudy_shared.http.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.http.problems import ProblemError
+from understudy_shared.http.request_counts import OperationCounts, RequestCounts
 from understudy_shared.http.target import split_path
 from understudy_shared.spark.key_codec import Row
 from understudy_shared.store_bounds import StoreBounds
@@ -33,21 +34,25 @@ MAX_BOUNDS = 1024
 
 
 class Request(NamedTuple):
-    """A single-key lookup: `keys` holds just its key; `head` begins its answer."""
+    """A single-key lookup: `keys` holds just its key; `head` begins its answer; `counts` are those of its store."""
 
     route: StoreRoute
     bound: Bound
     keys: tuple[HopKey]
     head: bytes
     longs_as_text: bool
+    counts: OperationCounts
 
 
 class Reads:
-    """Parses by the stores that are known at that moment; `stores` raises the problem of knowing none."""
+    """Parses by the stores that are known at that moment; `stores` raises the problem of knowing none. `requests`
+    counts what is asked.
+    """
 
     def __init__(
         self, stores: Callable[[], Stores], store_bounds: StoreBounds, *, max_key_bytes: int = DEFAULT_KEY_BYTES
     ) -> None:
+        self.requests = RequestCounts()
         self.store_bounds = store_bounds
         self.max_key_bytes = max_key_bytes
         self._stores = stores
@@ -71,6 +76,13 @@ class Reads:
             self._targets.keep(target, request)
         return request
 
+    def has_store(self, name: str) -> bool:
+        """Whether a store of that name is known now."""
+        try:
+            return name in self._stores().by_name
+        except ProblemError:
+            return False
+
     def route(self, name: str) -> StoreRoute:
         """The store of that name; UnknownStoreError names those there are."""
         return self._stores().get(name)
@@ -92,7 +104,9 @@ class Reads:
                 row, params = key_and_params(route.codec, form, query)
                 longs = pop_longs(params)
                 key, head = keyed(route, row, self.max_key_bytes)
-                return Request(route, self.bound(route, params), (key,), head, longs)
+                return Request(
+                    route, self.bound(route, params), (key,), head, longs, self.requests.of("lookup", route.name)
+                )
             case _:
                 raise ProblemError(unknown_path(raw_path))
 

@@ -8,8 +8,10 @@ import orjson
 
 from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply
+from understudy_shared.histogram import Histogram
 from understudy_shared.hop import HopReply, decode_reply
 from understudy_shared.hop_fields import BadHopError
+from understudy_shared.http.request_counts import DURATION_BOUNDS_MS
 
 OVERLOADED = "overloaded"
 
@@ -43,9 +45,8 @@ class HopCounts:
     """Counters for the metrics."""
 
     def __init__(self) -> None:
-        self.hops = 0
+        self.duration_ms = Histogram(DURATION_BOUNDS_MS)
         self.keys = 0
-        self.seconds = 0.0
         self.failed = 0
         self.retried = 0
         self.silences = 0

@@ -18,7 +18,7 @@ from understudy_router.transport.probe import Prober
 from understudy_router.transport.request_queue import RequestQueue
 from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply, connect
 from understudy_shared.clock import Clock
-from understudy_shared.hop import HopGroup, HopReply, HopRequest, encode_request
+from understudy_shared.hop import HopGroup, HopReply, HopRequest, HopTrace, encode_request
 from understudy_shared.supervise import Supervisor
 from understudy_shared.words import HostInfo
 
@@ -50,6 +50,8 @@ class NodeClient:
         self.heard_ms = -math.inf
         self.is_silent = False
         """Whether the node was reported silent and has answered nothing since."""
+        self.carries_traces = False
+        """Whether a request with a trace may wait or be in flight: else none is looked for."""
         self._application_id = application_id
         self._listener = listener
         self._counts = counts
@@ -242,14 +244,16 @@ class NodeClient:
         now_ms = self.last_used_ms = self._clock.monotonic_ms()
         hop = Hop(requests, now_ms)
         self._busy[connection] = hop
-        connection.send(self._encode(hop.deadline_ms, hop.groups), self._done)
+        traces = hop.traces if self.carries_traces else ()
+        if not traces and not self._waiting and len(self._busy) == 1:
+            self.carries_traces = False
+        connection.send(self._encode(hop.deadline_ms, hop.groups, traces), self._done)
 
     def _done(self, connection: HopConnection, outcome: WireReply | WireFailure) -> None:
         hop = self._busy.pop(connection)
         now_ms = self._clock.monotonic_ms()
-        self._counts.hops += 1
+        self._counts.duration_ms.observe(now_ms - hop.sent_ms)
         self._counts.keys += hop.keys
-        self._counts.seconds += (now_ms - hop.sent_ms) / 1000
         self._lone_hops = self._lone_hops + 1 if len(hop.requests) == 1 and not self._waiting else 0
         first = hop.requests[0]
         self._patience.took(now_ms - first.asked_ms, is_active=first.is_active)
@@ -304,9 +308,11 @@ class NodeClient:
         if requests := self._waiting.take_all():
             self._failed(requests, failure, sent=sent)
 
-    def _encode(self, deadline_ms: int, groups: Sequence[HopGroup]) -> bytes:
+    def _encode(self, deadline_ms: int, groups: Sequence[HopGroup], traces: Sequence[HopTrace] = ()) -> bytes:
         end_version, term, epoch = self._listener.known()
-        request = HopRequest(self._application_id, end_version, term, epoch, deadline_ms, groups, shares_tails=True)
+        request = HopRequest(
+            self._application_id, end_version, term, epoch, deadline_ms, groups, shares_tails=True, traces=traces
+        )
         return encode_request(request)
 
     async def _connect_when_wanted(self) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from itertools import accumulate
 from typing import NamedTuple
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_shared.bounds import Bound
-from understudy_shared.hop import HopGroup, HopKey, HopOutcome
+from understudy_shared.hop import HopGroup, HopKey, HopOutcome, HopTrace
+from understudy_shared.trace import Trace
 
 MAX_KEYS_PER_HOP = 1024
 """The rest travels in the next hop: a node answers a hop in one tick of its own loop, about 5 us a key."""
@@ -54,7 +56,9 @@ OnReply = Callable[[Reply], None]
 class NodeRequest:
     """Keys of one store under one bound, sent to one node. At `until_ms` the reader stops waiting for this node."""
 
-    __slots__ = ("alone", "asked_ms", "bound", "delay", "is_active", "keys", "on_reply", "retried", "route", "until_ms")
+    __slots__ = (
+        "alone", "asked_ms", "bound", "delay", "is_active", "keys", "on_reply", "retried", "route", "trace", "until_ms",
+    )  # fmt: skip
 
     def __init__(  # noqa: PLR0917  # one per lookup: names cost time
         self,
@@ -80,6 +84,7 @@ class NodeRequest:
         self.retried = False
         self.alone = False
         """Whether it must travel in a hop of its own: the reply to its shared hop was too large."""
+        self.trace: Trace | None = None
 
     def __repr__(self) -> str:
         return f"NodeRequest({self.route.name}, {len(self.keys)} keys, until {self.until_ms:.0f})"
@@ -136,6 +141,18 @@ class Hop:
     def deadline_ms(self) -> int:
         """The time left when the hop is sent: that of the reader with the latest deadline."""
         return max(1, int(self.until_ms - self.sent_ms))
+
+    @property
+    def traces(self) -> Sequence[HopTrace]:
+        """The traces of its readers, nearly always none."""
+        if not [request for request in self.requests if request.trace is not None]:
+            return ()
+        ends = accumulate(len(request.keys) for request in self.requests)
+        return [
+            HopTrace(end - len(request.keys), request.trace)
+            for request, end in zip(self.requests, ends, strict=True)
+            if request.trace is not None
+        ]
 
     def shared_out(self, outcomes: Sequence[HopOutcome]) -> Iterator[tuple[NodeRequest, Sequence[HopOutcome]]]:
         """Each request with its own outcomes, one per key."""

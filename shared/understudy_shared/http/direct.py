@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from understudy_shared.http.edge import Receive
 from understudy_shared.http.problems import CONTENT_TYPE, Problem
+from understudy_shared.trace import Trace
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -23,7 +24,9 @@ class ReaderLeftError(Exception):
 
 
 class Exchange(Protocol):
-    """One request that waits for its reply."""
+    """One request that waits for its reply. `trace` is its trace context, if it has one."""
+
+    trace: Trace | None
 
     def reply(self, status: int, content_type: bytes, body: bytes, headers: Headers = (), /) -> None:
         """Send the reply, on the event loop. A second one, and one to a reader who left, is dropped."""
@@ -65,9 +68,10 @@ class AnswersBodies(Protocol):
 class DirectExchange:
     """A request that the protocol handed over. `send` writes the reply."""
 
-    __slots__ = ("_on_left", "_send")
+    __slots__ = ("_on_left", "_send", "trace")
 
     def __init__(self, send: Callable[[int, bytes, bytes, Headers], None]) -> None:
+        self.trace: Trace | None = None
         self._send: Callable[[int, bytes, bytes, Headers], None] | None = send
         self._on_left: Callable[[], None] | None = None
 
@@ -104,7 +108,8 @@ class Reply(NamedTuple):
 class AsgiExchange:
     """A request that came by ASGI. Watching for the reader's disconnect costs a task."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, trace: Trace | None = None) -> None:
+        self.trace = trace
         self._receive = receive
         self._replied: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         self._watch: asyncio.Task[None] | None = None

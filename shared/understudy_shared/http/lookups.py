@@ -6,8 +6,9 @@ answered by callback, without ASGI where the protocol allows it; a batch is plai
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections.abc import Callable
 
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.batches import batch_form
@@ -26,14 +27,25 @@ from understudy_shared.http.edge import (
 )
 from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.request_counts import NO_STORE, OperationCounts, RequestCounts
 from understudy_shared.http.target import STORES, split_path
+from understudy_shared.trace import Trace, trace_of
 
 
 class LookupsFirst(ABC):
-    """ASGI application. `requests` counts by (operation, outcome), for the metrics."""
+    """ASGI application. `requests` are its counts, for the metrics."""
 
-    def __init__(self, app: App, *, max_in_flight: int, requests: Counter[tuple[str, str]] | None = None) -> None:
-        self.requests: Counter[tuple[str, str]] = Counter() if requests is None else requests
+    def __init__(
+        self,
+        app: App,
+        *,
+        max_in_flight: int,
+        requests: RequestCounts,
+        failed: Callable[[Problem], None] = lambda problem: None,
+    ) -> None:
+        """`failed` is called for each lookup, and each batch as a whole, that ends with a problem."""
+        self.requests = requests
+        self._failed = failed
         self.in_flight = 0
         self._app = app
         self._max_in_flight = max_in_flight
@@ -43,11 +55,15 @@ class LookupsFirst(ABC):
         """Answer a GET of one key, at once or later, by `reply_...`. Raises a problem only before that."""
 
     @abstractmethod
-    async def batch_body(self, store: str, receive: Receive, *, is_compact: bool) -> bytes:
-        """The answer to the batch in a body.
+    async def batch_body(self, store: str, receive: Receive, trace: Trace | None, *, is_compact: bool) -> bytes:
+        """The answer to the batch in a body; `trace` is that of its request.
 
         Raises the problem of a batch that is answered as a whole, and ReaderLeftError.
         """
+
+    @abstractmethod
+    def has_store(self, store: str) -> bool:
+        """Whether there is a store of that name: only these get a label."""
 
     # ---- the two ways in
 
@@ -76,7 +92,7 @@ class LookupsFirst(ABC):
 
     async def _single(self, scope: Scope, receive: Receive, send: Send) -> None:
         query: bytes = scope["query_string"]
-        exchange = AsgiExchange(receive)
+        exchange = AsgiExchange(receive, trace_of(scope["headers"]))
         self._answer(b"%b?%b" % (scope["raw_path"], query) if query else scope["raw_path"], exchange)
         reply = await exchange.replied()
         if reply is not None:
@@ -91,28 +107,36 @@ class LookupsFirst(ABC):
             self.reply_problem(exchange, bug(error))
 
     async def _batch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began_s, store = time.monotonic(), NO_STORE
+        problem: Problem | None = None
+        outcome, body = "answered", b""
         try:
             self.begin()
             try:
                 form = batch_form(scope["query_string"])
                 store = _store_of_batch(scope["raw_path"])
-                body = await self.batch_body(store, receive, is_compact=form.is_compact)
+                body = await self.batch_body(store, receive, trace_of(scope["headers"]), is_compact=form.is_compact)
                 if form.longs_as_text:
                     body = longs_as_text(body)
             finally:
                 self.in_flight -= 1
         except ReaderLeftError:
-            self.requests["batch", "cancelled"] += 1
+            outcome = "cancelled"
         except UnderstudyError as error:
-            await self._refuse("batch", problem_of(error), send)
+            problem = problem_of(error)
         except Exception as error:
-            await self._refuse("batch", bug(error), send)
-        else:
-            self.requests["batch", "answered"] += 1
+            problem = bug(error)
+        counts = self.requests.of("batch", store if self.has_store(store) else NO_STORE)
+        counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
+        counts.count(outcome if problem is None else problem.type.slug)
+        if problem is not None:
+            self._failed(problem)
+            await send_problem(send, problem)
+        elif outcome == "answered":
             await send_reply(send, 200, body, JSON_TYPE)
 
     async def _refuse(self, operation: str, problem: Problem, send: Send) -> None:
-        self.requests[operation, problem.type.slug] += 1
+        self.requests.of(operation).count(problem.type.slug)
         await send_problem(send, problem)
 
     # ---- used by `answer`
@@ -124,16 +148,18 @@ class LookupsFirst(ABC):
             raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))
         self.in_flight += 1
 
-    def reply_found(self, exchange: Exchange, body: bytes) -> None:
-        self.requests["lookup", "found"] += 1
+    def reply_found(self, exchange: Exchange, counts: OperationCounts, body: bytes) -> None:
+        counts.outcomes["found"] += 1
         exchange.reply(200, JSON_TYPE, body)
 
-    def reply_absent(self, exchange: Exchange, body: bytes) -> None:
-        self.requests["lookup", "absent"] += 1
+    def reply_absent(self, exchange: Exchange, counts: OperationCounts, body: bytes) -> None:
+        counts.outcomes["absent"] += 1
         exchange.reply(404, JSON_TYPE, body)
 
-    def reply_problem(self, exchange: Exchange, problem: Problem) -> None:
-        self.requests["lookup", problem.type.slug] += 1
+    def reply_problem(self, exchange: Exchange, problem: Problem, counts: OperationCounts | None = None) -> None:
+        """Reply with a problem; without `counts` to a request that names no store there is."""
+        (counts or self.requests.of("lookup")).count(problem.type.slug)
+        self._failed(problem)
         reply_problem(exchange, problem)
 
 

@@ -15,6 +15,7 @@ from understudy_shared.http.direct import AnswersBodies, AnswersDirectly, Direct
 from understudy_shared.http.limited_protocol import LimitedProtocol
 from understudy_shared.http.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 from understudy_shared.http.target import STORES
+from understudy_shared.trace import is_traced, trace_of
 
 _INTERNAL = INTERNAL_PREFIX.encode()
 _END_OF_HEAD = b"\r\n\r\n"
@@ -99,7 +100,11 @@ class HttpProtocol(LimitedProtocol):
         return True
 
     def _keep_head(self, data: bytes, body_bytes: int) -> None:
-        """Keep the head of a request that was taken, if the read was that request and nothing else."""
+        """Keep the head of a request that was taken, if the read was that request and nothing else. The trace of a
+        request is in its head, which never comes again.
+        """
+        if is_traced(self.headers):
+            return
         end = data.find(_END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(_END_OF_HEAD)
         if end + body_bytes != len(data):
             return
@@ -145,7 +150,7 @@ class HttpProtocol(LimitedProtocol):
         self._closes = not parser.should_keep_alive()
         method = parser.get_method()
         if method == b"GET" and is_lookup and not has_body:
-            self._hand_over(url)
+            self._hand_over(url, self.headers)
         elif method == b"POST" and is_internal and self._accepts_body(url, self._left_bytes):
             self._exchange, self._is_direct, self._is_taken = DirectExchange(self._reply), True, True
         self._taken_bytes = self._left_bytes if self._is_direct else None
@@ -154,11 +159,13 @@ class HttpProtocol(LimitedProtocol):
     def _accepts_body(self, target: bytes, size_bytes: int) -> bool:
         return size_bytes > 0 and self._bodies is not None and self._bodies.accepts_body(target, size_bytes)
 
-    def _hand_over(self, target: bytes) -> bool:
-        """Let the application answer a lookup. False: it does not."""
+    def _hand_over(self, target: bytes, headers: Headers = ()) -> bool:
+        """Let the application answer a lookup. False: it does not. A head that was parsed before has no trace."""
         if self._direct is None:
             return False
         exchange = self._exchange = DirectExchange(self._reply)
+        if headers:
+            exchange.trace = trace_of(headers)
         self._is_direct = self._is_taken = True  # the reply may come before the next line
         if not self._direct.answer_directly(target, exchange):
             self._exchange, self._is_direct, self._is_taken = None, False, False

@@ -102,7 +102,7 @@ class WorkerLink:
             families = from_document(await self._ask(METRICS))
         except ChannelError as error:
             raise ProblemError(Problem(ProblemType.NOT_INITIALISED, _unheard(error), fix="Retry")) from None
-        return exposition(family.metric() for family in families)
+        return await asyncio.to_thread(exposition, [family.metric() for family in families])
 
     # ---- the supervisor's side
 

@@ -7,7 +7,7 @@ from typing import Any
 from understudy_shared.http.memory_use import MemoryMeter, default_limit_bytes
 from understudy_shared.http.settings import HttpServiceSettings
 
-DIVIDED = ("max_connections", "max_in_flight", "statestore_cache_max_bytes")
+DIVIDED = ("max_connections", "max_in_flight", "metrics_max_partitions", "statestore_cache_max_bytes")
 """Settings that limit what the whole service takes."""
 
 

@@ -84,3 +84,31 @@ def test_a_warning_becomes_a_record(capsys: pytest.CaptureFixture[str]) -> None:
         warnings.simplefilter("always")
         warnings.showwarning("use the new name", DeprecationWarning, "settings.py", 7)
     assert "WARNING use the new name action=warning category=DeprecationWarning" in capsys.readouterr().err
+
+
+def test_a_bug_that_every_request_meets_is_written_once_and_another_one_beside_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("understudy_shared.logs.time.monotonic", lambda: now_s[0])
+    configure_logging(log_format="json")
+    log = logging.getLogger("understudy_shared.http.edge")
+
+    def met(error: Exception) -> None:
+        log.error("a request failed unexpectedly", exc_info=error, extra={"action": "request-bug"})
+
+    for _ in range(5):
+        met(ZeroDivisionError("a"))
+    met(ZeroDivisionError("b"))
+    for _ in range(2):
+        log.warning("the bus is away", extra={"action": "bus-lost"})
+    now_s[0] = 60.0
+    met(ZeroDivisionError("a"))
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["action"], line.get("left_out")) for line in lines] == [
+        ("request-bug", None),
+        ("request-bug", None),
+        ("bus-lost", None),
+        ("bus-lost", None),
+        ("request-bug", 4),
+    ]

@@ -26,6 +26,7 @@ from understudy_shared.hop import (
     HopOutcome,
     HopReply,
     HopRequest,
+    HopTrace,
     decode_in_steps,
     decode_reply,
     decode_request,
@@ -34,6 +35,7 @@ from understudy_shared.hop import (
 )
 from understudy_shared.hop_fields import BadHopError
 from understudy_shared.position import Position
+from understudy_shared.trace import Trace
 from understudy_shared.words import ApplicationId, Lineage
 
 counts = st.integers(0, 2**48)
@@ -294,3 +296,48 @@ def test_another_protocol_says_what_to_do() -> None:
 def test_an_unknown_kind_of_outcome_is_refused() -> None:
     with pytest.raises(BadHopError, match="unknown kind"):
         decode_reply(encode_reply(HopReply(0, 0, 0, [HopOutcome(3, b"")])))
+
+
+TRACES = (HopTrace(0, Trace("a" * 32, "b" * 16, True)), HopTrace(2, Trace("c" * 32, "d" * 16, False)))
+
+
+def test_traces_travel_with_the_keys_of_their_readers() -> None:
+    traced = REQUEST._replace(traces=TRACES)
+    assert decode_request(encode_request(traced)) == traced
+    assert decode_request(encode_request(traced)).traces == TRACES, "kept headers are not mixed up"
+    assert decode_request(encode_request(REQUEST)).traces == ()
+
+
+def test_a_hop_without_traces_is_what_an_older_release_sends_and_one_with_them_is_read_by_it() -> None:
+    """An older release takes the fields that it knows and leaves the others."""
+    plain, traced = header_of(encode_request(REQUEST)), header_of(encode_request(REQUEST._replace(traces=TRACES)))
+    assert "traces" not in plain
+    assert {name: value for name, value in traced.items() if name != "traces"} == plain
+
+
+@pytest.mark.parametrize(
+    "traces",
+    [
+        None,
+        7,
+        {},
+        "00-a",
+        [7],
+        [[0]],
+        [[0, 7]],
+        [[0, "no trace"]],
+        [[3, TRACES[0].trace.traceparent]],
+        [[-1, TRACES[0].trace.traceparent]],
+        [[True, TRACES[0].trace.traceparent]],
+        [[0.0, TRACES[0].trace.traceparent]],
+    ],
+)
+def test_no_lookup_fails_by_its_trace(traces: object) -> None:
+    body = encode_request(REQUEST)
+    assert decode_request(with_header(body, {**header_of(body), "traces": traces})) == REQUEST
+
+
+def test_there_are_no_more_traces_than_keys() -> None:
+    body = encode_request(REQUEST)
+    many = {**header_of(body), "traces": [[0, TRACES[0].trace.traceparent]] * 50}
+    assert len(decode_request(with_header(body, many)).traces) == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,7 @@ async def sent_by(hops: Hops, request: HopRequest) -> list[MutableMapping[str, A
 def hops_of(node: Node, order: tuple[int, int] | None = None) -> Hops:
     """The end of a node that follows the assignment `order`; None for one outside of a cluster."""
     current_order = None if order is None else (lambda: order)
-    return Hops(nowhere, Reads(node, StoreBounds()), order=current_order, max_in_flight=4, requests=Counter())
+    return Hops(nowhere, Reads(node, StoreBounds()), order=current_order, max_in_flight=4)
 
 
 async def test_a_long_hop_gives_the_loop_up_between_slices(tmp_path: Path) -> None:

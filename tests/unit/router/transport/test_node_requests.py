@@ -13,6 +13,7 @@ from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, R
 from understudy_router.transport.request_queue import RequestQueue
 from understudy_shared.bounds import NO_BOUND, Bound
 from understudy_shared.hop import FOUND, HopKey, HopOutcome, HopRequest, decode_request, encode_request
+from understudy_shared.trace import Trace
 
 ROUTE = stores_of(catalogue(), "d1").get("words")
 OTHER = stores_of(catalogue(store="others"), "d1").get("others")
@@ -147,3 +148,18 @@ def test_a_queue_counts_the_keys_of_waiting_requests_and_sends_none_that_was_dro
                 queue.put_back(taken)
                 taken = []
         assert queue.keys == sum(len(each.keys) for each in queue.requests)
+
+
+@given(sizes=st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.booleans()), min_size=1, max_size=12))
+def test_each_trace_stands_at_the_first_key_of_its_request(sizes: list[tuple[int, bool, bool]]) -> None:
+    requests = []
+    for number, (count, other, is_traced) in enumerate(sizes):
+        requests.append(request(*(b"%d-%d" % (number, key) for key in range(count)), other=other))
+        requests[-1].trace = Trace(f"{number + 1:032x}", "1" * 16, True) if is_traced else None
+    hop = Hop(requests, 0.0)
+    rows = [key.row for group in hop.groups for key in group.keys]
+    traces = hop.traces
+    assert {rows[index]: trace.trace_id for index, trace in traces} == {
+        each.keys[0].row: each.trace.trace_id for each in requests if each.trace is not None
+    }
+    assert len(traces) == sum(is_traced for _, _, is_traced in sizes)

@@ -165,3 +165,25 @@ def test_known_headers_change_no_answer(parts: list[tuple[bytes, bytes, bytes, b
         assert knowing.app.direct == parsing.app.direct
 
     asyncio.run(run())
+
+
+TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+async def test_a_request_with_a_trace_hands_it_over_and_its_head_is_not_kept() -> None:
+    connections = Connections(remembers=True)
+    found: list[str | None] = []
+    answer = connections.app.answer_directly
+
+    def watched(target: bytes, exchange: Exchange) -> bool:
+        found.append(None if exchange.trace is None else exchange.trace.trace_id)
+        return answer(target, exchange)
+
+    connections.app.answer_directly = watched  # type: ignore[method-assign]
+    traced = b"GET /v1/stores/e/keys/a HTTP/1.1\r\n" + HOST + b"TraceParent: " + TRACE + b"\r\n\r\n"
+    plain = b"GET /v1/stores/e/keys/a HTTP/1.1\r\n" + HOST + b"\r\n"
+    for request in (traced, plain, traced, plain, traced):
+        assert [status[:15] for status, _ in await connections.answers([request])] == [b"HTTP/1.1 200 OK"]
+    trace_id = TRACE.split(b"-")[1].decode()
+    assert found == [trace_id, None, trace_id, None, trace_id]
+    assert len(connections._heads._young) == 1, "only the head that may come again"

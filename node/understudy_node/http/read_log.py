@@ -1,0 +1,48 @@
+"""What a node's log says of single reads: those that it should have answered and could not, and traced ones at DEBUG.
+
+One line of a kind in a minute, with the number of those that were left out. A line has ids and no key.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+import orjson
+
+from understudy_shared.hop import PROBLEM, HopOutcome, HopTrace
+from understudy_shared.http.problems import Problem, ProblemType
+from understudy_shared.reminders import Repeats
+from understudy_shared.trace import Trace, ids_of
+
+log = logging.getLogger(__name__)
+
+OUTCOMES = ("found", "absent")
+"""Words for the kinds of an outcome that are answers."""
+
+
+class ReadLog:
+    """Writes the lines of one node."""
+
+    def __init__(self) -> None:
+        self._repeats = Repeats()
+
+    def unread(self, store: str, partition: int, problem: Problem, trace: Trace | None) -> None:
+        """A lookup got a problem; those that readers or lag cause are no news to an operator."""
+        if problem.type is not ProblemType.STORE_ERROR:
+            return
+        left_out = self._repeats.due((store, partition, problem.type), time.monotonic() * 1000)
+        if left_out is not None:
+            ids = {"store": store, "partition": partition, **ids_of(trace)}
+            more = {"left_out": left_out} if left_out else {}
+            log.info("a read got no answer: %s", problem.detail, extra={"action": "read-unanswered", **ids, **more})
+
+    def traced(self, outcomes: Sequence[HopOutcome], traces: Sequence[HopTrace]) -> None:
+        """The keys of a hop whose readers sent a trace, each with what came of it."""
+        if not log.isEnabledFor(logging.DEBUG):
+            return
+        for index, trace in traces:
+            kind, body, _ = outcomes[index]
+            outcome = str(orjson.loads(body)["type"]) if kind == PROBLEM else OUTCOMES[kind]
+            log.debug("a traced read: %s", outcome, extra={"action": "read", "outcome": outcome, **trace.ids})

@@ -1,0 +1,53 @@
+"""What a node counts as it works, for its metrics: how old what it reads is, what failed, what it restored.
+
+What can be seen in the node's state when the metrics are asked for is not counted here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+
+from understudy_node.freshness import CommitToVisible
+from understudy_shared.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
+from understudy_shared.words import LagInfo
+
+
+class During(StrEnum):
+    """What the storage failed in."""
+
+    FOLLOW = "follow"
+    """A look at the commit log."""
+    REPLICA = "replica"
+    """A step of a replica: a restore, or the changes of a version."""
+
+
+class ReadLags:
+    """How old the versions were that this node answered from. A lookup counts once, and so do the keys of a hop or a
+    batch that are of one partition. Used on the serving loop.
+    """
+
+    def __init__(self) -> None:
+        self.staleness_ms = Histogram(STALENESS_BOUNDS_MS)
+        self.offset_lag = Histogram(OFFSET_LAG_BOUNDS)
+        self.unknown = 0
+
+    def read(self, lag: LagInfo, times: int) -> None:
+        """So many reads were answered at this lag."""
+        if lag.offset_lag is None:
+            self.unknown += times
+        else:
+            self.offset_lag.observe_many(lag.offset_lag, times)
+        if lag.time_lag_ms is not None:
+            self.staleness_ms.observe_many(lag.time_lag_ms, times)
+
+
+class Measures:
+    """The counts of one node, over all its generations."""
+
+    def __init__(self) -> None:
+        self.lags = ReadLags()
+        self.visible = CommitToVisible()
+        self.storage_errors: Counter[During] = Counter()
+        self.restored_bytes = 0
+        """Bytes of snapshots that were linked, copied or downloaded."""

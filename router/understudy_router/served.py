@@ -1,0 +1,162 @@
+"""How old the answers were that readers got, and whether each kept its bound: counted from what the answers say.
+
+It is on the way of every lookup: what an answer says of its lag is the same for many answers, so it is parsed once and
+counted by its text. The router checks the bound again although the node has measured it. An answer beyond the bound
+would be a bug of ours, and must not stay unseen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from understudy_shared.bounds import NO_BOUND, Bound, refusal
+from understudy_shared.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
+from understudy_shared.hop import HopOutcome
+from understudy_shared.http.problems import Problem, ProblemType
+from understudy_shared.words import LagInfo, Role
+
+MAX_TEXTS = 1024
+"""Texts that are kept until they are counted: about a millisecond of work then."""
+
+MAX_TEXT_BYTES = 256
+"""Longer than any lag that a node of ours prints."""
+
+_LAG = b'"lag":{'
+_FIELDS = re.compile(
+    rb'"lag":\{"current_offset_position":(\d{1,19}),"end_offset_position":(\d{1,19}|null),'
+    rb'"offset_lag":(\d{1,19}|null),"time_lag_ms":(\d{1,19}|null)'
+)
+
+
+class _Kept:
+    """Answers of one text. `violates`: whether they are beyond `bound`, the one they were compared with last."""
+
+    __slots__ = ("bound", "count", "lag", "violates")
+
+    def __init__(self, lag: LagInfo) -> None:
+        self.lag = lag
+        self.count = 0
+        self.bound = NO_BOUND
+        self.violates = False
+
+
+class ServedReads:
+    """Counts of one router. `violations` are answers beyond the bound that was asked for: it stays 0."""
+
+    def __init__(self) -> None:
+        self.violations = 0
+        self.refused_by_bound = 0
+        """Reads that no replica was allowed to answer within the reader's bound."""
+        self.errors = 0
+        """Reads without an answer for any other reason that is not the reader's."""
+        self.unreadable = 0
+        """Answers whose lag did not parse: of a node of another release."""
+        self._staleness_ms = Histogram(STALENESS_BOUNDS_MS)
+        self._offset_lag = Histogram(OFFSET_LAG_BOUNDS)
+        self._answers = self._unknown = 0
+        self._kept: dict[bytes, _Kept] = {}
+
+    def __repr__(self) -> str:
+        return f"ServedReads({self.answers} answers, {self.violations} beyond their bound)"
+
+    # ---- on the way of every lookup
+
+    def answered(self, outcome: HopOutcome, bound: Bound, times: int = 1) -> None:
+        """Count the answers that this outcome gives to readers who asked for `bound`."""
+        tail = outcome[2]
+        if tail:
+            start = tail.find(_LAG)
+        else:  # the body holds the value, which may say anything, before the lag
+            tail = outcome[1]
+            start = tail.rfind(_LAG)
+        text = tail[start : tail.find(b"}", start)]
+        kept = self._kept.get(text) or self._first(text)
+        if kept is None:
+            self.unreadable += times
+            return
+        kept.count += times
+        if kept.bound is not bound:
+            kept.bound, kept.violates = bound, is_beyond(kept.lag, bound)
+        if kept.violates:
+            self.violations += times
+
+    def answered_many(self, results: Iterable[HopOutcome | Problem], bound: Bound) -> None:
+        """Count the results of a batch. Those of one partition share their tail."""
+        counts: dict[bytes, int] = {}
+        first: dict[bytes, HopOutcome] = {}
+        for result in results:
+            if isinstance(result, Problem):
+                self.failed(result)
+                continue
+            tail = result[2] or result[1]
+            if tail in counts:
+                counts[tail] += 1
+            else:
+                counts[tail], first[tail] = 1, result
+        for tail, count in counts.items():
+            self.answered(first[tail], bound, count)
+
+    def failed(self, problem: Problem) -> None:
+        """Count a read that got no answer; one that was the reader's mistake counts in neither."""
+        if problem.refusal is not None:
+            self.refused_by_bound += problem.type is ProblemType.NO_ACCEPTABLE_REPLICA
+        else:
+            self.errors += problem.status >= 500 or problem.type is ProblemType.OVERLOADED
+
+    def _first(self, text: bytes) -> _Kept | None:
+        found = _FIELDS.fullmatch(text) if len(text) <= MAX_TEXT_BYTES else None
+        if found is None:
+            return None
+        if len(self._kept) >= MAX_TEXTS:
+            self._fold()
+        version, end, offset_lag, time_lag_ms = (None if part == b"null" else int(part) for part in found.groups())
+        assert version is not None, "the pattern wants digits"
+        kept = self._kept[text] = _Kept(LagInfo(version, end, offset_lag, time_lag_ms))
+        return kept
+
+    # ---- for metrics and reports
+
+    @property
+    def staleness_ms(self) -> Histogram:
+        """The time lag of answers, as the nodes measured it; without the answers of unknown time lag."""
+        self._fold()
+        return self._staleness_ms
+
+    @property
+    def offset_lag(self) -> Histogram:
+        """How many versions behind the answers were; without those of unknown lag."""
+        self._fold()
+        return self._offset_lag
+
+    @property
+    def answers(self) -> int:
+        """Answers to readers, found and absent."""
+        self._fold()
+        return self._answers + self.unreadable
+
+    @property
+    def unknown(self) -> int:
+        """Answers of unknown lag."""
+        self._fold()
+        return self._unknown
+
+    def _fold(self) -> None:
+        for kept in self._kept.values():
+            count, lag = kept.count, kept.lag
+            self._answers += count
+            if lag.offset_lag is None:
+                self._unknown += count
+            else:
+                self._offset_lag.observe_many(lag.offset_lag, count)
+            if lag.time_lag_ms is not None:
+                self._staleness_ms.observe_many(lag.time_lag_ms, count)
+        self._kept.clear()
+
+
+def is_beyond(lag: LagInfo, bound: Bound) -> bool:
+    """Whether a bound forbids an answer of this lag. The role is not compared, an answer's lag does not tell it."""
+    if bound is NO_BOUND:
+        return False
+    version = lag.current_offset_position
+    return refusal(bound, lag=lag, role=Role.ACTIVE, version=version, position_committed_at_us=None) is not None

@@ -1,0 +1,110 @@
+"""Debian's Prometheus and promtool, where they are: on the path, or unpacked by `.ci/run`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import urlopen
+
+import pytest
+from tests.support.spark.queries import wait_until
+
+ROOT = Path(__file__).parents[3]
+UNPACKED = ROOT / ".cache" / "prometheus" / "usr" / "bin"
+LIMIT_S = 60.0
+_TIMEOUT_S = 30
+
+
+def program(name: str) -> str:
+    """The path of a program; skips the test where it is not there."""
+    found = shutil.which(name) or shutil.which(name, path=str(UNPACKED))
+    if found is None:
+        pytest.skip(f"no {name}: Debian's package prometheus has it")
+    return found
+
+
+def promtool(*arguments: str, stdin: str = "") -> tuple[int, str]:
+    """The exit code of promtool and what it said."""
+    done = subprocess.run(
+        [program("promtool"), *arguments], input=stdin, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+class Prometheus:
+    """A server that scrapes and evaluates; `port` is its own."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The series of an expression now."""
+        return list(self._get(f"query?query={quote(expression)}")["result"])
+
+    def firing(self) -> set[str]:
+        """The names of the alerts that fire."""
+        alerts = self._get("alerts")["alerts"]
+        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+
+    def _get(self, call: str) -> dict[str, Any]:
+        with urlopen(f"http://127.0.0.1:{self.port}/api/v1/{call}", timeout=_TIMEOUT_S) as reply:
+            document = json.load(reply)
+        assert document["status"] == "success", document
+        found: dict[str, Any] = document["data"]
+        return found
+
+
+@contextmanager
+def prometheus(folder: Path, targets: Mapping[str, Sequence[int]], rules: str) -> Iterator[Prometheus]:
+    """Scrape these ports of loopback five times a second, by application, and evaluate `rules` as often."""
+    binary = program("prometheus")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rules.yml").write_text(rules)
+    jobs = [
+        {
+            "job_name": application,
+            "static_configs": [
+                {"targets": [f"127.0.0.1:{port}" for port in ports], "labels": {"application": application}}
+            ],
+        }
+        for application, ports in targets.items()
+    ]
+    every = {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"}
+    configuration = {"global": every, "rule_files": ["rules.yml"], "scrape_configs": jobs}
+    (folder / "prometheus.yml").write_text(json.dumps(configuration))  # JSON is YAML
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                binary,
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    server = Prometheus(port)
+    try:
+        wait_until(lambda: _answers(server) or process.poll() is not None, what="Prometheus", limit_s=LIMIT_S)
+        assert process.poll() is None, (folder / "log").read_text()
+        yield server
+    finally:
+        process.terminate()
+        process.wait(_TIMEOUT_S)
+
+
+def _answers(server: Prometheus) -> bool:
+    try:
+        server.query("up")
+    except OSError:
+        return False
+    return True

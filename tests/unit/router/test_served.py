@@ -1,0 +1,130 @@
+"""What is counted of answers is what they say of themselves, and no answer beyond its bound stays unseen."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_node.replica.readings import _tail
+from understudy_node.replica.task_view import task_view
+from understudy_router.served import MAX_TEXTS, ServedReads, is_beyond
+from understudy_shared.bounds import NO_BOUND, Bound, Refusal, UnknownLag
+from understudy_shared.histogram import OFFSET_LAG_BOUNDS, Histogram
+from understudy_shared.hop import FOUND, HopOutcome
+from understudy_shared.http.problems import Problem, ProblemType, refused
+from understudy_shared.position import Position
+from understudy_shared.words import ApplicationId, LagInfo, Lineage, TaskId
+
+TASK = TaskId(ApplicationId("a"), 0, 3)
+LINEAGE = Lineage("l")
+ORIGIN = b'{"host":"h","port":1,"role":"active","state":"RUNNING"}'
+
+lags = st.builds(
+    LagInfo,
+    st.integers(1, 9),
+    st.none() | st.integers(1, 20),
+    st.none() | st.integers(0, 12),
+    st.none() | st.integers(0, 5_000),
+)
+bounds = st.just(NO_BOUND) | st.builds(
+    Bound,
+    max_lag=st.none() | st.integers(0, 12),
+    max_staleness_ms=st.none() | st.integers(0, 5_000),
+    min_position=st.none()
+    | st.builds(Position, st.just(ApplicationId("a")), st.just(LINEAGE), st.integers(1, 9), st.none()),
+    unknown_lag=st.none() | st.sampled_from(UnknownLag),
+)
+
+
+def answer(lag: LagInfo, value: bytes = b'"value":{"lag":{"offset_lag":99}},', *, apart: bool = True) -> HopOutcome:
+    """An answer as a node makes it; of an older release its tail is in its body."""
+    view = task_view(TASK, LINEAGE, version=lag.current_offset_position, stores={}, record=None, marks=frozenset())
+    body, tail = b'"found":true,' + value, _tail(view, lag, ORIGIN)
+    return HopOutcome(FOUND, body, tail) if apart else HopOutcome(FOUND, body + tail)
+
+
+@given(found=st.lists(st.tuples(lags, bounds, st.booleans()), max_size=30))
+def test_every_answer_is_counted_once_by_what_it_says(found: list[tuple[LagInfo, Bound, bool]]) -> None:
+    served, expected = ServedReads(), Histogram(OFFSET_LAG_BOUNDS)
+    for lag, bound, apart in found:
+        served.answered(answer(lag, apart=apart), bound)
+        if lag.offset_lag is not None:
+            expected.observe(lag.offset_lag)
+    assert served.offset_lag.counts == expected.counts
+    assert served.staleness_ms.total == sum(lag.time_lag_ms is not None for lag, _, _ in found)
+    assert served.staleness_ms.sum == sum(lag.time_lag_ms or 0 for lag, _, _ in found)
+    assert served.unknown == sum(lag.offset_lag is None for lag, _, _ in found)
+    assert (served.answers, served.unreadable) == (len(found), 0)
+    assert served.violations == sum(is_beyond(lag, bound) for lag, bound, _ in found)
+
+
+@given(found=st.lists(st.tuples(lags, st.booleans()), max_size=20), bound=bounds)
+def test_a_batch_counts_as_its_keys_one_by_one(found: list[tuple[LagInfo, bool]], bound: Bound) -> None:
+    outcomes = [answer(lag, apart=apart) for lag, apart in found]
+    together, single = ServedReads(), ServedReads()
+    together.answered_many(outcomes, bound)
+    for outcome in outcomes:
+        single.answered(outcome, bound)
+    assert together.offset_lag.counts == single.offset_lag.counts
+    assert (together.answers, together.violations) == (single.answers, single.violations)
+
+
+POSITION = Position(ApplicationId("a"), LINEAGE, 5, None)
+
+
+@pytest.mark.parametrize(
+    ("lag", "bound", "beyond"),
+    [
+        (LagInfo(4, 7, 3, 10), NO_BOUND, False),
+        (LagInfo(4, 7, 3, 10), Bound(max_lag=3), False),
+        (LagInfo(4, 7, 3, 10), Bound(max_lag=2), True),
+        (LagInfo(4, 7, 3, 10), Bound(max_staleness_ms=9), True),
+        (LagInfo(4, 7, 3, 10), Bound(min_position=POSITION), True),
+        (LagInfo(5, 7, 2, 10), Bound(min_position=POSITION), False),
+        (LagInfo(4, None, None, None), Bound(max_lag=9), True),
+        (LagInfo(4, None, None, None), Bound(max_lag=9, unknown_lag=UnknownLag.SERVE), False),
+        (LagInfo(4, None, None, None), NO_BOUND, False),
+    ],
+)
+def test_an_answer_beyond_its_bound_is_a_violation(lag: LagInfo, bound: Bound, beyond: bool) -> None:
+    served = ServedReads()
+    served.answered(answer(lag), bound)
+    served.answered(answer(lag), NO_BOUND)  # the same text under another bound
+    served.answered(answer(lag), bound)
+    assert served.violations == 2 * beyond
+
+
+@pytest.mark.parametrize("tail", [b"", b'"lag":{', b'"lag":{"offset_lag":1}', b'"lag":' + b"x" * 9999, b"}"])
+def test_an_answer_that_does_not_say_its_lag_as_ours_do_is_counted_and_harms_nothing(tail: bytes) -> None:
+    served = ServedReads()
+    served.answered(HopOutcome(FOUND, b"{}", tail), Bound(max_lag=0))
+    assert (served.answers, served.unreadable, served.violations, served.offset_lag.total) == (1, 1, 0, 0)
+    assert not served._kept
+
+
+def test_what_is_kept_until_it_is_counted_is_bounded() -> None:
+    served = ServedReads()
+    for number in range(3 * MAX_TEXTS):
+        served.answered(answer(LagInfo(1, 1, 0, number)), NO_BOUND)
+        assert len(served._kept) <= MAX_TEXTS
+    assert served.staleness_ms.total == 3 * MAX_TEXTS
+
+
+def test_a_read_without_an_answer_is_refused_by_its_bound_or_an_error_or_the_readers_mistake() -> None:
+    served, counts = ServedReads(), Counter[str]()
+    for problem, kind in (
+        (refused(Refusal.LAG_EXCEEDED, candidates=[]), "bound"),
+        (refused(Refusal.LINEAGE_CHANGED, candidates=[]), "reader"),
+        (Problem(ProblemType.NO_ACCEPTABLE_REPLICA, "dead"), "error"),
+        (Problem(ProblemType.DEADLINE, "late"), "error"),
+        (Problem(ProblemType.OVERLOADED, "full"), "error"),
+        (Problem(ProblemType.INTERNAL, "bug"), "error"),
+        (Problem(ProblemType.BAD_KEY, "no key"), "reader"),
+        (Problem(ProblemType.UNKNOWN_STORE, "none"), "reader"),
+    ):
+        served.answered_many([problem], NO_BOUND)
+        counts[kind] += 1
+    assert (served.refused_by_bound, served.errors, served.answers) == (counts["bound"], counts["error"], 0)
