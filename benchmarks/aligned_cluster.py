@@ -13,11 +13,12 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from tests.support.spark.hidden_folder import hide
+from tests.support.spark.standalone import standalone_cluster
+
 from benchmarks.aligned import BATCH, print_throughput
 from benchmarks.aligned_speed import fill_topics, throughput
 from benchmarks.aligned_world import world
-from tests.support.spark.hidden_folder import hide
-from tests.support.spark.standalone import standalone_cluster
 
 WORKERS = (1, 2)
 
