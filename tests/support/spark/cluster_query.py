@@ -99,7 +99,7 @@ def build(source: DataFrame, hold: Path | None = None) -> DataFrame:
 
 
 def held(frame: DataFrame, hold: Path) -> DataFrame:
-    """The same rows. A worker that finds the file `hold` renames it to `held-by-<process>`, and waits until that goes."""
+    """The same rows. A worker that finds the file `hold` renames it to `held-by-<process>`, and waits until it goes."""
 
     def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
