@@ -37,7 +37,7 @@ def main() -> None:
         if wanted != ["order"]:
             fill_topics(running, options.records)
         if "throughput" in wanted:
-            _print_throughput(throughput(running, records=options.records, batch=BATCH, rounds=options.rounds))
+            print_throughput(throughput(running, records=options.records, batch=BATCH, rounds=options.rounds))
         if "latency" in wanted:
             _print_latency(latency(running, batches=BATCHES, warm_up=WARM_UP, rounds=options.rounds))
             print(f"a plan's questions to Kafka's time index: {index_ms(running):.1f} ms", flush=True)
@@ -45,7 +45,7 @@ def main() -> None:
             _print_order(running, seconds=options.seconds, rounds=options.rounds)
 
 
-def _print_throughput(runs: Mapping[str, Sequence[Run]]) -> None:
+def print_throughput(runs: Mapping[str, Sequence[Run]]) -> None:
     print(f"records/s of whole queries, median and best of rounds; of batches after the first; batches of {BATCH:,}")
     base = runs[SPARK]
     for name, each in runs.items():

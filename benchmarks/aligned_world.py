@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,21 +47,25 @@ class World:
 
 
 @contextmanager
-def world() -> Iterator[World]:
-    """A world that lasts until the end of the block: one JVM for Spark with two cores, one for the broker."""
+def world(*, parent: Path | None = None, conf: Mapping[str, str] | None = None) -> Iterator[World]:
+    """A world that lasts until the end of the block: one JVM for Spark with two cores, one for the broker.
+
+    Its folder is in `parent`; `conf` goes over the settings of the session.
+    """
     broker_jars = jars()
     if isinstance(broker_jars, str):
         raise SystemExit(f"no broker to measure with: {broker_jars}")
     # Python workers import this package by its name.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     warnings.filterwarnings("ignore", category=FutureWarning)
-    with tempfile.TemporaryDirectory(prefix="understudy-bench-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-", dir=parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "kafka").mkdir()
         broker = KafkaBroker(folder / "kafka", broker_jars)
         try:
             broker.start()
-            with spark_session(folder / "spark", extra=_session_conf(folder / "spark")) as spark:
+            extra = {**_session_conf(folder / "spark"), **(conf or {})}
+            with spark_session(folder / "spark", extra=extra) as spark:
                 yield World(spark, broker, folder)
         finally:
             broker.kill()

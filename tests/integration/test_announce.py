@@ -15,9 +15,9 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
-import redis
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from tests.support.bus.ear import Ear
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
 from tests.support.spark.queries import (
@@ -33,9 +33,9 @@ from tests.support.spark.queries import (
 
 from understudy_node.reader import CheckpointReader
 from understudy_pipeline import announce
-from understudy_shared.bus.gossip import Gossip, Names
+from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.messages import AnnouncedStore, Announcement, CommitHint, ResultColumn
+from understudy_shared.messages import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.spark.unsafe_row import compile_row_decoder
 
 APPLICATION = "announced"
@@ -115,36 +115,9 @@ def feeder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield running
 
 
-class Ear:
-    """Hears the application's channel from its creation on."""
-
-    def __init__(self, url: str) -> None:
-        self._client = redis.Redis.from_url(url, socket_timeout=10)
-        self._subscription = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
-        self.channel = Names(APPLICATION).channel
-        self._subscription.subscribe(self.channel)
-        self._subscription.get_message(timeout=LIMIT_S)
-        self.heard: list[bytes] = []
-
-    def hints(self) -> list[int]:
-        """Versions, in the order in which they were hinted."""
-        while (message := self._subscription.get_message(timeout=0)) is not None:
-            self.heard.append(message["data"])
-        spoken = [each.partition(b"\n") for each in self.heard]
-        return [
-            CommitHint.decode(document, application_id=APPLICATION, where="test").version
-            for kind, _, document in spoken
-            if kind == b"hint"
-        ]
-
-    def close(self) -> None:
-        self._subscription.close()
-        self._client.close()
-
-
 @pytest.fixture
 def ear(server: RedisServer) -> Iterator[Ear]:
-    with closing(Ear(server.url)) as listening:
+    with closing(Ear(server.url, APPLICATION)) as listening:
         yield listening
 
 
@@ -273,7 +246,7 @@ def test_the_query_goes_on_without_redis_and_is_announced_when_it_is_back(feeder
             assert not announced.is_announced
             server.resume() if fault == "hung" else server.start()
             until(lambda: announced.is_announced, "the announcement")
-            with closing(Ear(server.url)) as ear:
+            with closing(Ear(server.url, APPLICATION)) as ear:
                 feeder.add(rows(8))
                 until(lambda: ear.hints()[-1:] == [last_version(feeder)], "a hint")
         assert feeder.query.exception() is None

@@ -18,11 +18,9 @@ from pathlib import Path
 import pytest
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.spark.queries import wait_until
+from tests.support.wheel import INSTALL_LIMIT_S, ROOT, UV, build_wheel, write_versions
 from tools.check_release import wheel_problems
 
-ROOT = Path(__file__).parents[2]
-UV = Path(sys.executable).with_name("uv")
-INSTALL_LIMIT_S = 900
 DEMO_LIMIT_S = 400
 
 pytestmark = pytest.mark.skipif(not UV.exists(), reason="uv, which `make setup` installs, is not there")
@@ -31,10 +29,7 @@ pytestmark = pytest.mark.skipif(not UV.exists(), reason="uv, which `make setup` 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, made from the source archive as a release is."""
-    folder = tmp_path_factory.mktemp("dist")
-    subprocess.run([UV, "build", "--quiet", "--out-dir", folder, ROOT], check=True, timeout=INSTALL_LIMIT_S)
-    (built,) = folder.glob("*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("dist"))
 
 
 def test_a_wheel_that_lacks_a_part_is_not_released(wheel: Path, tmp_path: Path) -> None:
@@ -86,18 +81,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """`understudy[all]` out of the wheel, in the versions that uv.lock names."""
     folder = tmp_path_factory.mktemp("installed")
     versions, environment = folder / "versions.txt", folder / "environment"
-    export: list[str | Path] = [
-        "export",
-        "--project",
-        ROOT,
-        "--frozen",
-        "--all-extras",
-        "--no-emit-project",
-        "--no-dev",
-        "--no-hashes",
-    ]
+    write_versions(versions)
     steps: list[list[str | Path]] = [
-        [*export, "--output-file", versions],
         ["venv", environment, "--python", sys.executable],
         ["pip", "install", "--python", environment, "--constraints", versions, f"understudy[all] @ {wheel.as_uri()}"],
     ]

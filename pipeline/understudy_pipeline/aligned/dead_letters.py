@@ -29,12 +29,12 @@ class DeadLetterError(UnderstudyError):
 def write_dead_letters(folder: Path, span: Range, poison: pa.RecordBatch) -> Path:
     """Write the poison records (`ROW_SCHEMA`) of a range, whole or not at all. Raises DeadLetterError.
 
-    A replayed range replaces its own file. Ranges of a partition do not overlap, so no record is written twice.
+    A replayed range replaces its own file. Ranges of a partition do not overlap, so no record is written twice. The
+    folder must be there (`load()` makes it): an executor on another machine must not make one of its own.
     """
     path = folder / f"{_safe(span.partition.topic)}-{span.partition.partition}-{span.start.ordinal:020d}.jsonl"
     lines = b"".join(orjson.dumps(_letter(span, row)) + b"\n" for row in poison.to_pylist())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         descriptor, draft = tempfile.mkstemp(prefix=".", suffix=".draft", dir=folder)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -49,7 +49,8 @@ def write_dead_letters(folder: Path, span: Range, poison: pa.RecordBatch) -> Pat
         raise DeadLetterError(
             f"{poison.num_rows} records without a time cannot be written aside: {refusal.strerror}",
             where=str(folder),
-            fix="Make undecodable_path a folder that every executor can write to; Spark then retries the batch",
+            fix="Make undecodable_path a folder that all machines share and every executor can write to; Spark then "
+            "retries the batch",
         ) from refusal
     return path
 

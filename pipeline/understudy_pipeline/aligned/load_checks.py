@@ -41,7 +41,10 @@ def check_even(options: AlignedOptions, counts: Mapping[str, int]) -> None:
 
 
 def check_folders(options: AlignedOptions) -> None:
-    """Raise SettingsError if this process cannot write to a folder that an option names."""
+    """Raise SettingsError if this process cannot write to a folder that an option names. Make the poison records' one.
+
+    Executors do not make it: one that does not share the folder would write to its own disk, and nobody would know.
+    """
     for name, folder in (("undecodable_path", options.undecodable_path), ("checkpoint", options.checkpoint)):
         if folder is not None and not _is_writable(folder):
             raise SettingsError(
@@ -49,6 +52,8 @@ def check_folders(options: AlignedOptions) -> None:
                 where=f"option {name}",
                 fix="Name another folder, or give this user write access to it",
             )
+    if options.undecodable_path is not None:
+        options.undecodable_path.mkdir(parents=True, exist_ok=True)
 
 
 def _is_writable(folder: Path) -> bool:

@@ -142,5 +142,8 @@ def _on_sigterm(remove_spool: Callable[[], None]) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format in a session whose Python path Spark cannot search, such as that of a zipped job."""
+    """Register the format in a session whose Python path Spark cannot search, such as that of a zipped job.
+
+    Executors then get what `--py-files` names, too: of a source that Spark found by itself they get nothing.
+    """
     spark.dataSource.register(AlignedSource)

@@ -139,10 +139,16 @@ def wait_for_rows(query: StreamingQuery, kept: Kept, count: int) -> None:
 
 
 def started(
-    frame: DataFrame, checkpoint: Path, keep: Callable[[DataFrame, int], None], *, available_now: bool
+    frame: DataFrame,
+    checkpoint: Path,
+    keep: Callable[[DataFrame, int], None],
+    *,
+    available_now: bool,
+    output_mode: str = "append",
 ) -> StreamingQuery:
     """A query that has its planner, or has failed."""
-    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
+    writer = frame.writeStream.foreachBatch(keep).outputMode(output_mode)
+    writer = writer.option("checkpointLocation", str(checkpoint))
     writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
     for _ in range(_STARTS - 1):
         query = writer.start()

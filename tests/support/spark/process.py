@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,11 +33,15 @@ class SparkJob:
         """What the job has said so far, in whole lines."""
         return self._output.read_text().rpartition("\n")[0].splitlines()
 
+    def wait_until(self, condition: Callable[[], bool], *, what: str) -> None:
+        """Return when the condition holds; fail with what the job said when it ended before."""
+        wait_until(lambda: condition() or self._process.poll() is not None, what=what)
+        if not condition():
+            raise AssertionError(f"the job ended before {what}:\n{self._errors.read_text()[-4000:]}")
+
     def wait_for_line(self, line: str) -> None:
         """Return when the job has said `line`; fail with its errors when it ended without."""
-        wait_until(lambda: line in self.lines() or self._process.poll() is not None, what=f"the line {line!r}")
-        if line not in self.lines():
-            raise AssertionError(f"the job ended without saying {line!r}:\n{self._errors.read_text()[-4000:]}")
+        self.wait_until(lambda: line in self.lines(), what=f"the line {line!r}")
 
     def wait_for_end(self, limit_s: float = 120) -> int:
         """Wait for the job to end by itself; returns its exit code."""

@@ -24,7 +24,7 @@ QUICK_CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointi
 SOCKET_NAME = f".{'0' * 36}.sock"
 """A name as long as Spark's own: a dot, a uuid, and the ending."""
 
-_LOG4J = """
+LOG4J = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
 appender.console.type = Console
@@ -38,7 +38,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 def spark_conf(folder: Path, sockets: Path) -> dict[str, str]:
     """The settings of a test session that writes below `folder`."""
     log4j = folder / "log4j2.properties"
-    log4j.write_text(_LOG4J)
+    log4j.write_text(LOG4J)
     java_options = (
         f"-Duser.timezone=UTC -Djava.io.tmpdir={folder} -Dlog4j.configurationFile={log4j} "
         # Short-lived and small: the quick compiler alone pays, with room for what it makes of many generated classes.

@@ -262,9 +262,15 @@ def test_poison_that_is_kept_comes_without_a_timestamp_in_the_place_that_the_log
     ]
 
 
+def aside_in(folder: Path) -> RowOptions:
+    """The option, and its folder as `load()` makes it."""
+    folder.mkdir()
+    return RowOptions(undecodable="aside", undecodable_path=folder)
+
+
 def test_poison_is_set_aside_once_however_often_its_range_is_read(tmp_path: Path) -> None:
     config = LogConfig((None, 5, None))
-    options = RowOptions(undecodable="aside", undecodable_path=tmp_path / "aside")
+    options = aside_in(tmp_path / "aside")
     for _ in range(2):
         assert [row["offset"] for row in rows(planned(config), options)] == ["1"]
     (letters,) = (tmp_path / "aside").iterdir()
@@ -286,7 +292,7 @@ def test_ranges_of_one_partition_are_set_aside_in_files_of_their_own(tmp_path: P
 
 @pytest.mark.parametrize("topic", ["a/../../b", "a:b", ".", "é" * 200, "x" * 249])
 def test_any_topic_makes_a_file_name_of_that_folder(topic: str, tmp_path: Path) -> None:
-    options = RowOptions(undecodable="aside", undecodable_path=tmp_path / "aside")
+    options = aside_in(tmp_path / "aside")
     each = planned(LogConfig((None,)))
     span = each.span._replace(partition=TopicPartition(topic, 0))
     assert rows(replace(each, span=span), options) == []
@@ -298,6 +304,13 @@ def test_poison_that_cannot_be_set_aside_is_not_dropped(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DeadLetterError, match="1 records"):
         rows(planned(LogConfig((None,))), RowOptions(undecodable="aside", undecodable_path=tmp_path / "file"))
+
+
+def test_an_executor_that_does_not_share_the_folder_makes_none_of_its_own(tmp_path: Path) -> None:
+    options = RowOptions(undecodable="aside", undecodable_path=tmp_path / "shared" / "aside")
+    with pytest.raises(DeadLetterError, match=r"1 records.*No such file.*all machines share"):
+        rows(planned(LogConfig((None,))), options)
+    assert list(tmp_path.iterdir()) == []
 
 
 def options_for(topics: tuple[str, ...], **changed: object) -> AlignedOptions:
