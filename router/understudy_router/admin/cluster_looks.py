@@ -136,7 +136,7 @@ def restores(situation: Situation) -> Indicator:
         return Indicator(
             "restores",
             State.ATTENTION,
-            f"{count} replica{"" if count == 1 else 's'} cannot go on",
+            f"{count} replica{'' if count == 1 else 's'} cannot go on",
             "they show the last good version with its true lag",
             broken[0],
             "look at that node's disk and at the checkpoint's storage; it tries again by itself",

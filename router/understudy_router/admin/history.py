@@ -1,7 +1,7 @@
 """Lag and freshness of the last hour, in memory (no I/O; time is passed in).
 
-A point each ten seconds. A point of a series is two numbers, 16 bytes; there are at most MAX_SERIES series, so the whole
-takes 12 MB at most. What was not known at a point is null, and so is a point that nobody took.
+A point each ten seconds. A point of a series is two numbers, 16 bytes; there are at most MAX_SERIES series, so all of
+them take 12 MB at most. What was not known at a point is null, and so is a point that nobody took.
 """
 
 from __future__ import annotations

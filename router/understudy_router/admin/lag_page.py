@@ -21,10 +21,10 @@ from understudy_router.admin.facts import Facts
 from understudy_router.admin.layout import ROLES
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
+from understudy_router.routing.lag_report import UNKNOWN
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100
-UNKNOWN = "UNKNOWN"
 STATES = ("RUNNING", "RESTORING", "CREATED", "CLOSED", "DEAD", UNKNOWN)
 """States of replicas to filter by. UNKNOWN: nothing was heard of its node."""
 
@@ -45,7 +45,7 @@ COLUMNS = (
 """The members of a row, in order."""
 
 Row = dict[str, object]
-_Entry = tuple[float, float, StoreRoute, int]
+Entry = tuple[float, float, StoreRoute, int]
 """A replica of a store by what it is sorted: its value, then its place. Places are unique, and in the order of stores,
 partitions and node ids.
 """
@@ -93,8 +93,18 @@ class Page(NamedTuple):
 def page_of(snapshot: Snapshot, query: Query) -> Generator[None, None, Page]:
     """One page. Raises BadCursorError for a cursor of another list."""
     after = None if query.cursor is None else _after(snapshot, query, query.cursor)
-    best: list[_Entry] = []
-    worst: _Entry | None = None
+    best, total = yield from first_of(snapshot, query, after)
+    rows = [row_of(snapshot, route, replica) for _, _, route, replica in best[: query.limit]]
+    has_more = len(best) > query.limit
+    return Page(rows, total, _cursor(snapshot, query, best[query.limit - 1]) if has_more else None)
+
+
+def first_of(
+    snapshot: Snapshot, query: Query, after: tuple[float, float] | None = None
+) -> Generator[None, None, tuple[list[Entry], int]]:
+    """The first entries of a list after a place, one more than its limit, and how many the whole list has."""
+    best: list[Entry] = []
+    worst: Entry | None = None
     total = 0
     for few in _matching(snapshot, query):
         total += len(few)
@@ -109,9 +119,7 @@ def page_of(snapshot: Snapshot, query: Query) -> Generator[None, None, Page]:
             worst = best[-1]
         yield
     best.sort(key=_key)
-    rows = [row_of(snapshot, route, replica) for _, _, route, replica in best[: query.limit]]
-    has_more = len(best) > query.limit
-    return Page(rows, total, _cursor(snapshot, query, best[query.limit - 1]) if has_more else None)
+    return best, total
 
 
 def every_row(snapshot: Snapshot, query: Query) -> Iterator[Sequence[Row]]:
@@ -148,11 +156,11 @@ def row_of(snapshot: Snapshot, route: StoreRoute, replica: int) -> Row:
     }
 
 
-def _key(entry: _Entry) -> tuple[float, float]:
+def _key(entry: Entry) -> tuple[float, float]:
     return entry[:2]
 
 
-def _matching(snapshot: Snapshot, query: Query) -> Iterator[list[_Entry]]:
+def _matching(snapshot: Snapshot, query: Query) -> Iterator[list[Entry]]:
     """The entries that the query's filters leave, in slices."""
     layout = snapshot.layout
     value_of = _value(snapshot, query)
@@ -204,7 +212,7 @@ def _value(snapshot: Snapshot, query: Query) -> Callable[[int], float]:
     return of
 
 
-def _cursor(snapshot: Snapshot, query: Query, last: _Entry) -> Cursor:
+def _cursor(snapshot: Snapshot, query: Query, last: Entry) -> Cursor:
     layout, (_, _, route, replica) = snapshot.layout, last
     return Cursor(
         digest=query.digest,

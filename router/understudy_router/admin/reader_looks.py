@@ -112,8 +112,13 @@ def freshness(situation: Situation) -> Indicator:
     """Whether the query commits, and what it commits is soon visible."""
     snapshot, usual_ms = situation.snapshot, situation.usual_commit_ms
     if not snapshot.end_confirmed:
-        why = "the end of the commit log is not known"
-        return Indicator("freshness", State.UNKNOWN, "How fresh answers are is not known", cause=why, action="see checkpoint")
+        return Indicator(
+            "freshness",
+            State.UNKNOWN,
+            "How fresh answers are is not known",
+            cause="the end of the commit log is not known",
+            action="see checkpoint",
+        )
     if usual_ms is not None and situation.silent_ms > max(MIN_QUIET_MS, QUIET_PACES * usual_ms):
         return Indicator(
             "freshness",

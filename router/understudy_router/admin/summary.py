@@ -6,7 +6,7 @@ Nodes whose replicas are all alike are counted at once. Only tasks that have a r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -72,44 +72,80 @@ class Totals(NamedTuple):
 
 def summed(layout: Layout, holders: Sequence[NodeView]) -> Generator[None, None, Totals]:
     """Sum all replicas up."""
-    summaries = {
-        operator_id: Summary(partitions=operator.partitions) for operator_id, operator in layout.operators.items()
-    }
-    doubtful: set[int] = set()
-    errors: list[str] = []
+    sums = _Sums(layout)
     for number, view in enumerate(holders):
+        yield from sums.add(number, view)
+        if number % SLICE_NODES == 0 or view.facts.standing is not Standing.CAUGHT_UP:
+            yield
+    totals = yield from _examined(layout, holders, sums.doubtful)
+    for task in totals.unserved:
+        sums.summaries[layout.operator_of(task).operator_id].unserved += 1
+    for task in totals.thin:
+        sums.summaries[layout.operator_of(task).operator_id].thin += 1
+    return totals._replace(summaries=sums.summaries, errors=tuple(sums.errors))
+
+
+class _Sums:
+    """Sums so far, and the tasks that have a replica which is not well."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.summaries = {
+            operator_id: Summary(partitions=operator.partitions) for operator_id, operator in layout.operators.items()
+        }
+        self.doubtful: set[int] = set()
+        self.errors: list[str] = []
+        self._layout = layout
+
+    def add(self, number: int, view: NodeView) -> Iterator[None]:
+        """Add the replicas of a node: one by one those that differ, by their number all others."""
+        layout = self._layout
         own: Counter[tuple[int, int]] = Counter()
         differing: set[int] = set()
         for place, (key, facts) in enumerate(view.own.items(), 1):
             replica = layout.replica_by_key(key, number)
             if replica is not None:
-                operator_id, role = layout.operator_of(layout.task[replica]).operator_id, layout.role[replica]
+                task, role = layout.task[replica], layout.role[replica]
+                operator_id = layout.operator_of(task).operator_id
                 own[operator_id, role] += 1
                 differing.add(replica)
-                if facts.error and facts.standing.is_live and len(errors) < MAX_ERRORS:
-                    errors.append(f"{view.node_id}, task {key}: {facts.error}")
-                _count(summaries[operator_id], facts, role, 1, partial(_place, layout, replica))
+                self._count(operator_id, facts, role, 1, partial(_place, layout, replica))
                 if facts.standing is not Standing.CAUGHT_UP:
-                    doubtful.add(layout.task[replica])
+                    self.doubtful.add(task)
             if place % SLICE == 0:
                 yield
         for (operator_id, role), count in layout.duties[number].items():
             alike = count - own[operator_id, role]
-            if alike and view.facts.error and view.is_live and len(errors) < MAX_ERRORS:
-                errors.append(f"{view.node_id}: {view.facts.error}")
             if alike:
                 where = partial(_first, layout, number, (operator_id, role), differing)
-                _count(summaries[operator_id], view.facts, role, alike, where)
+                self._count(operator_id, view.facts, role, alike, where)
         if view.facts.standing is not Standing.CAUGHT_UP:
-            doubtful.update(layout.task[replica] for replica in layout.of_node[number])
-        if number % SLICE_NODES == 0 or view.facts.standing is not Standing.CAUGHT_UP:
-            yield
-    totals = yield from _examined(layout, holders, doubtful)
-    for task in totals.unserved:
-        summaries[layout.operator_of(task).operator_id].unserved += 1
-    for task in totals.thin:
-        summaries[layout.operator_of(task).operator_id].thin += 1
-    return totals._replace(summaries=summaries, errors=tuple(errors))
+            self.doubtful.update(layout.task[replica] for replica in layout.of_node[number])
+
+    def _count(self, operator_id: int, facts: Facts, role: int, count: int, where: Callable[[], Place]) -> None:
+        """Add so many replicas of these facts. `where` finds one of them."""
+        summary = self.summaries[operator_id]
+        if not facts.standing.is_live:
+            summary.dead += count
+            return
+        summary.by_role[role] += count
+        summary.running += count * (facts.state == RUNNING)
+        summary.restoring += count * (facts.state in {"RESTORING", "CREATED"})
+        if facts.error:
+            self._broken(summary, facts.error, count, where)
+        if role == WARMUP:
+            return
+        if facts.offset_lag is None:
+            summary.unknown += count
+        elif summary.worst_lag is None or facts.offset_lag > summary.worst_lag:
+            summary.worst_lag, summary.worst = facts.offset_lag, where()
+        if facts.time_lag_ms is not None:
+            summary.worst_lag_ms = max(facts.time_lag_ms, summary.worst_lag_ms or 0)
+
+    def _broken(self, summary: Summary, error: str, count: int, where: Callable[[], Place]) -> None:
+        summary.broken += count
+        if len(self.errors) < MAX_ERRORS:
+            operator_id, partition, node_id = where()
+            self.errors.append(f"{node_id}, operator {operator_id} partition {partition}: {error}")
 
 
 def _first(layout: Layout, number: int, kind: tuple[int, int], differing: Collection[int]) -> Place:
@@ -128,28 +164,6 @@ def _place(layout: Layout, replica: int) -> Place:
     task = layout.task[replica]
     operator = layout.operator_of(task)
     return Place(operator.operator_id, task - operator.first, layout.node_ids[layout.node[replica]])
-
-
-def _count(summary: Summary, facts: Facts, role: int, count: int, where: Callable[[], Place]) -> None:
-    """Add so many replicas of these facts. `where` finds one of them."""
-    if not facts.standing.is_live:
-        summary.dead += count
-        return
-    summary.by_role[role] += count
-    if facts.error:
-        summary.broken += count
-    if facts.state == RUNNING:
-        summary.running += count
-    elif facts.state in {"RESTORING", "CREATED"}:
-        summary.restoring += count
-    if role == WARMUP:
-        return
-    if facts.offset_lag is None:
-        summary.unknown += count
-    elif summary.worst_lag is None or facts.offset_lag > summary.worst_lag:
-        summary.worst_lag, summary.worst = facts.offset_lag, where()
-    if facts.time_lag_ms is not None:
-        summary.worst_lag_ms = max(facts.time_lag_ms, summary.worst_lag_ms or 0)
 
 
 def _examined(
