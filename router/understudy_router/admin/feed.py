@@ -163,7 +163,7 @@ class Feed:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events to one viewer, who counts from the first byte on until the connection ends, however it does."""
+    """Server-sent events to one viewer, who counts until the connection ends, however it does."""
 
     media_type = "text/event-stream"
 

@@ -42,6 +42,7 @@ def lag_routes(router: Router, admin: Admin) -> APIRouter:
     @routes.get("/admin/v1/lag", responses=answer("The tree, or a page of replicas", LAG, "text/csv"))
     async def lag(
         request: Request,
+        *,
         store: Filter = None,
         node: Filter = None,
         state: Annotated[str | None, _choice(STATES)] = None,
