@@ -64,7 +64,7 @@ def nodes(situation: Situation) -> Indicator:
         return Indicator(
             "nodes",
             State.ATTENTION,
-            f"{named(ids(failed))} {be(failed)} failed",
+            f"{named(ids(failed))} {'has' if len(failed) == 1 else 'have'} failed",
             "asked last",
             "something in it died, or it follows another checkpoint",
             "its /readyz says why",
@@ -147,7 +147,7 @@ def restores(situation: Situation) -> Indicator:
         return Indicator(
             "restores",
             State.ATTENTION,
-            f"{count} replica{'' if count == 1 else 's'} restore",
+            f"{count} replica is restoring" if count == 1 else f"{count} replicas are restoring",
             "they answer late or not yet; the others answer",
             "nodes started, or tasks move",
             "wait; understudy lag --watch shows how far they are",

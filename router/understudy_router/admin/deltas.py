@@ -65,7 +65,11 @@ def delta_of(before: Overview, now: Overview) -> Delta:
         since=before.tick,
         tick=now.tick,
         generated_at=now.generated_at,
-        sections={name: text for name, text in now.sections.items() if before.sections.get(name) != text},
+        sections={
+            name: kept.text
+            for name, kept in now.sections.items()
+            if (known := before.sections.get(name)) is None or known.text != kept.text
+        },
         rows={
             key: row.text
             for key, row in new.rows.items()

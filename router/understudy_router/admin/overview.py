@@ -55,7 +55,7 @@ class Overview:
 
     tick: int
     generated_at: str | None
-    sections: Mapping[str, bytes]
+    sections: Mapping[str, Kept]
     grid: Grid
     nodes: Mapping[str, Kept]
     """The entries of the section `nodes`."""
@@ -63,14 +63,14 @@ class Overview:
     def whole(self) -> bytes:
         """The document."""
         head = {"schema": SCHEMA, "tick": self.tick, "generated_at": self.generated_at}
-        members = [b'"%b":%b' % (name.encode(), text) for name, text in self.sections.items()]
+        members = [b'"%b":%b' % (name.encode(), kept.text) for name, kept in self.sections.items()]
         return b"".join([orjson.dumps(head)[:-1], b",", b",".join(members), b',"grid":', self.grid.whole(), b"}"])
 
     def documents(self) -> Generator[None, None, dict[str, Any]]:
         """The same as Python objects, in slices."""
         found: dict[str, Any] = {"schema": SCHEMA, "tick": self.tick, "generated_at": self.generated_at}
-        for name, text in self.sections.items():
-            found[name] = orjson.loads(text)
+        for name, kept in self.sections.items():
+            found[name] = orjson.loads(kept.text)
             yield
         found["grid"] = orjson.loads(self.grid.head())
         rows = found["grid"]["rows"] = []
@@ -93,8 +93,13 @@ def overview_of(material: Material, before: Overview | None) -> Generator[None, 
         if place % SLICE_NODES == 0:
             yield
     grid = yield from grid_of(snapshot, None if before is None else before.grid)
-    sections = {name: orjson.dumps(value) for name, value in _sections(material).items()}
-    sections["nodes"] = b"[%b]" % b",".join(kept.text for kept in nodes.values())
+    known_sections = {} if before is None else before.sections
+    sections = {
+        name: settled(known_sections.get(name), _shape(name, value), value)
+        for name, value in _sections(material).items()
+    }
+    entries = b"[%b]" % b",".join(kept.text for kept in nodes.values())
+    sections["nodes"] = Kept(entries, entries)
     return Overview(snapshot.tick, utc_text(snapshot.about.now_us), sections, grid, nodes)
 
 
@@ -127,6 +132,17 @@ def _sections(material: Material) -> dict[str, object]:
         "disagreement": [_disagreement(snapshot, each) for each in material.disagreements],
         "events": list(material.events),
     }
+
+
+def _shape(name: str, value: Any) -> object:
+    """What makes a section another one: ages by their steps."""
+    if name == "lag":
+        return {**value, "worst_ms": settled_ms(value["worst_ms"])}
+    if name == "end":
+        return {**value, "age_ms": settled_ms(value["age_ms"])}
+    if name == "stores":
+        return [{**each, "worst_lag_ms": settled_ms(each["worst_lag_ms"])} for each in value]
+    return value
 
 
 def bus_document(snapshot: Snapshot) -> dict[str, object]:

@@ -56,7 +56,7 @@ class Losses:
     def why(self, node_id: str) -> str:
         """One sentence."""
         if self.last_replica.count:
-            what = f"{node_id} has the last caught-up replica of {_partitions(self.last_replica.count)}"
+            what = f"{node_id} has the last replica of {_partitions(self.last_replica.count)}"
             return f"{what}: stop it when another node has caught up, or drain it first"
         if self.bound.count:
             return (
@@ -92,13 +92,19 @@ def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[
 def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> frozenset[int] | None:
     """The numbers of the nodes whose stop may cost something; the others are safe to stop. None: it may be any.
 
-    A node is safe when each of its tasks has two caught-up replicas, as nearly all have; this needs no look at them.
+    A node is safe when it is in step and each of its tasks has two caught-up replicas, as nearly all have: this needs
+    no look at the tasks.
     """
     layout = snapshot.layout
     if any(bound_of(route.name) != NO_BOUND for route in layout.routes):
         return None
     holders = (layout.node[replica] for task in snapshot.totals.unsettled for replica in layout.holders(task))
-    return frozenset(holders) | layout.alone| layout.alone
+    unlike = (
+        number
+        for number, view in enumerate(snapshot.holders)
+        if view.own or view.facts.standing < Standing.LEAVING
+    )
+    return frozenset(holders) | frozenset(unlike) | layout.alone| layout.alone
 
 
 def _add(
@@ -118,8 +124,8 @@ def _add(
         return
     if is_active:
         found.active.add(*where)
-    others_open = staying or [each for each in others if each.standing.is_open]
-    if _fits(own, bound) and not any(_fits(each, bound) for each in others_open):
+    answering = [each for each in others if each.standing in {Standing.BEHIND, Standing.CAUGHT_UP}]
+    if _fits(own, bound) and not any(_fits(each, bound) for each in answering):
         found.bound.add(*where)
 
 
