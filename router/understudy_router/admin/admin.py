@@ -22,6 +22,7 @@ from understudy_router.admin.safe_to_stop import Losses, losses_of
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.watching import Looking, Observed, Observer, in_slices
 from understudy_router.router import Router
+from understudy_shared.bounds import Bound
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.store_bounds import StoreBounds
 from understudy_shared.supervise import Supervisor
@@ -170,7 +171,7 @@ class Admin:
                 log.exception("a point of the last hour is missing", extra={"action": "history-failed"})
             await asyncio.sleep(STEP_MS / 1000)
 
-    def _bound(self, store: str) -> Any:
+    def _bound(self, store: str) -> Bound:
         return self._bounds.bound(store, {})
 
     def require_node(self, node_id: str | None) -> None:

@@ -43,7 +43,8 @@ class Disagreements:
     def see(self, snapshot: Snapshot) -> list[Disagreement]:
         """The differences of now that count, by node id."""
         now_ms, before = snapshot.about.now_ms, self._since_ms
-        self._since_ms, found = {}, []
+        self._since_ms = {}
+        found: list[Disagreement] = []
         for node_id, view in snapshot.nodes.items():
             for difference in differences(snapshot, view):
                 key = (node_id, difference.kind)

@@ -5,7 +5,7 @@ Above MAX_REPLICAS only the partitions of the worst replicas have a row. A row t
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -47,9 +47,12 @@ class Grid:
 
 def grid_of(snapshot: Snapshot, before: Grid | None) -> Generator[None, None, Grid]:
     """The grid of now."""
-    layout, rows = snapshot.layout, {}
+    layout = snapshot.layout
+    rows: dict[RowKey, Kept] = {}
     replicas = sum(len(layout.of_store(route)) for route in layout.routes)
-    shown = _every_row(snapshot) if replicas <= MAX_REPLICAS else (yield from _worst_rows(snapshot))
+    is_whole = replicas <= MAX_REPLICAS
+    shown: Iterable[tuple[StoreRoute, int]]
+    shown = _every_row(snapshot) if is_whole else (yield from _worst_rows(snapshot))
     used: set[int] = set()
     for place, (route, task) in enumerate(shown, 1):
         key = (route.name, layout.partition(task))
@@ -57,7 +60,6 @@ def grid_of(snapshot: Snapshot, before: Grid | None) -> Generator[None, None, Gr
         used.update(layout.node[replica] for replica in layout.holders(task))
         if place % SLICE_ROWS == 0:
             yield
-    is_whole = replicas <= MAX_REPLICAS
     columns = layout.node_ids if is_whole else tuple(layout.node_ids[number] for number in sorted(used))
     return Grid(columns, rows, sum(route.partitions for route in layout.routes), "all" if is_whole else "worst")
 
@@ -85,7 +87,9 @@ def _worst_rows(snapshot: Snapshot) -> Generator[None, None, Sequence[tuple[Stor
 
 
 def _row(snapshot: Snapshot, key: RowKey, task: int, before: Kept | None) -> Kept:
-    layout, cells, shape = snapshot.layout, {}, []
+    layout = snapshot.layout
+    cells: dict[str, object] = {}
+    shape: list[object] = []
     for replica in layout.holders(task):
         node_id, facts = layout.node_ids[layout.node[replica]], snapshot.facts(replica)
         role, percent = _LETTERS[layout.role[replica]], percent_of(facts)

@@ -29,7 +29,8 @@ class Restoring:
 
     def see(self, snapshot: Snapshot) -> list[dict[str, object]]:
         """The first MAX_SHOWN restores."""
-        before, self._seen, found = self._seen, {}, []
+        before, self._seen = self._seen, {}
+        found: list[dict[str, object]] = []
         now_ms, stores_of = snapshot.about.now_ms, snapshot.layout.stores_of
         for node_id, task, operator_id, facts in _restoring(snapshot):
             if len(found) >= MAX_SHOWN:

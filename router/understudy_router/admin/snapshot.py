@@ -139,13 +139,11 @@ class _Reader:
     def view(self, report: NodeReport) -> Generator[None, None, NodeView]:
         """A live node. One with many exceptions takes several slices."""
         beat, age_ms = report.heartbeat, round(report.age_ms(self._now_ms))
-        differing: Mapping[str, Applied] = beat.exceptions
         number = self._layout.number_of.get(beat.node_id)
-        if number is None:
-            differing = {}
-        elif (holds := self._holds(beat)) is not None:
+        differing = {} if number is None else dict(beat.exceptions)
+        holds = self._holds(beat)
+        if number is not None and holds is not None:
             replicas = self._layout.of_node[number]
-            differing = dict(differing)
             for place, replica in enumerate(replicas, 1):
                 key = self._layout.key(self._layout.task[replica])
                 if key not in differing and not holds(key):

@@ -170,7 +170,9 @@ def _examined(
     layout: Layout, holders: Sequence[NodeView], doubtful: Collection[int]
 ) -> Generator[None, None, Totals]:
     """The tasks that are not well, among those that have a replica which is not."""
-    unserved, thin, unsettled = list(layout.unheld), [], set()
+    unserved = list(layout.unheld)
+    thin: list[int] = []
+    unsettled: set[int] = set()
     for place, task in enumerate(doubtful, 1):
         standings = [_standing(layout, holders, replica) for replica in layout.holders(task)]
         wanted = sum(layout.role[replica] != WARMUP for replica in layout.holders(task))

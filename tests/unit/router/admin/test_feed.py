@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.support.cluster.fake_cluster import until
 from tests.support.router.snapshots import finished, snapshot_of, stores_named, tables_with
 from tests.support.router.tables import beat, task
 
@@ -180,9 +181,7 @@ async def test_it_looks_only_while_somebody_watches_and_goes_on_after_an_error(
         await asyncio.sleep(0.02)
         assert world.feed.looks == 0
         world.feed.enter()
-        async with asyncio.timeout(20):
-            while world.feed.looks < 5:
-                await asyncio.sleep(0.001)
+        await until(lambda: world.feed.looks >= 5)
         world.feed.leave()
         await asyncio.sleep(0.02)
         looks = world.feed.looks
