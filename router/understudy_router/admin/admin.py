@@ -13,14 +13,14 @@ from typing import Any
 
 from understudy_router.admin.cursors import BadCursorError
 from understudy_router.admin.feed import Feed
-from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, thinned
+from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
 from understudy_router.admin.lag_page import Page, Query, page_of
 from understudy_router.admin.node_documents import Document, losses_of_all, node_document
 from understudy_router.admin.overview import Material, Overview, overview_of
 from understudy_router.admin.reads_served import ServedReads
 from understudy_router.admin.safe_to_stop import Losses, losses_of
 from understudy_router.admin.snapshot import Snapshot
-from understudy_router.admin.watching import Looking, Observed, Observer, in_slices
+from understudy_router.admin.watching import TICK_MS, Looking, Observed, Observer, in_slices
 from understudy_router.router import Router
 from understudy_shared.bounds import Bound
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
@@ -45,6 +45,8 @@ class Admin:
         self._router = router
         self._bounds = bounds
         self._release = version("understudy")
+        self._shown: Mapping[str, list[Number]] = {}
+        self._shown_of: object = None
         router.when_leaving(self.feed.end)
 
     def __repr__(self) -> str:
@@ -55,9 +57,9 @@ class Admin:
         tasks.start("look at the cluster for viewers", self.feed.run())
         tasks.start("keep the last hour", self._keep_history())
 
-    async def observed(self) -> Observed:
+    async def observed(self, *, max_age_ms: float = TICK_MS) -> Observed:
         """What is known now, and what was seen until now."""
-        return await self._observer.see(await self.looking.snapshot())
+        return await self._observer.see(await self.looking.snapshot(max_age_ms=max_age_ms))
 
     async def lag_page(self, snapshot: Snapshot, query: Query) -> Page:
         """A page of the lag report. Raises BadCursorError for a cursor of another list."""
@@ -138,7 +140,7 @@ class Admin:
         return await in_slices((await self.overview()).documents())
 
     async def _overview(self, before: Overview | None) -> Overview:
-        observed = await self.observed()
+        observed = await self.observed(max_age_ms=TICK_MS / 2)  # a tick is a little shorter than a tick now and then
         snapshot = observed.snapshot
         material = Material(
             snapshot=snapshot,
@@ -148,7 +150,7 @@ class Admin:
             staleness=self._observer.reads.staleness(),
             freshness=observed.freshness,
             trends=observed.trends,
-            history=self._store_history(snapshot),
+            history=await self._store_history(snapshot),
             restores=observed.restores,
             disagreements=observed.disagreements,
             events=observed.events,
@@ -156,12 +158,18 @@ class Admin:
         )
         return await in_slices(overview_of(material, before))
 
-    def _store_history(self, snapshot: Snapshot) -> Mapping[str, list[Number]]:
+    async def _store_history(self, snapshot: Snapshot) -> Mapping[str, list[Number]]:
+        """What the overview shows of the last hour; made once for each point."""
         now_ms, kept = snapshot.about.now_ms, self._observer.history
-        return {
-            route.name: thinned(kept.series(Key(LAG, route.name), now_ms, HISTORY_MINUTES)[0], SHOWN_POINTS)
-            for route in snapshot.layout.routes
-        }
+        made_of = (step_of(now_ms), snapshot.layout.stores)
+        if self._shown_of != made_of:
+            self._shown_of, shown = made_of, dict[str, list[Number]]()
+            for route in snapshot.layout.routes:
+                values, _ = kept.series(Key(LAG, route.name), now_ms, HISTORY_MINUTES)
+                shown[route.name] = thinned(values, SHOWN_POINTS)
+                await asyncio.sleep(0)
+            self._shown = shown
+        return self._shown
 
     async def _keep_history(self) -> None:
         while True:
@@ -192,8 +200,9 @@ class Admin:
             return
         route = self._router.stores().get(store)
         if partition is not None and not 0 <= partition < route.partitions:
-            what = f"{store} has {route.partitions} partitions, from 0 on"
-            raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, "partition", "Give one of these"))
+            what = f"there is no partition {partition} of {store}"
+            fix = f"It has {route.partitions}, from 0 on"
+            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, what, "partition", fix))
         if partition is not None and Key(LAG, store, partition) not in self._observer.history:
             what = f"the history of this partition is not kept: there are at most {MAX_SERIES} series"
             raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, what, "partition", "Ask for the store without it"))

@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import orjson
 
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 
 MAX_CURSOR_CHARACTERS = 2048
 _FIX = "Begin again without a cursor"
 
 
-class BadCursorError(UnderstudyError):
+class BadCursorError(ProblemError):
     """A cursor that is damaged, of another list, or too old."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(what, where="cursor", fix=_FIX)
+        super().__init__(Problem(ProblemType.BAD_REQUEST, what, "cursor", _FIX))
 
 
 class Cursor(NamedTuple):

@@ -18,7 +18,7 @@ from understudy_router.admin.overview import Overview
 MAX_KEPT = 60
 """Deltas that are kept for viewers that come back or are slow."""
 
-MAX_KEPT_BYTES = 16 * 1024 * 1024
+MAX_KEPT_BYTES = 8 * 1024 * 1024
 """Their size together: in a large cluster in trouble every row changes all the time."""
 
 

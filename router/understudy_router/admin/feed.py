@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 
 import orjson
 from starlette.responses import StreamingResponse
@@ -95,7 +96,8 @@ class Feed:
         self._good_until_ms = max(self._good_until_ms, self._clock.monotonic_ms() + 2 * self._tick_ms)
         if before is not None:
             delta = delta_of(before, now)
-            if delta.is_empty:
+            if delta.is_empty:  # newer, and nobody needs to be told, but those who wait for something that is not old
+                self._now, self._whole = replace(now, tick=before.tick), None
                 if not was_good:
                     self._tell()
                 return

@@ -54,7 +54,8 @@ def lag_routes(router: Router, admin: Admin) -> APIRouter:
         form: Annotated[str | None, _choice(FORMATS, "format")] = None,
     ) -> Response:
         """How far every replica is, and how every node is, as this router knows it. With any of `limit`, `cursor`,
-        `sort` or `top`: a page of replicas. As CSV: all of them, unless there is a limit.
+        `sort` or `top`: a page of replicas. `top` says both order and limit. As CSV: all of
+        them, unless there is a limit.
         """
         for name, value, known in (
             ("state", state, STATES), ("role", role, ROLES), ("sort", sort, SORTS), ("format", form, FORMATS),
@@ -65,8 +66,6 @@ def lag_routes(router: Router, admin: Admin) -> APIRouter:
         is_paged = (limit, cursor, sort, top) != (None, None, None, None)
         if not is_csv and not is_paged:
             return await sliced_json_response(router.lag_report(store, Which(node, state, role)))
-        if top is not None and (limit, cursor, sort) != (None, None, None):
-            raise _bad("top", "top is the order and the limit at once", "Leave out limit, cursor and sort")
         query = LagQuery(
             store=store,
             node=node,

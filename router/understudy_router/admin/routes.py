@@ -48,7 +48,7 @@ def overview_routes(router: Router, admin: Admin) -> APIRouter:
         """All that the page shows, at most a second old."""
         return Response((await admin.overview()).whole() + b"\n", media_type="application/json")
 
-    @routes.get("/admin/v1/events", response_class=EventStream)
+    @routes.get("/admin/v1/events", status_code=200, response_class=EventStream)
     async def events(request: Request) -> Response:
         """Server-sent events: the overview, then what changes of it, at most once a second."""
         if is_head(request):

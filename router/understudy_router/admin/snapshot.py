@@ -85,7 +85,7 @@ def gather(
         layout = yield from lay_out(assignment, stores)
     lineage, end = tables.lineage, tables.end_version
     is_confirmed, catalogue = tables.end_confirmed(about.now_ms), tables.catalogue_digest
-    reader = _Reader(tables, layout, previous, about.now_ms, end if is_confirmed else None, lineage)
+    reader = _Reader(tables, layout, previous, now_ms=about.now_ms, end=end if is_confirmed else None)
     reports = list(tables.nodes.values())
     views: dict[str, NodeView] = {}
     confirmed: list[float] = []
@@ -120,21 +120,14 @@ def gather(
 class _Reader:
     """Makes views of nodes, against one end."""
 
-    def __init__(  # noqa: PLR0917  # all that facts depend on
-        self,
-        tables: Tables,
-        layout: Layout,
-        previous: Assignment | None,
-        now_ms: float,
-        end: int | None,
-        lineage: str | None,
+    def __init__(
+        self, tables: Tables, layout: Layout, previous: Assignment | None, *, now_ms: float, end: int | None
     ) -> None:
         self._tables = tables
         self._layout = layout
         self._previous = previous
         self._now_ms = now_ms
         self._end = end
-        self._lineage = lineage
 
     def view(self, report: NodeReport) -> Generator[None, None, NodeView]:
         """A live node. One with many exceptions takes several slices."""

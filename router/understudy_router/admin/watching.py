@@ -58,10 +58,10 @@ class Looking:
         # Ticks of another process, or of this one before it started again, must never be taken for its own.
         self._tick = router.clock.wall_us() // 1_000_000 * 1_000_000 + random.randrange(1_000_000)  # noqa: S311
 
-    async def snapshot(self) -> Snapshot:
-        """What is known now, or was a moment ago while the cluster is the same."""
+    async def snapshot(self, *, max_age_ms: float = TICK_MS) -> Snapshot:
+        """What is known now, or was so long ago while the cluster is the same."""
         async with self._gathering:
-            if self._last is None or not self._is_recent(self._last):
+            if self._last is None or not self._is_recent(self._last, max_age_ms):
                 self._last = await self._gathered()
             return self._last
 
@@ -80,10 +80,10 @@ class Looking:
         found = self._walks.get(tick)
         return None if found is None else found[0]
 
-    def _is_recent(self, snapshot: Snapshot) -> bool:
+    def _is_recent(self, snapshot: Snapshot, max_age_ms: float) -> bool:
         router = self._router
         is_same = snapshot.changes == router.tables.changes and snapshot.layout.stores is router.watcher.stores
-        return is_same and router.now_ms() - snapshot.about.now_ms <= TICK_MS
+        return is_same and router.now_ms() - snapshot.about.now_ms <= max_age_ms
 
     async def _gathered(self) -> Snapshot:
         self.gathers += 1
