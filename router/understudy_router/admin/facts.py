@@ -24,8 +24,8 @@ class Standing(IntEnum):
     UNHEARD = 1
     CLOSED = 2
     BEHIND = 3
-    LEAVING = 4
-    """Caught up, and its node drains, leaves or has failed."""
+    DOUBTFUL = 4
+    """Caught up, and not to be counted on: its node drains, leaves, has failed, or does not answer as it should."""
     CAUGHT_UP = 5
 
     @property

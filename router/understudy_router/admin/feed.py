@@ -82,7 +82,8 @@ class Feed:
     async def overview(self, *, max_age_ms: float = TICK_MS) -> Overview:
         """The overview, at most so old. Those who ask at once share one look."""
         async with self._looking:
-            if self._now is None or self._clock.monotonic_ms() - self._looked_ms > max_age_ms:
+            age_ms = self._clock.monotonic_ms() - self._looked_ms
+            if self._now is None or max_age_ms <= 0 or age_ms > max_age_ms:
                 await self._tick()
             assert self._now is not None
             return self._now

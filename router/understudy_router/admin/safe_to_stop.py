@@ -102,7 +102,7 @@ def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> frozenset[int] | Non
     unlike = (
         number
         for number, view in enumerate(snapshot.holders)
-        if view.own or view.facts.standing < Standing.LEAVING
+        if view.own or view.facts.standing < Standing.DOUBTFUL
     )
     return frozenset(holders) | frozenset(unlike) | layout.alone| layout.alone
 

@@ -14,6 +14,7 @@ from understudy_router.admin.facts import DEAD, RUNNING, Facts, NodeView, Standi
 from understudy_router.admin.layout import Layout, lay_out
 from understudy_router.admin.summary import Totals, summed
 from understudy_router.cluster.catalogue import Stores
+from understudy_router.cluster.health import Health
 from understudy_router.cluster.tables import DeadNode, NodeReport, TableEvent, Tables
 from understudy_router.routing.candidates import NOTHING_OPEN
 from understudy_shared.messages import Applied, Assignment, Heartbeat
@@ -143,21 +144,23 @@ class _Reader:
                     differing[key] = NOTHING_OPEN
                 if place % SLICE_EXCEPTIONS == 0:
                     yield
+        health, is_silent = self._tables.health.of(beat.node_id), self._tables.is_silent(report, self._now_ms)
+        is_doubtful = beat.is_asked_last or is_silent or health.health is not Health.OK
         own: dict[str, Facts] = {}
         entries = iter(differing.items())
         while few := list(islice(entries, SLICE_EXCEPTIONS)):
-            own.update((key, self._facts(beat, applied, age_ms)) for key, applied in few)
+            own.update((key, self._facts(beat, applied, age_ms, is_doubtful=is_doubtful)) for key, applied in few)
             if len(few) == SLICE_EXCEPTIONS:
                 yield
         return NodeView(
             node_id=beat.node_id,
             endpoint=beat.endpoint.host_info(),
-            facts=self._facts(beat, beat.applied, age_ms),
+            facts=self._facts(beat, beat.applied, age_ms, is_doubtful=is_doubtful),
             own=own,
             report=report,
-            health=self._tables.health.of(beat.node_id),
+            health=health,
             age_ms=age_ms,
-            is_silent=self._tables.is_silent(report, self._now_ms),
+            is_silent=is_silent,
         )
 
     def dead(self, dead: DeadNode) -> NodeView:
@@ -186,7 +189,7 @@ class _Reader:
         tasks = previous.tasks
         return lambda key: key in tasks and beat.node_id in tasks[key].holders
 
-    def _facts(self, beat: Heartbeat, applied: Applied, age_ms: int) -> Facts:
+    def _facts(self, beat: Heartbeat, applied: Applied, age_ms: int, *, is_doubtful: bool) -> Facts:
         version, end = applied.version, self._end
         is_known = version is not None and age_ms <= self._tables.end_expiry_ms
         return Facts(
@@ -197,10 +200,10 @@ class _Reader:
             report_age_ms=age_ms,
             error=applied.error,
             restore=applied.restore,
-            standing=self._standing(beat, applied),
+            standing=self._standing(beat, applied, is_doubtful=is_doubtful),
         )
 
-    def _standing(self, beat: Heartbeat, applied: Applied) -> Standing:
+    def _standing(self, beat: Heartbeat, applied: Applied, *, is_doubtful: bool) -> Standing:
         assignment = self._layout.assignment
         fits = assignment is None or (
             beat.lineage == assignment.lineage and beat.partitions in {None, assignment.partitions}
@@ -209,4 +212,4 @@ class _Reader:
             return Standing.CLOSED
         if applied.state != RUNNING:
             return Standing.BEHIND
-        return Standing.LEAVING if beat.is_asked_last else Standing.CAUGHT_UP
+        return Standing.DOUBTFUL if is_doubtful else Standing.CAUGHT_UP

@@ -178,7 +178,7 @@ def _examined(
         wanted = sum(layout.role[replica] != WARMUP for replica in layout.holders(task))
         if not any(standing.is_open for standing in standings):
             unserved.append(task)
-        elif wanted > 1 and sum(standing >= Standing.LEAVING for standing in standings) < 2:
+        elif wanted > 1 and sum(standing >= Standing.DOUBTFUL for standing in standings) < 2:
             thin.append(task)
         if len(standings) > 1 and standings.count(Standing.CAUGHT_UP) < 2:
             unsettled.add(task)

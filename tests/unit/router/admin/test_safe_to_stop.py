@@ -105,7 +105,7 @@ def test_a_standby_in_step_takes_the_active_role_over() -> None:
     assert losses(snapshot_of(tables, ONE), "b").active.count == 0
 
 
-def test_the_last_replica_is_named_and_so_is_that_of_a_node_whose_other_restores_drains_or_died() -> None:
+def test_the_last_replica_is_named_and_so_is_that_of_a_node_whose_other_restores_drains_hangs_or_died() -> None:
     alone = tables_with({"0_0": task("a")}, beat("a"))
     restoring = Applied(version=3, state="RESTORING")
     others = [beat("b", applied=restoring), beat("b", state="draining"), beat("b", lineage="l2")]
@@ -114,6 +114,9 @@ def test_the_last_replica_is_named_and_so_is_that_of_a_node_whose_other_restores
         found = losses(snapshot_of(tables, ONE), "a")
         assert (found.is_safe, found.last_replica.listed) == (False, [{"store": "one", "partition": 0}])
         assert "last replica of 1 store partition" in found.why("a")
+    suspect = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
+    suspect.hop_silent("b", 0, 200)
+    assert not losses(snapshot_of(suspect, ONE), "a").is_safe
     dead = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
     now_ms = kill(dead, "b", now_ms=0)
     assert not losses(snapshot_of(dead, ONE, now_ms=now_ms), "a").is_safe
