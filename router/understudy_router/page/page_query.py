@@ -6,7 +6,7 @@ What does not parse is left out: a bad link shows the page, not an error. `stati
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from urllib.parse import urlencode
 
 KINDS = ("unwell", "lagging", "error", "restoring", "opening", "unknown", "dead", "closed")
@@ -20,19 +20,20 @@ MAX_PAGE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """What the reader chose: the filter, how replicas are shown, and which of them is open."""
+    """What the reader chose: the filter, how replicas are shown, which of them is open, and the key that is looked up."""
 
     store: str = ""
     state: str = ""
     view: str = "grid"
     page: int = 1
     open: str = ""
+    ask: str = ""
+    key: str = ""
 
     def link(self, **changes: object) -> str:
         """The query of a link to the page with some choices changed. What is as by default is left out."""
-        values = {"store": self.store, "state": self.state, "view": self.view, "page": self.page, "open": self.open}
-        values.update(changes)
-        given = {name: value for name, value in values.items() if value not in {"", 1, "grid"}}
+        values = {each.name: changes.get(each.name, getattr(self, each.name)) for each in fields(self)}
+        given = {each.name: values[each.name] for each in fields(self) if values[each.name] != each.default}
         return f"?{urlencode(given)}" if given else "?"
 
 
@@ -51,4 +52,6 @@ def read_query(parameters: Mapping[str, str]) -> PageQuery:
         view=view if view in VIEWS else "grid",
         page=min(max(1, int(page)), MAX_PAGE) if is_number else 1,
         open=given("open"),
+        ask=given("ask"),
+        key=given("key"),
     )
