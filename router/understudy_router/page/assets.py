@@ -22,7 +22,7 @@ _TYPES = {
 
 FOREVER = "public, max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
-"""For an address without the hash, or with the one of another release: the browser asks whether it is still the same."""
+"""For an address without the hash, or with that of another release: the browser asks whether it is still the same."""
 
 
 @dataclass(frozen=True, slots=True)

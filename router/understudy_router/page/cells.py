@@ -71,7 +71,7 @@ def cell_text(cell: Cell, kind: str) -> str:
     role, lag = cell["role"], UNKNOWN if cell["lag"] is None else f"{cell['lag']:,}"
     texts = {
         "dead": f"✕ {role}",
-        "closed": f"{role} –",
+        "closed": f"{role} ∅",
         "opening": f"{role} …",
         "restoring": f"R {percent(None if cell['percent'] is None else int(cell['percent']))}",
         "error": f"{role} {lag} !",

@@ -20,7 +20,7 @@ MAX_PAGE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """What the reader chose: the filter, how replicas are shown, which of them is open, and the key that is looked up."""
+    """What the reader chose: the filter, how replicas are shown, which is open, and the key that is looked up."""
 
     store: str = ""
     state: str = ""

@@ -31,7 +31,7 @@ MAX_COLUMNS = 24
 
 GRID_ROWS = 500
 TABLE_ROWS = 200
-"""Rows of one page. Pages, and not rows that come and go while one scrolls: they can be searched, linked and read out."""
+"""Rows of one page. Pages, not rows that come and go while one scrolls: they can be searched, linked and read out."""
 
 PAGER_REACH = 5
 """Links to so many pages before and after the one that is shown, besides the first and the last."""
@@ -95,7 +95,7 @@ def shown_words(grid: Grid, first: int, last: int, total: int, noun: str) -> str
     """Which rows are shown, of how many; and that the router sent the worst only, if it did."""
     words = count(total, noun)
     if last - first < total:
-        words = f"{number(first + 1)}–{number(last)} of {words}"
+        words = f"{number(first + 1)} to {number(last)} of {words}"
     if grid["order"] == "worst":
         words += f"; these are the worst of {count(grid['total'], 'partition')}, the CSV below has all"
     return words

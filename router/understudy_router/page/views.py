@@ -143,7 +143,7 @@ def node_slots(node: Document) -> Slots:
     return {
         "name": Shown(node["node_id"]),
         "address": Shown(f"{node['host']}:{node['port']}"),
-        "zone": Shown(node["zone"] or "–"),
+        "zone": Shown(node["zone"] or "-"),
         "state": Shown(", ".join(words), "moving" if state == "attention" and node["state"] == "draining" else state),
         "why": Shown(why),
         "heartbeat": Shown(duration(node["heartbeat_age_ms"]), "", "since it was heard"),
@@ -158,7 +158,7 @@ def node_slots(node: Document) -> Slots:
 def safe_words(safe: bool | None, *, is_live: bool) -> str:
     """Whether a node may be stopped. One that is gone is not asked about."""
     if not is_live:
-        return "–"
+        return "-"
     return "? unknown" if safe is None else "✓ safe" if safe else "✕ not safe"
 
 

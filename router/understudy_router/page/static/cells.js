@@ -34,7 +34,7 @@ export function cellText(cell, kind) {
     case "dead":
       return `✕ ${role}`;
     case "closed":
-      return `${role} –`;
+      return `${role} ∅`;
     case "opening":
       return `${role} …`;
     case "restoring":

@@ -2,9 +2,11 @@
 
 import { CURVE, curvePath, topOf } from "./drawing.js";
 import { setAttribute, setText } from "./dom.js";
-import { batches, duration } from "./words.js";
+import { batches, clock, duration, number } from "./words.js";
 
 const WRITTEN = { batches, ms: duration };
+const ON_AXIS = { batches: number, ms: duration };
+const NOTHING = { end: "1970-01-01T00:00:00Z", step_ms: 10_000 };
 const DASHES = { freshness_p99_ms: [4, 3] };
 
 // A curve in `figure`; its lines are named in the page.
@@ -43,18 +45,20 @@ export function startCurve(figure) {
   function drawChart(data) {
     if (chart === null) {
       plot.replaceChildren();
-      chart = new globalThis.uPlot(options(figure, plot, names, written, say), data, plot);
+      chart = new globalThis.uPlot(options(figure, plot, names, say), data, plot);
       plot.setAttribute("aria-hidden", "true"); // the caption says what a canvas cannot
     } else chart.setData(data);
   }
 
   new ResizeObserver(() => {
+    if (plot.clientWidth === 0) return; // it is hidden
     if (chart) chart.setSize({ width: plot.clientWidth, height: plot.clientHeight });
     else if (shown) draw(shown);
   }).observe(plot);
 
   return {
     draw,
+    clear: () => draw({ ...NOTHING, series: Object.fromEntries(names.map((name) => [name, []])) }),
     // Colours of a canvas do not follow the theme: it is drawn anew.
     redraw() {
       chart?.destroy();
@@ -70,7 +74,8 @@ function timesOf(history) {
   return Array.from({ length }, (_, index) => endS - ((length - 1 - index) * history.step_ms) / 1000);
 }
 
-function options(figure, plot, names, written, say) {
+function options(figure, plot, names, say) {
+  const onAxis = ON_AXIS[figure.dataset.unit];
   const ink = getComputedStyle(figure.querySelector(".key b")).color;
   const quiet = getComputedStyle(figure.querySelector(".key")).color;
   const line = getComputedStyle(plot).borderBottomColor;
@@ -82,8 +87,8 @@ function options(figure, plot, names, written, say) {
     cursor: { sync: { key: "understudy" }, drag: { x: false, y: false }, points: { size: 5 } },
     scales: { y: { range: (_, min, max) => [0, Math.max(1, max ?? 1) * 1.05] } },
     axes: [
-      { ...axis, grid: { show: false }, size: 24 },
-      { ...axis, size: 64, values: (_, splits) => splits.map((value) => (Number.isInteger(value) ? written(value) : "")) },
+      { ...axis, grid: { show: false }, size: 24, values: (_, splits) => splits.map((s) => clock(s * 1000).slice(0, 5)) },
+      { ...axis, size: 56, values: (_, splits) => splits.map((value) => (Number.isInteger(value) ? onAxis(value) : "")) },
     ],
     series: [
       {},

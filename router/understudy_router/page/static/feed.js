@@ -5,44 +5,45 @@ const LOST_AFTER_INTERVALS = 3;
 const AGAIN_AFTER_INTERVALS = 10;
 const LOOK_EVERY_MS = 250;
 
-// `on` has whole(document), delta(delta), heard(generatedAt) and silent(ms): silent(0) takes it back.
+// `on` has whole(document), delta(delta), heard(generatedAt), and silent(isSilent), called when that changes.
 export function startFeed(url, intervalMs, on) {
   let source = null;
   let heardAt = performance.now();
   let triedAt = heardAt;
   let isSilent = false;
 
-  const heard = (event, use) => {
-    heardAt = performance.now();
-    if (isSilent) {
-      isSilent = false;
-      on.silent(0);
-    }
+  function heard(event, use) {
     const document = JSON.parse(event.data);
     use(document);
     on.heard(document.generated_at);
-  };
+    heardAt = performance.now(); // last: what could not be shown was not heard
+    tell(false);
+  }
 
-  const connect = () => {
+  function tell(isNow) {
+    if (isNow === isSilent) return;
+    isSilent = isNow;
+    on.silent(isNow);
+  }
+
+  function connect() {
     source?.close();
     triedAt = performance.now();
     source = new EventSource(url);
     source.addEventListener("overview", (event) => heard(event, on.whole));
     source.addEventListener("delta", (event) => heard(event, on.delta));
     source.addEventListener("heartbeat", (event) => heard(event, () => {}));
-  };
+  }
 
-  const look = () => {
+  function look() {
     const now = performance.now();
-    const silentMs = now - heardAt;
-    if (silentMs < LOST_AFTER_INTERVALS * intervalMs) return;
-    isSilent = true;
-    on.silent(silentMs);
-    // A browser gives a connection up after an answer that is an error, and keeps one to a host that is gone.
-    const isClosed = source.readyState === EventSource.CLOSED;
-    const againMs = (isClosed ? LOST_AFTER_INTERVALS : AGAIN_AFTER_INTERVALS) * intervalMs;
-    if (now - triedAt >= againMs && silentMs >= againMs) connect();
-  };
+    tell(now - heardAt >= LOST_AFTER_INTERVALS * intervalMs);
+    if (!isSilent) return;
+    // A browser gives up after an answer that is an error, and waits for good on a host that is gone.
+    const isGivenUp = source.readyState === EventSource.CLOSED;
+    const againMs = (isGivenUp ? LOST_AFTER_INTERVALS : AGAIN_AFTER_INTERVALS) * intervalMs;
+    if (now - triedAt >= againMs) connect();
+  }
 
   connect();
   setInterval(look, LOOK_EVERY_MS);

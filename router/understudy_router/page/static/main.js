@@ -13,10 +13,10 @@ import { updateDisagreement, updateNodes, updateRestores } from "./nodes.js";
 import { startOpened, updateOpened } from "./opened.js";
 import { startReplicas, updateReplicas } from "./replicas.js";
 import { createState } from "./state.js";
-import { updateServed, updateStores } from "./stores.js";
+import { startStores, updateServed, updateStores } from "./stores.js";
 import { startTheme } from "./theme.js";
 import { startUrl } from "./url.js";
-import { clock, duration } from "./words.js";
+import { clock } from "./words.js";
 
 const INTERVAL_MS = Number(document.body.dataset.intervalMs);
 
@@ -28,21 +28,17 @@ let opened = null;
 
 const url = startUrl(() => {
   state.tell();
-  history.load();
-  openedHistory.load();
+  lastHour.load();
 });
 const ask = startAsk(url);
-
-const history = startHistory(
-  () => (url.query.store && knows(url.query.store) ? { store: url.query.store } : {}),
-  (found) => curves.forEach((curve) => curve.draw(found)),
+const lastHour = startHistory(
+  () => (url.query.store ? { store: url.query.store } : {}),
+  (history) => curves.forEach((curve) => curve.draw(history)),
 );
-const openedHistory = startHistory(
+const openedHour = startHistory(
   () => opened && { store: opened.store, partition: opened.partition },
-  (found) => openedCurve.draw(found),
+  (history) => openedCurve.draw(history),
 );
-
-const knows = (store) => state.overview?.stores.some((each) => each.store === store) ?? false;
 
 function update(overview) {
   const { query } = url;
@@ -51,62 +47,54 @@ function update(overview) {
   updateStores(overview, query);
   updateServed(overview);
   updateReplicas(overview, query);
-  const before = opened;
-  opened = updateOpened(overview, query);
-  if (opened && (before?.store !== opened.store || before.partition !== opened.partition)) openedHistory.load();
+  showOpened(updateOpened(overview, query));
   updateNodes(overview, drain);
   updateRestores(overview);
   updateDisagreement(overview);
   updateEvents(overview);
   ask.update(overview, query);
   rove();
-  const name = query.store ? `Lag of ${query.store}` : "Lag of the worst store partition";
-  setText(byId("lag-curve").querySelector("figcaption").firstChild, `${name} `);
+  const label = query.store ? `Lag of ${query.store}` : "Lag of the worst store partition";
+  setText(byId("lag-curve").querySelector("figcaption").firstChild, `${label} `);
 }
 
+function showOpened(replica) {
+  const isSame = replica !== null && opened?.store === replica.store && opened.partition === replica.partition;
+  if (opened !== null && !isSame) openedCurve.clear();
+  opened = replica;
+  if (replica !== null && !isSame) openedHour.load();
+}
+
+// Measured, so that a benchmark can say how long it takes.
 function timed(overview) {
-  performance.mark("update");
+  const began = performance.now();
   update(overview);
-  performance.measure("understudy:update", "update");
+  performance.measure("understudy:update", { start: began, end: performance.now() });
 }
 
-// "Stale" is said by the time since the last message: see feed.js.
-function silent(ms) {
-  const banner = byId("stale");
-  banner.hidden = ms === 0;
-  document.body.toggleAttribute("data-stale", ms > 0);
-  setText(byId("live"), ms === 0 ? "live" : "stale");
-  setAttribute(byId("live"), "data-state", ms === 0 ? "live" : "stale");
-  if (ms > 0) {
-    const since = byId("now").querySelector("time").textContent;
-    // A screen reader is told once: the seconds are for the eye.
-    setText(byId("stale"), `Stale: nothing heard of this router for ${duration(Math.floor(ms / 1000) * 1000)}. What is below is of ${since}.`);
-  }
+// "Stale" is said by the time since the last message: feed.js. It is said once, not each second: it is read out.
+function silent(isSilent) {
+  byId("stale").hidden = !isSilent;
+  document.body.toggleAttribute("data-stale", isSilent);
+  setText(byId("live"), isSilent ? "stale" : "live");
+  setAttribute(byId("live"), "data-state", isSilent ? "stale" : "live");
+  const since = byId("now").querySelector("time").textContent;
+  setText(byId("stale"), isSilent ? `Stale: nothing was heard of this router since ${since}. All below is of then.` : "");
 }
 
 state.listen(timed);
-startUrlControls();
+startReplicas(url);
+startStores(url);
+startKeys(url);
+startOpened(() => opened, ask.choose);
+startTheme(byId("theme"), () => [...curves, openedCurve].forEach((curve) => curve.redraw()));
+lastHour.load();
 startFeed("/admin/v1/events", INTERVAL_MS, {
-  whole: (document) => state.replace(document),
-  delta: (delta) => state.merge(delta),
-  heard: (generatedAt) => {
+  whole: state.replace,
+  delta: state.merge,
+  heard(generatedAt) {
     setTime(byId("now"), generatedAt, clock(generatedAt));
-    if (byId("live").dataset.state !== "live") silent(0);
+    if (byId("live").dataset.state !== "live") silent(false);
   },
   silent,
 });
-
-function startUrlControls() {
-  startReplicas(url);
-  startKeys(url);
-  startOpened(() => opened, ask.choose);
-  startTheme(byId("theme"), () => [...curves, openedCurve].forEach((curve) => curve.redraw()));
-  byId("stores").addEventListener("click", (event) => {
-    const link = event.target.closest('a[data-link="store"]');
-    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    event.preventDefault();
-    const { store } = link.closest("tr").dataset.key === url.query.store ? { store: "" } : { store: link.closest("tr").dataset.key };
-    url.set({ store, page: 1, open: "" });
-  });
-  history.load();
-}

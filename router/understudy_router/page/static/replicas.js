@@ -35,7 +35,7 @@ function pageBounds(total, size, page) {
 
 function shownWords(grid, first, last, total, noun) {
   let words = count(total, noun);
-  if (last - first < total) words = `${number(first + 1)}–${number(last)} of ${words}`;
+  if (last - first < total) words = `${number(first + 1)} to ${number(last)} of ${words}`;
   if (grid.order === "worst") {
     words += `; these are the worst of ${count(grid.total, "partition")}, the CSV below has all`;
   }

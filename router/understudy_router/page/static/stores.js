@@ -28,3 +28,13 @@ export function updateServed(overview) {
   });
   byId("no-answers").hidden = bars.length > 0;
 }
+
+export function startStores(url) {
+  byId("stores").addEventListener("click", (event) => {
+    const link = event.target.closest('a[data-link="store"]');
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const { key } = link.closest("tr").dataset;
+    url.set({ store: key === url.query.store ? "" : key, page: 1, open: "" });
+  });
+}

@@ -118,7 +118,7 @@ export function nodeSlots(node) {
   return {
     name: [node.node_id],
     address: [`${node.host}:${node.port}`],
-    zone: [node.zone || "–"],
+    zone: [node.zone || "-"],
     state: [words.join(", "), state === "attention" && node.state === "draining" ? "moving" : state],
     why: [why],
     heartbeat: [duration(node.heartbeat_age_ms), "", "since it was heard"],
@@ -131,7 +131,7 @@ export function nodeSlots(node) {
 }
 
 function safeWords(safe, isLive) {
-  if (!isLive) return "–";
+  if (!isLive) return "-";
   if (safe === null) return "? unknown";
   return safe ? "✓ safe" : "✕ not safe";
 }
