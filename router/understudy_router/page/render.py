@@ -95,7 +95,7 @@ def _sections(overview: Document, query: PageQuery) -> dict[str, Any]:
         "nodes": [{"key": node["node_id"], "slots": node_slots(node)} for node in overview["nodes"]],
         "restores": [_restore(each) for each in overview["restores"]],
         "disagreement": [
-            {"key": each["node_id"], "slots": disagreement_slots(each), "since": each["since"]}
+            {"key": f"{each['node_id']} {each['node_says']}", "slots": disagreement_slots(each), "since": each["since"]}
             for each in overview["disagreement"]
         ],
         "events": [

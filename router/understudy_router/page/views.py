@@ -175,14 +175,14 @@ def restore_slots(restore: Document) -> Slots:
     words = [f"{size(done)} of {size(total)}"]
     if per_s is not None:
         words.append(f"{size(per_s)}/s")
-    if per_s and total is not None:
+    is_known = done is not None and bool(total)
+    if is_known and per_s:
         words.append(f"{duration(max(0, total - done) * 1000 / per_s)} left")
-    share = UNKNOWN if not total else f"{min(100, done * 100 // total)} %"
     return {
         "place": Shown(f"{restore['task']} on {restore['node_id']}"),
         "stores": Shown(", ".join(restore["stores"])),
         "stage": Shown(restore["stage"], "moving"),
-        "share": Shown(share),
+        "share": Shown(f"{min(100, done * 100 // total)} %" if is_known else UNKNOWN),
         "bytes": Shown(" · ".join(words)),
     }
 
@@ -217,7 +217,7 @@ class Bar(NamedTuple):
 
 def staleness_bars(reads: Document) -> list[Bar]:
     """How old the answers were that this router gave, in bars. Empty while there were none."""
-    bounds, counts = reads["staleness"]["le_ms"], reads["staleness"]["counts"]
+    bounds, counts = reads["staleness"].get("le_ms", []), reads["staleness"].get("counts", [])
     total = sum(counts)
     if not total:
         return []

@@ -16,14 +16,14 @@ Overview = dict[str, Any]
 INDICATORS = ("reads", "checkpoint", "freshness", "nodes", "redundancy", "bus", "restores", "agreement")
 
 KEYS: dict[str, tuple[list[dict[str, str]], str | None]] = {
-    "aircraft": ([{"name": "tailnum", "type": "string"}], "N14228"),
+    "aircraft": ([{"name": "tailnum", "type": "string"}], '["N14228"]'),
     "routes": (
         [
             {"name": "carrier", "type": "string"},
             {"name": "origin", "type": "string"},
             {"name": "dest", "type": "string"},
         ],
-        "UA, EWR, IAH",
+        '["UA","EWR","IAH"]',
     ),
     "airport_hours": (
         [{"name": "window", "type": "struct<start:timestamp,end:timestamp>"}, {"name": "origin", "type": "string"}],
@@ -204,6 +204,8 @@ def restoring() -> Overview:
     shown["nodes"][2] |= {"restoring": 8, "active": 0, "standby": 0, "warmup": 8,
                           "safe_to_stop": {"safe": True, "why": "it holds nothing that others lack"}}  # fmt: skip
     shown["restores"] = [
+        {"node_id": "node-3", "task": "2_0", "stores": ["airport_hours"], "stage": "unknown", "done_bytes": None,
+         "total_bytes": None, "bytes_per_s": None},
         {"node_id": "node-3", "task": "0_0", "stores": ["aircraft"], "stage": "download", "done_bytes": 1_240_000_000,
          "total_bytes": 2_000_000_000, "bytes_per_s": 80_000_000.0},
         {"node_id": "node-3", "task": "1_1", "stores": ["routes"], "stage": "replay", "done_bytes": 5_000_000,

@@ -3,7 +3,7 @@
 import { answered, explained, refused } from "./answer.js";
 import { explainPath, lookupPath } from "./commands.js";
 import { byId, element, setText } from "./dom.js";
-import { fieldsOf, keyText, textsOf } from "./keytext.js";
+import { examplesOf, fieldsOf, keyText, textsOf } from "./keytext.js";
 
 const TIMEOUT_MS = 10_000;
 const AGAIN_MS = 1000;
@@ -27,10 +27,10 @@ export function startAsk(url) {
   function showFields(asJson = false, texts = []) {
     const chosen = store();
     fields = chosen ? fieldsOf(chosen.key) : [];
-    const hint = chosen?.example ? `such as ${chosen.example}` : "";
+    const examples = chosen ? examplesOf(chosen.key, chosen.example) : [];
     const made = asJson
-      ? [field("key as JSON", "an array in schema order", texts[0] ?? "", hint, 32)]
-      : fields.map((each, index) => field(each.label, each.type, texts[index] ?? "", index ? "" : hint, 14));
+      ? [field("key as JSON", "an array in schema order", texts[0] ?? "", chosen?.example ?? "", 32)]
+      : fields.map((each, index) => field(each.label, each.type, texts[index] ?? "", examples[index] ?? "", 14));
     const box = element("input", { type: "checkbox", id: "ask-json", checked: asJson });
     box.addEventListener("change", () => showFields(box.checked));
     place.replaceChildren(...made, element("label", { class: "check" }, box, " as JSON"));

@@ -64,7 +64,7 @@ export function keyed(parent, template, items, keyOf, update) {
   for (const item of items) {
     const key = String(keyOf(item));
     let child = byKey.get(key);
-    byKey.delete(key);
+    byKey.delete(key); // a second item of the same key gets an element of its own
     if (!child) {
       child = template.content.firstElementChild.cloneNode(true);
       child.dataset.key = key;
@@ -73,7 +73,11 @@ export function keyed(parent, template, items, keyOf, update) {
     if (child === next) next = next.nextElementSibling;
     else parent.insertBefore(child, next);
   }
-  for (const gone of byKey.values()) gone.remove();
+  while (next) {
+    const gone = next;
+    next = next.nextElementSibling;
+    gone.remove();
+  }
 }
 
 export function setTime(node, iso, text) {

@@ -57,3 +57,17 @@ export function textsOf(fields, json) {
     return null;
   }
 }
+
+// What a key of these columns may look like, for each field, from a JSON array of examples in schema order.
+export function examplesOf(columns, json) {
+  try {
+    const values = JSON.parse(json ?? "[]");
+    return columns.flatMap(({ type }, index) => {
+      const value = values[index] ?? "";
+      if (WINDOW.test(type)) return [String(value.start ?? ""), String(value.end ?? "")];
+      return [typeof value === "string" ? value : JSON.stringify(value)];
+    });
+  } catch {
+    return [];
+  }
+}

@@ -25,15 +25,17 @@ export function updateRestores(overview) {
   keyed(byId("restores"), byId("t-restore"), restores, keyOf, (row, each) => {
     fill(row, restoreSlots(each));
     const bar = row.querySelector("progress");
-    setAttribute(bar, "max", each.total_bytes ? String(each.total_bytes) : "");
-    setAttribute(bar, "value", each.total_bytes ? String(Math.min(each.done_bytes, each.total_bytes)) : "");
+    const isKnown = each.done_bytes !== null && Boolean(each.total_bytes);
+    setAttribute(bar, "max", isKnown ? String(each.total_bytes) : "");
+    setAttribute(bar, "value", isKnown ? String(Math.min(each.done_bytes, each.total_bytes)) : "");
   });
   byId("restores-part").hidden = restores.length === 0;
 }
 
 export function updateDisagreement(overview) {
   const { disagreement } = overview;
-  keyed(byId("disagreement").tBodies[0], byId("t-disagreement"), disagreement, (each) => each.node_id, (row, each) => {
+  const keyOf = (each) => `${each.node_id} ${each.node_says}`; // a node may be seen otherwise in several ways
+  keyed(byId("disagreement").tBodies[0], byId("t-disagreement"), disagreement, keyOf, (row, each) => {
     fill(row, disagreementSlots(each));
     setTime(row, each.since, clock(each.since));
   });

@@ -30,20 +30,29 @@ export function createState() {
 }
 
 export function merged(overview, delta) {
-  const grid = delta.sections.grid ?? mergedGrid(overview.grid, delta);
-  return { ...overview, ...delta.sections, tick: delta.tick, generated_at: delta.generated_at, grid };
+  const after = { ...overview, ...delta.sections, tick: delta.tick, generated_at: delta.generated_at };
+  return { ...after, grid: mergedGrid(overview.grid, delta, after.stores) };
 }
 
-function mergedGrid(grid, delta) {
+function mergedGrid(grid, delta, stores) {
   const rows = new Map(grid.rows.map((row) => [placeOf(row.store, row.partition), row]));
   for (const [store, partition] of delta.grid_gone ?? []) rows.delete(placeOf(store, partition));
   const before = rows.size;
   for (const row of delta.grid_rows ?? []) rows.set(placeOf(row.store, row.partition), row);
-  const all = [...rows.values()];
-  if (rows.size > before && grid.order === "all") all.sort(byPlace);
-  return { ...grid, columns: delta.grid_columns ?? grid.columns, rows: all };
+  const after = {
+    columns: delta.grid_columns ?? grid.columns,
+    rows: [...rows.values()],
+    total: delta.grid_total ?? grid.total,
+    order: delta.grid_order ?? grid.order,
+  };
+  if (rows.size > before && after.order === "all") sortRows(after.rows, stores);
+  return after;
 }
 
 const placeOf = (store, partition) => `${store}/${partition}`;
 
-const byPlace = (a, b) => (a.store === b.store ? a.partition - b.partition : a.store < b.store ? -1 : 1);
+// In the order of the stores: a partition that is new has its place among the others.
+function sortRows(rows, stores) {
+  const places = new Map(stores.map((store, index) => [store.store, index]));
+  rows.sort((a, b) => places.get(a.store) - places.get(b.store) || a.partition - b.partition);
+}

@@ -145,12 +145,13 @@ export function restoreSlots(restore) {
   const { done_bytes: done, total_bytes: total, bytes_per_s: perS } = restore;
   const words = [`${size(done)} of ${size(total)}`];
   if (perS !== null) words.push(`${size(perS)}/s`);
-  if (perS && total !== null) words.push(`${duration((Math.max(0, total - done) * 1000) / perS)} left`);
+  const isKnown = done !== null && Boolean(total);
+  if (isKnown && perS) words.push(`${duration((Math.max(0, total - done) * 1000) / perS)} left`);
   return {
     place: [`${restore.task} on ${restore.node_id}`],
     stores: [restore.stores.join(", ")],
     stage: [restore.stage, "moving"],
-    share: [total ? `${Math.min(100, Math.floor((done * 100) / total))} %` : UNKNOWN],
+    share: [isKnown ? `${Math.min(100, Math.floor((done * 100) / total))} %` : UNKNOWN],
     bytes: [words.join(" · ")],
   };
 }
@@ -164,7 +165,7 @@ export const eventSlots = (event) => ({ event: [event.event], detail: [event.det
 export const eventAnchor = (event) => `event-${event.id}-${event.at}`;
 
 export function stalenessBars({ staleness }) {
-  const { le_ms: bounds, counts } = staleness;
+  const { le_ms: bounds = [], counts = [] } = staleness;
   const total = counts.reduce((sum, value) => sum + value, 0);
   if (!total) return [];
   const heights = barPercents(counts);
