@@ -38,6 +38,7 @@ BENCHMARKS = {
     "following: CPU per commit and task": ["benchmarks.following"],
     "attacks: hostile connections, and what the limits cost": ["benchmarks.attacks"],
     "scale: 1,000 nodes and 100,000 replicas": ["benchmarks.scale"],
+    "page: first paint and updates in a browser": ["benchmarks.page"],
     "the aligned source: throughput, latency, order": ["benchmarks.aligned"],
 }  # fmt: skip
 
@@ -51,6 +52,7 @@ QUICK = {
     "benchmarks.following": ["--tasks", "8", "--commits", "5"],
     "benchmarks.attacks": ["--rounds", "1", "--seconds", "1"],
     "benchmarks.scale": ["--nodes", "50", "--replicas", "2000", "--seconds", "5"],
+    "benchmarks.page": ["--replicas", "24", "--updates", "2"],
 }
 """Further arguments of small runs, by module; the last of two counts. A benchmark without any runs as always."""
 

@@ -57,27 +57,28 @@ function flash(node) {
   node.animate([{ backgroundColor: "var(--flash)" }, { backgroundColor: "transparent" }], 600);
 }
 
-// Makes the children of `parent` those of `items`, in their order; a child that is there stays the same element.
+// Makes the children of `parent` those of `items`, in their order; a child that is there stays the same element, and is
+// not moved for what goes or comes before it: it may have the focus.
 export function keyed(parent, template, items, keyOf, update) {
-  const byKey = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  const keys = items.map((item) => String(keyOf(item)));
+  const wanted = new Set(keys);
+  const byKey = new Map();
+  for (const child of [...parent.children]) {
+    if (wanted.has(child.dataset.key) && !byKey.has(child.dataset.key)) byKey.set(child.dataset.key, child);
+    else child.remove();
+  }
   let next = parent.firstElementChild;
-  for (const item of items) {
-    const key = String(keyOf(item));
-    let child = byKey.get(key);
-    byKey.delete(key); // a second item of the same key gets an element of its own
+  items.forEach((item, index) => {
+    let child = byKey.get(keys[index]);
+    byKey.delete(keys[index]); // a second item of the same key gets an element of its own
     if (!child) {
       child = template.content.firstElementChild.cloneNode(true);
-      child.dataset.key = key;
+      child.dataset.key = keys[index];
     }
     update(child, item);
     if (child === next) next = next.nextElementSibling;
     else parent.insertBefore(child, next);
-  }
-  while (next) {
-    const gone = next;
-    next = next.nextElementSibling;
-    gone.remove();
-  }
+  });
 }
 
 export function setTime(node, iso, text) {
