@@ -1,4 +1,4 @@
-"""The admin page in a real browser: time to the first paint, time of an update, size, and what making it costs a router.
+"""The admin page in a real browser: time to the first paint and of updates, size, and what making it costs a router.
 
     python -m benchmarks.page [--replicas N ...] [--updates N]
 
@@ -13,7 +13,6 @@ import statistics
 import time
 from typing import Any
 
-import httpx
 import orjson
 from playwright.sync_api import Browser
 from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, chromium, shown

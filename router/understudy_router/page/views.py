@@ -36,7 +36,7 @@ def health_slots(overview: Document) -> Slots:
     health, counts = overview["health"], overview["counts"]
     state = health["state"]
     return {
-        "mark": Shown(MARKS.get(state, UNKNOWN), state),
+        "mark": Shown(MARKS.get(state, UNKNOWN), state, state),
         "headline": Shown(health["headline"], state),
         "summary": Shown(summary(counts), "", "what this router knows of"),
     }
@@ -62,7 +62,7 @@ def indicator_slots(indicator: Document) -> Slots:
     affected = [str(each) for each in indicator["affected"]]
     more = f" and {len(affected) - 12} more" if len(affected) > 12 else ""
     return {
-        "mark": Shown(MARKS.get(indicator["state"], UNKNOWN), indicator["state"]),
+        "mark": Shown(MARKS.get(indicator["state"], UNKNOWN), indicator["state"], indicator["state"]),
         "name": Shown(indicator["name"]),
         "symptom": Shown(indicator["symptom"]),
         "impact": Shown(indicator["impact"]),
@@ -210,7 +210,7 @@ class Bar(NamedTuple):
     """A bar of the histogram of served staleness."""
 
     label: str
-    count: str
+    answers: str
     share: str
     percent: int
 

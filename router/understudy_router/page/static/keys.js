@@ -45,7 +45,8 @@ export function startKeys(url) {
     if (event.key === "Escape" && url.query.open && !document.querySelector("dialog[open]")) {
       const place = url.query.open;
       url.set({ open: "" });
-      document.querySelector(`a[data-place="${CSS.escape(place)}"]`)?.focus();
+      const links = [...document.querySelectorAll(`a[data-place="${CSS.escape(place)}"]`)];
+      links.find((link) => link.offsetParent !== null)?.focus(); // the grid and the table may both have it
     } else if (event.key === "/" && !event.target.closest("input, select, textarea, dialog")) {
       event.preventDefault();
       byId("ask").querySelector("input, select").focus();

@@ -147,7 +147,7 @@ function updateFilter(stores, query) {
   }
   for (const name of ["store", "state", "view"]) {
     const field = form.elements[name];
-    if (field !== document.activeElement && field.value !== query[name]) field.value = query[name];
+    if (field.value !== query[name]) field.value = query[name];
   }
 }
 

@@ -20,9 +20,9 @@ export function updateStores(overview, query) {
 export function updateServed(overview) {
   const bars = stalenessBars(overview.reads);
   keyed(byId("served").tBodies[0], byId("t-bar"), bars, (bar) => bar.label, (row, bar) => {
-    const [label, , count, share] = row.cells;
+    const [label, , answers, share] = row.cells;
     setText(label, bar.label);
-    setText(count, bar.count);
+    setText(answers, bar.answers);
     setText(share, bar.share);
     setAttribute(row.querySelector("rect"), "width", `${bar.percent}%`);
   });

@@ -12,7 +12,7 @@ const MAX_AFFECTED = 12;
 export function healthSlots(overview) {
   const { state, headline } = overview.health;
   return {
-    mark: [MARKS[state] ?? UNKNOWN, state],
+    mark: [MARKS[state] ?? UNKNOWN, state, state],
     headline: [headline, state],
     summary: [summary(overview.counts), "", "what this router knows of"],
   };
@@ -40,7 +40,7 @@ export function indicatorSlots(indicator) {
   const { affected } = indicator;
   const more = affected.length > MAX_AFFECTED ? ` and ${affected.length - MAX_AFFECTED} more` : "";
   return {
-    mark: [MARKS[indicator.state] ?? UNKNOWN, indicator.state],
+    mark: [MARKS[indicator.state] ?? UNKNOWN, indicator.state, indicator.state],
     name: [indicator.name],
     symptom: [indicator.symptom],
     impact: [indicator.impact],
@@ -171,7 +171,7 @@ export function stalenessBars({ staleness }) {
   const heights = barPercents(counts);
   const bars = counts.map((value, index) => ({
     label: barLabel(bounds, index),
-    count: number(value),
+    answers: number(value),
     share: `${fixed((value * 100) / total, 1)} %`,
     percent: heights[index],
   }));

@@ -113,7 +113,7 @@ def test_a_restore_says_its_bytes_its_rate_and_its_end() -> None:
 
 def test_the_histogram_shows_the_bars_around_what_was_answered() -> None:
     bars = staleness_bars(healthy()["reads"])
-    assert [(bar.label, bar.count) for bar in bars][:3] == [("≤ 1 ms", "0"), ("≤ 5 ms", "120"), ("≤ 10 ms", "9,000")]
+    assert [(bar.label, bar.answers) for bar in bars][:3] == [("≤ 1 ms", "0"), ("≤ 5 ms", "120"), ("≤ 10 ms", "9,000")]
     assert bars[-1].label == "≤ 1.0 s", "the bars above the highest that is not nothing are left out, but for one"
     assert staleness_bars(empty()["reads"]) == []
 
