@@ -49,7 +49,7 @@ export function startKeys(url) {
       links.find((link) => link.offsetParent !== null)?.focus(); // the grid and the table may both have it
     } else if (event.key === "/" && !event.target.closest("input, select, textarea, dialog")) {
       event.preventDefault();
-      byId("ask").querySelector("input, select").focus();
+      (byId("ask-columns").querySelector("input") ?? byId("ask-store")).focus();
     }
   });
 }
