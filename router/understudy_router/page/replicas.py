@@ -38,11 +38,12 @@ PAGER_REACH = 5
 
 
 class ShownCell(NamedTuple):
-    """A cell of the grid and where it leads to."""
+    """A cell of the grid, where it leads to, and whether it is the one that is open."""
 
     place: str
     view: CellView
     link: str
+    is_open: bool
 
 
 def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
@@ -141,13 +142,14 @@ def replica_row(replica: Replica, query: PageQuery) -> dict[str, Any]:
         "lag_ms": duration(cell["lag_ms"]),
         "age": duration(cell["age_ms"]),
         "link": query.link(open=replica.id),
+        "is_open": replica.id == query.open,
     }
 
 
-def blank_replica() -> dict[str, str]:
+def blank_replica() -> dict[str, object]:
     """The row that scripts clone."""
     names = ("key", "store", "partition", "node_id", "role", "state", "words", "lag", "lag_ms", "age", "link")
-    return dict.fromkeys(names, "")
+    return {**dict.fromkeys(names, ""), "is_open": False}
 
 
 def pager(query: PageQuery, pages: int) -> list[dict[str, Any]]:
@@ -175,4 +177,4 @@ def _shown(row: Row, node_id: str, query: PageQuery, *, is_packed: bool) -> Show
     if is_packed:
         view = view._replace(text=f"{node_id} {view.text}", name=f"{node_id} {view.name}")
     place = f"{row['store']}/{row['partition']}/{node_id}"
-    return ShownCell(place, view, query.link(open=place))
+    return ShownCell(place, view, query.link(open=place), place == query.open)
