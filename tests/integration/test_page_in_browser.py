@@ -84,7 +84,7 @@ def test_scripts_show_what_the_server_has_shown(
 
 
 def test_numbers_are_written_alike_by_the_server_and_the_scripts(live: Shown) -> None:
-    names = ("number", "duration", "size", "rate", "percent", "batches")
+    names = ("number", "duration", "age", "size", "rate", "percent", "batches")
     cases: list[list[Any]] = [[name, value] for name in names for value in (None, *sample_numbers(7))]
     written = live.page.evaluate(
         """async (cases) => {

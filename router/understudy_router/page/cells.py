@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from understudy_router.page.words import UNKNOWN, batches, duration, percent
+from understudy_router.page.words import UNKNOWN, age, batches, percent
 
 LAGGING_FROM = 2
 """Batches behind that count as lagging: one is on its way in every replica after each commit."""
@@ -96,9 +96,9 @@ def cell_name(place: str, cell: Cell, kind: str) -> str:
     """All of a cell in words. With its text before it, it is the accessible name."""
     words = [f"{place}: {ROLES.get(cell['role'], cell['role'])}", state_words(cell, kind)]
     if kind not in {"dead", "closed", "opening"}:
-        words.append(f"{batches(cell['lag'])} behind, {duration(cell['lag_ms'])}")
+        words.append(f"{batches(cell['lag'])} behind, {age(cell['lag_ms'])}")
     if cell["age_ms"] is not None:
-        words.append(f"reported {duration(cell['age_ms'])} ago")
+        words.append(f"reported {age(cell['age_ms'])} ago")
     return ", ".join(words)
 
 

@@ -37,13 +37,15 @@ from understudy_router.page.views import (
 from understudy_router.page.words import batches, duration
 
 Histories = Mapping[str, Document]
-"""History documents: of `all` (or of the store that is chosen), and of the replica that is `open`."""
+"""History documents: of `all`, of the `store` that is chosen, and of the partition of the replica that is `open`."""
+
+NO_HISTORY: Document = {"series": {"lag_batches": [], "freshness_p50_ms": [], "freshness_p99_ms": []}}
 
 
 def page_pieces(overview: Document, histories: Histories, query: PageQuery, build: str) -> Iterator[str]:
     """The page, piece by piece."""
     shown = {**_head(overview, build), **_sections(overview, query), **_replicas(overview, histories, query)}
-    return _environment().get_template("page.html").generate(shown, curves=_curves(histories["all"], query))
+    return _environment().get_template("page.html").generate(shown, curves=_curves(histories, query))
 
 
 def opened_place(query: PageQuery, overview: Document) -> Replica | None:
@@ -73,7 +75,7 @@ def _head(overview: Document, build: str) -> dict[str, Any]:
         "blank": blank,
         "blank_bar": Bar("", "", "", 0),
         "blank_replica": blank_replica(),
-        "blank_lines": _lines({"series": {"lag_batches": []}}, _LAG_LINES),
+        "blank_lines": _lines(NO_HISTORY, _LAG_LINES),
         "kinds": KINDS,
         "views": VIEWS,
     }
@@ -139,12 +141,13 @@ _LAG_LINES = (("lag_batches", "batches behind"),)
 _FRESHNESS_LINES = (("freshness_p99_ms", "p99"), ("freshness_p50_ms", "p50"))
 
 
-def _curves(history: Document, query: PageQuery) -> list[dict[str, Any]]:
+def _curves(histories: Histories, query: PageQuery) -> list[dict[str, Any]]:
+    lag = histories.get("store", histories["all"] if not query.store else NO_HISTORY)
     of = f"of {query.store}" if query.store else "of the worst store partition"
     return [
-        {"id": "lag-curve", "label": f"Lag {of}", "unit": "batches", "lines": _lines(history, _LAG_LINES)},
+        {"id": "lag-curve", "label": f"Lag {of}", "unit": "batches", "lines": _lines(lag, _LAG_LINES)},
         {"id": "freshness-curve", "label": "From commit to answer", "unit": "ms",
-         "lines": _lines(history, _FRESHNESS_LINES)},
+         "lines": _lines(histories["all"], _FRESHNESS_LINES)},
     ]  # fmt: skip
 
 

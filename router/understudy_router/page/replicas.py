@@ -22,7 +22,7 @@ from understudy_router.page.cells import (
     wanted_rows,
 )
 from understudy_router.page.page_query import PageQuery
-from understudy_router.page.words import UNKNOWN, batches, count, duration, number
+from understudy_router.page.words import UNKNOWN, age, batches, count, number
 
 Grid = Mapping[str, Any]
 
@@ -120,8 +120,8 @@ def facts_of(replica: Replica, end: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("role", ROLES.get(cell["role"], cell["role"])),
         ("state", state_words(cell, kind)),
         ("version", f"{number(end['version'] - cell['lag'])} of {number(end['version'])}" if is_known else UNKNOWN),
-        ("behind", f"{batches(cell['lag'])}, {duration(cell['lag_ms'])}"),
-        ("reported", UNKNOWN if cell["age_ms"] is None else f"{duration(cell['age_ms'])} ago"),
+        ("behind", f"{batches(cell['lag'])}, {age(cell['lag_ms'])}"),
+        ("reported", UNKNOWN if cell["age_ms"] is None else f"{age(cell['age_ms'])} ago"),
     ]
     return [*facts, ("error", cell["error"])] if cell["error"] else facts
 
@@ -139,8 +139,8 @@ def replica_row(replica: Replica, query: PageQuery) -> dict[str, Any]:
         "state": view.state,
         "words": state_words(cell, kind),
         "lag": number(cell["lag"]),
-        "lag_ms": duration(cell["lag_ms"]),
-        "age": duration(cell["age_ms"]),
+        "lag_ms": age(cell["lag_ms"]),
+        "age": age(cell["age_ms"]),
         "link": query.link(open=replica.id),
         "is_open": replica.id == query.open,
     }

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from understudy_router.page import headers
 from understudy_router.page.assets import ASK_AGAIN, FOREVER, Asset, Assets, page_assets
 from understudy_router.page.page_query import PageQuery, read_query
-from understudy_router.page.render import opened_place, page_pieces
+from understudy_router.page.render import NO_HISTORY, opened_place, page_pieces
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import ProblemError
 
@@ -41,7 +41,7 @@ def page_routes(overview: Overview, history: History, assets: Assets | None = No
         """The page as it is now; its scripts keep it so."""
         query = read_query(request.query_params)
         shown = await overview()
-        pieces = page_pieces(shown, await _history(query, shown), query, served.build)
+        pieces = page_pieces(shown, await _histories(query, shown), query, served.build)
         return Response(await _joined(pieces), media_type="text/html", headers=headers.PAGE)
 
     @routes.get("/admin/static/{path:path}")
@@ -55,13 +55,20 @@ def page_routes(overview: Overview, history: History, assets: Assets | None = No
             raise ProblemError(unknown_path(request.scope["raw_path"]))
         return _file(asset, request, FOREVER if build == served.build else ASK_AGAIN)
 
-    async def _history(query: PageQuery, shown: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        stores = {store["store"] for store in shown["stores"]}
-        found = {"all": await history(query.store if query.store in stores else None, None)}
+    async def _histories(query: PageQuery, shown: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        found = {"all": await _last_hour(None, None)}
+        if query.store in {store["store"] for store in shown["stores"]}:
+            found["store"] = await _last_hour(query.store, None)
         place = opened_place(query, shown)
         if place is not None:
-            found["open"] = await history(place.store, place.partition)
+            found["open"] = await _last_hour(place.store, place.partition)
         return found
+
+    async def _last_hour(store: str | None, partition: int | None) -> Mapping[str, Any]:
+        try:
+            return await history(store, partition)
+        except ProblemError:  # of a store or partition too many to be remembered: the page is worth more than its curve
+            return NO_HISTORY
 
     return routes
 

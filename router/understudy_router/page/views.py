@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from understudy_router.page.cells import LAGGING_FROM
 from understudy_router.page.drawing import bar_percents, spark_path
-from understudy_router.page.words import UNKNOWN, batches, count, duration, fixed, number, percent, rate, size
+from understudy_router.page.words import UNKNOWN, age, batches, count, duration, fixed, number, percent, rate, size
 
 Document = Mapping[str, Any]
 
@@ -52,7 +52,7 @@ def summary(counts: Mapping[str, int]) -> str:
 
 def unwell(overview: Document) -> list[Document]:
     """The indicators that are not well, the worst first."""
-    order = {"hurt": 0, "attention": 1, "unknown": 2}
+    order = {"hurt": 0, "unknown": 1, "attention": 2}
     found = [each for each in overview["health"]["indicators"] if each["state"] != "ok"]
     return sorted(found, key=lambda each: order.get(each["state"], 3))
 
@@ -81,7 +81,7 @@ def figure_slots(overview: Document) -> Slots:
     unknown = f" · {count(lag['unknown'], 'replica')} unknown" if lag["unknown"] else ""
     is_all_live = counts["nodes_live"] == counts["nodes_known"]
     confirmed = "confirmed" if end["confirmed"] else "not confirmed"
-    age = "" if end["age_ms"] is None else f" {duration(end['age_ms'])} ago"
+    since = "" if end["age_ms"] is None else f" {age(end['age_ms'])} ago"
     return {
         "freshness": Shown(duration(fresh["p50_ms"]), "", "from the commit to the first answer that has it, median"),
         "freshness_more": Shown(f"p99 {duration(fresh['p99_ms'])}"),
@@ -96,7 +96,7 @@ def figure_slots(overview: Document) -> Slots:
         "bus": Shown(bus["state"], "" if bus["state"] == "connected" else "attention", bus["why"]),
         "bus_more": Shown(bus["why"] or "Redis or Valkey"),
         "end": Shown(number(end["version"]), "" if end["confirmed"] else "unknown"),
-        "end_more": Shown(f"{confirmed}{age}"),
+        "end_more": Shown(f"{confirmed}{since}"),
     }
 
 
@@ -116,9 +116,9 @@ def store_slots(store: Document) -> Slots:
         "lag": Shown(
             number(store["worst_lag"]),
             "unknown" if store["worst_lag"] is None else "attention" if is_lagging else "",
-            f"{batches(store['worst_lag'])}, {duration(store['worst_lag_ms'])}",
+            f"{batches(store['worst_lag'])}, {age(store['worst_lag_ms'])}",
         ),
-        "lag_ms": Shown(duration(store["worst_lag_ms"])),
+        "lag_ms": Shown(age(store["worst_lag_ms"])),
         "trend": Shown(f"{TRENDS.get(store['trend'], UNKNOWN)}{eta}", "attention" if is_lagging else ""),
         "wellness": Shown(" · ".join(words) or "all served", state),
     }
@@ -137,6 +137,7 @@ def node_slots(node: Document) -> Slots:
     words += [health] if health not in {None, "ok"} else []
     why = "; ".join([*([node["reason"]] if node["reason"] else []), *node["degraded"]])
     state = "" if is_well and node["state"] == "serving" else "attention" if node["live"] else "hurt"
+    states = {"draining": "moving" if state == "attention" else state, "unheard": "unknown"}
     roles = f"{number(node['active'])} A  {number(node['standby'])} S"
     roles += f"  {number(node['warmup'])} W" if node["warmup"] else ""
     safe = node["safe_to_stop"]["safe"]
@@ -144,9 +145,9 @@ def node_slots(node: Document) -> Slots:
         "name": Shown(node["node_id"]),
         "address": Shown(f"{node['host']}:{node['port']}"),
         "zone": Shown(node["zone"] or "-"),
-        "state": Shown(", ".join(words), "moving" if state == "attention" and node["state"] == "draining" else state),
+        "state": Shown(", ".join(words), states.get(node["state"], state)),
         "why": Shown(why),
-        "heartbeat": Shown(duration(node["heartbeat_age_ms"]), "", "since it was heard"),
+        "heartbeat": Shown(age(node["heartbeat_age_ms"]), "", "since it was heard"),
         "version": Shown(number(node["version"])),
         "roles": Shown(roles, "", "active, standby and warm-up replicas"),
         "restoring": Shown(f"{number(node['restoring'])} restoring" if node["restoring"] else "", "moving"),

@@ -10,6 +10,8 @@ from math import floor
 
 UNKNOWN = "?"
 
+FRESH_MS = 2000
+
 _SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -42,6 +44,18 @@ def duration(ms: float | None) -> str:
     if whole_ms < 172_800_000:
         return f"{number(whole_ms / 3_600_000)} h"
     return f"{number(whole_ms / 86_400_000)} d"
+
+
+def age(ms: float | None) -> str:
+    """How old a report is, or was when it was sent: the router sends a part again only when its age has become another.
+
+    What is below two seconds is all alike: a heartbeat is up to a second old when all is well.
+    """
+    if ms is None:
+        return UNKNOWN
+    if ms < FRESH_MS:
+        return "< 2 s"
+    return f"{floor(ms / 1000)} s" if ms < 120_000 else duration(ms)
 
 
 def size(n_bytes: float | None) -> str:

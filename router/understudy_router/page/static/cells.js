@@ -1,6 +1,6 @@
 // One replica as the grid and the table show it, as cells.py does.
 
-import { UNKNOWN, batches, duration, number } from "./words.js";
+import { UNKNOWN, age, batches, number } from "./words.js";
 
 export const LAGGING_FROM = 2;
 
@@ -66,9 +66,9 @@ export function stateWords(cell, kind) {
 export function cellName(place, cell, kind) {
   const words = [`${place}: ${ROLES[cell.role] ?? cell.role}`, stateWords(cell, kind)];
   if (!["dead", "closed", "opening"].includes(kind)) {
-    words.push(`${batches(cell.lag)} behind, ${duration(cell.lag_ms)}`);
+    words.push(`${batches(cell.lag)} behind, ${age(cell.lag_ms)}`);
   }
-  if (cell.age_ms !== null) words.push(`reported ${duration(cell.age_ms)} ago`);
+  if (cell.age_ms !== null) words.push(`reported ${age(cell.age_ms)} ago`);
   return words.join(", ");
 }
 

@@ -73,12 +73,20 @@ export function startDrain() {
   return { ask, send };
 }
 
+const MAX_NAMED = 20;
+
+// The router names at most a thousand, and counts them all.
 function losses(loses) {
-  const named = (places) => places.map(({ store, partition }) => `${store} ${partition}`).join(", ");
+  const named = (kind) => {
+    const places = loses[kind];
+    const total = loses.counts?.[kind] ?? places.length;
+    const names = places.slice(0, MAX_NAMED).map(({ store, partition }) => `${store} ${partition}`);
+    return names.join(", ") + (total > names.length ? ` and ${total - names.length} more` : "");
+  };
   const entries = [
-    ["last replica of", named(loses.last_replica)],
-    ["bound of", named(loses.bound)],
-    ["active of (a standby takes over)", named(loses.active)],
+    ["last replica of", named("last_replica")],
+    ["bound of", named("bound")],
+    ["active of (a standby takes over)", named("active")],
   ];
   return entries.filter(([, text]) => text !== "");
 }

@@ -13,9 +13,9 @@ export function startHistory(wanted, use) {
     clearTimeout(next);
     next = setTimeout(load, stepMs);
     const parameters = wanted();
-    if (parameters === null || document.hidden) return;
     turn += 1;
     const mine = turn;
+    if (parameters === null || document.hidden) return;
     try {
       const reply = await fetch(`/admin/v1/history?${new URLSearchParams({ ...parameters, minutes: 60 })}`, {
         signal: AbortSignal.timeout(TIMEOUT_MS),

@@ -22,18 +22,28 @@ const INTERVAL_MS = Number(document.body.dataset.intervalMs);
 
 const state = createState();
 const drain = startDrain();
-const curves = ["lag-curve", "freshness-curve"].map((id) => startCurve(byId(id)));
-const openedCurve = startCurve(byId("replica-curve"));
+const [lagCurve, freshnessCurve, openedCurve] = ["lag-curve", "freshness-curve", "replica-curve"].map((id) =>
+  startCurve(byId(id)),
+);
 let opened = null;
 
 const url = startUrl(() => {
   state.tell();
   lastHour.load();
+  storeHour.load();
 });
 const ask = startAsk(url);
+// Freshness is of the whole; lag is of the store that is chosen, if one is.
 const lastHour = startHistory(
-  () => (url.query.store ? { store: url.query.store } : {}),
-  (history) => curves.forEach((curve) => curve.draw(history)),
+  () => ({}),
+  (history) => {
+    freshnessCurve.draw(history);
+    if (!url.query.store) lagCurve.draw(history);
+  },
+);
+const storeHour = startHistory(
+  () => (url.query.store ? { store: url.query.store } : null),
+  lagCurve.draw,
 );
 const openedHour = startHistory(
   () => opened && { store: opened.store, partition: opened.partition },
@@ -87,8 +97,9 @@ startReplicas(url);
 startStores(url);
 startKeys(url);
 startOpened(() => opened, ask.choose);
-startTheme(byId("theme"), () => [...curves, openedCurve].forEach((curve) => curve.redraw()));
+startTheme(byId("theme"), () => [lagCurve, freshnessCurve, openedCurve].forEach((curve) => curve.redraw()));
 lastHour.load();
+storeHour.load();
 startFeed("/admin/v1/events", INTERVAL_MS, {
   whole: state.replace,
   delta: state.merge,

@@ -4,7 +4,7 @@ import { ROLES, cellText, kindOf, stateWords } from "./cells.js";
 import { asCurl, copy } from "./commands.js";
 import { byId, element, setAttribute, setText } from "./dom.js";
 import { linkTo } from "./url.js";
-import { UNKNOWN, batches, duration, number } from "./words.js";
+import { UNKNOWN, age, batches, number } from "./words.js";
 
 // The replica at `store/partition/node`, or null.
 export function findReplica(rows, place) {
@@ -39,8 +39,8 @@ function factsOf(cell, kind, end) {
     ["role", ROLES[cell.role] ?? cell.role],
     ["state", stateWords(cell, kind)],
     ["version", isKnown ? `${number(end.version - cell.lag)} of ${number(end.version)}` : UNKNOWN],
-    ["behind", `${batches(cell.lag)}, ${duration(cell.lag_ms)}`],
-    ["reported", cell.age_ms === null ? UNKNOWN : `${duration(cell.age_ms)} ago`],
+    ["behind", `${batches(cell.lag)}, ${age(cell.lag_ms)}`],
+    ["reported", cell.age_ms === null ? UNKNOWN : `${age(cell.age_ms)} ago`],
   ];
   return cell.error ? [...facts, ["error", cell.error]] : facts;
 }

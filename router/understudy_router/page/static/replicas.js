@@ -3,7 +3,7 @@
 import { ROLES, cellView, kindOf, stateWords, wantedReplicas, wantedRows } from "./cells.js";
 import { byId, element, keyed, setAttribute, setText } from "./dom.js";
 import { linkTo } from "./url.js";
-import { count, duration, number } from "./words.js";
+import { age as ageText, count, number } from "./words.js";
 
 const MAX_COLUMNS = 24;
 const GRID_ROWS = 500;
@@ -111,8 +111,8 @@ function updateTable(shown, query) {
     setAttribute(link, "data-state", view.state);
     setPlace(link, each.id, query);
     setText(lag, number(cell.lag));
-    setText(lagMs, duration(cell.lag_ms));
-    setText(age, duration(cell.age_ms));
+    setText(lagMs, ageText(cell.lag_ms));
+    setText(age, ageText(cell.age_ms));
   });
 }
 

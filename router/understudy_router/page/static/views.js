@@ -2,11 +2,11 @@
 
 import { LAGGING_FROM } from "./cells.js";
 import { barPercents } from "./drawing.js";
-import { UNKNOWN, batches, count, duration, fixed, number, percent, rate, size } from "./words.js";
+import { UNKNOWN, age, batches, count, duration, fixed, number, percent, rate, size } from "./words.js";
 
 const MARKS = { ok: "●", attention: "▲", hurt: "✕", moving: "↻", unknown: "?" };
 const TRENDS = { steady: "→ steady", growing: "↑ growing", shrinking: "↓ shrinking", unknown: UNKNOWN };
-const WORST_FIRST = { hurt: 0, attention: 1, unknown: 2 };
+const WORST_FIRST = { hurt: 0, unknown: 1, attention: 2 };
 const MAX_AFFECTED = 12;
 
 export function healthSlots(overview) {
@@ -56,7 +56,7 @@ export function figureSlots(overview) {
   const place = lag.store === null ? "" : ` · ${lag.store} ${lag.partition} on ${lag.node_id}`;
   const unknown = lag.unknown ? ` · ${count(lag.unknown, "replica")} unknown` : "";
   const confirmed = end.confirmed ? "confirmed" : "not confirmed";
-  const age = end.age_ms === null ? "" : ` ${duration(end.age_ms)} ago`;
+  const since = end.age_ms === null ? "" : ` ${age(end.age_ms)} ago`;
   return {
     freshness: [duration(freshness.p50_ms), "", "from the commit to the first answer that has it, median"],
     freshness_more: [`p99 ${duration(freshness.p99_ms)}`],
@@ -74,7 +74,7 @@ export function figureSlots(overview) {
     bus: [bus.state, bus.state === "connected" ? "" : "attention", bus.why],
     bus_more: [bus.why || "Redis or Valkey"],
     end: [number(end.version), end.confirmed ? "" : "unknown"],
-    end_more: [`${confirmed}${age}`],
+    end_more: [`${confirmed}${since}`],
   };
 }
 
@@ -98,9 +98,9 @@ export function storeSlots(store) {
     lag: [
       number(store.worst_lag),
       store.worst_lag === null ? "unknown" : isLagging ? "attention" : "",
-      `${batches(store.worst_lag)}, ${duration(store.worst_lag_ms)}`,
+      `${batches(store.worst_lag)}, ${age(store.worst_lag_ms)}`,
     ],
-    lag_ms: [duration(store.worst_lag_ms)],
+    lag_ms: [age(store.worst_lag_ms)],
     trend: [`${TRENDS[store.trend] ?? UNKNOWN}${eta}`, isLagging ? "attention" : ""],
     wellness: [words.join(" · ") || "all served", present[0]?.[1] ?? ""],
   };
@@ -113,15 +113,16 @@ export function nodeSlots(node) {
   const words = isOk(node.health) ? [node.state] : [node.state, node.health];
   const why = [node.reason, ...node.degraded].filter(Boolean).join("; ");
   const state = isWell && node.state === "serving" ? "" : node.live ? "attention" : "hurt";
+  const states = { draining: state === "attention" ? "moving" : state, unheard: "unknown" };
   const warmups = node.warmup ? `  ${number(node.warmup)} W` : "";
   const { safe } = node.safe_to_stop;
   return {
     name: [node.node_id],
     address: [`${node.host}:${node.port}`],
     zone: [node.zone || "-"],
-    state: [words.join(", "), state === "attention" && node.state === "draining" ? "moving" : state],
+    state: [words.join(", "), states[node.state] ?? state],
     why: [why],
-    heartbeat: [duration(node.heartbeat_age_ms), "", "since it was heard"],
+    heartbeat: [age(node.heartbeat_age_ms), "", "since it was heard"],
     version: [number(node.version)],
     roles: [`${number(node.active)} A  ${number(node.standby)} S${warmups}`, "", "active, standby and warm-up replicas"],
     restoring: [node.restoring ? `${number(node.restoring)} restoring` : "", "moving"],

@@ -2,6 +2,8 @@
 
 export const UNKNOWN = "?";
 
+const FRESH_MS = 2000;
+
 const SIZES = ["B", "kB", "MB", "GB", "TB", "PB"];
 
 const grouped = (whole) => String(whole).replace(/\B(?=(\d{3})+$)/g, ",");
@@ -26,6 +28,13 @@ export function duration(ms) {
   if (whole < 7_200_000) return `${number(whole / 60_000)} min`;
   if (whole < 172_800_000) return `${number(whole / 3_600_000)} h`;
   return `${number(whole / 86_400_000)} d`;
+}
+
+// How old a report is, or was when it was sent: a part is sent again only when its age has become another.
+export function age(ms) {
+  if (ms === null) return UNKNOWN;
+  if (ms < FRESH_MS) return "< 2 s";
+  return ms < 120_000 ? `${Math.floor(ms / 1000)} s` : duration(ms);
 }
 
 export function size(bytes) {

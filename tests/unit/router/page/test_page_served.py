@@ -37,7 +37,9 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 def rendered(overview: Overview, query: PageQuery | None = None) -> str:
     """The page of an overview."""
-    return "".join(page_pieces(overview, {"all": history(), "open": history()}, query or PageQuery(), "build"))
+    return "".join(
+        page_pieces(overview, {"all": history(), "store": history(), "open": history()}, query or PageQuery(), "build")
+    )
 
 
 class Words(HTMLParser):

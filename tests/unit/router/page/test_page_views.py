@@ -32,7 +32,7 @@ def test_the_health_line_has_a_shape_of_its_own_for_each_state(name: str, mark: 
 
 def test_indicators_that_are_well_are_silent_and_the_worst_comes_first() -> None:
     assert unwell(healthy()) == []
-    assert [each["name"] for each in unwell(degraded())] == ["nodes", "checkpoint", "redundancy", "bus", "agreement"]
+    assert [each["name"] for each in unwell(degraded())] == ["nodes", "agreement", "checkpoint", "redundancy", "bus"]
 
 
 def test_a_long_list_of_what_is_affected_is_cut_and_says_so() -> None:
@@ -85,8 +85,9 @@ def test_a_store_says_what_is_not_well_and_where_it_goes(
         ({"state": "draining"}, "draining", "moving"),
         ({"degraded": ["bus-away: refused"]}, "serving", "attention"),
         ({"state": "dead", "live": False, "health": None}, "dead", "hurt"),
+        ({"state": "unheard", "live": False, "health": None}, "unheard", "unknown"),
     ],
-    ids=["well", "suspect", "draining", "degraded", "dead"],
+    ids=["well", "suspect", "draining", "degraded", "dead", "unheard"],
 )
 def test_a_node_says_how_it_is(fields: dict[str, Any], state: str, colour: str) -> None:
     shown = node_slots(node(1, **fields))["state"]

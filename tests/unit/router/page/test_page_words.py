@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_router.page.words import batches, count, duration, fixed, number, percent, rate, size
+from understudy_router.page.words import age, batches, count, duration, fixed, number, percent, rate, size
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,26 @@ def test_numbers_are_written_with_their_units(written: str, text: str) -> None:
 
 @given(st.none() | st.floats(min_value=0, max_value=1e15))
 def test_only_what_is_unknown_is_written_as_a_question_mark(value: float | None) -> None:
-    for write in (number, duration, size, rate, percent, batches):
+    for write in (number, duration, age, size, rate, percent, batches):
         assert ("?" in write(value)) is (value is None)
 
 
 @given(st.floats(min_value=0, max_value=99.9949))
 def test_a_share_below_all_is_never_written_as_all(value: float) -> None:
     assert percent(value) != "100 %"
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (None, "?"),
+        (0, "< 2 s"),
+        (1999.9, "< 2 s"),
+        (2000, "2 s"),
+        (2999, "2 s"),
+        (119_999, "119 s"),
+        (180_000, "3 min"),
+    ],
+)
+def test_an_age_is_as_exact_as_the_router_tells_it(ms: float | None, text: str) -> None:
+    assert age(ms) == text
