@@ -12,23 +12,27 @@ export function startHistory(wanted, use) {
   async function load() {
     clearTimeout(next);
     next = setTimeout(load, stepMs);
-    const parameters = wanted();
     turn += 1;
     const mine = turn;
+    const parameters = wanted();
     if (parameters === null || document.hidden) return;
-    try {
-      const reply = await fetch(`/admin/v1/history?${new URLSearchParams({ ...parameters, minutes: 60 })}`, {
-        signal: AbortSignal.timeout(TIMEOUT_MS),
-      });
-      if (!reply.ok || mine !== turn) return;
-      const history = await reply.json();
-      stepMs = Math.max(1000, history.step_ms);
-      use(history);
-    } catch {
-      // What is drawn stays; that the router is silent is said by the banner.
-    }
+    const history = await historyOf(parameters);
+    if (history === null || mine !== turn) return; // another one is wanted by now
+    stepMs = Math.max(1000, history.step_ms);
+    use(history);
   }
 
   document.addEventListener("visibilitychange", () => document.hidden || load());
   return { load };
+}
+
+// Null when there is none: what is drawn stays, and that a router is silent is said by the banner.
+async function historyOf(parameters) {
+  try {
+    const query = new URLSearchParams({ ...parameters, minutes: 60 });
+    const reply = await fetch(`/admin/v1/history?${query}`, { signal: AbortSignal.timeout(TIMEOUT_MS) });
+    return reply.ok ? await reply.json() : null;
+  } catch {
+    return null;
+  }
 }

@@ -21,7 +21,7 @@ import understudy_router.page
 from understudy_router.page.assets import page_assets
 from understudy_router.page.page_query import PageQuery
 from understudy_router.page.render import page_pieces
-from understudy_router.page.routes import PIECES_PER_SLICE, _joined
+from understudy_router.page.routes import PIECES_PER_SLICE, joined
 
 STATIC = Path(understudy_router.page.__file__).parent / "static"
 HOSTILE = """<img src=x onerror=alert(1)>"'`{{7*7}}</script>"""
@@ -232,7 +232,7 @@ async def test_a_large_page_is_made_in_slices() -> None:
 
     counting = asyncio.get_running_loop().create_task(count_turns())
     pieces = list(page_pieces(large(1024), _histories(), PageQuery(), "build"))
-    assert len(await _joined(pieces)) > 100_000
+    assert len(await joined(pieces)) > 100_000
     counting.cancel()
     assert turns >= len(pieces) // PIECES_PER_SLICE > 3
 
