@@ -11,13 +11,17 @@ SOAK_ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test verify soak bench release clean
+.PHONY: help setup browser demo check format test verify soak bench screenshots release clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 setup: ## make .venv with everything in it; quick and without network when nothing has changed
 	@$(PYTHON) tools/setup_environment.py
+
+browser: ## Chromium for the tests of the page, by Debian's packages; without it they are skipped
+	@command -v chromium >/dev/null || { apt-get -qq update && \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null; }
 
 demo: setup ## the main job: a query over real flights, three nodes, two routers; Ctrl-C stops it
 	@$(BIN)/understudy demo $(DEMO_ARGS)
@@ -43,6 +47,9 @@ soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every cla
 
 bench: setup ## the benchmarks: ratios taken in one run on this machine
 	$(BIN)/python -m benchmarks
+
+screenshots: setup ## the pictures of the admin page, in docs/images
+	$(BIN)/python -m tools.screenshots
 
 release: setup ## build the wheel and the source archive into dist/, check them, and say what was built
 	rm -rf dist

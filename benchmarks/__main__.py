@@ -37,6 +37,7 @@ BENCHMARKS = {
     "attacks: hostile connections, and what the limits cost": ["benchmarks.attacks"],
     "scale: 1,000 nodes and 100,000 replicas": ["benchmarks.scale"],
     "admin: reports of 1,000 nodes and 100,000 replicas": ["benchmarks.admin"],
+    "page: first paint and updates in a browser": ["benchmarks.page"],
     "the aligned source: throughput, latency, order": ["benchmarks.aligned"],
     "the aligned source on a cluster of 1 and 2 workers": ["benchmarks.aligned_cluster"],
 }  # fmt: skip
@@ -53,6 +54,7 @@ QUICK = {
     "benchmarks.aligned_cluster": ["--records", "40000", "--rounds", "1"],
     "benchmarks.admin": ["--nodes", "50", "--replicas", "2000"],
     "benchmarks.scale": ["--nodes", "50", "--replicas", "2000", "--seconds", "5"],
+    "benchmarks.page": ["--replicas", "24", "--updates", "2"],
 }
 """Further arguments of small runs, by module; the last of two counts. A benchmark without any runs as always."""
 

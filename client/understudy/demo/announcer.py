@@ -98,6 +98,7 @@ def ready_facts(demo: Ready) -> dict[str, object]:
         argv = [*PROGRAM, *part.arguments]
         processes.append({"name": part.name, "role": part.role, "pid": child.pid, "url": part.url, "argv": argv})
     return {
+        "page": page_url(demo),
         "application_id": APPLICATION_ID,
         "redis": plan.redis,
         "checkpoint": str(plan.checkpoint),
@@ -106,11 +107,17 @@ def ready_facts(demo: Ready) -> dict[str, object]:
     }
 
 
+def page_url(demo: Ready) -> str:
+    """The admin page, at the first router."""
+    return f"{demo.plan.routers[0].url}/admin/"
+
+
 def ready_lines(demo: Ready, program: Sequence[str]) -> list[str]:
-    """What is running, what was asked and answered, and what to try."""
+    """Where to watch it, what is running, what was asked and answered, and what to try."""
     plan = demo.plan
     url = plan.routers[0].url
-    lines = ["", "The demo is running: flights of 2013 flow through Spark, and its state can be asked.", ""]
+    lines = ["", f"Watch it at {page_url(demo)}", ""]
+    lines += ["The demo is running: flights of 2013 flow through Spark, and its state can be asked.", ""]
     parts = [("valkey", plan.redis, demo.valkey_pid)]
     parts += [(child.part.name, child.part.url or "-", child.pid) for child in demo.children]
     width = max(len(url) for _, url, _ in parts)

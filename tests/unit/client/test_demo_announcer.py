@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.router.replies import member, replica, router_report
 
+from understudy.demo.announcer import Ready, ready_facts, ready_lines
 from understudy.demo.examples import answer_line, hour_examples
+from understudy.demo.plan import DemoOptions, make_plan, wanted_ports
 from understudy.demo.tables import changes, unplaced
 
 TWO_NODES = [member("node-1"), member("node-2")]
@@ -108,3 +111,12 @@ def test_an_answer_in_one_line_has_its_age_and_the_node_that_gave_it() -> None:
     assert answer_line({**ANSWER, "result": {"flights": 15}}).startswith("flights 15  (")
     assert answer_line({**ANSWER, "found": False}).startswith("absent  (")
     assert "version 4, lag unknown," in answer_line({**ANSWER, "lag": {"offset_lag": None}})
+
+
+def test_the_page_is_the_first_thing_that_the_demo_says() -> None:
+    options = DemoOptions(nodes=1, routers=2)
+    plan = make_plan(options, folder=Path("/tmp/demo"), redis="unix:///r.sock", ports=wanted_ports(options))
+    ready = Ready(plan, 1, (), (), None)
+    said = next(line for line in ready_lines(ready, ["understudy"]) if line)
+    assert said == "Watch it at http://127.0.0.1:8080/admin/"
+    assert ready_facts(ready)["page"] == "http://127.0.0.1:8080/admin/"

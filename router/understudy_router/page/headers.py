@@ -1,0 +1,35 @@
+"""The headers of the page: a browser may load what this router serves, and run nothing else.
+
+With Trusted Types no script of the page can make HTML of a text: `innerHTML` and its kin are errors, so a store, key or
+node with a hostile name stays a text. No policy is allowed, so there is no way around it.
+"""
+
+from __future__ import annotations
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self' data:",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+
+SECURITY = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+"""Of everything that the page consists of."""
+
+PAGE = {**SECURITY, "cache-control": "no-store"}
+"""Of the page itself: it is true only now."""

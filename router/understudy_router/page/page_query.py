@@ -1,0 +1,57 @@
+"""The state of the page that its URL holds, so that a link shows a colleague the same (pure).
+
+What does not parse is left out: a bad link shows the page, not an error. `static/url.js` reads and writes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from urllib.parse import urlencode
+
+KINDS = ("unwell", "lagging", "error", "restoring", "opening", "unknown", "dead", "closed")
+"""What the filter of the replicas offers, besides everything."""
+
+VIEWS = ("grid", "table")
+
+MAX_VALUE_CHARS = 2000
+MAX_PAGE = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """What the reader chose: the filter, how replicas are shown, which is open, and the key that is looked up."""
+
+    store: str = ""
+    state: str = ""
+    view: str = "grid"
+    page: int = 1
+    open: str = ""
+    ask: str = ""
+    key: str = ""
+
+    def link(self, **changes: object) -> str:
+        """The query of a link to the page with some choices changed. What is as by default is left out."""
+        values = {each.name: changes.get(each.name, getattr(self, each.name)) for each in fields(self)}
+        given = {each.name: values[each.name] for each in fields(self) if values[each.name] != each.default}
+        return f"?{urlencode(given)}" if given else "?"
+
+
+def read_query(parameters: Mapping[str, str]) -> PageQuery:
+    """The choices in query parameters."""
+
+    def given(name: str) -> str:
+        value = parameters.get(name, "")
+        return value if len(value) <= MAX_VALUE_CHARS else ""
+
+    state, view, page = given("state"), given("view"), given("page")
+    is_number = page.isascii() and page.isdigit() and len(page) <= 6
+    return PageQuery(
+        store=given("store"),
+        state=state if state in KINDS else "",
+        view=view if view in VIEWS else "grid",
+        page=min(max(1, int(page)), MAX_PAGE) if is_number else 1,
+        open=given("open"),
+        ask=given("ask"),
+        key=given("key"),
+    )

@@ -1,0 +1,168 @@
+"""The page as HTML, from an overview document (pure): what a reader without scripts sees, and what scripts begin with.
+
+It comes in pieces, because a page of a thousand replicas takes longer than a router may be deaf.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from understudy_router.page.cells import Replica, cell_text, kind_of
+from understudy_router.page.drawing import CURVE_HEIGHT, CURVE_WIDTH, curve_path, top_of
+from understudy_router.page.page_query import KINDS, VIEWS, PageQuery
+from understudy_router.page.replicas import blank_replica, facts_of, find_replica, grid_view
+from understudy_router.page.views import (
+    MARKS,
+    Bar,
+    Document,
+    Shown,
+    disagreement_slots,
+    event_anchor,
+    event_slots,
+    figure_slots,
+    health_slots,
+    indicator_slots,
+    node_slots,
+    restore_slots,
+    staleness_bars,
+    store_slots,
+    store_spark,
+    unwell,
+)
+from understudy_router.page.words import batches, duration
+
+Histories = Mapping[str, Document]
+"""History documents: of `all`, of the `store` that is chosen, and of the partition of the replica that is `open`."""
+
+NO_HISTORY: Document = {"series": {"lag_batches": [], "freshness_p50_ms": [], "freshness_p99_ms": []}}
+
+
+def page_pieces(overview: Document, histories: Histories, query: PageQuery, build: str) -> Iterator[str]:
+    """The page, piece by piece."""
+    shown = {**_head(overview, build), **_sections(overview, query), **_replicas(overview, histories, query)}
+    return _environment().get_template("page.html").generate(shown, curves=_curves(histories, query))
+
+
+def opened_place(query: PageQuery, overview: Document) -> Replica | None:
+    """The replica that the reader has opened, if it is there."""
+    return find_replica(overview["grid"]["rows"], query.open)
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("understudy_router.page", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+
+
+def _head(overview: Document, build: str) -> dict[str, Any]:
+    health = overview["health"]
+    blank: defaultdict[str, Shown] = defaultdict(lambda: Shown(""))
+    return {
+        "overview": overview,
+        "static": f"/admin/static/{build}/",
+        "title": page_title(overview["application_id"], health),
+        "blank": blank,
+        "blank_bar": Bar("", "", "", 0),
+        "blank_replica": blank_replica(),
+        "blank_lines": _lines(NO_HISTORY, _LAG_LINES),
+        "kinds": KINDS,
+        "views": VIEWS,
+    }
+
+
+def page_title(application_id: str, health: Document) -> str:
+    """The title of the tab: the shape of the state first."""
+    return f"{MARKS.get(health['state'], '?')} {application_id}: {health['headline']}"
+
+
+def _sections(overview: Document, query: PageQuery) -> dict[str, Any]:
+    return {
+        "query": query,
+        "health": health_slots(overview),
+        "indicators": [{"key": each["name"], "slots": indicator_slots(each)} for each in unwell(overview)],
+        "figures": figure_slots(overview),
+        "stores": [_store(store, query) for store in overview["stores"]],
+        "bars": staleness_bars(overview["reads"]),
+        "nodes": [{"key": node["node_id"], "slots": node_slots(node)} for node in overview["nodes"]],
+        "restores": [_restore(each) for each in overview["restores"]],
+        "disagreement": [
+            {"key": f"{each['node_id']} {each['node_says']}", "slots": disagreement_slots(each), "since": each["since"]}
+            for each in overview["disagreement"]
+        ],
+        "events": [
+            {"key": each["id"], "slots": event_slots(each), "at": each["at"], "anchor": event_anchor(each)}
+            for each in overview["events"]
+        ],
+    }
+
+
+def _store(store: Document, query: PageQuery) -> dict[str, Any]:
+    name = store["store"]
+    is_chosen = name == query.store
+    link = query.link(store="" if is_chosen else name, page=1, open="")
+    return {
+        "key": name, "slots": store_slots(store), "path": store_spark(store), "link": link, "is_chosen": is_chosen,
+    }  # fmt: skip
+
+
+def _restore(restore: Document) -> dict[str, Any]:
+    return {
+        "key": f"{restore['node_id']}/{restore['task']}",
+        "slots": restore_slots(restore),
+        "done": restore["done_bytes"],
+        "total": restore["total_bytes"],
+    }
+
+
+def _replicas(overview: Document, histories: Histories, query: PageQuery) -> dict[str, Any]:
+    opened, place = None, opened_place(query, overview)
+    if place is not None:
+        kind = kind_of(place.cell)
+        opened = {
+            "title": f"{place.store} {place.partition} on {place.node_id}: {cell_text(place.cell, kind)}",
+            "facts": facts_of(place, overview["end"]),
+            "lines": _lines(histories["open"], _LAG_LINES),
+        }
+    return {"grid": grid_view(overview["grid"], query), "opened": opened, "close_link": query.link(open="")}
+
+
+_LAG_LINES = (("lag_batches", "batches behind"),)
+_FRESHNESS_LINES = (("freshness_p99_ms", "p99"), ("freshness_p50_ms", "p50"))
+
+
+def _curves(histories: Histories, query: PageQuery) -> list[dict[str, Any]]:
+    lag = histories.get("store", histories["all"] if not query.store else NO_HISTORY)
+    of = f"of {query.store}" if query.store else "of the worst store partition"
+    return [
+        {"id": "lag-curve", "label": f"Lag {of}", "unit": "batches", "lines": _lines(lag, _LAG_LINES)},
+        {"id": "freshness-curve", "label": "From commit to answer", "unit": "ms",
+         "lines": _lines(histories["all"], _FRESHNESS_LINES)},
+    ]  # fmt: skip
+
+
+def _lines(history: Document, names: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    """The lines of one curve, on one scale, each with its last value."""
+    series = history["series"]
+    top = top_of(*(series[name] for name, _ in names))
+    written = batches if names is _LAG_LINES else duration
+    return [
+        {
+            "name": name,
+            "label": label,
+            "now": written(series[name][-1]) if series[name] else written(None),
+            "path": curve_path(series[name], top, CURVE_WIDTH, CURVE_HEIGHT),
+            "top": written(top),
+        }
+        for name, label in names
+    ]

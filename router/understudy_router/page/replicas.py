@@ -1,0 +1,180 @@
+"""The replicas of the page: which of them, on which page, as a grid or as a table; and the one that is open (pure).
+
+`static/replicas.js` does the same. The grid has a column for each node while that can be read, else one for each
+replica of a partition, with its node's name in the cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from understudy_router.page.cells import (
+    ROLES,
+    Cell,
+    CellView,
+    Replica,
+    Row,
+    cell_view,
+    kind_of,
+    state_words,
+    wanted_replicas,
+    wanted_rows,
+)
+from understudy_router.page.page_query import PageQuery
+from understudy_router.page.words import UNKNOWN, age, batches, count, number
+
+Grid = Mapping[str, Any]
+
+MAX_COLUMNS = 24
+"""More nodes than that make no grid that can be read."""
+
+GRID_ROWS = 500
+TABLE_ROWS = 200
+"""Rows of one page. Pages, not rows that come and go while one scrolls: they can be searched, linked and read out."""
+
+PAGER_REACH = 5
+"""Links to so many pages before and after the one that is shown, besides the first and the last."""
+
+
+class ShownCell(NamedTuple):
+    """A cell of the grid, where it leads to, and whether it is the one that is open."""
+
+    place: str
+    view: CellView
+    link: str
+    is_open: bool
+
+
+def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
+    """What the templates of the replicas need."""
+    rows: Sequence[Row] = grid["rows"]
+    if query.view == "table":
+        replicas = list(wanted_replicas(rows, store=query.store, state=query.state))
+        first, last, pages = page_bounds(len(replicas), TABLE_ROWS, query.page)
+        return {
+            "columns": [],
+            "rows": [],
+            "replicas": [replica_row(each, query) for each in replicas[first:last]],
+            "total": len(replicas),
+            "shown": shown_words(grid, first, last, len(replicas), "replica"),
+            "pager": pager(query, pages),
+        }
+    wanted = wanted_rows(rows, store=query.store, state=query.state)
+    first, last, pages = page_bounds(len(wanted), GRID_ROWS, query.page)
+    columns = columns_of(grid, wanted)
+    return {
+        "columns": columns,
+        "rows": [_grid_row(row, columns, query, is_packed=is_packed(grid)) for row in wanted[first:last]],
+        "replicas": [],
+        "total": len(wanted),
+        "shown": shown_words(grid, first, last, len(wanted), "partition"),
+        "pager": pager(query, pages),
+    }
+
+
+def is_packed(grid: Grid) -> bool:
+    """Whether there are too many nodes for a column each."""
+    return len(grid["columns"]) > MAX_COLUMNS
+
+
+def columns_of(grid: Grid, rows: Sequence[Row]) -> list[str]:
+    """The headings of the grid: nodes, or when there are too many, `replica 1`, `replica 2` and so on."""
+    if not is_packed(grid):
+        return list(grid["columns"])
+    return [f"replica {n + 1}" for n in range(max((len(row["cells"]) for row in rows), default=1))]
+
+
+def page_bounds(total: int, size: int, page: int) -> tuple[int, int, int]:
+    """Index of the first row and of the one after the last, and the number of pages. A page too far is the last one."""
+    pages = max(1, -(-total // size))
+    first = (min(page, pages) - 1) * size
+    return first, min(total, first + size), pages
+
+
+def shown_words(grid: Grid, first: int, last: int, total: int, noun: str) -> str:
+    """Which rows are shown, of how many; and that the router sent the worst only, if it did."""
+    words = count(total, noun)
+    if last - first < total:
+        words = f"{number(first + 1)} to {number(last)} of {words}"
+    if grid["order"] == "worst":
+        words += f"; these are the worst of {count(grid['total'], 'partition')}, the CSV below has all"
+    return words
+
+
+def find_replica(rows: Sequence[Row], place: str) -> Replica | None:
+    """The replica at `store/partition/node`."""
+    for row in rows:
+        before = f"{row['store']}/{row['partition']}/"
+        node_id = place.removeprefix(before)
+        if place.startswith(before) and node_id in row["cells"]:
+            return Replica(place, row["store"], row["partition"], node_id, row["cells"][node_id])
+    return None
+
+
+def facts_of(replica: Replica, end: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is known of one replica."""
+    cell, kind = replica.cell, kind_of(replica.cell)
+    is_known = cell["lag"] is not None and end["version"] is not None
+    facts = [
+        ("role", ROLES.get(cell["role"], cell["role"])),
+        ("state", state_words(cell, kind)),
+        ("version", f"{number(end['version'] - cell['lag'])} of {number(end['version'])}" if is_known else UNKNOWN),
+        ("behind", f"{batches(cell['lag'])}, {age(cell['lag_ms'])}"),
+        ("reported", UNKNOWN if cell["age_ms"] is None else f"{age(cell['age_ms'])} ago"),
+    ]
+    return [*facts, ("error", cell["error"])] if cell["error"] else facts
+
+
+def replica_row(replica: Replica, query: PageQuery) -> dict[str, Any]:
+    """A row of the table of replicas."""
+    cell, kind = replica.cell, kind_of(replica.cell)
+    view = cell_view(replica.store, replica.partition, replica.node_id, cell)
+    return {
+        "key": replica.id,
+        "store": replica.store,
+        "partition": replica.partition,
+        "node_id": replica.node_id,
+        "role": ROLES.get(cell["role"], cell["role"]),
+        "state": view.state,
+        "words": state_words(cell, kind),
+        "lag": number(cell["lag"]),
+        "lag_ms": age(cell["lag_ms"]),
+        "age": age(cell["age_ms"]),
+        "link": query.link(open=replica.id),
+        "is_open": replica.id == query.open,
+    }
+
+
+def blank_replica() -> dict[str, object]:
+    """The row that scripts clone."""
+    names = ("key", "store", "partition", "node_id", "role", "state", "words", "lag", "lag_ms", "age", "link")
+    return {**dict.fromkeys(names, ""), "is_open": False}
+
+
+def pager(query: PageQuery, pages: int) -> list[dict[str, Any]]:
+    """Links to pages: the first and the last, and those around the one that is shown."""
+    if pages == 1:
+        return []
+    here = min(query.page, pages)
+    near = range(max(1, here - PAGER_REACH), min(pages, here + PAGER_REACH) + 1)
+    numbers = sorted({1, pages, *near})
+    return [{"page": n, "href": query.link(page=n), "is_here": n == here} for n in numbers]
+
+
+def _grid_row(row: Row, columns: Sequence[str], query: PageQuery, *, is_packed: bool) -> dict[str, Any]:
+    held = row["cells"]
+    nodes: list[str | None] = [*sorted(held)] if is_packed else [each if each in held else None for each in columns]
+    nodes += [None] * (len(columns) - len(nodes))
+    cells = [None if node_id is None else _shown(row, node_id, query, is_packed=is_packed) for node_id in nodes]
+    key = f"{row['store']}/{row['partition']}"
+    return {"key": key, "store": row["store"], "partition": row["partition"], "cells": cells}
+
+
+def _shown(row: Row, node_id: str, query: PageQuery, *, is_packed: bool) -> ShownCell:
+    cell: Cell = row["cells"][node_id]
+    view = cell_view(row["store"], row["partition"], node_id, cell)
+    if is_packed:
+        view = view._replace(text=f"{node_id} {view.text}", name=f"{node_id} {view.name}")
+    place = f"{row['store']}/{row['partition']}/{node_id}"
+    return ShownCell(place, view, query.link(open=place), place == query.open)

@@ -1,0 +1,95 @@
+"""`/admin/`: the page, and the files that it loads. It shows what `overview` says, and reads nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from understudy_router.page import headers
+from understudy_router.page.assets import ASK_AGAIN, FOREVER, Asset, page_assets
+from understudy_router.page.page_query import PageQuery, read_query
+from understudy_router.page.render import NO_HISTORY, opened_place, page_pieces
+from understudy_shared.http.lookup_requests import unknown_path
+from understudy_shared.http.problems import ProblemError
+
+Document = Mapping[str, Any]
+
+Overview = Callable[[], Awaitable[Document]]
+"""What the page shows: the document of `GET /admin/v1/overview`."""
+
+History = Callable[[str | None, int | None], Awaitable[Document]]
+"""The last hour: the document of `GET /admin/v1/history`, of all, of a store, or of one of its partitions."""
+
+PIECES_PER_SLICE = 250
+"""Pieces of the page that are made between two turns of the event loop: one or two milliseconds."""
+
+
+def page_routes(overview: Overview, history: History) -> APIRouter:
+    """The page's routes. They are for browsers: the OpenAPI document has the calls that the page itself makes."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/")
+    @routes.get("/admin")
+    async def to_page() -> Response:
+        """A person typed the host only: show the page."""
+        return Response(status_code=307, headers={**headers.SECURITY, "location": "/admin/"})
+
+    @routes.get("/admin/")
+    async def page(request: Request) -> Response:
+        """The page as it is now; its scripts keep it so."""
+        query = read_query(request.query_params)
+        shown = await overview()
+        pieces = page_pieces(shown, await histories_of(history, query, shown), query, page_assets().build)
+        return Response(await joined(pieces), media_type="text/html", headers=headers.PAGE)
+
+    @routes.get("/admin/static/{path:path}")
+    async def static(path: str, request: Request) -> Response:
+        """A file by its name, or by the hash of this release and its name."""
+        assets = page_assets()
+        build, _, name = path.partition("/")
+        is_ours = build == assets.build
+        # Below another hash, a page asks that a router of another release has sent.
+        asset = assets.by_path.get(name if is_ours else path) or assets.by_path.get(name)
+        if asset is None:
+            raise ProblemError(unknown_path(request.scope["raw_path"]))
+        return _file(asset, request.headers.get("if-none-match", ""), FOREVER if is_ours else ASK_AGAIN)
+
+    return routes
+
+
+async def histories_of(history: History, query: PageQuery, shown: Document) -> dict[str, Document]:
+    """The histories that the page draws: of all, of the store that is chosen, and of the replica that is open."""
+    found = {"all": await _last_hour(history, None, None)}
+    if query.store in {store["store"] for store in shown["stores"]}:
+        found["store"] = await _last_hour(history, query.store, None)
+    place = opened_place(query, shown)
+    if place is not None:
+        found["open"] = await _last_hour(history, place.store, place.partition)
+    return found
+
+
+async def _last_hour(history: History, store: str | None, partition: int | None) -> Document:
+    try:
+        return await history(store, partition)
+    except ProblemError:  # there are more than a router remembers: the page is worth more than one of its curves
+        return NO_HISTORY
+
+
+async def joined(pieces: Iterable[str]) -> bytes:
+    """The page in one; other requests are answered while it is made."""
+    made: list[str] = []
+    for number, piece in enumerate(pieces):
+        made.append(piece)
+        if number % PIECES_PER_SLICE == PIECES_PER_SLICE - 1:
+            await asyncio.sleep(0)
+    return "".join(made).encode()
+
+
+def _file(asset: Asset, if_none_match: str, cache_control: str) -> Response:
+    known = {"etag": asset.etag, "cache-control": cache_control, **headers.SECURITY}
+    if if_none_match == "*" or asset.etag in {each.strip().removeprefix("W/") for each in if_none_match.split(",")}:
+        return Response(status_code=304, headers=known)
+    return Response(asset.body, media_type=asset.media_type, headers=known)

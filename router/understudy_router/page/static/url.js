@@ -1,0 +1,48 @@
+// The state of the page that its address holds; page_query.py reads the same. Each change is a step of the history.
+
+const DEFAULTS = { store: "", state: "", view: "grid", page: 1, open: "", ask: "", key: "" };
+const KINDS = ["unwell", "lagging", "error", "restoring", "opening", "unknown", "dead", "closed"];
+
+export function readQuery(search = location.search) {
+  const given = new URLSearchParams(search);
+  const query = { ...DEFAULTS };
+  for (const name of Object.keys(DEFAULTS)) query[name] = given.get(name) ?? DEFAULTS[name];
+  if (!KINDS.includes(query.state)) query.state = "";
+  if (!["grid", "table"].includes(query.view)) query.view = "grid";
+  query.page = /^\d{1,6}$/.test(query.page) ? Math.max(1, Number(query.page)) : 1;
+  // On a phone the grid is a list of what is not well, until the reader chooses.
+  if (matchMedia("(max-width: 640px)").matches && !given.has("view") && !given.has("state")) {
+    query.view = "table";
+    query.state = "unwell";
+  }
+  return query;
+}
+
+export function linkTo(query, changes = {}) {
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries({ ...query, ...changes })) {
+    if (value !== DEFAULTS[name]) parameters.set(name, value);
+  }
+  return `?${parameters}`;
+}
+
+export function startUrl(onChange) {
+  let query = readQuery();
+  const tell = () => onChange(query);
+  addEventListener("popstate", () => {
+    query = readQuery();
+    tell();
+  });
+  return {
+    get query() {
+      return query;
+    },
+    set(changes, { replace = false } = {}) {
+      query = { ...query, ...changes };
+      const address = `${linkTo(query)}${location.hash}`;
+      if (replace) history.replaceState(null, "", address);
+      else history.pushState(null, "", address);
+      tell();
+    },
+  };
+}

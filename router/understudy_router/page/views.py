@@ -1,0 +1,239 @@
+"""The parts of the page as texts: the overview document in, what each slot of the templates shows out (pure).
+
+`static/views.js` has the same functions, with the same names of slots: a browser test holds one to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from understudy_router.page.cells import LAGGING_FROM
+from understudy_router.page.drawing import bar_percents, spark_path
+from understudy_router.page.words import UNKNOWN, age, batches, count, duration, fixed, number, percent, rate, size
+
+Document = Mapping[str, Any]
+
+MARKS = {"ok": "●", "attention": "▲", "hurt": "✕", "moving": "↻", "unknown": "?"}
+"""The shape of a state, so that its colour is not needed."""
+
+TRENDS = {"steady": "→ steady", "growing": "↑ growing", "shrinking": "↓ shrinking", "unknown": UNKNOWN}
+
+
+class Shown(NamedTuple):
+    """What a slot shows: a text, the state that colours it ("" for none), and what is said on hover."""
+
+    text: str
+    state: str = ""
+    title: str = ""
+
+
+Slots = dict[str, Shown]
+
+
+def health_slots(overview: Document) -> Slots:
+    """The health line."""
+    health, counts = overview["health"], overview["counts"]
+    state = health["state"]
+    return {
+        "mark": Shown(MARKS.get(state, UNKNOWN), state, state),
+        "headline": Shown(health["headline"], state),
+        "summary": Shown(summary(counts), "", "what this router knows of"),
+    }
+
+
+def summary(counts: Mapping[str, int]) -> str:
+    """How many there are of what, without those of which there are none."""
+    nodes = f"{number(counts['nodes_live'])} of {count(counts['nodes_known'], 'node')} live"
+    words = [nodes, count(counts["replicas"], "replica")]
+    words += [f"{number(counts[kind])} {kind}" for kind in ("running", "restoring", "dead", "unknown") if counts[kind]]
+    return " · ".join(words)
+
+
+def unwell(overview: Document) -> list[Document]:
+    """The indicators that are not well, the worst first."""
+    order = {"hurt": 0, "unknown": 1, "attention": 2}
+    found = [each for each in overview["health"]["indicators"] if each["state"] != "ok"]
+    return sorted(found, key=lambda each: order.get(each["state"], 3))
+
+
+def indicator_slots(indicator: Document) -> Slots:
+    """One indicator that is not well."""
+    affected = [str(each) for each in indicator["affected"]]
+    more = f" and {len(affected) - 12} more" if len(affected) > 12 else ""
+    return {
+        "mark": Shown(MARKS.get(indicator["state"], UNKNOWN), indicator["state"], indicator["state"]),
+        "name": Shown(indicator["name"]),
+        "symptom": Shown(indicator["symptom"]),
+        "impact": Shown(indicator["impact"]),
+        "cause": Shown(indicator["cause"]),
+        "action": Shown(indicator["action"]),
+        "runbook": Shown(indicator["runbook"] or ""),
+        "affected": Shown(", ".join(affected[:12]) + more),
+    }
+
+
+def figure_slots(overview: Document) -> Slots:
+    """The strip of figures below the health line."""
+    fresh, reads, lag, end = overview["freshness"], overview["reads"], overview["lag"], overview["end"]
+    counts, bus = overview["counts"], overview["bus"]
+    place = f" · {lag['store']} {lag['partition']} on {lag['node_id']}" if lag["store"] is not None else ""
+    unknown = f" · {count(lag['unknown'], 'replica')} unknown" if lag["unknown"] else ""
+    is_all_live = counts["nodes_live"] == counts["nodes_known"]
+    confirmed = "confirmed" if end["confirmed"] else "not confirmed"
+    since = "" if end["age_ms"] is None else f" {age(end['age_ms'])} ago"
+    return {
+        "freshness": Shown(duration(fresh["p50_ms"]), "", "from the commit to the first answer that has it, median"),
+        "freshness_more": Shown(f"p99 {duration(fresh['p99_ms'])}"),
+        "reads": Shown(f"{rate(reads['per_s'])}/s", "", "lookups answered by this router"),
+        "reads_more": Shown(f"{rate(reads['errors_per_s'])} errors/s", "attention" if reads["errors_per_s"] else ""),
+        "bound": Shown(percent(reads["within_bound_percent"]), "", "answers inside the bound that was asked for"),
+        "bound_more": Shown("of answers"),
+        "lag": Shown(batches(lag["worst_batches"]), "unknown" if lag["worst_batches"] is None else ""),
+        "lag_more": Shown(f"{duration(lag['worst_ms'])}{place}{unknown}"),
+        "nodes": Shown(f"{counts['nodes_live']} of {counts['nodes_known']}", "" if is_all_live else "attention"),
+        "nodes_more": Shown("live"),
+        "bus": Shown(bus["state"], "" if bus["state"] == "connected" else "attention", bus["why"]),
+        "bus_more": Shown(bus["why"] or "Redis or Valkey"),
+        "end": Shown(number(end["version"]), "" if end["confirmed"] else "unknown"),
+        "end_more": Shown(f"{confirmed}{since}"),
+    }
+
+
+def store_slots(store: Document) -> Slots:
+    """A row of the stores."""
+    kinds = (("unserved", "unserved", "hurt"), ("restoring", "restoring", "moving"), ("unknown", "unknown", "unknown"))
+    state = next((state for name, _, state in kinds if store[name]), "")
+    words = [f"{number(store[name])} {word}" for name, word, _ in kinds if store[name]]
+    eta = "" if store["eta_s"] is None else f", ETA {duration(store['eta_s'] * 1000)}"
+    is_lagging = (store["worst_lag"] or 0) >= LAGGING_FROM and store["trend"] == "growing"
+    return {
+        "name": Shown(store["store"]),
+        "partitions": Shown(number(store["partitions"])),
+        "active": Shown(number(store["active"]), "hurt" if store["active"] < store["partitions"] else ""),
+        "standby": Shown(number(store["standby"])),
+        "warmup": Shown(number(store["warmup"])),
+        "lag": Shown(
+            number(store["worst_lag"]),
+            "unknown" if store["worst_lag"] is None else "attention" if is_lagging else "",
+            f"{batches(store['worst_lag'])}, {age(store['worst_lag_ms'])}",
+        ),
+        "lag_ms": Shown(age(store["worst_lag_ms"])),
+        "trend": Shown(f"{TRENDS.get(store['trend'], UNKNOWN)}{eta}", "attention" if is_lagging else ""),
+        "wellness": Shown(" · ".join(words) or "all served", state),
+    }
+
+
+def store_spark(store: Document) -> str:
+    """The path of a store's last hour."""
+    return spark_path(store["history"])
+
+
+def node_slots(node: Document) -> Slots:
+    """A row of the nodes."""
+    health = node["health"]
+    is_well = node["live"] and health in {None, "ok"} and not node["degraded"]
+    words = [node["state"]]
+    words += [health] if health not in {None, "ok"} else []
+    why = "; ".join([*([node["reason"]] if node["reason"] else []), *node["degraded"]])
+    state = "" if is_well and node["state"] == "serving" else "attention" if node["live"] else "hurt"
+    states = {"draining": "moving" if state == "attention" else state, "unheard": "unknown"}
+    roles = f"{number(node['active'])} A  {number(node['standby'])} S"
+    roles += f"  {number(node['warmup'])} W" if node["warmup"] else ""
+    safe = node["safe_to_stop"]["safe"]
+    return {
+        "name": Shown(node["node_id"]),
+        "address": Shown(f"{node['host']}:{node['port']}"),
+        "zone": Shown(node["zone"] or "-"),
+        "state": Shown(", ".join(words), states.get(node["state"], state)),
+        "why": Shown(why),
+        "heartbeat": Shown(age(node["heartbeat_age_ms"]), "", "since it was heard"),
+        "version": Shown(number(node["version"])),
+        "roles": Shown(roles, "", "active, standby and warm-up replicas"),
+        "restoring": Shown(f"{number(node['restoring'])} restoring" if node["restoring"] else "", "moving"),
+        "safe": Shown(safe_words(safe, is_live=node["live"]), safe_state(safe, is_live=node["live"])),
+        "safe_why": Shown(node["safe_to_stop"]["why"]),
+    }
+
+
+def safe_words(safe: bool | None, *, is_live: bool) -> str:
+    """Whether a node may be stopped. One that is gone is not asked about."""
+    if not is_live:
+        return "-"
+    return "? unknown" if safe is None else "✓ safe" if safe else "✕ not safe"
+
+
+def safe_state(safe: bool | None, *, is_live: bool) -> str:
+    """The colour of that: safe has none."""
+    if not is_live or safe:
+        return ""
+    return "unknown" if safe is None else "attention"
+
+
+def restore_slots(restore: Document) -> Slots:
+    """A restore: its stage, bytes, rate, and when it will be done at that rate."""
+    done, total, per_s = restore["done_bytes"], restore["total_bytes"], restore["bytes_per_s"]
+    words = [f"{size(done)} of {size(total)}"]
+    if per_s is not None:
+        words.append(f"{size(per_s)}/s")
+    is_known = done is not None and bool(total)
+    if is_known and per_s:
+        words.append(f"{duration(max(0, total - done) * 1000 / per_s)} left")
+    return {
+        "place": Shown(f"{restore['task']} on {restore['node_id']}"),
+        "stores": Shown(", ".join(restore["stores"])),
+        "stage": Shown(restore["stage"], "moving"),
+        "share": Shown(f"{min(100, done * 100 // total)} %" if is_known else UNKNOWN),
+        "bytes": Shown(" · ".join(words)),
+    }
+
+
+def disagreement_slots(row: Document) -> Slots:
+    """What this router and a node say differently."""
+    return {
+        "node": Shown(row["node_id"]),
+        "router_says": Shown(row["router_says"], "attention"),
+        "node_says": Shown(row["node_says"]),
+    }
+
+
+def event_slots(event: Document) -> Slots:
+    """A line of the log of events."""
+    return {"event": Shown(event["event"]), "detail": Shown(event["detail"])}
+
+
+def event_anchor(event: Document) -> str:
+    """The id of an event on the page, for links to it: absolute time and all."""
+    return f"event-{event['id']}-{event['at']}"
+
+
+class Bar(NamedTuple):
+    """A bar of the histogram of served staleness."""
+
+    label: str
+    answers: str
+    share: str
+    percent: int
+
+
+def staleness_bars(reads: Document) -> list[Bar]:
+    """How old the answers were that this router gave, in bars. Empty while there were none."""
+    bounds, counts = reads["staleness"].get("le_ms", []), reads["staleness"].get("counts", [])
+    total = sum(counts)
+    if not total:
+        return []
+    labels = [_bar_label(bounds, index) for index in range(len(counts))]
+    bars = [
+        Bar(label, number(value), f"{fixed(value * 100 / total, 1)} %", height)
+        for label, value, height in zip(labels, counts, bar_percents(counts), strict=True)
+    ]
+    first = next(index for index, value in enumerate(counts) if value)
+    last = max(index for index, value in enumerate(counts) if value)
+    return bars[max(0, first - 1) : last + 2]
+
+
+def _bar_label(bounds: Sequence[float | None], index: int) -> str:
+    bound = bounds[index] if index < len(bounds) else None
+    if bound is not None:
+        return f"≤ {duration(bound)}"
+    return f"> {duration(bounds[index - 1])}" if index else "any"

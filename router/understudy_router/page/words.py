@@ -1,0 +1,93 @@
+"""How the page writes numbers: units, and "?" for what is unknown (pure).
+
+`static/words.js` has the same functions under the same names: a browser test holds one to the other. So both round by
+`floor(x + 0.5)`, which gives the same digits in both languages.
+"""
+
+from __future__ import annotations
+
+from math import floor
+
+UNKNOWN = "?"
+
+FRESH_MS = 2000
+
+_SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def number(value: float | None) -> str:
+    """A whole number with commas between thousands."""
+    return UNKNOWN if value is None else f"{floor(value + 0.5):,}"
+
+
+def fixed(value: float, digits: int) -> str:
+    """A number with so many digits after the point."""
+    scale = 10**digits
+    scaled = floor(value * scale + 0.5)
+    whole = f"{scaled // scale:,}"
+    return f"{whole}.{scaled % scale:0{digits}d}" if digits else whole
+
+
+def duration(ms: float | None) -> str:
+    """A time in the largest unit that leaves at least two digits."""
+    if ms is None:
+        return UNKNOWN
+    whole_ms = floor(ms + 0.5)
+    if whole_ms < 1000:
+        return f"{whole_ms} ms"
+    if whole_ms < 10_000:
+        return f"{fixed(whole_ms / 1000, 1)} s"
+    if whole_ms < 120_000:
+        return f"{number(whole_ms / 1000)} s"
+    if whole_ms < 7_200_000:
+        return f"{number(whole_ms / 60_000)} min"
+    if whole_ms < 172_800_000:
+        return f"{number(whole_ms / 3_600_000)} h"
+    return f"{number(whole_ms / 86_400_000)} d"
+
+
+def age(ms: float | None) -> str:
+    """How old a report is, or was when it was sent: the router sends a part again only when its age has become another.
+
+    What is below two seconds is all alike: a heartbeat is up to a second old when all is well.
+    """
+    if ms is None:
+        return UNKNOWN
+    if ms < FRESH_MS:
+        return "< 2 s"
+    return f"{floor(ms / 1000)} s" if ms < 120_000 else duration(ms)
+
+
+def size(n_bytes: float | None) -> str:
+    """Bytes, in thousands."""
+    if n_bytes is None:
+        return UNKNOWN
+    power, scaled = 0, float(n_bytes)
+    while scaled >= 1000 and power < len(_SIZES) - 1:
+        power, scaled = power + 1, scaled / 1000
+    return f"{fixed(scaled, 1 if power else 0)} {_SIZES[power]}"
+
+
+def rate(per_s: float | None) -> str:
+    """Events a second: with a decimal where there are few."""
+    if per_s is None:
+        return UNKNOWN
+    return number(per_s) if per_s >= 10 or per_s == 0 else fixed(per_s, 1)
+
+
+def percent(value: float | None) -> str:
+    """A share, rounded down: 99.999 % is not all."""
+    if value is None:
+        return UNKNOWN
+    hundredths = floor(value * 100)
+    return f"{hundredths // 100} %" if hundredths % 100 == 0 else f"{hundredths // 100}.{hundredths % 100:02d} %"
+
+
+def count(value: float | None, noun: str, plural: str = "") -> str:
+    """A number of things: `1 batch`, `2 batches`, `? batches`."""
+    return f"{number(value)} {noun if value == 1 else plural or noun + 's'}"
+
+
+def batches(value: float | None) -> str:
+    """A lag in versions, for readers who think of batches."""
+    return count(value, "batch", "batches")

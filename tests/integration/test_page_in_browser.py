@@ -1,0 +1,385 @@
+"""The page in a real browser: true, kept true, and said to be stale when it may not be. No error under its policy."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Error, Page, expect
+from tests.support.page.browser import (
+    CHROMIUM,
+    LIMIT_MS,
+    NO_CHROMIUM,
+    SHOWN_OF_PAGE,
+    Shown,
+    axe_source,
+    chromium,
+    sample_numbers,
+    shown,
+    violations,
+)
+from tests.support.page.fake_router import FakeRouter, fake_router
+from tests.support.page.overviews import SHOWN, Overview, degraded, healthy, large, row, store
+
+from understudy_router.page import words
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+INTERVAL_MS = 1000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[FakeRouter]:
+    with fake_router() as started:
+        yield started
+
+
+@pytest.fixture
+def router(process: FakeRouter) -> FakeRouter:
+    """A router that knows that all is well."""
+    process.show(healthy())
+    return process
+
+
+@pytest.fixture
+def live(browser: Browser, router: FakeRouter) -> Iterator[Shown]:
+    """The page, live; at the end its console must have been silent."""
+    with shown(browser, f"{router.url}/admin/") as page:
+        yield page
+        assert page.errors == []
+
+
+VIEWS = {
+    **{name: (each(), "") for name, each in SHOWN.items()},
+    "filtered": (degraded(), "?store=routes&state=unwell"),
+    "as a table": (degraded(), "?view=table&state=unwell"),
+    "with an open replica": (SHOWN["restoring"](), "?open=aircraft%2F2%2Fnode-3"),
+    "large": (large(2100), "?page=2"),
+    "large, as a table": (large(2100), "?view=table&page=3"),
+    "of many nodes": (large(400, nodes=60), ""),
+}
+
+
+@pytest.mark.parametrize(("overview", "query"), VIEWS.values(), ids=VIEWS)
+def test_scripts_show_what_the_server_has_shown(
+    browser: Browser, router: FakeRouter, overview: Overview, query: str
+) -> None:
+    router.show(overview)
+    url = f"{router.url}/admin/{query}"
+    with shown(browser, url, scripts=False) as first, shown(browser, url) as kept:
+        expected = first.page.evaluate(SHOWN_OF_PAGE)
+        assert kept.page.evaluate(SHOWN_OF_PAGE) == expected
+        assert len(expected) > 40
+        assert kept.errors == []
+
+
+def test_numbers_are_written_alike_by_the_server_and_the_scripts(live: Shown) -> None:
+    names = ("number", "duration", "age", "size", "rate", "percent", "batches")
+    cases: list[list[Any]] = [[name, value] for name in names for value in (None, *sample_numbers(7))]
+    written = live.page.evaluate(
+        """async (cases) => {
+          const words = await import("/admin/static/words.js");
+          return cases.map(([name, value]) => words[name](value));
+        }""",
+        cases,
+    )
+    assert written == [getattr(words, name)(value) for name, value in cases]
+
+
+def test_a_fault_is_said_with_its_cause_and_taken_back(live: Shown, router: FakeRouter) -> None:
+    page = live.page
+    expect(page.locator("h1")).to_have_text(re.compile("all well"))
+    router.show(degraded())
+    expect(page.locator("h1")).to_have_text(re.compile("node-3 died at 12:03:58"), timeout=LIMIT_MS)
+    for said in ("it did not answer when it was asked", "checkpoint storage does not answer", "Redis refuses writes"):
+        expect(page.locator("#indicators")).to_contain_text(said)
+    expect(page.locator('[data-place="aircraft/0/node-1"]').first).to_have_text("A 3 ▲")
+    expect(page.locator("#disagreement")).to_contain_text("suspect: timeouts")
+    expect(page.locator("#events li").first).to_contain_text("bus-lost")
+    assert page.title().startswith("✕ flights: 4 of 12")
+    router.show(healthy())
+    expect(page.locator("h1")).to_have_text(re.compile("all well"), timeout=LIMIT_MS)
+    expect(page.locator("#indicators li")).to_have_count(0)
+    expect(page.locator("#disagreement-part")).to_be_hidden()
+
+
+def test_rows_keep_their_place_and_their_element_while_values_change(live: Shown, router: FakeRouter) -> None:
+    page = live.page
+    page.evaluate("() => document.querySelectorAll('main tr, main a.cell').forEach((each) => { each.isKept = true; })")
+    router.show(degraded())
+    expect(page.locator("h1")).to_have_text(re.compile("node-3 died"), timeout=LIMIT_MS)
+    kept = page.locator("#grid tr, #stores tr").evaluate_all("(rows) => rows.map((row) => row.isKept === true)")
+    assert all(kept)
+    assert len(kept) > 15
+    overview = degraded()
+    del overview["grid"]["rows"][5]
+    overview["grid"]["rows"].insert(0, row("aircraft", 99, {"node-1": overview["grid"]["rows"][0]["cells"]["node-1"]}))
+    router.show(overview)
+    expect(page.locator('#grid tr[data-key="aircraft/99"]')).to_be_visible(timeout=LIMIT_MS)
+    keys = page.locator("#grid tbody tr").evaluate_all("(rows) => rows.map((row) => row.dataset.key)")
+    assert keys.index("aircraft/99") == 4, "a new partition has its place among those of its store"
+    assert len(keys) == 12
+
+
+STALE = {"stopped": signal.SIGSTOP, "killed": signal.SIGKILL}
+
+
+@pytest.mark.parametrize("how", STALE.values(), ids=STALE)
+def test_a_router_that_falls_silent_makes_the_page_stale(browser: Browser, how: signal.Signals) -> None:
+    with fake_router() as own, shown(browser, f"{own.url}/admin/") as live:
+        banner = live.page.locator("#stale")
+        expect(banner).to_be_hidden()
+        own.process.send_signal(how)
+        expect(banner).to_be_visible(timeout=LIMIT_MS)
+        expect(banner).to_have_text(re.compile("Stale: nothing was heard of this router since 12:04:31"))
+        expect(live.page.locator("#live")).to_have_text("stale")
+        if how is signal.SIGSTOP:
+            own.process.send_signal(signal.SIGCONT)
+            expect(banner).to_be_hidden(timeout=LIMIT_MS)
+            expect(live.page.locator("#live")).to_have_text("live")
+            assert live.errors == []
+
+
+def test_a_browser_that_is_offline_makes_the_page_stale(browser: Browser, router: FakeRouter) -> None:
+    with shown(browser, f"{router.url}/admin/") as live:
+        live.page.context.set_offline(True)
+        router.process.send_signal(signal.SIGSTOP)  # a browser that is told to be offline still reads what is open
+        try:
+            expect(live.page.locator("#stale")).to_be_visible(timeout=LIMIT_MS)
+        finally:
+            router.process.send_signal(signal.SIGCONT)
+        live.page.context.set_offline(False)
+        expect(live.page.locator("#stale")).to_be_hidden(timeout=LIMIT_MS)
+
+
+def test_a_router_that_comes_back_is_heard_again_without_a_reload(browser: Browser, router: FakeRouter) -> None:
+    """The page connects anew by itself after an answer that is an error, which ends an EventSource for good."""
+    with shown(browser, "about:blank", scripts=False) as page:
+        refuse = [True]
+
+        def answer(route: Any) -> None:
+            if refuse[0]:
+                route.fulfill(status=503, body="{}", content_type="application/problem+json")
+            else:
+                route.continue_()
+
+        page.page.route("**/admin/v1/events", answer)
+        page.page.unroute("**/main.js")
+        page.page.goto(f"{router.url}/admin/")
+        expect(page.page.locator("#stale")).to_be_visible(timeout=LIMIT_MS)
+        refuse[0] = False
+        expect(page.page.locator("#live")).to_have_text("live", timeout=LIMIT_MS)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_page_has_no_barrier_that_a_checker_finds(
+    browser: Browser, router: FakeRouter, name: str, theme: str
+) -> None:
+    router.show(SHOWN[name]())
+    with shown(browser, f"{router.url}/admin/?open=aircraft/0/node-1", color_scheme=theme) as live:
+        assert violations(live.page, axe_source()) == []
+
+
+def test_the_dialog_and_an_answer_have_no_barrier_either(live: Shown) -> None:
+    page = live.page
+    page.locator('#ask input[data-field="tailnum"]').fill("N14228")
+    page.locator("#ask").get_by_role("button", name="Get").click()
+    expect(page.locator("#answer")).to_contain_text("Found")
+    page.locator("#nodes tr", has_text="node-1").get_by_role("button", name="Drain").click()
+    expect(page.locator("#drain-why")).to_contain_text("safe to stop")
+    assert violations(page, axe_source()) == []
+
+
+def test_no_text_can_become_markup(live: Shown) -> None:
+    for sink in ("document.body.innerHTML = '<b>x</b>'", "document.write('<b>x</b>')"):
+        with pytest.raises(Error, match="TrustedHTML"):
+            live.page.evaluate(f"() => {{ {sink}; }}")
+    with pytest.raises(Error, match="Policy"):
+        live.page.evaluate("() => trustedTypes.createPolicy('any', {})")
+    live.errors.clear()  # the refusals, which the console reports
+
+
+def test_the_grid_is_one_stop_of_the_keyboard_and_arrows_move_in_it(live: Shown) -> None:
+    page = live.page
+    assert page.locator('#grid a[tabindex="0"]').count() == 1
+    page.locator('[data-place="aircraft/0/node-1"]').first.focus()
+    page.keyboard.press("ArrowRight")
+    assert focused(page) == "aircraft/0/node-2"
+    page.keyboard.press("ArrowDown")
+    assert focused(page) == "aircraft/1/node-2"
+    page.keyboard.press("Enter")
+    expect(page.locator("#replica")).to_contain_text("aircraft 1 on node-2: A 0")
+    page.keyboard.press("Escape")
+    expect(page.locator("#replica")).to_be_hidden()
+    assert focused(page) == "aircraft/1/node-2"
+    page.keyboard.press("/")
+    assert page.evaluate("() => document.activeElement.dataset.field") == "tailnum"
+
+
+def focused(page: Page) -> str:
+    return str(page.evaluate("() => document.activeElement.dataset.place"))
+
+
+def test_what_the_reader_chose_stands_in_the_url(live: Shown, router: FakeRouter) -> None:
+    page = live.page
+    page.locator("#filter select[name=store]").select_option("routes")
+    expect(page.locator("#grid tbody tr")).to_have_count(4)
+    page.locator("#filter select[name=view]").select_option("table")
+    expect(page.locator("#table tbody tr")).to_have_count(8)
+    assert page.url.endswith("?store=routes&view=table")
+    page.reload()
+    expect(page.locator("#table tbody tr")).to_have_count(8)
+    live.wait_until_live()
+    page.go_back()
+    expect(page.locator("#grid tbody tr")).to_have_count(4)
+    page.locator("#stores a", has_text="routes").click()
+    expect(page.locator("#grid tbody tr")).to_have_count(12)
+    assert page.url.endswith("?")
+
+
+def test_a_key_is_looked_up_to_the_last_digit_and_is_in_the_url(live: Shown, router: FakeRouter) -> None:
+    page, before = live.page, len(router.requests())
+    page.locator('#ask input[data-field="tailnum"]').fill("N14228")
+    page.locator("#ask-bounds summary").click()
+    page.locator("#ask input[name=max_lag]").fill("2")
+    page.locator("#ask").get_by_role("button", name="Get").click()
+    answer = page.locator("#answer")
+    for said in ("90071992547409931", "418 of 418, 0 batches behind", "node-1, active, RUNNING, partition 0"):
+        expect(answer).to_contain_text(said)
+    expect(answer).to_contain_text("understudy lookup aircraft '[\"N14228\"]' --max-lag 2 --url http://127.0.0.1:")
+    expect(answer).to_contain_text("/v1/stores/aircraft/lookup?key=%5B%22N14228%22%5D&max_lag=2'")
+    assert router.requests()[before:][0] == [
+        "lookup aircraft", {"key": '["N14228"]', "max_lag": "2", "longs": "string"},
+    ]  # fmt: skip
+    with shown(page.context.browser, page.url) as sent:  # type: ignore[arg-type]  # it has one
+        expect(sent.page.locator("#answer")).to_contain_text("90071992547409931")
+
+
+def test_an_absent_key_is_absent_and_a_hostile_one_is_text(live: Shown) -> None:
+    page = live.page
+    for text, said in (("N0", "Absent"), ("<img src=x onerror=alert(1)>", "<img src=x onerror=alert(1)> is no key")):
+        page.locator('#ask input[data-field="tailnum"]').fill(text)
+        page.keyboard.press("Enter")
+        expect(page.locator("#answer")).to_contain_text(said)
+    assert page.locator("#answer img, #answer b").count() == 0
+    live.errors.clear()  # the browser's own lines about a 404 and a 400
+
+
+def test_a_key_of_windows_and_numbers_is_written_as_spark_has_it(live: Shown, router: FakeRouter) -> None:
+    page = live.page
+    page.locator("#ask-store").select_option("airport_hours")
+    before = len(router.requests())
+    for name, text in (
+        ("window start", "2013-01-01T10:00:00Z"), ("window end", "2013-01-01T11:00:00Z"), ("origin", "EWR"),
+    ):  # fmt: skip
+        page.locator(f'#ask input[data-field="{name}"]').fill(text)
+    page.locator("#ask").get_by_role("button", name="Explain").click()
+    expect(page.locator("#answer")).to_contain_text("least lag of the standbys")
+    expect(page.locator("#answer")).to_contain_text("lag-exceeded")
+    key = '[{"start":"2013-01-01T10:00:00Z","end":"2013-01-01T11:00:00Z"},"EWR"]'
+    assert router.requests()[before:][0] == ["explain airport_hours", {"key": key, "longs": "string"}]
+    written = page.evaluate(
+        """async () => {
+          const { fieldsOf, keyText } = await import("/admin/static/keytext.js");
+          const types = ["long", "double", "boolean", "string", "decimal(10,2)", "array<int>"];
+          const fields = fieldsOf(types.map((type) => ({ name: type, type })));
+          return keyText(fields, ["9007199254740993", "1.5", "true", "7", "1.50", "[1, 2]"]);
+        }"""
+    )
+    assert written == '[9007199254740993,1.5,true,"7","1.50",[1, 2]]'
+
+
+def test_a_key_is_asked_for_every_second_while_that_is_wanted(live: Shown, router: FakeRouter) -> None:
+    page = live.page
+    page.locator('#ask input[data-field="tailnum"]').fill("N14228")
+    page.keyboard.press("Enter")
+    expect(page.locator("#answer")).to_contain_text("Found")
+    before = len(router.requests())
+    with page.expect_request(re.compile("/lookup"), timeout=LIMIT_MS):
+        page.locator("#ask-repeat").check()
+    page.locator('#ask input[data-field="tailnum"]').fill("half a k")
+    with page.expect_request(re.compile("N14228"), timeout=LIMIT_MS):
+        pass
+    assert len(router.requests()) > before
+
+
+def test_a_drain_is_confirmed_by_what_it_costs_and_can_be_undone(live: Shown, router: FakeRouter) -> None:
+    page = live.page
+    router.show(degraded())
+    expect(page.locator("h1")).to_have_text(re.compile("node-3 died"), timeout=LIMIT_MS)
+    before = len(router.requests())
+    row = page.locator("#nodes tr", has_text="node-1")
+    row.get_by_role("button", name="Drain").click()
+    expect(page.locator("#drain-why")).to_have_text(re.compile("not safe to stop now: aircraft 0 and routes 1"))
+    expect(page.locator("#drain-loses")).to_contain_text("routes 1")
+    page.locator("#drain-cancel").click()
+    assert router.requests()[before:] == []
+    row.get_by_role("button", name="Drain").click()
+    page.locator("#drain-do").click()
+    expect(page.locator("#toast")).to_contain_text("node-1 drains")
+    expect(row).to_contain_text("draining", timeout=LIMIT_MS)
+    page.locator("#toast-undo").click()
+    expect(row).to_contain_text("serving", timeout=LIMIT_MS)
+    assert router.requests()[before:] == [["drain node-1", True], ["drain node-1", False]]
+
+
+def test_a_theme_that_was_chosen_is_kept_and_drawn_first(live: Shown) -> None:
+    page = live.page
+    ground = "() => getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.locator("#theme").click()
+    page.locator("#theme").click()
+    expect(page.locator("#theme")).to_have_text("Theme: dark")
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(ground) == dark
+    page.locator("#theme").click()
+    assert page.evaluate(ground) == light
+
+
+def test_curves_are_drawn_by_uplot_under_the_policy(live: Shown) -> None:
+    for curve in ("#lag-curve", "#freshness-curve"):
+        expect(live.page.locator(f"{curve} canvas")).to_have_count(1)
+    expect(live.page.locator('[data-now="freshness_p50_ms"]')).to_have_text(re.compile(r"^\d+ ms$"))
+
+
+def test_a_phone_shows_what_is_not_well_without_scrolling_sideways(browser: Browser, router: FakeRouter) -> None:
+    router.show(degraded())
+    with shown(browser, f"{router.url}/admin/", **PHONE) as live:
+        page = live.page
+        expect(page.locator("#matrix")).to_be_hidden()
+        expect(page.locator("#table tbody tr")).to_have_count(11)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+        assert violations(page, axe_source()) == []
+        assert live.errors == []
+
+
+def test_nothing_moves_for_readers_who_want_that(browser: Browser, router: FakeRouter) -> None:
+    moving = "() => document.getAnimations().length"
+    with shown(browser, f"{router.url}/admin/", reduced_motion="reduce") as live:
+        router.show(degraded())
+        expect(live.page.locator("h1")).to_have_text(re.compile("node-3 died"), timeout=LIMIT_MS)
+        assert live.page.evaluate(moving) == 0
+
+
+def test_a_store_that_appears_later_can_be_asked(browser: Browser, router: FakeRouter) -> None:
+    router.show(SHOWN["empty"]())
+    with shown(browser, f"{router.url}/admin/") as live:
+        expect(live.page.locator("#no-stores")).to_be_visible()
+        overview = healthy()
+        overview["stores"] = [store("routes", 1)]
+        router.show(overview)
+        expect(live.page.locator('#ask input[data-field="carrier"]')).to_be_visible(timeout=LIMIT_MS)
+        expect(live.page.locator("#no-stores")).to_be_hidden()

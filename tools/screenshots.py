@@ -1,0 +1,57 @@
+"""Makes the pictures of the admin page for the documents, in a real Chromium (`make screenshots`).
+
+    python -m tools.screenshots [FOLDER]
+
+A fake router serves the real page, so the pictures show the same each time.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, chromium, shown
+from tests.support.page.fake_router import fake_router
+from tests.support.page.overviews import SHOWN
+
+WIDE: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "reduced_motion": "reduce", "has_touch": True}
+
+PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "page-healthy": ("healthy", "", WIDE),
+    "page-healthy-dark": ("healthy", "", {**WIDE, "color_scheme": "dark"}),
+    "page-degraded": ("degraded", "", WIDE),
+    "page-degraded-dark": ("degraded", "", {**WIDE, "color_scheme": "dark"}),
+    "page-restoring": ("restoring", "?open=aircraft/2/node-3", WIDE),
+    "page-empty": ("empty", "", WIDE),
+    "page-phone": ("degraded", "", PHONE),
+    "page-phone-dark": ("healthy", "", {**PHONE, "color_scheme": "dark"}),
+}
+"""State, query and browser of each picture, by the name of its file."""
+
+
+def main() -> int:
+    """Make them all."""
+    if CHROMIUM is None:
+        sys.stderr.write(f"{NO_CHROMIUM}\n")
+        return 1
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")
+    with chromium() as browser, fake_router() as router:
+        for name, (state, query, context) in PICTURES.items():
+            router.show(SHOWN[state]())
+            with shown(browser, f"{router.url}/admin/{query}", **context) as live:
+                live.page.wait_for_load_state("load")
+                if state == "healthy" and "viewport" in context and context["viewport"]["width"] > 1000:
+                    live.page.locator('#ask input[data-field="tailnum"]').fill("N14228")
+                    live.page.locator("#ask button[value=get]").click()
+                    live.page.get_by_text("Found", exact=True).wait_for()
+                    live.page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
+                path = folder / f"{name}.png"
+                live.page.screenshot(path=path, full_page=True)
+                sys.stdout.write(f"{path}  {path.stat().st_size / 1000:.0f} kB\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
