@@ -43,6 +43,8 @@ class ReadAhead:
         """The ids of the topics that are read, where they are known."""
         self._made_anew: set[str] = set()
         """Topics that are read from their beginning again. `_cursors` still has positions in the ones before them."""
+        self.losses = 0
+        """How often it continued although records were lost: topics that were made anew, partitions that vanished."""
 
     def is_positioned_at(self, cursors: Mapping[TopicPartition, Cursor]) -> bool:
         """Whether the next batch starts at these cursors. False before the first `seek_to`."""
@@ -105,6 +107,7 @@ class ReadAhead:
         anew = made_anew(self.topic_ids, found)
         if anew:
             report_made_anew(anew, is_error=self._options.fail_on_data_loss)
+            self.losses += len(anew)
         self.topic_ids.update(found)
         self._made_anew |= anew
         for tp in [tp for tp in self.retained if tp.topic in anew]:
@@ -242,6 +245,7 @@ class ReadAhead:
                 fix="Bring them back, or start with a new checkpoint; fail_on_data_loss=false goes on without them",
             )
         log.warning("%s", what, extra={"action": "data-lost"})
+        self.losses += len(gone)
 
 
 def merge_tasks(
