@@ -229,7 +229,7 @@ class KafkaInput:
         if doubted and not self._config.fail_on_data_loss:
             self._doubted |= doubted
             raise self._client.unreachable_error(
-                f"{min(doubted)} ends before the position, and may be another topic now"
+                f"{min(doubted)} ends before the position of this query, and its topic may have been created again"
             )
         for partition in gone:
             lost = describe_loss(self._positions[partition].ahead, low=lows[partition], end=ends[partition])
