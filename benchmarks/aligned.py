@@ -2,10 +2,10 @@
 
     python -m benchmarks.aligned [--records 1200000] [--rounds 3] [--only throughput|latency|order]
 
-One broker, one Spark session, the same records and columns, sources by turns. `not ahead` writes each batch to the spool
-when Spark asks for it (docs/decisions/0024-spool-ahead.md). `ranges only` is a source whose planner does nothing and
-whose executors read as ours do without a spool: the least that planning by Kafka's time index costs. Spark's Kafka source
-is the newest that Maven gave (benchmarks/spark_kafka_jars), its client Java's.
+One broker, one Spark session, the same records and columns, sources by turns. `not ahead` writes each batch to the
+spool when Spark asks for it (docs/decisions/0024-spool-ahead.md). `ranges only` is a source whose planner does nothing
+and whose executors read as ours do without a spool: the least that planning by Kafka's time index costs. Spark's Kafka
+source is the newest that Maven gave (benchmarks/spark_kafka_jars), its client Java's.
 """
 
 from __future__ import annotations

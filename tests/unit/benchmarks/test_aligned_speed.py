@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
 from benchmarks.aligned_at_once import AtOnce, AtOnceReader
 from benchmarks.aligned_speed import latest_offset_share
 
@@ -16,7 +17,8 @@ def test_the_share_of_latest_offset_is_the_median_of_rounds() -> None:
     assert latest_offset_share(rounds) == 0.2
 
 
-def test_the_source_that_writes_nothing_ahead_differs_by_that_alone() -> None:
+def test_the_source_that_writes_nothing_ahead_differs_by_that_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy_pipeline.aligned.source._on_sigterm", lambda _: None)
     assert AtOnce.name() != AlignedSource.name()
     options = AlignedOptions(inputs=(), topics=())
     for reader, is_ahead in ((AlignedStreamReader(options), True), (AtOnceReader(options), False)):
