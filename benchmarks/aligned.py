@@ -2,9 +2,10 @@
 
     python -m benchmarks.aligned [--records 1200000] [--rounds 3] [--only throughput|latency|order]
 
-One broker, one Spark session, the same records and columns, sources by turns. `ranges only` is a source whose planner
-does nothing and whose executors read as ours do without a spool: the least that planning by Kafka's time index costs.
-Spark's Kafka source is the newest that Maven gave (benchmarks/spark_kafka_jars), its client Java's.
+One broker, one Spark session, the same records and columns, sources by turns. `not ahead` writes each batch to the
+spool when Spark asks for it (docs/decisions/0024-spool-ahead.md). `ranges only` is a source whose planner does nothing
+and whose executors read as ours do without a spool: the least that planning by Kafka's time index costs. Spark's Kafka
+source is the newest that Maven gave (benchmarks/spark_kafka_jars), its client Java's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,19 @@ from statistics import median
 
 from benchmarks.aligned_order import order_against_latency
 from benchmarks.aligned_picture import picture
-from benchmarks.aligned_speed import LATENCY_ROWS, OURS, RATE, SPARK, Run, fill_topics, index_ms, latency, throughput
+from benchmarks.aligned_speed import (
+    AT_ONCE,
+    LATENCY_ROWS,
+    OURS,
+    RATE,
+    SPARK,
+    Run,
+    fill_topics,
+    index_ms,
+    latency,
+    latest_offset_share,
+    throughput,
+)
 from benchmarks.aligned_world import World, world
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "order-against-latency.svg"
@@ -56,7 +69,10 @@ def print_throughput(runs: Mapping[str, Sequence[Run]]) -> None:
             f"{median(run.later_s for run in each):,.0f}"
         )
         print(f"  {'':22} {_split(each[-1].durations_ms)}", flush=True)
+    _print_shares({name: [run.durations_ms for run in each] for name, each in runs.items()})
     print(f"  understudy against Spark's Kafka source: {median(_ratios(runs[OURS], base)):.2f} (goal 0.7)", flush=True)
+    ahead = [run.later_s / other.later_s for run, other in zip(runs[OURS], runs[AT_ONCE], strict=True)]
+    print(f"  spool ahead against not ahead, later batches: {median(ahead):.2f}", flush=True)
 
 
 def _ratios(runs: Sequence[Run], peers: Sequence[Run]) -> Sequence[float]:
@@ -71,9 +87,16 @@ def _print_latency(splits: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
         ratio = median(times[name]) / median(times[SPARK])
         row = f"{median(times[name]):6.0f} {min(times[name]):6.0f}   {ratio:.2f} x Spark's Kafka source"
         print(f"  {name:22} {row}; {_split(rounds[-1])}", flush=True)
-    for peer in (SPARK, RATE):
+    _print_shares(splits)
+    for peer in (SPARK, RATE, AT_ONCE):
         ratio, least = median(times[OURS]) / median(times[peer]), min(times[OURS]) / min(times[peer])
-        print(f"  understudy against {peer}: {ratio:.2f} x, least {least:.2f} x (goal 1.5 x)", flush=True)
+        goal = "" if peer == AT_ONCE else " (goal 1.5 x)"
+        print(f"  understudy against {peer}: {ratio:.2f} x, least {least:.2f} x{goal}", flush=True)
+
+
+def _print_shares(splits: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
+    shares = ", ".join(f"{name} {latest_offset_share(rounds):.0%}" for name, rounds in splits.items())
+    print(f"  latestOffset's share of a batch: {shares}", flush=True)
 
 
 def _print_order(running: World, *, seconds: float, rounds: int) -> None:

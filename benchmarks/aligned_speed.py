@@ -9,14 +9,16 @@ from statistics import median
 
 from pyspark.sql import DataFrame
 
+from benchmarks.aligned_at_once import AtOnce
 from benchmarks.aligned_ranges import RangesOnly, TimeIndex
 from benchmarks.aligned_world import FIRST_TIME_MS, World, fill, started, wait_for_batch
 
 TOPICS = ("weather", "flights")
 PARTITIONS = 2
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
-OURS, OFF, SPARK, RANGES, RATE = (
+OURS, AT_ONCE, OFF, SPARK, RANGES, RATE = (
     "understudy",
+    "understudy, not ahead",
     "understudy, spool off",
     "Spark's Kafka source",
     "ranges only",
@@ -49,11 +51,12 @@ def fill_topics(world: World, records: int) -> None:
         world.broker.make_topic(PARTITIONS, name=topic)
     fill(world.broker.servers, TOPICS, partitions=PARTITIONS, records=records)
     world.spark.dataSource.register(RangesOnly)
+    world.spark.dataSource.register(AtOnce)
 
 
 def throughput(world: World, *, records: int, batch: int, rounds: int) -> Mapping[str, Sequence[Run]]:
     """Interleaved, so that what else the machine does meets all alike; a round before them warms up."""
-    sources = {SPARK: _spark, OURS: _ours, OFF: _ours_unspooled, RANGES: _ranges_only}
+    sources = {SPARK: _spark, OURS: _ours, AT_ONCE: _ours_at_once, OFF: _ours_unspooled, RANGES: _ranges_only}
     runs: dict[str, list[Run]] = {name: [] for name in sources}
     for number in range(rounds + 1):
         for name, source in sources.items():
@@ -66,7 +69,14 @@ def throughput(world: World, *, records: int, batch: int, rounds: int) -> Mappin
 def latency(world: World, *, batches: int, warm_up: int, rounds: int) -> Mapping[str, Sequence[Mapping[str, float]]]:
     """The rounds of each source: medians of Spark's split of a batch of LATENCY_ROWS rows that are there already."""
     records = 2 * (warm_up + batches) * LATENCY_ROWS
-    sources = {SPARK: _spark, OURS: _ours, OFF: _ours_unspooled, RANGES: _ranges_only, RATE: _rate}
+    sources = {
+        SPARK: _spark,
+        OURS: _ours,
+        AT_ONCE: _ours_at_once,
+        OFF: _ours_unspooled,
+        RANGES: _ranges_only,
+        RATE: _rate,
+    }
     splits: dict[str, list[Mapping[str, float]]] = {name: [] for name in sources}
     for _ in range(rounds):
         for name, source in sources.items():
@@ -78,20 +88,29 @@ def latency(world: World, *, batches: int, warm_up: int, rounds: int) -> Mapping
     return splits
 
 
+def latest_offset_share(rounds: Sequence[Mapping[str, float]]) -> float:
+    """Which part of a batch `latestOffset` is: the median of rounds."""
+    return median(each["latestOffset"] / each["triggerExecution"] for each in rounds)
+
+
 def index_ms(world: World) -> float:
     """Median time of a plan's questions to the time index."""
     index = TimeIndex(world.broker.servers, [(topic, p) for topic in TOPICS for p in range(PARTITIONS)])
     return median(index.plan_s(FIRST_TIME_MS + number) for number in range(_INDEX_REQUESTS)) * 1000
 
 
-def _ours(world: World, batch: int, _: int, *, spool: str | None = None) -> DataFrame:
+def _ours(world: World, batch: int, _: int, *, spool: str | None = None, name: str = "understudy") -> DataFrame:
     options = {"kafka": world.broker.servers, "topics": ",".join(TOPICS), "max_poll_records": str(batch)}
     options["spool"] = spool or str(world.folder / "spool")
-    return world.spark.readStream.format("understudy").options(**options).load().select(*COLUMNS)
+    return world.spark.readStream.format(name).options(**options).load().select(*COLUMNS)
 
 
 def _ours_unspooled(world: World, batch: int, records: int) -> DataFrame:
     return _ours(world, batch, records, spool="off")
+
+
+def _ours_at_once(world: World, batch: int, records: int) -> DataFrame:
+    return _ours(world, batch, records, name="understudy-at-once")
 
 
 def _spark(world: World, batch: int, _: int) -> DataFrame:

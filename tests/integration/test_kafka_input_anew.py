@@ -88,7 +88,7 @@ def test_a_topic_that_was_made_anew_and_is_longer_than_the_position_is_not_taken
     produce(broker.servers, where, [b"new"] * 10)
     with planning(broker, name, fail_on_data_loss=str(fails)) as planner:
         if fails:
-            with pytest.raises(DataLostError, match=f"deleted and made anew.*{name}"):
+            with pytest.raises(DataLostError, match=f"deleted and created again.*{name}"):
                 batch(planner, end)
         else:
             ((span, rows),) = batch(planner, end).ranges
@@ -113,7 +113,7 @@ def test_one_that_is_made_anew_while_a_query_runs_ends_it(broker: KafkaBroker) -
             end = end if planned is None else planned.end
             return False
 
-        with pytest.raises(DataLostError, match=r"made anew|the log ends"):
+        with pytest.raises(DataLostError, match=r"created again|the log ends"):
             wait_until(goes_on, what="the loss", limit_s=60)
 
 
@@ -158,7 +158,7 @@ def test_a_logged_batch_is_not_read_from_a_topic_that_was_made_anew(broker: Kafk
     broker.delete_topic(name)
     broker.make_topic(name=name)
     produce(broker.servers, where, [b"new"] * 10)
-    with pytest.raises(DataLostError, match="made anew"):
+    with pytest.raises(DataLostError, match="created again"):
         again.tasks(start, end)
 
 

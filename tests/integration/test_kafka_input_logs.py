@@ -179,6 +179,7 @@ def test_what_was_lost_is_a_warning_where_that_is_wanted(broker: KafkaBroker, ca
         reads.seek(where, cursor=Cursor("19", 20))
         reads.until_lag(where, 0)
         assert reads.column(where, "ordinal") == list(range(60, 100))
+        assert reads.input.losses == 2, "the others are of ranges"
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 4
     assert "begins at offset 60" in caplog.text
 

@@ -94,8 +94,10 @@ def test_what_cannot_be_is_told_before_anything_is_read(
 ) -> None:
     # With a schema that the user gives, Spark makes the source only when the query starts.
     of_ones_own = spark.readStream.format("understudy").schema("value string").options(**script).load()
-    with pytest.raises(PySparkException, match=r"columns of this source are fixed.*Leave it out"):
-        rows_of(of_ones_own, tmp_path / "checkpoint")
+    query = started(of_ones_own, tmp_path / "checkpoint", lambda *_: None, available_now=True)
+    with pytest.raises(StreamingQueryException, match=r"columns of this source are fixed.*Leave it out"):
+        query.awaitTermination()
+    assert "columns of this source are fixed" in str(query.exception())
     assert not (tmp_path / "checkpoint" / "offsets" / "0").exists()
     with pytest.raises(AnalysisException, match=r"(?s)ssl\.truststore\.location.*kafka\.ssl\.ca\.location"):
         load(spark, {**script, "kafka.ssl.truststore.location": "/etc/truststore.jks"})

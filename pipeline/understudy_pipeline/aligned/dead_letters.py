@@ -47,7 +47,7 @@ def write_dead_letters(folder: Path, span: Range, poison: pa.RecordBatch) -> Pat
             raise
     except OSError as refusal:
         raise DeadLetterError(
-            f"{poison.num_rows} records without a time cannot be written aside: {refusal.strerror}",
+            f"{poison.num_rows} records without a usable timestamp cannot be written aside: {refusal.strerror}",
             where=str(folder),
             fix="Make undecodable_path a folder that all machines share and every executor can write to; Spark then "
             "retries the batch",

@@ -34,9 +34,9 @@ def check_even(options: AlignedOptions, counts: Mapping[str, int]) -> None:
     if options.merge == "task" and len(set(counts.values())) > 1:
         counted = ", ".join(f"{topic} has {counts[topic]}" for topic in options.topics)
         raise SettingsError(
-            f"topics that are merged partition by partition need as many partitions each: {counted}",
+            f"topics that are merged partition by partition need equal numbers of partitions: {counted}",
             where="option merge",
-            fix="Set merge to 'global' to merge all partitions together, or give the topics the same number",
+            fix="Set merge to 'global' to merge all partitions together, or give every topic as many partitions",
         )
 
 

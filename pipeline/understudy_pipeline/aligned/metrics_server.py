@@ -8,9 +8,10 @@ from threading import Thread
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from understudy_pipeline.aligned.metric_families import families
 from understudy_pipeline.aligned.planner_metrics import PlannerMetrics
 from understudy_shared.errors import SettingsError
 
@@ -55,50 +56,4 @@ class PlannerCollector(Collector):
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """Names are Kafka's. Kafka's `-total` metrics that can go down are gauges here too."""
-        metrics = self._snapshot()
-        yield _gauge(
-            "input_buffer_bytes_total", "Bytes of records that are in no batch yet", metrics.input_buffer_bytes
-        )
-        yield _gauge("input_buffer_records", "Records that are in no batch yet", metrics.input_buffer_records)
-        yield _counter(
-            "enforced_processing", "Records taken while an input was given up on", metrics.enforced_processing_total
-        )
-        yield _gauge("enforced_processing_rate", "The same per second", metrics.enforced_processing_rate)
-        yield _counter("undecodable", "Records without a usable timestamp", metrics.undecodable_total)
-        yield _counter("batches", "Micro-batches", metrics.batches_total)
-        yield _gauge("partitions", "Partitions that are read", metrics.partitions)
-        yield _gauge("unread_partitions", "Partitions that wait until another topic has them", len(metrics.unread))
-        yield _gauge("paused_partitions", "Partitions that memory has no room for", len(metrics.paused))
-        for name, value, text in (
-            ("poll_records_avg", metrics.poll_records_avg, "Records of a micro-batch"),
-            ("poll_records_max", metrics.poll_records_max, "Records of the largest micro-batch"),
-            ("record_lateness_avg_ms", metrics.record_lateness_avg_ms, "Time of records behind stream time"),
-            ("record_lateness_max_ms", metrics.record_lateness_max_ms, "Time of the latest record behind stream time"),
-        ):
-            if value is not None:
-                yield _gauge(name, text, value)
-        yield from self._labelled(metrics)
-
-    def _labelled(self, metrics: PlannerMetrics) -> Iterator[Metric]:
-        lags = GaugeMetricFamily(
-            f"{_PREFIX}current_lag", "Records that are not fetched yet, if known", labels=("topic", "partition")
-        )
-        for tp, lag in sorted(metrics.lags.items()):
-            lags.add_metric((tp.topic, str(tp.partition)), lag.records)
-        yield lags
-        away = GaugeMetricFamily(f"{_PREFIX}input_away_ms", "How long a server did not answer", labels=("server",))
-        for server, each in sorted(metrics.outages.items()):
-            away.add_metric((server,), each.since_ms)
-        yield away
-
-
-_PREFIX = "understudy_source_"
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"{_PREFIX}{name}", text, value)
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(f"{_PREFIX}{name}", text, value)
+        return families(self._snapshot())

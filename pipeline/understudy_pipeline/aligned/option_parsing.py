@@ -23,7 +23,13 @@ from understudy_pipeline.aligned.input_options import (
 from understudy_pipeline.aligned.option_values import GivenOptions
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.paths import local_path
-from understudy_pipeline.aligned.spark_kafka_options import POSITIONS, SAME_AS, start_positions, with_our_names
+from understudy_pipeline.aligned.spark_kafka_options import (
+    POSITIONS,
+    SAME_AS,
+    place_as_given,
+    start_positions,
+    with_our_names,
+)
 from understudy_pipeline.inputs.start_positions import StartPositions
 from understudy_pipeline.inputs.timestamps import RECORD, TimestampRule
 from understudy_shared.errors import SettingsError
@@ -76,6 +82,14 @@ def parse_options(given: Mapping[str, str]) -> AlignedOptions:
 
     Deprecated names log a warning (statement 61: an option is set if it was given, whatever its value).
     """
+    try:
+        return _parse(given)
+    except SettingsError as error:
+        where = place_as_given(error.where, given)
+        raise SettingsError(error.what, where=where, fix=error.fix) from error.__cause__
+
+
+def _parse(given: Mapping[str, str]) -> AlignedOptions:
     options = GivenOptions(with_our_names(given))
     options.refuse_unknown(_OPTIONS, prefix=KAFKA_PROPERTIES)
     default = AlignedOptions(inputs=(), topics=())
@@ -134,15 +148,15 @@ def _start_positions(given: Mapping[str, str], parsed: ParsedInputs) -> StartPos
         return None
     if set(parsed.kinds) != {"kafka"}:
         raise SettingsError(
-            "only topics of Kafka can begin at given positions",
+            "only a query that reads nothing but Kafka can begin at given positions",
             where=f"option {found.option}",
-            fix="Use starting=earliest or starting=latest, or give other inputs a source of their own",
+            fix="Use starting=earliest or starting=latest, or read the other inputs with a source of their own",
         )
     named_topics = found.topics()
     if named_topics is not None and named_topics != set(parsed.topics):
         wrong = sorted(named_topics ^ set(parsed.topics))
         raise SettingsError(
-            f"{found.option} and the topics that are read differ in {', '.join(wrong)}",
+            f"{found.option} and the topics that are read do not agree about {', '.join(wrong)}",
             where=f"option {found.option}",
             fix="Give positions for exactly the topics that are read",
         )
@@ -177,7 +191,7 @@ def _undecodable_path(options: GivenOptions, undecodable: Undecodable) -> Path |
         raise SettingsError(
             f"undecodable is '{undecodable}' and undecodable_path is {'not ' if path is None else ''}set",
             where="option undecodable_path",
-            fix="Set undecodable_path exactly when undecodable is 'aside'",
+            fix="Set both undecodable=aside and undecodable_path, or neither",
         )
     return None if path is None else local_path("undecodable_path", path)
 

@@ -7,6 +7,7 @@ asks for the batch after another offset, the planner drops what it fetched and s
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager, suppress
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
+from understudy_pipeline.aligned.cut import Queue
 from understudy_pipeline.aligned.ends import current_ends, first_cursors
 from understudy_pipeline.aligned.fingerprint import fingerprint
 from understudy_pipeline.aligned.lags import Lag
@@ -22,10 +24,12 @@ from understudy_pipeline.aligned.lateness import Lateness, Taken, record_latenes
 from understudy_pipeline.aligned.load_checks import check_even, check_inputs
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.planner_metrics import PlannerMetrics, Sample, Window, measure
+from understudy_pipeline.aligned.planner_metrics import PlannerMetrics, measure
 from understudy_pipeline.aligned.poison import before_poison
 from understudy_pipeline.aligned.prefetch import Prefetch
 from understudy_pipeline.aligned.retained import Segment
+from understudy_pipeline.aligned.run_counts import RunCounts, Sample
+from understudy_pipeline.aligned.settled import settled_counts
 from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
 from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import InputError, Range
@@ -54,6 +58,15 @@ class PlannedBatch:
     """The range and the records of each partition that is in the batch."""
 
 
+@dataclass(frozen=True, slots=True)
+class SettledBatch:
+    """The batch after the last one, which nothing can change any more. It is not planned yet."""
+
+    ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
+    topic_ids: Mapping[str, str]
+    """Those that the offset of the batch will have."""
+
+
 class Planner:
     """Plans the batches of one run of a query. The first `plan` starts its threads, `stop` ends them."""
 
@@ -65,7 +78,7 @@ class Planner:
         self._fingerprint = fingerprint(options)
         self._prefetches: list[Prefetch] = []
         self._offset = SourceOffset(self._fingerprint)
-        self._window = Window()
+        self.counts = RunCounts()
         self._has_ends = False
 
     def initial(self, *, timeout_ms: int) -> SourceOffset:
@@ -106,6 +119,29 @@ class Planner:
                 return self._plan_until_ends(start)
             return self._shared.changed.wait_for(lambda: self._plan(start), wait_ms / 1000)
 
+    def settled(self) -> SettledBatch | None:
+        """The batch after the last one if it is settled (`settled`), else None. It stays to be planned."""
+        with self._shared.changed:
+            taken = self._settled_counts()
+            if taken is None:
+                return None
+            ahead = self._shared.ahead
+            segments = [ahead.retained[tp].head(count) for tp, count in taken.items()]
+            topic_ids = {**self._offset.topic_ids, **ahead.topic_ids}
+            return SettledBatch([(segment.span, segment.rows) for segment in segments], topic_ids)
+
+    def wait_until_settled(self, *, limit_ms: float, stopping: threading.Event) -> bool:
+        """Wait at most `limit_ms` until the batch after the last one is settled, or `stopping` is set (then `wake`)."""
+        with self._shared.changed:
+            return self._shared.changed.wait_for(
+                lambda: stopping.is_set() or self._settled_counts() is not None, limit_ms / 1000
+            )
+
+    def wake(self) -> None:
+        """Make every thread that waits look again."""
+        with self._shared.changed:
+            self._shared.changed.notify_all()
+
     def hold_prefetch(self) -> AbstractContextManager[object]:
         """A block in which the prefetch threads rest: they would compete with the caller for the interpreter."""
         return self._shared.changed
@@ -129,12 +165,9 @@ class Planner:
     def snapshot(self) -> PlannerMetrics:
         """The metrics at this moment."""
         with self._shared.changed:
+            self._shared.update_waits()
             return measure(
-                self._shared.ahead,
-                self._window,
-                self._offset,
-                outages=self._shared.outages(),
-                now_ms=self._clock.monotonic_ms(),
+                self._shared, self.counts, self._offset, options=self._options, now_ms=self._clock.monotonic_ms()
             )
 
     def stop(self) -> None:
@@ -193,11 +226,8 @@ class Planner:
     def _plan(self, start: SourceOffset) -> PlannedBatch | None:
         if self._shared.failure is not None:
             raise self._shared.failure
-        ahead, now_ms = self._shared.ahead, self._clock.monotonic_ms()
-        queues = {
-            task: [ahead.retained[tp].queue(self._ranks[tp.topic]) for tp in partitions]
-            for task, partitions in ahead.tasks.items()
-        }
+        self._shared.update_waits()
+        ahead, queues, now_ms = self._shared.ahead, self._queues(), self._clock.monotonic_ms()
         lags = {tp: ahead.lags.current(tp, now_ms) for tp in ahead.retained if tp not in self._held()}
         batch = plan_batch(
             queues,
@@ -213,6 +243,24 @@ class Planner:
         if self._options.undecodable == "fail":
             batch = before_poison(batch, queues, ahead.retained)
         return self._take_batch(start, batch, now_ms) if batch.taken else None
+
+    def _queues(self) -> Mapping[int, Sequence[Queue]]:
+        ahead = self._shared.ahead
+        return {
+            task: [ahead.retained[tp].queue(self._ranks[tp.topic]) for tp in partitions]
+            for task, partitions in ahead.tasks.items()
+        }
+
+    def _settled_counts(self) -> Mapping[TopicPartition, int] | None:
+        retained = self._shared.ahead.retained
+        if self._shared.failure is not None or not all(retained.values()):
+            return None
+        taken = settled_counts(self._queues(), max_poll_records=self._options.max_poll_records, ring=self._offset.ring)
+        if taken is None or self._options.undecodable != "fail":
+            return taken
+        # A poison record ends the batch before it, and then the query.
+        has_poison = any(retained[tp].first_undecodable(count) is not None for tp, count in taken.items())
+        return None if has_poison else taken
 
     def _take_batch(self, start: SourceOffset, batch: Batch, now_ms: float) -> PlannedBatch:
         ahead = self._shared.ahead
@@ -239,7 +287,9 @@ class Planner:
             undecodable=start.undecodable + sum(map(_undecodable, segments.values())),
         )
         self._offset = end
-        self._window.add(Sample(now_ms, end.records, enforced, lateness))
+        sample = Sample(now_ms, end.records, enforced, lateness, self._clock.monotonic_ms() - now_ms)
+        is_aside = self._options.undecodable == "aside"
+        self.counts.add(sample, dead_letters=end.undecodable - start.undecodable if is_aside else 0)
         self._shared.changed.notify_all()
         return PlannedBatch(end, [(segment.span, segment.rows) for segment in segments.values()])
 

@@ -1,109 +1,119 @@
-"""The planner's metrics, for Spark's progress and for Prometheus (`metrics_server`). Names are Kafka's.
+"""The planner's metrics at one moment, and their JSON for Spark's progress (pure).
 
-Averages, maxima and rates cover the last 30 s, as in Kafka. An unknown lag is left out, because it is not 0.
+There they have Kafka's names, where Kafka has them, and Kafka's unit, milliseconds. `metric_families` has the names for
+Prometheus. Averages, maxima and rates cover the last 30 s, as in Kafka. An unknown lag is left out: it is not 0.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.lateness import Lateness
 from understudy_pipeline.aligned.offset import SourceOffset
+from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.read_ahead import ReadAhead
-from understudy_pipeline.aligned.shared_read_ahead import Outage
-from understudy_pipeline.inputs.records import TopicPartition
-
-WINDOW_MS = 30_000
-MAX_SAMPLES = 10_000
-"""Most batches in the window. A planner that makes more in 30 s forgets the oldest."""
-
-
-class Sample(NamedTuple):
-    """One planned batch."""
-
-    at_ms: float
-    records: int
-    enforced: int
-    lateness: Lateness
-
-
-class Window:
-    """Batches of the last 30 s."""
-
-    def __init__(self) -> None:
-        self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
-
-    def add(self, sample: Sample) -> None:
-        """Add a planned batch."""
-        self._samples.append(sample)
-
-    def samples(self, now_ms: float) -> Sequence[Sample]:
-        """Batches of the last 30 s. Older ones are removed."""
-        while self._samples and now_ms - self._samples[0].at_ms > WINDOW_MS:
-            self._samples.popleft()
-        return tuple(self._samples)
-
-    def enforced_rate(self, now_ms: float) -> float:
-        """Enforced records per second: those taken after the wait for an empty input ran out."""
-        return sum(sample.enforced for sample in self.samples(now_ms)) * 1000 / WINDOW_MS
+from understudy_pipeline.aligned.run_counts import RunCounts
+from understudy_pipeline.aligned.shared_read_ahead import Outage, SharedReadAhead
+from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerMetrics:
-    """Metrics at one moment. Totals count from the beginning of the checkpoint. Averages, maxima and rates cover the
-    last 30 s; they are None if no batch was planned in them.
+    """Counts are since the beginning of the checkpoint, or with `run_` since the planner's process started.
+
+    Averages, maxima and rates cover the last 30 s. They are None if no batch was planned in them.
     """
 
     input_buffer_bytes: int
     """KIP-770: bytes of records that are fetched and in no batch."""
 
-    input_buffer_records: int
-    enforced_processing_total: int
-    enforced_processing_rate: float
-    """Per second."""
+    input_buffer_max_bytes: int
+    """The bound on them."""
 
-    undecodable_total: int
-    batches_total: int
+    input_buffer_records: int
+    batches: int
+    enforced: int
+    undecodable: int
+    run_batches: int
+    run_records: int
+    run_empty_plans: int
+    run_plan_ms: float
+    run_lateness: Lateness
+    run_dead_letters: int
+    run_spooled_ahead: int
+    run_losses: int
+    """How often reading continued behind lost records."""
+
+    enforced_rate: float
+    """Enforced records per second."""
+
+    plan_avg_ms: float | None
+    plan_max_ms: float | None
     poll_records_avg: float | None
     """Records of a micro-batch."""
 
     poll_records_max: int | None
-    record_lateness_avg_ms: float | None
-    record_lateness_max_ms: int | None
+    lateness: Lateness
+    """Without records if no batch was planned."""
+
+    partitions: Sequence[TopicPartition]
+    """Those that are read. Empty until the partitions of every topic are known."""
+
     lags: Mapping[TopicPartition, Lag]
     """Only partitions whose lag is known."""
 
     paused: Sequence[TopicPartition]
     """Partitions that are not fetched now because memory is full."""
 
-    partitions: int
-    """0 until the partitions of every topic are known."""
-
-    unread: Sequence[TopicPartition] = ()
+    unread: Sequence[TopicPartition]
     """Partitions that another topic lacks: they are not read until it grows, too."""
+
+    partition_times_ms: Mapping[TopicPartition, int]
+    """The greatest timestamp of each partition in a batch. A partition without one is left out."""
+
+    stream_times_ms: Mapping[int, int]
+    """The greatest of them in each task."""
+
+    servers: Sequence[str]
+    """Every server."""
 
     outages: Mapping[str, Outage] = field(default_factory=dict)
     """Servers that do not answer."""
+
+    @property
+    def unknown_lags(self) -> Sequence[TopicPartition]:
+        """Partitions whose lag is unknown."""
+        return [tp for tp in self.partitions if tp not in self.lags]
 
     def as_json(self) -> dict[str, object]:
         """JSON for `reportLatestOffset`. Spark shows it in the query's progress as `sources[].latestOffset`."""
         metrics: dict[str, object] = {
             "input-buffer-bytes-total": self.input_buffer_bytes,
+            "input-buffer-max-bytes": self.input_buffer_max_bytes,
             "input-buffer-records": self.input_buffer_records,
-            "enforced-processing-total": self.enforced_processing_total,
-            "enforced-processing-rate": self.enforced_processing_rate,
-            "undecodable-total": self.undecodable_total,
-            "batches-total": self.batches_total,
-            "partitions": self.partitions,
-            "unread-partitions": [str(tp) for tp in self.unread],
-            "paused-partitions": [str(tp) for tp in self.paused],
+            "enforced-processing-total": self.enforced,
+            "enforced-processing-rate": self.enforced_rate,
+            "undecodable-total": self.undecodable,
+            "dead-letters-total": self.run_dead_letters,
+            "data-losses-total": self.run_losses,
+            "batches-total": self.batches,
+            "records-total": self.run_records,
+            "empty-plans-total": self.run_empty_plans,
+            "spooled-ahead-total": self.run_spooled_ahead,
+            "partitions": len(self.partitions),
+            "unread-partitions": _texts(self.unread),
+            "paused-partitions": _texts(self.paused),
             "current-lag": {str(tp): lag.records for tp, lag in self.lags.items()},
-            "away": {
-                server: {"since-ms": outage.since_ms, "error": outage.error} for server, outage in self.outages.items()
+            "unknown-lag": _texts(self.unknown_lags),
+            "partition-time": {str(tp): time_ms for tp, time_ms in self.partition_times_ms.items()},
+            "stream-time": {str(task): time_ms for task, time_ms in self.stream_times_ms.items()},
+            "away": {server: _outage(each.since_ms, each.error) for server, each in self.outages.items()},
+            "waits-for": {
+                server: _outage(each.waits_ms, each.error)
+                for server, each in self.outages.items()
+                if each.waits_ms is not None
             },
         }
         return metrics | {name: value for name, value in self._windowed().items() if value is not None}
@@ -112,32 +122,65 @@ class PlannerMetrics:
         return {
             "poll-records-avg": self.poll_records_avg,
             "poll-records-max": self.poll_records_max,
-            "record-lateness-avg": self.record_lateness_avg_ms,
-            "record-lateness-max": self.record_lateness_max_ms,
+            "plan-latency-avg": self.plan_avg_ms,
+            "plan-latency-max": self.plan_max_ms,
+            "record-lateness-avg": self.lateness.avg_ms,
+            "record-lateness-max": self.lateness.max_ms if self.lateness.records else None,
         }
 
 
 def measure(
-    ahead: ReadAhead, window: Window, offset: SourceOffset, *, outages: Mapping[str, Outage], now_ms: float
+    shared: SharedReadAhead, counts: RunCounts, offset: SourceOffset, *, options: AlignedOptions, now_ms: float
 ) -> PlannerMetrics:
-    """Collect the metrics of a planner that stands at `offset`."""
-    samples = window.samples(now_ms)
-    lateness = sum((sample.lateness for sample in samples), start=Lateness())
+    """Collect the metrics of a planner that stands at `offset`. The caller holds `shared.changed`."""
+    ahead, samples = shared.ahead, counts.window.samples(now_ms)
     lags = {tp: ahead.lags.current(tp, now_ms) for tp in ahead.retained}
+    partition_times_ms = {
+        tp: cursor.time_ms for tp, cursor in sorted(offset.cursors.items()) if cursor.time_ms > NO_TIME_MS
+    }
     return PlannerMetrics(
         input_buffer_bytes=sum(held.bytes for held in ahead.retained.values()),
+        input_buffer_max_bytes=options.input_buffer_max_bytes,
         input_buffer_records=sum(len(held) for held in ahead.retained.values()),
-        enforced_processing_total=offset.enforced,
-        enforced_processing_rate=window.enforced_rate(now_ms),
-        undecodable_total=offset.undecodable,
-        batches_total=offset.batches,
+        batches=offset.batches,
+        enforced=offset.enforced,
+        undecodable=offset.undecodable,
+        run_batches=counts.batches,
+        run_records=counts.records,
+        run_empty_plans=counts.empty_plans,
+        run_plan_ms=counts.plan_ms,
+        run_lateness=counts.lateness,
+        run_dead_letters=counts.dead_letters,
+        run_spooled_ahead=counts.spooled_ahead,
+        run_losses=shared.losses(),
+        enforced_rate=counts.window.enforced_rate(now_ms),
+        plan_avg_ms=sum(sample.plan_ms for sample in samples) / len(samples) if samples else None,
+        plan_max_ms=max((sample.plan_ms for sample in samples), default=None),
         poll_records_avg=sum(sample.records for sample in samples) / len(samples) if samples else None,
         poll_records_max=max((sample.records for sample in samples), default=None),
-        record_lateness_avg_ms=lateness.avg_ms,
-        record_lateness_max_ms=lateness.max_ms if lateness.records else None,
+        lateness=sum((sample.lateness for sample in samples), start=Lateness()),
+        partitions=sorted(ahead.retained),
         lags={tp: lag for tp, lag in lags.items() if lag is not None},
         paused=sorted(ahead.paused()),
-        partitions=len(ahead.retained),
         unread=ahead.unread,
-        outages=outages,
+        partition_times_ms=partition_times_ms,
+        stream_times_ms=_stream_times_ms(ahead, partition_times_ms),
+        servers=shared.server_names(),
+        outages=shared.outages(),
     )
+
+
+def _stream_times_ms(ahead: ReadAhead, partition_times_ms: Mapping[TopicPartition, int]) -> Mapping[int, int]:
+    times_ms = {
+        task: [partition_times_ms[tp] for tp in partitions if tp in partition_times_ms]
+        for task, partitions in ahead.tasks.items()
+    }
+    return {task: max(known) for task, known in times_ms.items() if known}
+
+
+def _texts(partitions: Sequence[TopicPartition]) -> list[str]:
+    return [str(tp) for tp in partitions]
+
+
+def _outage(since_ms: float, error: str) -> Mapping[str, object]:
+    return {"since-ms": since_ms, "error": error}

@@ -71,6 +71,6 @@ def _undecodable_error(held: Retained, place: int) -> UndecodableError:
     return UndecodableError(
         "a record has no usable timestamp",
         where=f"topic {held.partition.topic}, partition {held.partition.partition}, offset {held.offset(place)}",
-        fix="Check the option timestamp, or set undecodable to 'skip' (leave such records out) or 'aside' (write them "
-        "to undecodable_path); both count them",
+        fix="Correct the option timestamp, or set undecodable to 'skip' (leave such records out), 'aside' (write them "
+        "to undecodable_path) or 'keep' (deliver them with a null timestamp)",
     )

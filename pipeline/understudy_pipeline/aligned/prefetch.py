@@ -74,6 +74,7 @@ class Prefetch:
                 self._shared.add_fetched(self._index, request, fetched, asked_ms=asked_ms)
             case None:
                 self._shared.wait(REST_MS)
+        self._shared.set_losses(self._index, self._input.losses)
         if not self._shared.is_away(self._index):
             self._backoff_ms = FIRST_BACKOFF_MS
         return 0

@@ -43,6 +43,8 @@ class ReadAhead:
         """The ids of the topics that are read, where they are known."""
         self._made_anew: set[str] = set()
         """Topics that are read from their beginning again. `_cursors` still has positions in the ones before them."""
+        self.losses = 0
+        """How often it continued although records were lost: topics that were made anew, partitions that vanished."""
 
     def is_positioned_at(self, cursors: Mapping[TopicPartition, Cursor]) -> bool:
         """Whether the next batch starts at these cursors. False before the first `seek_to`."""
@@ -94,7 +96,7 @@ class ReadAhead:
         self._counts, self.unread = known, unread
         if unread:
             log.warning(
-                "topics have different numbers of partitions (%s): partitions that a topic lacks are not read yet",
+                "topics have different numbers of partitions (%s): a partition is read once every topic has it",
                 _counts_text(known),
                 extra={"action": "uneven-partitions"},
             )
@@ -105,6 +107,7 @@ class ReadAhead:
         anew = made_anew(self.topic_ids, found)
         if anew:
             report_made_anew(anew, is_error=self._options.fail_on_data_loss)
+            self.losses += len(anew)
         self.topic_ids.update(found)
         self._made_anew |= anew
         for tp in [tp for tp in self.retained if tp.topic in anew]:
@@ -219,11 +222,11 @@ class ReadAhead:
         stopped = sorted(_without_beginnings(self._cursors).keys() & set(unread))
         if stopped and self._options.fail_on_data_loss:
             raise SettingsError(
-                f"partitions that were read from would not be read any more: {', '.join(map(str, stopped))}; "
+                f"partitions that this query has read would not be read any more: {', '.join(map(str, stopped))}; "
                 f"the topics have different numbers of partitions ({_counts_text(counts)})",
                 where="option topics",
-                fix="Give a topic that was appended as many partitions as the others have, or leave it out; "
-                "fail_on_data_loss=false goes on without them",
+                fix="Give the new topic as many partitions as the others have, or leave it out; with "
+                "fail_on_data_loss=false the query goes on without these partitions",
             )
 
     def _check_vanished(self, counts: Mapping[str, int]) -> None:
@@ -234,14 +237,16 @@ class ReadAhead:
         )
         if not gone:
             return
-        what = f"partitions that were read from do not exist any more: {', '.join(map(str, gone))}"
+        what = f"partitions that this query has read do not exist any more: {', '.join(map(str, gone))}"
         if self._options.fail_on_data_loss:
             raise DataLostError(
                 what,
                 where="option topics",
-                fix="Bring them back, or start with a new checkpoint; fail_on_data_loss=false goes on without them",
+                fix="Bring them back, or start with a new checkpoint; with fail_on_data_loss=false the query goes on "
+                "without them",
             )
         log.warning("%s", what, extra={"action": "data-lost"})
+        self.losses += len(gone)
 
 
 def merge_tasks(

@@ -222,7 +222,7 @@ def _undecodable_error(span: Range, poison: pa.RecordBatch) -> UndecodableError:
     return UndecodableError(
         "a record has no usable timestamp",
         where=f"topic {topic}, partition {partition}, offset {poison.column('offset')[0].as_py()}",
-        fix="Set undecodable to 'skip' or 'aside' and start the query again, or correct the option timestamp",
+        fix="Set undecodable to 'skip', 'aside' or 'keep', or correct the option timestamp, and start the query again",
     )
 
 

@@ -99,23 +99,33 @@ class Retained:
             index -= rows.num_rows
         raise IndexError(index)
 
-    def take(self, count: int) -> Segment:
-        """Remove the first `count` records (at least one, at most all) and move the cursor behind them."""
-        rows = self._pop(count)
-        effective_ms = self._effective_ms.take(count)
+    def head(self, count: int) -> Segment:
+        """The first `count` records (at least one, at most all), which stay. Its arrays are valid until `take`."""
+        rows = self._first_rows(count)
         last = rows[-1].slice(rows[-1].num_rows - 1)
         end = Cursor(
             offset=last.column("offset")[0].as_py(),
             ordinal=last.column("ordinal")[0].as_py() + 1,
-            time_ms=int(self._partition_times_ms.take(count)[-1]),
+            time_ms=int(self._partition_times_ms.values[count - 1]),
         )
-        size = int(self._sizes.take(count).sum())
-        timestamps_ms = self._timestamps_ms.take(count)
-        span = Range(self.partition, self.cursor, end)
-        self.bytes -= size
-        self.cursor = end
-        self._begin_batch_anew(int(effective_ms[-1]))
-        return Segment(span, rows, size, timestamps_ms, effective_ms)
+        return Segment(
+            Range(self.partition, self.cursor, end),
+            rows,
+            int(self._sizes.values[:count].sum()),
+            self._timestamps_ms.values[:count],
+            self._effective_ms.values[:count],
+        )
+
+    def take(self, count: int) -> Segment:
+        """Remove the first `count` records (at least one, at most all) and move the cursor behind them."""
+        segment = self.head(count)
+        self._drop_rows(count)
+        for column in (self._timestamps_ms, self._partition_times_ms, self._effective_ms, self._sizes):
+            column.drop(count)
+        self.bytes -= segment.bytes
+        self.cursor = segment.span.end
+        self._begin_batch_anew(int(segment.times_ms[-1]))
+        return segment
 
     def _begin_batch_anew(self, reached_ms: int) -> None:
         """Compute effective times again of the records that had `reached_ms` because of one that is taken."""
@@ -126,16 +136,21 @@ class Retained:
             times_ms = self._partition_times_ms.values[:count]
             effective_ms[:count] = effective_times_ms(self._timestamps_ms.values[:count], times_ms)
 
-    def _pop(self, count: int) -> list[pa.RecordBatch]:
-        popped = []
+    def _first_rows(self, count: int) -> list[pa.RecordBatch]:
+        found = []
+        for rows in self._rows:
+            found.append(rows if rows.num_rows <= count else rows.slice(0, count))
+            count -= found[-1].num_rows
+            if not count:
+                break
+        return found
+
+    def _drop_rows(self, count: int) -> None:
         while count:
             rows = self._rows.popleft()
             if rows.num_rows > count:
                 self._rows.appendleft(rows.slice(count))
-                rows = rows.slice(0, count)
-            popped.append(rows)
-            count -= rows.num_rows
-        return popped
+            count -= min(count, rows.num_rows)
 
 
 class _Column:
@@ -161,7 +176,5 @@ class _Column:
         self._room[self._end : self._end + len(values)] = values
         self._end += len(values)
 
-    def take(self, count: int) -> NDArray[np.int64]:
-        taken = self.values[:count]
+    def drop(self, count: int) -> None:
         self._start += count
-        return taken

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from understudy_pipeline.aligned.idle import InputState
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.read_ahead import ReadAhead
+from understudy_pipeline.aligned.waits import is_waited_for
 from understudy_pipeline.inputs.protocol import Fetched, InputError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_shared.clock import Clock
@@ -52,10 +54,12 @@ InputRequest = CountPartitions | Seek | Fetch
 
 
 class Outage(NamedTuple):
-    """A server that does not answer: for how long (`since_ms`), and its last error."""
+    """A server that does not answer: for how long (`since_ms`), its last error, and for how long the query waits."""
 
     since_ms: float
     error: str
+    waits_ms: float | None = None
+    """None: the query does not wait for it (`waits`)."""
 
 
 @dataclass(slots=True)
@@ -67,6 +71,9 @@ class _Server:
     heard: set[TopicPartition] = field(default_factory=set)
     """Partitions that brought records or lags since the last failure."""
     error: str = ""
+    waits_since_ms: float | None = None
+    """Since when the query waits for it. Only a server that is away has this."""
+    losses: int = 0
 
 
 class SharedReadAhead:
@@ -80,6 +87,7 @@ class SharedReadAhead:
         self.last_arrival_ms = clock.monotonic_ms()
         """When the last records arrived."""
         self._clock = clock
+        self._max_task_idle_ms = options.max_task_idle_ms
         self._fetch_wait_ms = max(1, min(FETCH_WAIT_MS, options.lag_max_age_ms // 4))
         self._servers = [_Server(config.server, config.topics) for config in options.inputs]
 
@@ -158,17 +166,65 @@ class SharedReadAhead:
             self.failure = self.failure or error
             self.changed.notify_all()
 
+    def update_waits(self) -> None:
+        """Find out which servers that are away the query waits for, and log it once for each such wait.
+
+        The wait ends with the log line that says that the input is read again.
+        """
+        with self.changed:
+            if all(server.away_since_ms is None for server in self._servers):
+                return
+            inputs = self._input_states()
+            for server in self._servers:
+                if server.away_since_ms is None or not is_waited_for(
+                    server.topics, inputs, max_task_idle_ms=self._max_task_idle_ms
+                ):
+                    server.waits_since_ms = None
+                elif server.waits_since_ms is None:
+                    server.waits_since_ms = self._clock.monotonic_ms()
+                    log.warning(
+                        "the query waits for an input that is away, because its records may be next: %s",
+                        server.error,
+                        extra={"action": "waits-for-input", "server": server.name},
+                    )
+
+    def set_losses(self, index: int, losses: int) -> None:
+        """Server number `index` has continued so often behind lost records."""
+        with self.changed:
+            self._servers[index].losses = losses
+
+    def losses(self) -> int:
+        """How often reading continued behind lost records."""
+        with self.changed:
+            return self.ahead.losses + sum(server.losses for server in self._servers)
+
+    def server_names(self) -> Sequence[str]:
+        """Every server, whether it answers or not."""
+        return [server.name for server in self._servers]
+
     def outages(self) -> Mapping[str, Outage]:
         """Servers that do not answer now, by name."""
         with self.changed:
             now_ms = self._clock.monotonic_ms()
             return {
-                server.name: Outage(now_ms - server.away_since_ms, server.error)
+                server.name: Outage(
+                    now_ms - server.away_since_ms,
+                    server.error,
+                    None if server.waits_since_ms is None else now_ms - server.waits_since_ms,
+                )
                 for server in self._servers
                 if server.away_since_ms is not None
             }
 
+    def _input_states(self) -> Mapping[TopicPartition, InputState]:
+        ahead, now_ms = self.ahead, self._clock.monotonic_ms()
+        return {
+            tp: InputState(not held, None if lag is None else lag.records, tp in ahead.finished)
+            for tp, held in ahead.retained.items()
+            for lag in [ahead.lags.current(tp, now_ms)]
+        }
+
     def _mark_reachable(self, server: _Server) -> None:
         if server.away_since_ms is not None:
-            server.away_since_ms = None
+            server.away_since_ms = server.waits_since_ms = None
             log.info("an input is read again", extra={"action": "back", "server": server.name})

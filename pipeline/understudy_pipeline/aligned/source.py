@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -79,6 +80,9 @@ class AlignedSource(DataSource):
 class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches in the planner process, where it opens an `AlignedStream`, and reads ranges in workers."""
 
+    SPOOLS_AHEAD: ClassVar[bool] = True
+    """Whether the next batch is written to the spool while Spark runs the current one. Benchmarks compare both."""
+
     def __init__(self, options: AlignedOptions) -> None:
         self._options = options
         self._stream: AlignedStream | None = None
@@ -119,7 +123,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _get_stream(self) -> AlignedStream:
         if self._stream is None:
-            self._stream = AlignedStream(self._options)
+            self._stream = AlignedStream(self._options, spools_ahead=self.SPOOLS_AHEAD)
             _on_sigterm(self._stream.remove_spool)
         return self._stream
 

@@ -40,7 +40,7 @@ _NO_GROUP = "Leave it out: this source joins no consumer group and commits nothi
 _NO_MINIMUM = "Leave it out; .trigger(processingTime='1 minute') lets batches grow"
 _TIMEOUT = "Use request_timeout_ms, the longest wait for one answer of a broker"
 _BYTES = "Leave it out: key and value are always bytes. Cast the columns"
-_OAUTH = "Use librdkafka's own, such as kafka.sasl.oauthbearer.method=oidc with kafka.sasl.oauthbearer.*"
+_OAUTH = "Use librdkafka's own properties, such as kafka.sasl.oauthbearer.method=oidc and kafka.sasl.oauthbearer.*"
 
 INSTEAD: Mapping[str, str] = {
     "subscribepattern": "Name the topics, like subscribe=weather,flights: their order breaks ties between equal times, "
@@ -76,7 +76,7 @@ INSTEAD: Mapping[str, str] = {
     "kafka.ssl.keystore.key": "Use kafka.ssl.key.pem",
     "kafka.ssl.protocol": "Leave it out: OpenSSL chooses the protocol",
     "kafka.ssl.enabled.protocols": "Leave it out: OpenSSL chooses the protocol",
-    "kafka.sasl.jaas.config": "Use kafka.sasl.username and kafka.sasl.password, with the values that it has",
+    "kafka.sasl.jaas.config": "Use kafka.sasl.username and kafka.sasl.password, with the name and the password in it",
     "kafka.sasl.login.callback.handler.class": _OAUTH,
     "kafka.sasl.client.callback.handler.class": _OAUTH,
 }
@@ -87,7 +87,7 @@ def with_our_names(given: Mapping[str, str]) -> dict[str, str]:
     """The options, names in lower case, with our names for those of Spark's that do the same here.
 
     Raises SettingsError for one that is refused, and for one that is there under both names. `startingOffsets` stays if
-    it is JSON, for `start_positions`. Who says `subscribe` begins where Spark's source does: at the ends.
+    it is JSON, for `start_positions`. With `subscribe` a query begins at the ends, as with Spark's source.
     """
     names = {name.lower() for name in given}
     renamed: dict[str, str] = {}
@@ -104,7 +104,7 @@ def with_our_names(given: Mapping[str, str]) -> dict[str, str]:
             renamed[name] = value
         elif ours in names:
             raise SettingsError(
-                f"{spelled} and {ours} are the same, and both are set",
+                f"{spelled} and {ours} are two names of one option, and both are set",
                 where=f"option {ours}",
                 fix=f"Leave {spelled} out",
             )
@@ -115,6 +115,15 @@ def with_our_names(given: Mapping[str, str]) -> dict[str, str]:
     if renamed.get("kafka.ssl.endpoint.identification.algorithm") == "":
         renamed["kafka.ssl.endpoint.identification.algorithm"] = "none"
     return renamed
+
+
+def place_as_given(where: str, given: Mapping[str, str]) -> str:
+    """The place of an error about an option, by the name that the user wrote."""
+    for spelled in given:
+        ours = SAME_AS.get(spelled.lower())
+        if where == f"option {ours}":
+            return f"option {spelled}, which is {ours} here"
+    return where
 
 
 def start_positions(given: Mapping[str, str]) -> StartPositions | None:
@@ -155,7 +164,7 @@ def _by_partition(text: str, option: str, *, least: int) -> tuple[tuple[str, int
     for _, partition, value in values:
         if partition < 0 or type(value) is not int or value < least:
             raise SettingsError(
-                f"'{text}' is not a number of at least {least} for each partition of each topic",
+                f"'{text}' does not give each partition of each topic a whole number of at least {least}",
                 where=f"option {option}",
                 fix='Write JSON like {"flights":{"0":23,"1":-2}}',
             )

@@ -1,8 +1,8 @@
 """The spool: a planned batch in one Arrow file, which executors on this machine map instead of reading the inputs.
 
-It is only a cache: an executor that cannot read the file reads the input. A file lives until the next batch is written,
-which happens only after this one was committed. Each planner holds a lock in its folder, which the kernel releases when
-the process ends. So the next planner can find and remove the folders of planners that died.
+It is only a cache: an executor that cannot read the file reads the input. Writing a batch removes the files of all
+others, but for the one that Spark runs. Each planner holds a lock in its folder, which the kernel releases when the
+process ends. So the next planner can find and remove the folders of planners that died.
 """
 
 from __future__ import annotations
@@ -42,33 +42,46 @@ class Spool:
     def __init__(self, root: Path) -> None:
         """Does no I/O. The first `write` creates the folder."""
         self._root = root
+        self._is_closed = False
         self._folder: Path | None = None
         self._lock = -1
         self._batches = 0
         self._failing = False
 
     def write(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile | None:
-        """Replace the previous batch. Returns None if writing fails, and logs that once until writing works again."""
-        self.clear()
+        """Replace all batches by this one. Returns None if writing fails, and logs that once until it works again."""
         try:
-            written = self._write(parts)
+            written = self.write_beside(None, parts)
         except OSError as refusal:
             if not self._failing:
                 log.warning("batches are read twice: the spool in %s cannot be written: %s", self._root, refusal)
             self._failing = True
-            self.clear()
             return None
         self._failing = False
         return written
 
-    def clear(self) -> None:
-        """Remove the current batch."""
+    def write_beside(self, kept: SpoolFile | None, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile:
+        """Write a batch and remove all others but `kept`. Raises OSError, and then there is no file of this batch."""
+        self.clear(but=kept)
+        try:
+            return self._write(parts)
+        except OSError:
+            self.clear(but=kept)
+            raise
+
+    def clear(self, *, but: SpoolFile | None = None) -> None:
+        """Remove every batch, or every one but this."""
         if self._folder is not None:
             for path in self._folder.glob("*.arrow"):
-                path.unlink(missing_ok=True)
+                if but is None or str(path) != but.path:
+                    path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove the planner's folder."""
+        """Remove the planner's folder. From then on every write fails."""
+        self._is_closed = True
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             os.close(self._lock)
@@ -90,9 +103,11 @@ class Spool:
 
     def _open_folder(self) -> Path:
         """The planner's folder. It is created again if it was deleted, for example by a cleaner of temporary files."""
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the spool is closed")
         if self._folder is not None and self._folder.is_dir():
             return self._folder
-        self.close()
+        self._remove_folder()
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._root.stat().st_uid not in {0, os.getuid()}:
             # Its owner could replace our files.

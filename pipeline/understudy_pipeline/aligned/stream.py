@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from understudy_pipeline.aligned.fingerprint import check_fingerprint, check_replay, fingerprint
@@ -15,6 +16,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import WAIT_MS, PlannedBatch, Planner
 from understudy_pipeline.aligned.reading import ReadTask, pack_tasks, planned_ranges
 from understudy_pipeline.aligned.spool import Spool, SpoolFile
+from understudy_pipeline.aligned.spool_ahead import SpoolAhead
 from understudy_pipeline.aligned.topic_ids import current_topic_ids, made_anew, report_made_anew
 from understudy_pipeline.inputs.protocol import Range
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
@@ -39,12 +41,15 @@ class _LastBatch:
 class AlignedStream:
     """Opens nothing before its first use. From then on it holds the checkpoint's lock until `stop`."""
 
-    def __init__(self, options: AlignedOptions) -> None:
+    def __init__(self, options: AlignedOptions, *, spools_ahead: bool = True) -> None:
+        """With `spools_ahead` off each batch is written to the spool when Spark asks for it, as benchmarks compare."""
         self._options = options
+        self._spools_ahead = spools_ahead
         self._fingerprint = fingerprint(options)
         self._lock: CheckpointLock | None = None
         self._planner: Planner | None = None
         self._spool = None if options.spool is None else Spool(options.spool)
+        self._ahead: SpoolAhead | None = None
         self._stop_serving: Callable[[], None] | None = None
         self._metrics_port: int | None = None
         self._initial: Json | None = None
@@ -62,18 +67,19 @@ class AlignedStream:
         self._get_planner().finish_at_current_ends(timeout_ms=self._options.request_timeout_ms)
 
     def latest_offset(self, start: Json) -> Json:
-        """Plan the batch after `start`, write it to the spool, and return its end. Returns `start` if there is none.
+        """Plan the batch after `start`, put it into the spool, and return its end. Returns `start` if there is none.
 
         Raises OffsetError for a checkpoint of another source or with other options, and errors that stopped an input.
         """
         wait_ms = WAIT_MS if self._has_planned else FIRST_WAIT_MS
         self._has_planned = True
         parsed, planner = self._parse_offset(start), self._get_planner()
-        with planner.hold_prefetch():
+        with self._hold_writing(), planner.hold_prefetch():
             batch = planner.plan(parsed, wait_ms=wait_ms)
             if batch is None:
+                planner.counts.empty_plans += 1
                 return start
-            file = None if self._spool is None else self._spool.write([records for _, records in batch.ranges])
+            file = None if self._ahead is None else self._ahead.file_of(batch)
         self._last = _LastBatch(start, batch.end.to_json(), batch, file)
         return self._last.end
 
@@ -103,6 +109,9 @@ class AlignedStream:
 
     def stop(self) -> None:
         """Close everything. May be called again."""
+        if self._ahead is not None:
+            self._ahead.stop()
+            self._ahead = None
         if self._planner is not None:
             self._planner.stop()
             self._planner = None
@@ -119,6 +128,9 @@ class AlignedStream:
         """Clean up before the process exits at once: only the spool would outlive it. Takes no lock."""
         if self._spool is not None:
             self._spool.close()
+
+    def _hold_writing(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._ahead is None else self._ahead.hold()
 
     def _parse_offset(self, offset: Json) -> SourceOffset:
         parsed = SourceOffset.from_json(offset)
@@ -139,6 +151,8 @@ class AlignedStream:
             from understudy_pipeline.aligned.metrics_server import serve_metrics  # noqa: PLC0415
 
             self._metrics_port, self._stop_serving = serve_metrics(planner.snapshot, self._options.metrics_port)
+        if self._spool is not None:
+            self._ahead = SpoolAhead(self._spool, planner, is_ahead=self._spools_ahead)
         self._planner = planner
         return planner
 

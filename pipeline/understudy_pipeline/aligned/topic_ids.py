@@ -23,14 +23,14 @@ def made_anew(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[st
 def report_made_anew(topics: Collection[str], *, is_error: bool) -> None:
     """Raise DataLostError if `is_error`, else log a warning."""
     named = ", ".join(sorted(topics))
-    what = f"topics were deleted and made anew, and records that were not read are lost: {named}"
+    what = f"topics were deleted and created again, and what was not read before is lost: {named}"
     if is_error:
         raise DataLostError(
             what,
             where="option topics",
-            fix="Start with a new checkpoint, or set fail_on_data_loss to false to read them from their beginning",
+            fix="Start with a new checkpoint, or set fail_on_data_loss=false to read the new topics from the beginning",
         )
-    log.warning("%s; reading the new ones from their beginning", what, extra={"action": "data-lost"})
+    log.warning("%s; reading the new topics from their beginning", what, extra={"action": "data-lost"})
 
 
 def current_topic_ids(options: AlignedOptions) -> Mapping[str, str]:

@@ -57,6 +57,12 @@ class FilesInput:
         self._config = config
         self._readers: dict[TopicPartition, FolderReader] = {}
         self._checked: set[Path] = set()
+        self._past_losses = 0
+        """Losses of readers that were replaced."""
+
+    @property
+    def losses(self) -> int:
+        return self._past_losses + sum(reader.losses for reader in self._readers.values())
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         """Also checks the first and the last file of each folder, once each. Raises SettingsError for a bad one."""
@@ -85,7 +91,9 @@ class FilesInput:
         except BaseException:
             _close(readers)
             raise
-        _close({tp: self._readers[tp] for tp in readers.keys() & self._readers.keys()})
+        replaced = {tp: self._readers[tp] for tp in readers.keys() & self._readers.keys()}
+        self._past_losses += sum(reader.losses for reader in replaced.values())
+        _close(replaced)
         self._readers.update(readers)
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:

@@ -44,6 +44,8 @@ class FolderReader:
         """Raises DataLostError if the cursor's file is gone or ends before the cursor, SettingsError and InputError."""
         self._root, self._tp, self._rule = root, tp, rule
         self._fail_on_data_loss = fail_on_data_loss
+        self.losses = 0
+        """How often it continued behind lost rows."""
         self._ordinal = cursor.ordinal
         self._open: RowFile | None = None
         self._size: int | None = None
@@ -167,6 +169,7 @@ class FolderReader:
     def _report_loss(self, what: str) -> None:
         if self._fail_on_data_loss:
             raise DataLostError(what, where=str(folder_of(self._root, self._tp)), fix=DATA_LOSS_FIX)
+        self.losses += 1
         log.warning("%s", what, extra={"action": "data-lost", **self._tp._asdict()})
 
 

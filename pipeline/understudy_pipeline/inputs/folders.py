@@ -139,7 +139,8 @@ def find_violation(names: Sequence[str], known: Sequence[str], at: FilePlace, *,
     now = set(names)
     late = sorted(name for name in now.difference(known) if name < at.name)
     if late:
-        return f"the file '{printable(late[0])}' appeared after '{printable(at.name)}' was read, which comes behind it"
+        late_name, read_name = printable(late[0]), printable(at.name)
+        return f"the file '{late_name}' appeared after '{read_name}' was read, although its name comes first"
     gone = sorted(
         name for name in set(known).difference(now) if name > at.name or (name == at.name and not is_finished)
     )

@@ -61,6 +61,7 @@ class KafkaInput:
         """Partitions whose log ended before the position, since they were last sought."""
         self._queue_empty_s = 0.0
         """When librdkafka's queue was last seen empty."""
+        self.losses = 0
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         """Partitions of each topic, now. Does not create topics. Raises UnknownTopicError."""
@@ -228,7 +229,7 @@ class KafkaInput:
         if doubted and not self._config.fail_on_data_loss:
             self._doubted |= doubted
             raise self._client.unreachable_error(
-                f"{min(doubted)} ends before the position, and may be another topic now"
+                f"{min(doubted)} ends before the position of this query, and its topic may have been created again"
             )
         for partition in gone:
             lost = describe_loss(self._positions[partition].ahead, low=lows[partition], end=ends[partition])
@@ -238,6 +239,7 @@ class KafkaInput:
 
     def _report_loss(self, partition: TopicPartition, lost: str) -> None:
         report_loss(partition, lost, self._config.server, is_error=self._config.fail_on_data_loss)
+        self.losses += 1
 
 
 def _code(event: Message) -> int | None:

@@ -32,7 +32,8 @@ def report_loss(partition: TopicPartition, lost: str, server: str, *, is_error: 
             fix="Keep records for longer than this query may be stopped, or set fail_on_data_loss to false to continue "
             "at what is left",
         )
-    log.warning("%s: %s; continuing at what is left", partition, lost, extra={"action": "data_lost"})
+    extra = {"action": "data-lost", **partition._asdict()}
+    log.warning("%s: %s; continuing at what is left", partition, lost, extra=extra)
 
 
 def unknown_topic(name: str, topics: Sequence[str], server: str) -> UnknownTopicError:

@@ -145,7 +145,7 @@ class _Reading:
             return
         self._client.take_connection_error()
         raise self._client.unreachable_error(
-            f"{self._partition} gave no record up to offset {self._last}", self._failure
+            f"{self._partition} brought no record of those up to offset {self._last}", self._failure
         )
 
     def _report_loss(self, lost: str) -> None:

@@ -52,6 +52,10 @@ class Input(Protocol):
     Every method but `close` raises InputError if the server does not answer. The caller retries later.
     """
 
+    @property
+    def losses(self) -> int:
+        """How often it continued behind lost records since it was opened (`fail_on_data_loss` off)."""
+
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         """The partition count of each topic of this input, now. Raises UnknownTopicError."""
 

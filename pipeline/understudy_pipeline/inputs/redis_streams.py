@@ -82,6 +82,7 @@ class RedisInput:
         self._server = StreamServer(config.url, request_timeout_ms=config.request_timeout_ms)
         self._places: dict[TopicPartition, StreamPosition] = {}
         self._entry_bytes: dict[TopicPartition, float] = {}
+        self.losses = 0
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         return {topic: self._count(topic) for topic in self._config.topics}
@@ -145,6 +146,7 @@ class RedisInput:
         what = f"entries of the stream '{stream_key(tp)}' behind {place.offset} are lost: {lost}"
         if self._config.fail_on_data_loss:
             raise DataLostError(what, where=self._server.where, fix=DATA_LOSS_FIX)
+        self.losses += 1
         log.warning("%s", what, extra={"action": "data-lost", "topic": tp.topic, "partition": tp.partition})
         return with_known_counts(position_after_loss(place, info), info), False
 

@@ -47,11 +47,11 @@ class StartPositions:
         found = {TopicPartition(topic, partition): number for topic, partition, number in given}
         missing, unknown = sorted(set(partitions) - found.keys()), sorted(found.keys() - set(partitions))
         if missing or unknown:
-            what = "leaves out" if missing else "has partitions that do not exist:"
+            what = "leaves out" if missing else "names partitions that do not exist:"
             raise SettingsError(
                 f"{self.option} {what} {', '.join(map(str, missing or unknown))}",
                 where=f"option {self.option}",
-                fix="Give exactly the partitions that there are; -2 is the beginning of one, -1 its end",
+                fix="Name exactly the partitions that exist; -2 stands for the beginning of one, -1 for its end",
             )
         return found
 
@@ -66,7 +66,7 @@ def cursor_at(partition: TopicPartition, offset: int, *, low: int, end: int, opt
         raise SettingsError(
             f"{partition} has offsets from {low} to {end}, not {offset}",
             where=f"option {option}",
-            fix="Give an offset within them; -2 is the beginning, -1 the end",
+            fix="Give an offset in that range; -2 stands for the beginning, -1 for the end",
         )
     return Cursor(offset=str(offset - 1), ordinal=offset)
 

@@ -17,6 +17,7 @@ from understudy_router.http.metrics import RouterMetrics
 from understudy_router.http.openapi import router_service
 from understudy_router.http.reads import Reads
 from understudy_router.http.routes import admin_routes, read_routes
+from understudy_router.page.routes import page_routes
 from understudy_router.router import Router
 from understudy_shared.http.app import Framework, answer_with_problems, service_app
 from understudy_shared.http.connection_guard import ConnectionGuard
@@ -58,7 +59,7 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
     )
     http.include_router(admin_routes(router, group))
     http.include_router(overview_routes(router, admin))
-    # The page is mounted here: page_routes(admin.overview_document, ...)
+    http.include_router(page_routes(admin.overview_document, admin.history))
     add_document(http, router_service)
     answer_with_problems(http)
     return app

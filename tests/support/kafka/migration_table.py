@@ -88,15 +88,15 @@ CLIENT_OPTIONS: Mapping[str, str] = {
 """Properties of Kafka's Java client that scripts set."""
 
 NOTES: Mapping[str, str] = {
-    "subscribe": "all partitions of these topics; their order breaks ties between equal times. Who sets it begins at "
-    "the ends of the logs, as in Spark; who sets `topics` begins at the beginnings",
+    "subscribe": "all partitions of these topics; their order breaks ties between equal times. A query "
+    "that sets it begins at the ends of the logs, as in Spark; one that sets `topics` begins at their beginnings",
     "startingOffsets": "for a new checkpoint only, as in Spark",
     "startingOffsets (JSON)": "all partitions must be given, as in Spark; -2 is the beginning, -1 the end",
     "startingTimestamp": "wins over the others, as in Spark",
     "minPartitions": "most Spark tasks of a batch. A range of a partition is not split, so it may be fewer",
     "maxOffsetsPerTrigger": "counts records, and shares them among tasks",
     "includeHeaders": "null where a record has none, as in Spark",
-    "failOnDataLoss": "also for a topic that was deleted and made anew",
+    "failOnDataLoss": "also for a topic that was deleted and created again",
     "kafka.isolation.level": "`read_committed` by default; Spark reads uncommitted records by default. Fixed for the "
     "life of a checkpoint",
     "kafka.sasl.kerberos.service.name": "with a confluent-kafka that was built with Kerberos; its wheels are not",

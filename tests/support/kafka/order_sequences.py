@@ -277,8 +277,7 @@ class _Play:
                     self._run(step.now_ms)
         metrics = self._planner.snapshot()
         records = sum(len(taken) for run in played.runs for taken in run.taken.values())
-        total_ms = round((metrics.record_lateness_avg_ms or 0) * records)
-        played.late = (records, total_ms, metrics.record_lateness_max_ms or 0)
+        played.late = (records, round(metrics.lateness.total_ms), metrics.lateness.max_ms)
         return played
 
     def _count(self, counts: Mapping[str, int]) -> None:

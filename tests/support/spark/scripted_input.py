@@ -61,6 +61,8 @@ class ScriptedServer:
     """Partitions that the last turn wanted."""
     open_inputs: int = 0
     reports_lags: bool = True
+    goes_on_after_losses: bool = False
+    """As with `fail_on_data_loss` off: an input that seeks lost records goes on behind them."""
 
     def __post_init__(self) -> None:
         self.changed = threading.Condition()
@@ -201,6 +203,7 @@ class ScriptedInput:
     def __init__(self, at: ScriptedServer) -> None:
         self._at = at
         self._next: dict[TopicPartition, int] = {}
+        self.losses = 0
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         with self._at.changed:
@@ -225,7 +228,7 @@ class ScriptedInput:
             self._at.seeks.append(dict(cursors))
             for partition, cursor in cursors.items():
                 if cursor.offset:
-                    self._at.check_lost(partition, cursor.ordinal)
+                    self._check_lost(partition, cursor.ordinal)
                 self._next[partition] = max(cursor.ordinal, self._at.first.get(partition, 0))
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
@@ -243,6 +246,14 @@ class ScriptedInput:
         with self._at.changed:
             self._at.open_inputs -= 1
             self._at.changed.notify_all()
+
+    def _check_lost(self, partition: TopicPartition, ordinal: int) -> None:
+        try:
+            self._at.check_lost(partition, ordinal)
+        except DataLostError:
+            if not self._at.goes_on_after_losses:
+                raise
+            self.losses += 1
 
     def _coming(self, partition: TopicPartition) -> int:
         there = max(0, self._at.end(partition) - self._next[partition])

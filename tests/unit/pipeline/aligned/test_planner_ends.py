@@ -96,7 +96,8 @@ def test_a_server_that_is_away_at_the_start_is_waited_for_and_reported(
     away = query.planner.snapshot().outages["ill"]
     assert away.since_ms >= 9_000
     assert "no answer" in away.error
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert [record.__dict__["action"] for record in caplog.records] == ["away", "waits-for-input"]
     ill.fail(None)
     assert ordinals(query.next()) == {A: [0]}
     assert query.planner.snapshot().outages == {}

@@ -131,3 +131,20 @@ def test_records_come_out_once_each_in_order_however_they_are_taken(
 def test_more_cannot_be_taken_than_there_is() -> None:
     with pytest.raises(IndexError):
         retained([1]).take(2)
+
+
+@given(
+    chunks=st.lists(st.lists(st.none() | st.integers(0, 50), min_size=1, max_size=6), min_size=1, max_size=5),
+    data=st.data(),
+)
+def test_the_head_is_what_would_be_taken_and_stays(chunks: list[list[int | None]], data: st.DataObject) -> None:
+    held = retained(*chunks)
+    count = data.draw(st.integers(1, len(held)))
+    before = (times(held), held.bytes, held.cursor)
+    head = held.head(count)
+    assert (times(held), held.bytes, held.cursor) == before
+    arrays = (head.times_ms.tolist(), head.timestamps_ms.tolist())
+    taken = held.take(count)
+    assert (head.span, head.bytes) == (taken.span, taken.bytes)
+    assert pa.Table.from_batches(head.rows) == pa.Table.from_batches(taken.rows)
+    assert arrays == (taken.times_ms.tolist(), taken.timestamps_ms.tolist())

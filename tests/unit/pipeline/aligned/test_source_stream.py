@@ -12,6 +12,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.lock import CheckpointInUseError, CheckpointLock
@@ -232,3 +233,38 @@ def test_while_a_batch_is_written_nothing_is_read_ahead(stream: AlignedStream, m
     advance(stream, stream.initial_offset(), records=1)
     assert free
     assert not any(free)
+
+
+def test_the_batch_that_spark_asks_for_next_is_in_the_spool_already_and_the_same_for_who_never_planned_it(
+    server: ScriptedServer, options: AlignedOptions
+) -> None:
+    server.put("weather", 0, *range(60, 100, 2))
+    server.put("flights", 0, *range(61, 100, 2))
+    bounded = replace(options, max_poll_records=4, max_task_idle_ms=0)
+    stream = AlignedStream(bounded)
+    *_, start = advance(stream, logged(stream.initial_offset()), records=4)
+    before = counted(stream, "spooled-ahead-total")
+    spool = bounded.spool or Path()
+    wait_until(lambda: len(list(spool.rglob("*.arrow"))) == 2, what="the next batch")
+    end = logged(stream.latest_offset(start))
+    assert counted(stream, "spooled-ahead-total") == before + 1
+    (path,) = {each.spooled[0] for task in stream.tasks(start, end) for each in task.ranges if each.spooled}
+    assert Path(path).exists()
+    planned = rows_between(stream, start, end)
+    assert len(planned) == 4
+    stream.stop()
+    assert list(spool.iterdir()) == []
+    assert rows_between(AlignedStream(bounded), start, end) == planned
+
+
+def test_how_often_there_was_no_batch_is_counted(stream: AlignedStream) -> None:
+    *_, end = advance(stream, logged(stream.initial_offset()), records=5)
+    before = counted(stream, "empty-plans-total")
+    stream.latest_offset(end)
+    assert counted(stream, "empty-plans-total") == before + 1
+
+
+def counted(stream: AlignedStream, name: str) -> int:
+    metrics = stream.metrics()
+    assert metrics is not None
+    return int(str(metrics[name]))

@@ -83,20 +83,23 @@ def test_renamed_options_keep_their_values_and_none_is_lost(options: dict[str, s
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"topics": "a"}, "subscribe and topics are the same"),
-        ({"kafka": "h:1"}, "kafka.bootstrap.servers and kafka are the same"),
-        ({"starting": "latest", "startingOffsets": "earliest"}, "startingOffsets and starting are the same"),
+        ({"topics": "a"}, "subscribe and topics are two names of one option"),
+        ({"kafka": "h:1"}, "kafka.bootstrap.servers and kafka are two names of one option"),
+        (
+            {"starting": "latest", "startingOffsets": "earliest"},
+            "startingOffsets and starting are two names of one option",
+        ),
         ({"startingOffsets": "newest"}, "'newest' is not one of earliest, latest"),
         ({"startingOffset": "earliest"}, "Did you mean 'startingoffsets'"),
         ({"startingOffsets": "{"}, 'Write JSON like {"flights":{"0":23'),
         ({"startingOffsets": '{"flights":{"0":-3}}'}, "at least -2"),
         ({"startingOffsets": '{"flights":{"0":1.5}}'}, "option startingOffsets"),
         ({"startingOffsets": '{"flights":{"0":true}}'}, "option startingOffsets"),
-        ({"startingOffsets": '{"flights":{"0":1}}'}, "differ in weather"),
+        ({"startingOffsets": '{"flights":{"0":1}}'}, "do not agree about weather"),
         ({"startingOffsetsByTimestamp": '{"flights":{"0":-1},"weather":{"0":1}}'}, "at least 0"),
         ({"startingTimestamp": "yesterday"}, "'yesterday' is not a time in milliseconds"),
         ({"startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "first"}, "neither error nor latest"),
-        ({"maxOffsetsPerTrigger": "0"}, "option max_poll_records"),
+        ({"maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger, which is max_poll_records here"),
     ],
 )
 def test_what_is_wrong_with_an_option_of_sparks_is_reported(more: dict[str, str], message: str) -> None:
@@ -106,7 +109,7 @@ def test_what_is_wrong_with_an_option_of_sparks_is_reported(more: dict[str, str]
 
 
 def test_positions_are_for_topics_of_kafka_alone() -> None:
-    with pytest.raises(SettingsError, match="only topics of Kafka can begin at given positions"):
+    with pytest.raises(SettingsError, match="nothing but Kafka can begin at given positions"):
         parse_options({"redis": "redis://h:1", "topics": "a", "startingTimestamp": "1"})
 
 

@@ -134,3 +134,38 @@ def test_the_lock_of_a_living_planner_is_held(spool: Spool) -> None:
     assert written is not None
     with (Path(written.path).parent / "lock").open() as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_batch_that_is_written_beside_another_leaves_that_one_alone(spool: Spool, tmp_path: Path) -> None:
+    first = spool.write([[FIRST]])
+    assert first is not None
+    second = spool.write_beside(first, [[SECOND]])
+    assert files(tmp_path) == [Path(first.path), Path(second.path)]
+    third = spool.write_beside(second, [[OTHER]])
+    assert files(tmp_path) == [Path(second.path), Path(third.path)]
+    assert read_spool(second.path, second.parts[0]) == [SECOND]
+
+
+def test_a_batch_that_cannot_be_written_beside_another_leaves_no_part_of_it(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = spool.write([[FIRST]])
+    assert kept is not None
+
+    def fail(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(pa.ipc, "new_file", fail)
+    with pytest.raises(OSError, match="No space left"):
+        spool.write_beside(kept, [[SECOND]])
+    assert files(tmp_path) == [Path(kept.path)]
+
+
+def test_a_spool_that_is_closed_makes_no_folder_again(tmp_path: Path) -> None:
+    """A thread may be about to write while the planner ends."""
+    spool = Spool(tmp_path / "spool")
+    assert spool.write([[FIRST]]) is not None
+    spool.close()
+    with pytest.raises(OSError, match="closed"):
+        spool.write_beside(None, [[SECOND]])
+    assert list((tmp_path / "spool").iterdir()) == []

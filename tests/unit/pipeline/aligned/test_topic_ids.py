@@ -69,7 +69,7 @@ def test_one_that_was_made_anew_while_the_query_was_stopped_and_is_longer_than_t
     assert query.offset.topic_ids == {"a": "first", "b": "only"}
     server.make_anew("a", "second")
     server.put("a", 0, *range(100, 150))
-    with pytest.raises(DataLostError, match=r"deleted and made anew.*: a \(option topics\)"):
+    with pytest.raises(DataLostError, match=r"deleted and created again.*: a \(option topics\)"):
         begun_again(query, query.options)
 
 
@@ -82,7 +82,7 @@ def test_one_that_is_made_anew_while_the_query_runs_ends_it_at_the_next_count(
     server.put("a", 0, 1, 2, 3)
     assert query.at_once() is None
     query.clock.advance(COUNT_INTERVAL_MS)
-    with pytest.raises(DataLostError, match="made anew"):
+    with pytest.raises(DataLostError, match="created again"):
         query.next()
 
 
@@ -93,7 +93,7 @@ def test_topics_are_looked_at_again_after_every_failure_of_their_server(start: S
     query.wait_for_lag(None, "a")
     server.make_anew("a", "second")
     server.fail(None)
-    with pytest.raises(DataLostError, match="made anew"):
+    with pytest.raises(DataLostError, match="created again"):
         query.next()
 
 
@@ -185,7 +185,7 @@ def test_a_logged_batch_is_not_read_from_another_topic_of_the_same_name(
     server.put("a", 0, 1, 2, 3, 4, 5)
     again = AlignedStream(options)
     if fails:
-        with pytest.raises(DataLostError, match="made anew"):
+        with pytest.raises(DataLostError, match="created again"):
             again.tasks(start, end)
     else:
         assert again.tasks(start, end) == []

@@ -1,0 +1,27 @@
+"""Says which server that is away the query waits for (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from understudy_pipeline.aligned.idle import NEVER_WAIT, InputState
+from understudy_pipeline.inputs.records import TopicPartition
+
+
+def is_waited_for(
+    topics: Collection[str], inputs: Mapping[TopicPartition, InputState], *, max_task_idle_ms: int
+) -> bool:
+    """Whether the query waits for a server that is away and has these topics. `inputs` are all partitions it reads.
+
+    Nothing is read before the partitions of every topic are known. From then on a task waits for a partition of which
+    every record is in a batch and whose lag is unknown: its next record may be the next of all. With `max_task_idle_ms`
+    -1 it waits for none.
+    """
+    if not inputs:
+        return True
+    if max_task_idle_ms == NEVER_WAIT:
+        return False
+    return any(
+        place.topic in topics and seen.empty and seen.lag is None and not seen.finished
+        for place, seen in inputs.items()
+    )

@@ -1,0 +1,123 @@
+"""Which server that is away a query waits for: the pure decision, and the planner's wait, its log line and its end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.spark.planned_query import NO_OPTIONS, PlannedQuery, Start, ordinals, started_queries
+from tests.support.spark.queries import wait_until
+from tests.support.spark.scripted_input import ScriptedServer
+
+from understudy_pipeline.aligned.idle import NEVER_WAIT, InputState, decide_idle
+from understudy_pipeline.aligned.waits import is_waited_for
+from understudy_pipeline.inputs.records import TopicPartition
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+UNKNOWN = InputState(empty=True, lag=None)
+STATES = st.builds(InputState, st.booleans(), st.sampled_from([None, 0, 2]), st.booleans())
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with started_queries() as begun:
+        yield begun
+
+
+@pytest.mark.parametrize(
+    ("inputs", "idle_ms", "is_waited"),
+    [
+        pytest.param({}, NEVER_WAIT, True, id="nothing is read before all partitions are known"),
+        pytest.param({A: UNKNOWN, B: UNKNOWN}, 0, True, id="its next record may be the next of all"),
+        pytest.param({A: UNKNOWN, B: UNKNOWN}, NEVER_WAIT, False, id="at -1 nobody is waited for"),
+        pytest.param({A: UNKNOWN._replace(empty=False)}, 0, False, id="there are still records of it"),
+        pytest.param({A: UNKNOWN._replace(lag=0)}, 0, False, id="it is known to have no more"),
+        pytest.param({A: UNKNOWN._replace(lag=3)}, 0, False, id="it answered: it is slow, and not away"),
+        pytest.param({A: UNKNOWN._replace(finished=True)}, 0, False, id="its end is reached"),
+        pytest.param({B: UNKNOWN}, 0, False, id="another server is away"),
+    ],
+)
+def test_a_server_is_waited_for_while_its_next_record_may_be_the_next_of_all(
+    inputs: Mapping[TopicPartition, InputState], idle_ms: int, is_waited: bool
+) -> None:
+    assert is_waited_for({"a"}, inputs, max_task_idle_ms=idle_ms) is is_waited
+
+
+@given(inputs=st.dictionaries(st.sampled_from([A, B]), STATES, min_size=1), idle_ms=st.sampled_from([-1, 0, 20]))
+def test_a_server_that_is_waited_for_blocks_its_task_for_any_time(
+    inputs: Mapping[TopicPartition, InputState], idle_ms: int
+) -> None:
+    first = decide_idle({}, inputs, max_task_idle_ms=idle_ms, now_ms=0)
+    later = decide_idle(first.deadlines, inputs, max_task_idle_ms=idle_ms, now_ms=10**12)
+    blocking = {each for each, seen in inputs.items() if seen.empty and each not in later.may_pass}
+    unknown = {each for each in blocking if inputs[each].lag is None}
+    assert is_waited_for({"a"}, inputs, max_task_idle_ms=idle_ms) == (A in unknown)
+
+
+def waits(query: PlannedQuery) -> Any:
+    return query.planner.snapshot().as_json()["waits-for"]
+
+
+def away(query: PlannedQuery) -> Any:
+    return query.planner.snapshot().as_json()["away"]
+
+
+def actions(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.__dict__["action"] for record in caplog.records]
+
+
+def test_a_query_says_once_that_it_waits_and_since_when_and_no_more_once_the_server_is_back(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    well, ill = ScriptedServer({"a": 1}), ScriptedServer({"b": 1}, name="ill")
+    query = start(well, ill)
+    query.begin()
+    query.wait_for_lag(0, "b")
+    assert waits(query) == {}
+    ill.go_away()
+    query.wait_for_lag(None, "b")
+    assert query.at_once() is None
+    query.clock.advance(700)
+    well.put("a", 0, 1)
+    query.wait_for_records(1)
+    assert query.at_once() is None
+    assert waits(query) == {"ill": {"since-ms": 700, "error": "no answer (ill)"}}
+    assert actions(caplog) == ["away", "waits-for-input"]
+    assert "may be next: no answer (ill)" in caplog.messages[-1]
+    ill.fail(None)
+    assert ordinals(query.next()) == {A: [0]}
+    assert waits(query) == away(query) == {}
+    assert actions(caplog) == ["away", "waits-for-input", "back"]
+
+
+def test_a_server_that_is_away_is_not_waited_for_while_its_records_last_nor_by_who_never_waits(start: Start) -> None:
+    for idle_ms, held in ((0, True), (-1, False)):
+        well, ill = ScriptedServer({"a": 1}), ScriptedServer({"b": 1}, name="ill")
+        query = start(well, ill, options=replace(NO_OPTIONS, max_task_idle_ms=idle_ms))
+        query.begin()
+        query.wait_for_lag(0, "b")
+        if held:
+            well.withhold("a", 0)
+            well.put("a", 0, 5)
+            query.wait_for_lag(1, "a")
+            ill.put("b", 0, 1)
+            query.wait_for_records(1)
+        ill.go_away()
+        wait_until(lambda query=query: bool(away(query)), what="the failure")  # type: ignore[misc]
+        assert waits(query) == {}
+        assert query.planner.snapshot().outages["ill"].waits_ms is None
+
+
+def test_a_server_that_was_never_there_is_waited_for(start: Start) -> None:
+    server = ScriptedServer({"a": 1}, name="ill")
+    server.go_away()
+    query = start(server, options=replace(NO_OPTIONS, max_task_idle_ms=-1))
+    query.begin()
+    wait_until(lambda: bool(away(query)), what="the failure")
+    assert list(waits(query)) == ["ill"]
