@@ -86,10 +86,10 @@ def answers_of(logs: Mapping[TopicPartition, list[Record]]) -> dict[str, Answer]
 
 def build(source: DataFrame, hold: Path | None = None) -> DataFrame:
     """The query. While the file `hold` is there, one Python worker takes it and waits (`held`)."""
-    text = F.col("value").cast("string")
+    text, offset = F.col("value").cast("string"), F.col("offset").cast("string")
+    row = F.struct("merge_order", "topic", offset.alias("offset"), text.alias("value"))
     rows = (source if hold is None else held(source, hold)).select(
-        F.lit("row").alias("kind"),
-        F.to_json(F.struct("merge_order", "topic", F.col("offset").cast("string"), text.alias("value"))).alias("json"),
+        F.lit("row").alias("kind"), F.to_json(row).alias("json")
     )
     fields = source.select(
         F.get_json_object(text, "$.note").alias("sensor"), F.get_json_object(text, "$.at").cast("long").alias("at")

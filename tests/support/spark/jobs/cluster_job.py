@@ -40,7 +40,7 @@ def main() -> None:
     for name, value in CONF.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    executors = int(spark.conf.get("spark.cores.max", "1"))
+    executors = int(spark.sparkContext.getConf().get("spark.cores.max", "1"))
     _say(f"executors {json.dumps(what_executors_see(spark, arguments.private, executors))}")
     frame = build(load(spark, json.loads(arguments.options)), hold)
     query = Output(folder / "output").start(frame, folder / "checkpoint", available_now=False, written=written)
