@@ -178,7 +178,8 @@ def arranged(
     if sort is None:
         return {**report, "stores": stores}
     rows = [(store, replica) for store in stores for replica in store["partitions"]]
-    rows.sort(key=lambda row: _rank(*row, sort.removeprefix("-")), reverse=sort.startswith("-"))
+    by = sort.removeprefix("-")
+    rows.sort(key=lambda row: _rank(row[0], row[1], by), reverse=sort.startswith("-"))
     return {**report, "stores": [{**store, "partitions": [replica]} for store, replica in rows]}
 
 

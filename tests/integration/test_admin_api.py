@@ -22,6 +22,7 @@ from tests.support.spark.queries import wait_until
 from understudy_router.admin import schemas
 from understudy_router.admin.admin import Admin
 from understudy_router.admin.feed import Feed
+from understudy_router.admin.indicators import NAMES
 from understudy_router.admin.lag_page import COLUMNS
 
 LAG = "/admin/v1/lag"
@@ -54,7 +55,7 @@ def indicator(router: ClusterRouter, name: str) -> dict[str, Any]:
 
 def wait_for(router: ClusterRouter, name: str, is_so: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """The indicator, when it is so."""
-    wait_until(lambda: is_so(indicator(router, name)), what=f"the word of {name}", limit_s=LIMIT_S)
+    wait_until(lambda: bool(is_so(indicator(router, name))), what=f"the word of {name}", limit_s=LIMIT_S)
     return indicator(router, name)
 
 
@@ -261,7 +262,7 @@ def test_nobody_may_stop_a_node_that_has_the_last_replica_and_the_answer_says_of
         assert indicator(router, "redundancy")["state"] == "attention"
         pair.start("n2")
         pair.wait_to_rest(copies=2, version=VERSION)
-        for name in schemas.NAMES:
+        for name in NAMES:
             wait_for(router, name, lambda found: found["state"] == "ok")
         assert router.get("/admin/v1/health").body["headline"] == "all well"
         assert router.get("/admin/v1/nodes/n1/safe-to-stop").body["safe"]
@@ -273,7 +274,7 @@ def test_each_fault_has_its_own_word_and_takes_it_back(
     with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, end_expiry_ms=500) as pair:
         pair.wait_to_rest(copies=2, version=VERSION)
         router = pair.start_router(end_expiry_ms=500)
-        for name in schemas.NAMES:
+        for name in NAMES:
             wait_for(router, name, lambda found: found["state"] == "ok")
 
         checkpoint.path.rename(tmp_path / "elsewhere")

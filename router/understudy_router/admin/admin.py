@@ -203,7 +203,8 @@ class Admin:
             what = f"there is no partition {partition} of {store}"
             fix = f"It has {route.partitions}, from 0 on"
             raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, what, "partition", fix))
-        if partition is not None and Key(LAG, store, partition) not in self._observer.history:
+        kept = self._observer.history
+        if partition is not None and kept.is_full and Key(LAG, store, partition) not in kept:
             what = f"the history of this partition is not kept: there are at most {MAX_SERIES} series"
             raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, what, "partition", "Ask for the store without it"))
 

@@ -76,6 +76,11 @@ class History:
     def __len__(self) -> int:
         return len(self._rings)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for a new series."""
+        return len(self._rings) >= self._max_series
+
     def __contains__(self, key: Key) -> bool:
         return key in self._rings
 

@@ -18,6 +18,7 @@ from understudy_router.admin.events import EventLog, Happened
 from understudy_router.admin.history import History
 from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import Report, health_of
+from understudy_router.admin.layout import Layout
 from understudy_router.admin.reads_served import Rates, ReadRates, ServedReads
 from understudy_router.admin.recording import Freshness, freshness_of, lag_of, points_of
 from understudy_router.admin.restoring import Restoring
@@ -126,6 +127,7 @@ class Observer:
         self._trends, self._pace = Trends(), Pace()
         self._restoring, self._disagreements, self._events = Restoring(), Disagreements(), EventLog()
         self._last: Observed | None = None
+        self._recorded: Layout | None = None
         self._recording = asyncio.Lock()
 
     async def see(self, snapshot: Snapshot) -> Observed:
@@ -171,6 +173,8 @@ class Observer:
         """Take a point of the last hour, when one is due."""
         async with self._recording:
             now_ms = observed.snapshot.about.now_ms
-            if self.history.is_due(now_ms):
+            layout = observed.snapshot.layout
+            if self.history.is_due(now_ms) or layout is not self._recorded:
+                self._recorded = layout  # another one may have partitions of which there was no point yet
                 points = await in_slices(points_of(observed.snapshot, observed.freshness, observed.rates))
                 self.history.note(now_ms, points)

@@ -115,10 +115,12 @@ def assignments(draw: st.DrawFn, *, partitions: int, operators: Sequence[int]) -
     for operator_id in operators:
         for partition in range(partitions):
             holders = draw(st.lists(st.sampled_from(NODES), unique=True, max_size=3))
-            active = holders[0] if holders and draw(st.booleans()) else None
+            is_led: bool = draw(st.booleans())
+            active = holders[0] if holders and is_led else None
             others = holders[1:] if active else holders
             split = draw(st.integers(0, len(others)))
-            if holders or draw(st.booleans()):
+            is_named: bool = draw(st.booleans())
+            if holders or is_named:
                 duty = AssignedTask(active=active, standbys=others[:split], warmups=others[split:])
                 tasks[f"{operator_id}_{partition}"] = duty
     return tasks

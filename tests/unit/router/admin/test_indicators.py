@@ -81,7 +81,9 @@ def test_a_dead_node_is_named_with_why_and_its_partitions_hang_by_one() -> None:
 
 
 def test_partitions_that_nobody_serves_hurt_readers_and_name_the_dead() -> None:
-    tables = tables_with({"0_0": task("a"), "0_1": task("b")}, beat("a"), beat("b"), partitions=2)
+    tables = tables_with(
+        {"0_0": task("a"), "0_1": task("b")}, beat("a", partitions=2), beat("b", partitions=2), partitions=2
+    )
     now_ms = kill(tables, "a", now_ms=0)
     report = looked(snapshot_of(tables, stores_named({"one": 0, "two": 0}, partitions=2), now_ms=now_ms))
     reads = by_name(report)["reads"]
@@ -92,7 +94,7 @@ def test_partitions_that_nobody_serves_hurt_readers_and_name_the_dead() -> None:
 
 
 def test_a_checkpoint_that_is_gone_is_the_cause_and_freshness_is_unknown() -> None:
-    blind = {"end_age_ms": None, "degraded": ["checkpoint-unreadable"]}
+    blind: dict[str, Any] = {"end_age_ms": None, "degraded": ["checkpoint-unreadable"]}
     tables = tables_with({"0_0": task("a", "b")}, beat("a", **blind), beat("b", **blind))
     report = looked(snapshot_of(tables, ONE))
     found = by_name(report)
