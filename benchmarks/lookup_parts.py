@@ -34,6 +34,7 @@ from understudy_shared.clock import SystemClock
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 from understudy_shared.http.protocol import HttpProtocol, ParsedHead
+from understudy_shared.trace import Trace
 from understudy_shared.words import HostInfo
 
 SAMPLED_KEYS = 1_000
@@ -42,6 +43,8 @@ START_LIMIT_S = 120.0
 
 class Unheard:
     """An exchange whose reply goes nowhere."""
+
+    trace: Trace | None = None
 
     def reply(self, *_: object) -> None: ...
 

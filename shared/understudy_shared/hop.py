@@ -74,9 +74,9 @@ class HopGroup(NamedTuple):
 
 
 class HopTrace(NamedTuple):
-    """The trace of the reader who asks for the key at `index`; of a batch, for its first key in this hop."""
+    """The trace of the reader who asks for a key, by its place in the hop; of a batch, for its first key there."""
 
-    index: int
+    place: int
     trace: Trace
 
 
@@ -157,7 +157,7 @@ def encode_request(request: HopRequest) -> bytes:
         "tails": request.shares_tails,
     }
     if request.traces:
-        head["traces"] = [[index, trace.traceparent] for index, trace in request.traces]
+        head["traces"] = [[place, trace.traceparent] for place, trace in request.traces]
     header = orjson.dumps(head)
     count = len(rows)
     packed = struct.pack(f"<{2 * count}I", *partitions, *map(len, rows))
@@ -376,10 +376,10 @@ def _traces(found: object, keys: int) -> Sequence[HopTrace]:
     traces: list[HopTrace] = []
     for entry in found[:keys] if isinstance(found, list) else ():
         match entry:
-            case [int(index), str(text)] if 0 <= index < keys and type(index) is int:
+            case [int(place), str(text)] if 0 <= place < keys and type(place) is int:
                 trace = parse_traceparent(text)
                 if trace is not None:
-                    traces.append(HopTrace(index, trace))
+                    traces.append(HopTrace(place, trace))
     return tuple(traces)
 
 

@@ -54,7 +54,9 @@ bounds = st.just(NO_BOUND) | st.builds(
 keys = st.builds(HopKey, st.integers(0, 2**32 - 1), st.binary(max_size=40))
 layouts = st.just("") | st.text(min_size=1, max_size=MAX_LAYOUT_CHARS)
 groups = st.builds(HopGroup, st.text(), st.text(), counts, bounds, st.lists(keys, min_size=1, max_size=4), layouts)
-requests = st.builds(HopRequest, st.text(), counts, counts, counts, counts, st.lists(groups, max_size=3), st.booleans())
+requests = st.builds(
+    HopRequest, st.text(), counts, counts, counts, counts, st.lists(groups, max_size=3), st.booleans(), st.just(())
+)
 tails = st.sampled_from([b"", b'"version":1}', b'"version":2}']) | st.binary(max_size=9)
 outcomes = st.builds(HopOutcome, st.sampled_from([FOUND, ABSENT, PROBLEM]), st.binary(max_size=40), tails)
 replies = st.builds(HopReply, counts, counts, counts, st.lists(outcomes, max_size=5))
