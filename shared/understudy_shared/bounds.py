@@ -154,8 +154,13 @@ def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | N
         return None
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_LIMIT:
-        return value
+    if (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and 0 <= value <= MAX_LIMIT
+        and value == int(value)
+    ):
+        return int(value)  # 5.0 is a whole number in JSON, and some writers write every number so
     raise BadBoundError(
         f"{name}={clipped(value)} is not a whole number of {unit}, 0 or more, of at most 18 digits",
         where=name,

@@ -69,7 +69,7 @@ def _leaves(routes: Iterable[Any]) -> Iterator[Any]:
             yield route
 
 
-@pytest.fixture(scope="module", params=["serve", "node", "router"])
+@pytest.fixture(scope="module", params=["serve", pytest.param("node", marks=pytest.mark.full), "router"])
 def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, server: RedisServer
 ) -> Iterator[Service]:
@@ -246,6 +246,7 @@ def test_the_page_is_made_of_the_document_and_says_where_the_service_is(service:
 # ---- Schemathesis
 
 CONFIGURATION = """
+hooks = "knowledge"
 # 503 says that no replica may answer under a bound; 500, 502 and 504 stay failures.
 [checks]
 not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 503]
@@ -254,8 +255,6 @@ negative_data_rejection.expected-statuses = [400, 403, 404, 405, 409, 413, 414, 
 [phases.coverage]
 generate-duplicate-query-parameters = true
 
-[dictionaries.positions]
-values = ["{position}"]
 [dictionaries.keys]
 values = ["{word}", "nobody"]
 [dictionaries.stores]
@@ -268,7 +267,6 @@ values = ["n1"]
 "path.key" = {{ dictionary = "keys" }}
 "path.node_id" = {{ dictionary = "nodes" }}
 "query.store" = {{ dictionary = "stores" }}
-"query.min_position" = {{ dictionary = "positions" }}
 
 # It has no end.
 [[operations]]
@@ -277,11 +275,36 @@ enabled = false
 """
 
 
-@pytest.mark.parametrize("examples", [10, pytest.param(150, marks=pytest.mark.full)])
+KNOWLEDGE = '''
+"""What no document can say: which positions were issued, and which columns the keys of this store have."""
+
+import schemathesis
+from hypothesis import strategies
+
+WORD = {"anyOf": [{"enum": ["word-0", "word-1"]}, {"type": ["string", "null"]}]}
+KEY = {
+    "anyOf": [
+        {"type": "array", "prefixItems": [WORD], "items": False, "minItems": 1},
+        {"type": "object", "properties": {"word": WORD}, "required": ["word"], "additionalProperties": False},
+    ],
+    "example": ["word-0"],
+}
+
+schemathesis.openapi.format("position", strategies.just("POSITION"))
+
+
+@schemathesis.hook
+def before_load_schema(context, raw_schema):
+    raw_schema["components"]["schemas"]["Key"] = KEY
+'''
+
+
+@pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.full)])
 def test_schemathesis_finds_nothing(service: Service, examples: int, tmp_path: Path) -> None:
     """It asks for what the document allows, and for what it does not, and judges each answer by the document."""
     configuration = tmp_path / "schemathesis.toml"
-    configuration.write_text(CONFIGURATION.format(position=service.position, word=WORD))
+    configuration.write_text(CONFIGURATION.format(word=WORD))
+    (tmp_path / "knowledge.py").write_text(KNOWLEDGE.replace("POSITION", service.position))
     run = "from schemathesis.cli import schemathesis; schemathesis()"
     found = subprocess.run(
         [

@@ -230,8 +230,12 @@ def test_flags_parse(value: object, expected: bool) -> None:
     assert parse_bound({"require_active": value}).require_active is expected
 
 
+def test_a_whole_number_may_be_written_with_a_decimal_point_as_json_allows() -> None:
+    assert parse_bound({"max_lag": 5.0, "wait_ms": 7.0}) == Bound(max_lag=5, wait_ms=7)
+
+
 NOT_WHOLE = ["", " 3", "-1", "+1", "1.5", "1e3", "0x10", "٣", "1_000", "9" * 19, "null", "True"]
-NOT_WHOLE_IN_JSON: list[object] = [-1, 1.0, True, [], {}, MAX_LIMIT + 1]
+NOT_WHOLE_IN_JSON: list[object] = [-1, 1.5, float("inf"), True, [], {}, MAX_LIMIT + 1]
 
 
 @pytest.mark.parametrize("name", ["max_lag", "max_staleness_ms", "wait_ms"])

@@ -12,6 +12,7 @@ EXAMPLE_STORE, EXAMPLE_KEY = "aircraft", "N14228"
 _POSITION = rf"{PREFIX[:-1]}\.[A-Za-z0-9_-]+"
 _TRUTHS = ["true", "True", "TRUE", "1", "false", "False", "FALSE", "0"]
 """As JSON, Python and SQL write booleans."""
+_A_POSITION: Json = {"type": "string", "format": "position"}
 _NONE: Json = {"type": "string", "const": "none"}
 _NULL: Json = {"type": "null"}
 
@@ -48,7 +49,7 @@ def bounds_schema() -> Json:
 
 
 def position_schema() -> Json:
-    """A position token, as answers give it."""
+    """A position token, as answers give it. A reader sends it as it is."""
     return {"type": "string", "format": "position", "pattern": f"^{_POSITION}$", "maxLength": MAX_TOKEN_CHARS}
 
 
@@ -101,7 +102,7 @@ def _in_a_query(name: str) -> Json:
     if name in _LIMITS:
         return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": _LIMITS[name]}, _NONE]}
     if name == "min_position":
-        return {"anyOf": [position_schema(), _NONE]}
+        return {"anyOf": [_A_POSITION, _NONE]}
     if name == "require_active":
         return {"anyOf": [{"type": "boolean"}, {"type": "string", "enum": [*_TRUTHS, "none"]}]}
     return {"type": "string", "enum": [*map(str, UnknownLag), "none"]}
@@ -109,7 +110,7 @@ def _in_a_query(name: str) -> Json:
 
 def _in_a_body(name: str) -> Json:
     if name == "min_position":
-        return {"anyOf": [position_schema(), _NONE, _NULL]}
+        return {"anyOf": [_A_POSITION, _NONE, _NULL]}
     if name == "unknown_lag":
         return {"enum": [*map(str, UnknownLag), "none", None]}
     text: Json = {"type": "string", "pattern": f"^({_AS_TEXT[name]}|none)$"}
