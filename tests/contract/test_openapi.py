@@ -299,7 +299,7 @@ def before_load_schema(context, raw_schema):
 '''
 
 
-@pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.full)])
+@pytest.mark.parametrize("examples", [5, pytest.param(100, marks=pytest.mark.full)])
 def test_schemathesis_finds_nothing(service: Service, examples: int, tmp_path: Path) -> None:
     """It asks for what the document allows, and for what it does not, and judges each answer by the document."""
     configuration = tmp_path / "schemathesis.toml"
