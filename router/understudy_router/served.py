@@ -1,8 +1,11 @@
 """How old the answers were that readers got, and whether each kept its bound: counted from what the answers say.
 
 It is on the way of every lookup: what an answer says of its lag is the same for many answers, so it is parsed once and
-counted by its text. The router checks the bound again although the node has measured it. An answer beyond the bound
-would be a bug of ours, and must not stay unseen.
+counted by its text. While there are very many reads without a bound, one in
+`STRIDE` of them is looked at and stands for the others.
+
+The router compares each answer with the bound of its reader again although the node has measured it. An answer beyond
+its bound would be a bug of ours, and must not stay unseen.
 """
 
 from __future__ import annotations
@@ -16,16 +19,22 @@ from understudy_shared.hop import HopOutcome
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.words import LagInfo, Role
 
+EXACT = 4096
+"""Reads without a bound of which each one is looked at, between two readings of the counts."""
+
+STRIDE = 7
+"""Of those beyond, each one of so many is; readers and partitions come in rounds of other lengths."""
+
 MAX_TEXTS = 1024
 """Texts that are kept until they are counted: about a millisecond of work then."""
 
-MAX_TEXT_BYTES = 256
-"""Longer than any lag that a node of ours prints."""
+TEXT_BYTES = 176
+"""Longer than any lag that a node of ours prints; what follows it is the same for all answers of a replica."""
 
 _LAG = b'"lag":{'
 _FIELDS = re.compile(
     rb'"lag":\{"current_offset_position":(\d{1,19}),"end_offset_position":(\d{1,19}|null),'
-    rb'"offset_lag":(\d{1,19}|null),"time_lag_ms":(\d{1,19}|null)'
+    rb'"offset_lag":(\d{1,19}|null),"time_lag_ms":(\d{1,19}|null)\}'
 )
 
 
@@ -56,21 +65,33 @@ class ServedReads:
         self._offset_lag = Histogram(OFFSET_LAG_BOUNDS)
         self._answers = self._unknown = 0
         self._kept: dict[bytes, _Kept] = {}
+        self._exact, self._turn = EXACT, 0
 
     def __repr__(self) -> str:
         return f"ServedReads({self.answers} answers, {self.violations} beyond their bound)"
 
     # ---- on the way of every lookup
 
-    def answered(self, outcome: HopOutcome, bound: Bound, times: int = 1) -> None:
-        """Count the answers that this outcome gives to readers who asked for `bound`."""
+    def answered(self, outcome: HopOutcome, bound: Bound) -> None:
+        """Count the answer to a reader who asked for `bound`."""
+        if bound is NO_BOUND:
+            if not self._exact:
+                self._turn += 1
+                if self._turn % STRIDE == 0:
+                    self._count(outcome, bound, STRIDE)
+                return
+            self._exact -= 1
+        self._count(outcome, bound, 1)
+
+    def _count(self, outcome: HopOutcome, bound: Bound, times: int) -> None:
+        """Count so many answers of one outcome."""
         tail = outcome[2]
         if tail:
             start = tail.find(_LAG)
         else:  # the body holds the value, which may say anything, before the lag
             tail = outcome[1]
             start = tail.rfind(_LAG)
-        text = tail[start : tail.find(b"}", start)]
+        text = tail[start : start + TEXT_BYTES]
         kept = self._kept.get(text) or self._first(text)
         if kept is None:
             self.unreadable += times
@@ -95,7 +116,7 @@ class ServedReads:
             else:
                 counts[tail], first[tail] = 1, result
         for tail, count in counts.items():
-            self.answered(first[tail], bound, count)
+            self._count(first[tail], bound, count)
 
     def failed(self, problem: Problem) -> None:
         """Count a read that got no answer; one that was the reader's mistake counts in neither."""
@@ -105,7 +126,7 @@ class ServedReads:
             self.errors += problem.status >= 500 or problem.type is ProblemType.OVERLOADED
 
     def _first(self, text: bytes) -> _Kept | None:
-        found = _FIELDS.fullmatch(text) if len(text) <= MAX_TEXT_BYTES else None
+        found = _FIELDS.match(text)
         if found is None:
             return None
         if len(self._kept) >= MAX_TEXTS:
@@ -120,26 +141,30 @@ class ServedReads:
     @property
     def staleness_ms(self) -> Histogram:
         """The time lag of answers, as the nodes measured it; without the answers of unknown time lag."""
-        self._fold()
+        self._read()
         return self._staleness_ms
 
     @property
     def offset_lag(self) -> Histogram:
         """How many versions behind the answers were; without those of unknown lag."""
-        self._fold()
+        self._read()
         return self._offset_lag
 
     @property
     def answers(self) -> int:
         """Answers to readers, found and absent."""
-        self._fold()
+        self._read()
         return self._answers + self.unreadable
 
     @property
     def unknown(self) -> int:
         """Answers of unknown lag."""
-        self._fold()
+        self._read()
         return self._unknown
+
+    def _read(self) -> None:
+        self._fold()
+        self._exact = EXACT
 
     def _fold(self) -> None:
         for kept in self._kept.values():

@@ -16,7 +16,7 @@ from understudy_router.forwarding.forward import Forwarder
 from understudy_router.forwarding.read import Result
 from understudy_router.http.reads import Reads, Request
 from understudy_router.served import ServedReads
-from understudy_shared.hop import FOUND, HopKey, hop_keys
+from understudy_shared.hop import FOUND, HopKey, HopOutcome, hop_keys
 from understudy_shared.http.batches import (
     NO_PARTITION,
     BatchAnswer,
@@ -26,7 +26,7 @@ from understudy_shared.http.batches import (
     resolve_keys,
 )
 from understudy_shared.http.direct import AsgiExchange, Exchange
-from understudy_shared.http.edge import App, Receive, bug, read_body
+from understudy_shared.http.edge import JSON_TYPE, App, Receive, bug, read_body
 from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.lookups import LookupsFirst
 from understudy_shared.http.problems import Problem
@@ -60,28 +60,27 @@ class RouterLookups(LookupsFirst):
 
     def _done(self, request: Request, exchange: Exchange, result: Result | None, took_ms: float) -> None:
         self.in_flight -= 1
-        request.counts.duration_ms.observe(took_ms)
+        counts = request.counts
+        counts.duration_ms.observe(took_ms)
         if exchange.trace is not None:
             _log_traced(request, result, took_ms, exchange.trace)
         try:
-            self._reply(request, exchange, result)
-        except Exception as error:
-            self.reply_problem(exchange, bug(error), request.counts)
-
-    def _reply(self, request: Request, exchange: Exchange, result: Result | None) -> None:
-        if result is None:
-            request.counts.count("cancelled")
-        elif isinstance(result, Problem):
-            self.reply_problem(exchange, result, request.counts)
-        else:
-            self._served.answered(result, request.bound)
-            body = request.head + result[1] + result[2]
-            if request.longs_as_text:
-                body = longs_as_text(body)
-            if result[0] == FOUND:
-                self.reply_found(exchange, request.counts, body)
+            if isinstance(result, HopOutcome):
+                self._served.answered(result, request.bound)
+                body = request.head + result[1] + result[2]
+                if request.longs_as_text:
+                    body = longs_as_text(body)
+                if result[0] == FOUND:
+                    counts.outcomes["found"] += 1
+                    exchange.reply(200, JSON_TYPE, body)
+                else:
+                    self.reply_absent(exchange, counts, body)
+            elif result is None:
+                counts.count("cancelled")
             else:
-                self.reply_absent(exchange, request.counts, body)
+                self.reply_problem(exchange, result, counts)
+        except Exception as error:
+            self.reply_problem(exchange, bug(error), counts)
 
     def has_store(self, store: str) -> bool:
         return self._reads.has_store(store)

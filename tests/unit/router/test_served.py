@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from understudy_node.replica.readings import _tail
 from understudy_node.replica.task_view import task_view
-from understudy_router.served import MAX_TEXTS, ServedReads, is_beyond
+from understudy_router.served import EXACT, MAX_TEXTS, STRIDE, ServedReads, is_beyond
 from understudy_shared.bounds import NO_BOUND, Bound, Refusal, UnknownLag
 from understudy_shared.histogram import OFFSET_LAG_BOUNDS, Histogram
 from understudy_shared.hop import FOUND, HopOutcome
@@ -128,3 +128,26 @@ def test_a_read_without_an_answer_is_refused_by_its_bound_or_an_error_or_the_rea
         served.answered_many([problem], NO_BOUND)
         counts[kind] += 1
     assert (served.refused_by_bound, served.errors, served.answers) == (counts["bound"], counts["error"], 0)
+
+
+@given(reads=st.lists(st.tuples(lags, st.booleans()), min_size=1, max_size=30))
+def test_of_very_many_reads_some_stand_for_all_and_every_bound_is_still_compared(
+    reads: list[tuple[LagInfo, bool]],
+) -> None:
+    served, asked = ServedReads(), Bound(max_lag=0)
+    served._exact = 10
+    for _ in range(STRIDE):  # each lag comes in each place of a round
+        for lag, has_bound in reads:
+            served.answered(answer(lag), asked if has_bound else NO_BOUND)
+    bounded = [lag for lag, has_bound in reads if has_bound]
+    assert served.violations == STRIDE * sum(is_beyond(lag, asked) for lag in bounded)
+    assert abs(served.answers - STRIDE * len(reads)) < STRIDE
+
+
+def test_after_the_counts_were_read_each_read_is_looked_at_again() -> None:
+    served = ServedReads()
+    for _ in range(EXACT + 3 * STRIDE):
+        served.answered(answer(LagInfo(1, 1, 0, 5)), NO_BOUND)
+    assert served.answers == EXACT + 3 * STRIDE
+    served.answered(answer(LagInfo(1, 1, 0, 5)), NO_BOUND)
+    assert served.answers == EXACT + 3 * STRIDE + 1
