@@ -105,7 +105,7 @@ def test_whether_a_node_may_be_stopped_is_unknown_until_it_is_known(safe: bool |
 
 def test_a_restore_says_its_bytes_its_rate_and_its_end() -> None:
     unknown, first, second = restoring()["restores"]
-    assert restore_slots(first)["bytes"].text == "1.2 GB of 2.0 GB · 80.0 MB/s · 10 s left"
+    assert restore_slots(first)["bytes"].text == "1.2 GB of 2.0 GB · 80.0 MB/s · 9.5 s left"
     assert restore_slots(first)["share"].text == "62 %"
     assert restore_slots(second)["bytes"].text == "5.0 MB of ?"
     assert restore_slots(second)["share"].text == "?"
