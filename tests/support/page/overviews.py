@@ -45,7 +45,7 @@ def row(store: str, partition: int, cells: dict[str, dict[str, Any]]) -> dict[st
 
 def indicator(name: str, state: str = "ok", **fields: Any) -> dict[str, Any]:
     """An indicator; well unless said otherwise."""
-    silent = {"symptom": "", "impact": "", "cause": "", "action": "", "runbook": None, "affected": []}
+    silent: dict[str, Any] = {"symptom": "", "impact": "", "cause": "", "action": "", "runbook": None, "affected": []}
     return {"name": name, "state": state, **silent, **fields}
 
 
@@ -269,11 +269,17 @@ SHOWN: dict[str, Callable[[], Overview]] = {
 """The states that the page is shown in, by name."""
 
 
-def history(minutes: int = 60) -> dict[str, Any]:
+_SERIES = ("lag_batches", "time_lag_ms", "freshness_p50_ms", "freshness_p99_ms", "reads_per_s")
+
+
+def history(minutes: int = 60, *, is_known: bool = True) -> dict[str, Any]:
     """An hour in steps of ten seconds, with a gap where nothing was known."""
     points = minutes * 6
     lag: list[int | None] = [2 * (n % 97 == 40) + (n % 31 == 7) for n in range(points)]
     lag[points // 2 : points // 2 + 12] = [None] * 12
+    if not is_known:
+        nothing = dict.fromkeys(_SERIES, [None] * points)
+        return {"schema": 1, "step_ms": 10_000, "end": AT, "series": nothing}
     p50 = [8 + n // 40 % 2 for n in range(points)]
     p99 = [16 + n // 6 * 7 % 5 + 9 * (n % 83 == 11) for n in range(points)]
     return {
