@@ -19,6 +19,7 @@ WIDE: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, "reduced_mot
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "reduced_motion": "reduce", "has_touch": True}
 
 PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "page": ("healthy", "", WIDE),
     "page-healthy": ("healthy", "", WIDE),
     "page-healthy-dark": ("healthy", "", {**WIDE, "color_scheme": "dark"}),
     "page-degraded": ("degraded", "", WIDE),
@@ -28,7 +29,7 @@ PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "page-phone": ("degraded", "", PHONE),
     "page-phone-dark": ("healthy", "", {**PHONE, "color_scheme": "dark"}),
 }
-"""State, query and browser of each picture, by the name of its file."""
+"""State, query and browser of each picture, by the name of its file. `page`, for the README, is what a screen shows."""
 
 
 def main() -> int:
@@ -42,13 +43,13 @@ def main() -> int:
             router.show(SHOWN[state]())
             with shown(browser, f"{router.url}/admin/{query}", **context) as live:
                 live.page.wait_for_load_state("load")
-                if state == "healthy" and "viewport" in context and context["viewport"]["width"] > 1000:
+                if state == "healthy" and context["viewport"]["width"] > 1000:
                     live.page.locator('#ask input[data-field="tailnum"]').fill("N14228")
                     live.page.locator("#ask button[value=get]").click()
                     live.page.get_by_text("Found", exact=True).wait_for()
                     live.page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
                 path = folder / f"{name}.png"
-                live.page.screenshot(path=path, full_page=True)
+                live.page.screenshot(path=path, full_page=name != "page")
                 sys.stdout.write(f"{path}  {path.stat().st_size / 1000:.0f} kB\n")
     return 0
 

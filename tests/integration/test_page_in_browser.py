@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -70,7 +70,19 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize(("overview", "query"), VIEWS.values(), ids=VIEWS)
+def in_full(chosen: Iterable[tuple[Any, ...]], *, if_in: Collection[str], names: Iterable[str]) -> list[Any]:
+    """Cases of a matrix; those that are named run in `make verify` only."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)), id=name, marks=[pytest.mark.full] * (name in if_in)
+        )
+        for name, case in zip(names, chosen, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overview", "query"), in_full(VIEWS.values(), if_in=("large", "of many nodes", "filtered"), names=VIEWS)
+)
 def test_scripts_show_what_the_server_has_shown(
     browser: Browser, router: FakeRouter, overview: Overview, query: str
 ) -> None:
@@ -181,8 +193,11 @@ def test_a_router_that_comes_back_is_heard_again_without_a_reload(browser: Brows
         expect(page.page.locator("#live")).to_have_text("live", timeout=LIMIT_MS)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", SHOWN)
+CHECKED = {f"{name}, {theme}": (name, theme) for name in SHOWN for theme in ("light", "dark")}
+MORE = ("healthy, dark", "restoring, dark", "empty, light")
+
+
+@pytest.mark.parametrize(("name", "theme"), in_full(CHECKED.values(), if_in=MORE, names=CHECKED))
 def test_the_page_has_no_barrier_that_a_checker_finds(
     browser: Browser, router: FakeRouter, name: str, theme: str
 ) -> None:

@@ -71,6 +71,7 @@ def cell_text(cell: Cell, kind: str) -> str:
     role, lag = cell["role"], UNKNOWN if cell["lag"] is None else f"{cell['lag']:,}"
     texts = {
         "dead": f"✕ {role}",
+        "unknown": f"{role} {UNKNOWN}",
         "closed": f"{role} ∅",
         "opening": f"{role} …",
         "restoring": f"R {percent(None if cell['percent'] is None else int(cell['percent']))}",
@@ -96,7 +97,7 @@ def state_words(cell: Cell, kind: str) -> str:
 def cell_name(place: str, cell: Cell, kind: str) -> str:
     """All of a cell in words. With its text before it, it is the accessible name."""
     words = [f"{place}: {ROLES.get(cell['role'], cell['role'])}", state_words(cell, kind)]
-    if kind not in {"dead", "closed", "opening"}:
+    if kind not in {"dead", "closed", "opening"} and cell["state"] is not None:
         words.append(f"{batches(cell['lag'])} behind, {age(cell['lag_ms'])}")
     if cell["age_ms"] is not None:
         words.append(f"reported {age(cell['age_ms'])} ago")

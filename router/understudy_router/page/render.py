@@ -137,7 +137,7 @@ def _replicas(overview: Document, histories: Histories, query: PageQuery) -> dic
     return {"grid": grid_view(overview["grid"], query), "opened": opened, "close_link": query.link(open="")}
 
 
-_LAG_LINES = (("lag_batches", "batches behind"),)
+_LAG_LINES = (("lag_batches", "now"),)
 _FRESHNESS_LINES = (("freshness_p99_ms", "p99"), ("freshness_p50_ms", "p50"))
 
 

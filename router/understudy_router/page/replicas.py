@@ -116,14 +116,14 @@ def facts_of(replica: Replica, end: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is known of one replica."""
     cell, kind = replica.cell, kind_of(replica.cell)
     is_known = cell["lag"] is not None and end["version"] is not None
-    facts = [
+    facts: list[tuple[str, str]] = [
         ("role", ROLES.get(cell["role"], cell["role"])),
         ("state", state_words(cell, kind)),
         ("version", f"{number(end['version'] - cell['lag'])} of {number(end['version'])}" if is_known else UNKNOWN),
         ("behind", f"{batches(cell['lag'])}, {age(cell['lag_ms'])}"),
         ("reported", UNKNOWN if cell["age_ms"] is None else f"{age(cell['age_ms'])} ago"),
     ]
-    return [*facts, ("error", cell["error"])] if cell["error"] else facts
+    return [*facts, ("error", str(cell["error"]))] if cell["error"] else facts
 
 
 def replica_row(replica: Replica, query: PageQuery) -> dict[str, Any]:

@@ -110,8 +110,8 @@ def fake_app() -> Framework:
     async def overview() -> Mapping[str, Any]:
         return world.overview
 
-    async def known_history(store: str | None, partition: int | None) -> Mapping[str, Any]:
-        return history()
+    async def known_history(store: str | None = None, partition: int | None = None) -> Mapping[str, Any]:
+        return history(is_known=bool(world.overview["stores"]))
 
     http.include_router(page_routes(overview, known_history))
 
@@ -121,7 +121,7 @@ def fake_app() -> Framework:
 
     @http.get("/admin/v1/history")
     async def history_document() -> Response:
-        return json_response(history())
+        return json_response(await known_history())
 
     @http.get("/admin/v1/events")
     async def events() -> StreamingResponse:

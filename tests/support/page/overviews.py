@@ -45,7 +45,7 @@ def row(store: str, partition: int, cells: dict[str, dict[str, Any]]) -> dict[st
 
 def indicator(name: str, state: str = "ok", **fields: Any) -> dict[str, Any]:
     """An indicator; well unless said otherwise."""
-    silent = {"symptom": "", "impact": "", "cause": "", "action": "", "runbook": None, "affected": []}
+    silent: dict[str, Any] = {"symptom": "", "impact": "", "cause": "", "action": "", "runbook": None, "affected": []}
     return {"name": name, "state": state, **silent, **fields}
 
 
@@ -55,7 +55,7 @@ def store(name: str, operator_id: int, **fields: Any) -> dict[str, Any]:
     return {
         "store": name, "operator_id": operator_id, "partitions": 4, "active": 4, "standby": 4, "warmup": 0,
         "restoring": 0, "unserved": 0, "worst_lag": 0, "worst_lag_ms": 12, "unknown": 0, "trend": "steady",
-        "eta_s": None, "history": [n % 7 // 6 for n in range(60)], "key": key, "example": example, **fields,
+        "eta_s": None, "history": [int(n % 17 == 5) for n in range(60)], "key": key, "example": example, **fields,
     }  # fmt: skip
 
 
@@ -146,7 +146,8 @@ def degraded() -> Overview:
     }  # fmt: skip
     shown["bus"] = {"state": "degraded", "why": "OOM command not allowed when used memory > 'maxmemory'"}
     shown["end"] = {"version": 418, "confirmed": False, "age_ms": 15_200}
-    shown["lag"] |= {"worst_batches": None, "worst_ms": None, "unknown": 1}
+    shown["lag"] = {"worst_batches": 3, "worst_ms": 4200, "unknown": 1, "store": "aircraft", "partition": 0,
+                    "node_id": "node-1"}  # fmt: skip
     shown["counts"] |= {"nodes_live": 2, "running": 15, "dead": 8, "unknown": 1}
     shown["reads"] |= {"per_s": 412, "errors_per_s": 2.5, "within_bound_percent": 98.4}
     shown["freshness"] = {"p50_ms": 30, "p99_ms": 2400}
@@ -268,13 +269,19 @@ SHOWN: dict[str, Callable[[], Overview]] = {
 """The states that the page is shown in, by name."""
 
 
-def history(minutes: int = 60) -> dict[str, Any]:
+_SERIES = ("lag_batches", "time_lag_ms", "freshness_p50_ms", "freshness_p99_ms", "reads_per_s")
+
+
+def history(minutes: int = 60, *, is_known: bool = True) -> dict[str, Any]:
     """An hour in steps of ten seconds, with a gap where nothing was known."""
     points = minutes * 6
-    lag: list[int | None] = [n % 30 // 29 for n in range(points)]
+    lag: list[int | None] = [2 * (n % 97 == 40) + (n % 31 == 7) for n in range(points)]
     lag[points // 2 : points // 2 + 12] = [None] * 12
-    p50 = [8 + n % 3 for n in range(points)]
-    p99 = [17 + n * 7 % 23 for n in range(points)]
+    if not is_known:
+        nothing = dict.fromkeys(_SERIES, [None] * points)
+        return {"schema": 1, "step_ms": 10_000, "end": AT, "series": nothing}
+    p50 = [8 + n // 40 % 2 for n in range(points)]
+    p99 = [16 + n // 6 * 7 % 5 + 9 * (n % 83 == 11) for n in range(points)]
     return {
         "schema": 1, "step_ms": 10_000, "end": AT,
         "series": {"lag_batches": lag, "time_lag_ms": p50, "freshness_p50_ms": p50, "freshness_p99_ms": p99,

@@ -40,7 +40,8 @@ export function startAsk(url) {
   function field(label, type, value, placeholder, size) {
     const input = element("input", { value, placeholder, size, spellcheck: false });
     input.dataset.field = label;
-    return element("label", {}, `${label} `, element("span", { class: "hint" }, type), input);
+    const name = element("span", {}, `${label} `, element("span", { class: "hint" }, type));
+    return element("label", {}, name, input);
   }
 
   function boundsGiven() {

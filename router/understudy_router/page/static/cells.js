@@ -33,6 +33,8 @@ export function cellText(cell, kind) {
   switch (kind) {
     case "dead":
       return `✕ ${role}`;
+    case "unknown":
+      return `${role} ${UNKNOWN}`;
     case "closed":
       return `${role} ∅`;
     case "opening":
@@ -67,7 +69,7 @@ export function stateWords(cell, kind) {
 
 export function cellName(place, cell, kind) {
   const words = [`${place}: ${ROLES[cell.role] ?? cell.role}`, stateWords(cell, kind)];
-  if (!["dead", "closed", "opening"].includes(kind)) {
+  if (!["dead", "closed", "opening"].includes(kind) && cell.state !== null) {
     words.push(`${batches(cell.lag)} behind, ${age(cell.lag_ms)}`);
   }
   if (cell.age_ms !== null) words.push(`reported ${age(cell.age_ms)} ago`);

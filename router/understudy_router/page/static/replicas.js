@@ -23,6 +23,7 @@ export function updateReplicas(overview, query) {
   else updateGrid(grid, found, shown, query);
   setText(byId("shown"), shownWords(grid, first, last, found.length, isTable ? "replica" : "partition"));
   byId("no-replicas").hidden = found.length > 0;
+  setText(byId("no-replicas"), query.state === "unwell" ? "Every replica is well." : "No replica is like that.");
   updatePager(query, pages);
   updateFilter(overview.stores, query);
 }

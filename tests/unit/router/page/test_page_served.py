@@ -210,7 +210,8 @@ def test_every_module_that_is_imported_exists_and_exports_what_is_imported() -> 
     exports = {path.name: set(exported.findall(path.read_text())) for path in STATIC.glob("*.js")}
     for path in STATIC.glob("*.js"):
         for names, module in imported.findall(path.read_text()):
-            wanted = {name.partition(" as ")[0].strip() for name in names.split(",") if name.strip()}
+            wanted = {name.strip() for name in names.split(",") if name.strip()}
+            wanted = {name.partition(" as ")[0] for name in wanted}
             assert wanted <= exports.get(module, set()), f"{path.name} imports {wanted - exports.get(module, set())}"
 
 
