@@ -52,6 +52,8 @@ from tests.support.spark.standalone import StandaloneCluster, executor_of, stand
 
 from understudy_pipeline.inputs.records import TopicPartition
 
+pytestmark = pytest.mark.timeout(900)
+
 Logs = Mapping[TopicPartition, Sequence[Record]]
 
 OPTIONS = {"topics": ",".join(TOPICS), "timestamp": "json:at", "max_poll_records": "40"}
@@ -233,7 +235,7 @@ def test_the_as_of_join_on_a_cluster_gives_every_flight_its_weather(
     run = AsofRun(cluster.shared / "asof")
     script = str(JOBS / "asof_on_cluster.py")
     with cluster.submitted(script, str(run.folder), "--options", json.dumps(options)) as job:
-        assert job.wait_for_end(limit_s=240) == 0, job.lines()[-40:]
+        assert job.wait_for_end(limit_s=600) == 0, job.lines()[-40:]
     oracle, joined = as_of_join(everything), run.joined()
     assert joined.violations(oracle) == joined.differences(oracle) == joined.duplicates == 0
 

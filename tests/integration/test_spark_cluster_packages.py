@@ -1,7 +1,7 @@
 """How a job's packages reach executors: the commands of docs/pipeline.md, word for word, on a real cluster.
 
-What a command names besides comes from here: `python3` is a Python of the test's, and pip takes this checkout's wheel,
-and the versions of uv.lock, for want of a release.
+The wheel of this checkout lies in the folder where they run, `python3` is a Python of the test's, and pip takes the versions of
+uv.lock.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ def look(batches):
 
 writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", "checkpoint")
 writer.trigger(availableNow=True).start().awaitTermination()
-for row in spark.range(1).mapInArrow(look, "file string").collect():
+for row in spark.range(0, 1, 1, 1).mapInArrow(look, "file string").collect():
     print("executors have", row.file, flush=True)
 """
 
@@ -66,7 +67,7 @@ for row in spark.range(1).mapInArrow(look, "file string").collect():
 class Wheel(NamedTuple):
     path: Path
     constraints: Path
-    """For pip: this wheel, and the versions of what it needs."""
+    """For pip: the versions of what it needs."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
     folder = tmp_path_factory.mktemp("dist")
     built, constraints = build_wheel(folder), folder / "constraints.txt"
     write_versions(constraints)
-    constraints.write_text(f"{constraints.read_text()}\nunderstudy @ {built.as_uri()}\n")
     return Wheel(built, constraints)
 
 
@@ -104,15 +104,16 @@ def cluster_of(folder: Path, python: Path, wheel: Wheel) -> Iterator[StandaloneC
 
 
 @contextmanager
-def job(cluster: StandaloneCluster, commands: str, url: str, *, register: bool) -> Iterator[tuple[SparkJob, Path]]:
-    """Run commands in a folder with `job.py`; the folder is of the driver's machine only."""
+def job(cluster: StandaloneCluster, commands: str, wheel: Wheel, url: str, *, register: bool) -> Iterator[SparkJob]:
+    """Run commands in a folder with `job.py` and the wheel."""
     folder = cluster.driver_folder / "job"
     folder.mkdir(exist_ok=True)
+    shutil.copy(wheel.path, folder)
     (folder / "job.py").write_text(JOB.format(register=REGISTER if register else ""))
     (folder / "options.json").write_text(json.dumps({"redis": url, "topics": "weather,flights", "spool": "off"}))
     shell = ["bash", "-euc", f"export MASTER={cluster.url}\n{commands}"]
     with cluster.shell(shell, cwd=folder) as running:
-        yield running, folder
+        yield running
 
 
 def rows(running: SparkJob) -> list[str]:
@@ -133,14 +134,14 @@ def test_an_archive_brings_every_package_to_executors_that_have_none(
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "python"], check=True, timeout=INSTALL_LIMIT_S)
     commands = documented("--archives")
     with cluster_of(tmp_path / "cluster", tmp_path / "python" / "bin" / "python3", wheel) as cluster:
-        with job(cluster, commands, server.url, register=False) as (running, _):
+        with job(cluster, commands, wheel, server.url, register=False) as running:
             assert running.wait_for_end(INSTALL_LIMIT_S) == 0, running.lines()[-40:]
             assert rows(running) == EXPECTED
             (unpacked,) = cluster.worker_files("packages")
             assert home(running) == str(unpacked / "understudy_pipeline" / "__init__.py")
         # What is not brought is named. The driver still has its folder, and the executors have none.
         without = "rm -r checkpoint\nexport PYTHONPATH=packages\nspark-submit --master $MASTER job.py"
-        with job(cluster, without, server.url, register=False) as (running, _):
+        with job(cluster, without, wheel, server.url, register=False) as running:
             assert running.wait_for_end(INSTALL_LIMIT_S) != 0
             assert "No module named 'understudy_pipeline'" in "\n".join(running.lines())
 
@@ -151,9 +152,9 @@ def test_py_files_bring_understudy_itself_to_executors_that_have_the_rest(
     commands = documented("--py-files")
     with (
         cluster_of(tmp_path / "cluster", Path(sys.executable).with_name("python3"), wheel) as cluster,
-        job(cluster, commands, server.url, register=True) as (running, _),
+        job(cluster, commands, wheel, server.url, register=True) as running,
     ):
         assert running.wait_for_end(INSTALL_LIMIT_S) == 0, running.lines()[-40:]
         assert rows(running) == EXPECTED
-        (fetched,) = cluster.worker_files("understudy.zip")
-        assert home(running) == str(fetched / "understudy_pipeline" / "__init__.py")
+        assert cluster.worker_files("understudy.zip")
+        assert home(running).endswith("/understudy.zip/understudy_pipeline/__init__.py")

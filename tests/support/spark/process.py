@@ -20,6 +20,9 @@ from understudy_shared.sockets import private_socket_dir
 
 JOBS = Path(__file__).parent / "jobs"
 
+_LIMIT_S = 240
+"""What is waited for takes a tenth of it; a loaded machine gets its time."""
+
 
 class SparkJob:
     """A running job; its output lies in files, so that what a killed job had said can still be read."""
@@ -35,7 +38,7 @@ class SparkJob:
 
     def wait_until(self, condition: Callable[[], bool], *, what: str) -> None:
         """Return when the condition holds; fail with what the job said when it ended before."""
-        wait_until(lambda: condition() or self._process.poll() is not None, what=what)
+        wait_until(lambda: condition() or self._process.poll() is not None, what=what, limit_s=_LIMIT_S)
         if not condition():
             raise AssertionError(f"the job ended before {what}:\n{self._errors.read_text()[-4000:]}")
 
@@ -43,7 +46,7 @@ class SparkJob:
         """Return when the job has said `line`; fail with its errors when it ended without."""
         self.wait_until(lambda: line in self.lines(), what=f"the line {line!r}")
 
-    def wait_for_end(self, limit_s: float = 120) -> int:
+    def wait_for_end(self, limit_s: float = _LIMIT_S) -> int:
         """Wait for the job to end by itself; returns its exit code."""
         return self._process.wait(timeout=limit_s)
 
