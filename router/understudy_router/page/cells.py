@@ -77,7 +77,6 @@ def cell_text(cell: Cell, kind: str) -> str:
         "restoring": f"R {percent(None if cell['percent'] is None else int(cell['percent']))}",
         "error": f"{role} {lag} !",
         "lagging": f"{role} {lag} ▲",
-        "unknown": f"{role} {UNKNOWN}",
     }
     return texts.get(kind, f"{role} {lag}")
 

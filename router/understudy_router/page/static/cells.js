@@ -45,8 +45,6 @@ export function cellText(cell, kind) {
       return `${role} ${lag} !`;
     case "lagging":
       return `${role} ${lag} ▲`;
-    case "unknown":
-      return `${role} ${UNKNOWN}`;
     default:
       return `${role} ${lag}`;
   }
