@@ -82,6 +82,14 @@ def checkpoint(situation: Situation) -> Indicator:
     if not live:
         return Indicator("checkpoint", State.UNKNOWN, "No node can say how the checkpoint is", action="start a node")
     blind = [view.node_id for view in live if _has_cause(view, CHECKPOINT_UNREADABLE)]
+    if not store_partitions_in_all(snapshot) and not blind:
+        return Indicator(
+            "checkpoint",
+            State.UNKNOWN,
+            "No node has read a commit of the query yet",
+            cause="the nodes start, or the query has committed nothing",
+            action="wait; if it stays, look at /readyz of a node",
+        )
     if not snapshot.end_confirmed:
         age = "" if snapshot.end_age_ms is None else f" for {duration_text(snapshot.end_age_ms)}"
         cause = f"no node confirmed the end of the commit log{age}"

@@ -68,6 +68,14 @@ def test_before_anything_is_known_the_state_is_unknown_and_says_why() -> None:
     assert "no catalogue is known yet" in str(report.document()["headline"])
 
 
+def test_nodes_that_start_hurt_nobody() -> None:
+    tables = Tables()
+    tables.heard(beat("a", end_version=0, end_age_ms=None), age_ms=0, now_ms=0)
+    report = looked(snapshot_of(tables, None, not_ready=("no catalogue is known yet",)))
+    assert by_name(report)["checkpoint"].symptom == "No node has read a commit of the query yet"
+    assert report.document()["state"] == "unknown"
+
+
 def test_a_dead_node_is_named_with_why_and_its_partitions_hang_by_one() -> None:
     tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
     now_ms = kill(tables, "b", now_ms=0)
