@@ -1,7 +1,7 @@
 """How a job's packages reach executors: the commands of docs/pipeline.md, word for word, on a real cluster.
 
-The wheel of this checkout lies in the folder where they run, `python3` is a Python of the test's, and pip takes the versions
-of uv.lock.
+The wheel of this checkout lies in the folder where they run. `python3` is a Python of the test's, and pip takes the
+versions of uv.lock.
 """
 
 from __future__ import annotations
