@@ -1,6 +1,6 @@
 """How a job's packages reach executors: the commands of docs/pipeline.md, word for word, on a real cluster.
 
-The wheel of this checkout lies in the folder where they run, `python3` is a Python of the test's, and pip takes the
+The wheel of this checkout lies in the folder where they run. `python3` is a Python of the test's, and pip takes the
 versions of uv.lock.
 """
 
@@ -143,7 +143,7 @@ def test_an_archive_brings_every_package_to_executors_that_have_none(
         without = "rm -r checkpoint\nexport PYTHONPATH=packages\nspark-submit --master $MASTER job.py"
         with job(cluster, without, wheel, server.url, register=False) as running:
             assert running.wait_for_end(INSTALL_LIMIT_S) != 0
-            assert "No module named 'understudy_pipeline'" in "\n".join(running.lines())
+            assert "No module named 'pyarrow'" in "\n".join(running.lines())
 
 
 def test_py_files_bring_understudy_itself_to_executors_that_have_the_rest(
