@@ -38,6 +38,7 @@ BENCHMARKS = {
     "following: CPU per commit and task": ["benchmarks.following"],
     "attacks: hostile connections, and what the limits cost": ["benchmarks.attacks"],
     "scale: 1,000 nodes and 100,000 replicas": ["benchmarks.scale"],
+    "admin: reports of 1,000 nodes and 100,000 replicas": ["benchmarks.admin"],
     "the aligned source: throughput, latency, order": ["benchmarks.aligned"],
 }  # fmt: skip
 
@@ -50,6 +51,7 @@ QUICK = {
     "benchmarks.lookup_parts": ["--keys", "20000", "--rounds", "1"],
     "benchmarks.following": ["--tasks", "8", "--commits", "5"],
     "benchmarks.attacks": ["--rounds", "1", "--seconds", "1"],
+    "benchmarks.admin": ["--nodes", "50", "--replicas", "2000"],
     "benchmarks.scale": ["--nodes", "50", "--replicas", "2000", "--seconds", "5"],
 }
 """Further arguments of small runs, by module; the last of two counts. A benchmark without any runs as always."""

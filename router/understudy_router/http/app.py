@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+from understudy_router.admin.admin import Admin
+from understudy_router.admin.routes import overview_routes
 from understudy_router.http.lookups import RouterLookups
 from understudy_router.http.metrics import RouterMetrics
 from understudy_router.http.openapi import router_service
@@ -28,10 +30,11 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
     guard, group = guard or ConnectionGuard(), group or Alone()
     bounds = read_store_bounds(router.settings.store_bounds)
     reads = Reads(router.stores, bounds, max_key_bytes=router.settings.max_key_bytes)
+    admin = Admin(router, bounds, served=None)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        router.start()
+        router.start(admin.start)
         try:
             yield
         finally:
@@ -53,6 +56,8 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
         )
     )
     http.include_router(admin_routes(router, group))
+    http.include_router(overview_routes(router, admin))
+    # The page is mounted here: page_routes(admin.overview_document, ...)
     add_document(http, router_service)
     answer_with_problems(http)
     return app
