@@ -170,5 +170,3 @@ def agreement(situation: Situation) -> Indicator:
         "compare with what the other routers show; look at the network between",
         tuple(dict.fromkeys(each.difference.node_id for each in found)),
     )
-
-

@@ -4,7 +4,6 @@ Each indicator looks at one thing. The worst state wins; of two that are equally
 from it. What a reader notices is `hurt`, what takes away a reserve is `attention`.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -46,5 +45,3 @@ class Report:
 def health_of(situation: Situation) -> Report:
     """All indicators."""
     return Report(tuple(look(situation) for look in _LOOKS))
-
-

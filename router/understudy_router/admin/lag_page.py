@@ -109,9 +109,7 @@ def first_of(
     for few in _matching(snapshot, query):
         total += len(few)
         best += [
-            entry
-            for entry in few
-            if (worst is None or entry[:2] < worst[:2]) and (after is None or entry[:2] > after)
+            entry for entry in few if (worst is None or entry[:2] < worst[:2]) and (after is None or entry[:2] > after)
         ]
         if len(best) > query.limit + 1:
             best.sort(key=_key)

@@ -18,7 +18,6 @@ from understudy_router.admin.lag_page import DEFAULT_LIMIT, MAX_LIMIT, SORTS, ST
 from understudy_router.admin.lag_page import Query as LagQuery
 from understudy_router.admin.layout import ROLES
 from understudy_router.admin.overview import bus_document
-from understudy_router.admin.schemas import LAG, answer
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.router import Router
 from understudy_router.routing.lag_report import Which
@@ -39,7 +38,7 @@ def lag_routes(router: Router, admin: Admin) -> APIRouter:
     """The one route."""
     routes = APIRouter()
 
-    @routes.get("/admin/v1/lag", responses=answer("The tree, or a page of replicas", LAG, "text/csv"))
+    @routes.get("/admin/v1/lag")
     async def lag(
         request: Request,
         *,

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Request, Response
 from understudy_router.admin.admin import HISTORY_MINUTES, Admin
 from understudy_router.admin.feed import EventStream
 from understudy_router.admin.lag_routes import Filter, lag_routes
-from understudy_router.admin.schemas import HEALTH, HISTORY, NODES, OVERVIEW, SAFE_TO_STOP, answer
 from understudy_router.router import Router
 from understudy_shared.http.app import is_head, json_response
 
@@ -19,22 +18,22 @@ def overview_routes(router: Router, admin: Admin) -> APIRouter:
     routes = APIRouter()
     routes.include_router(lag_routes(router, admin))
 
-    @routes.get("/admin/v1/health", responses=answer("What is wrong", HEALTH))
+    @routes.get("/admin/v1/health")
     async def health() -> Response:
         """What is wrong, who is hurt, why, and what to do. The worst of the indicators is the state of the whole."""
         return json_response(await admin.health())
 
-    @routes.get("/admin/v1/nodes", responses=answer("Every node", NODES))
+    @routes.get("/admin/v1/nodes")
     async def nodes() -> Response:
         """Every node that is known, and whether it may be stopped."""
         return json_response(await admin.nodes())
 
-    @routes.get("/admin/v1/nodes/{node_id}/safe-to-stop", responses=answer("Yes or no, and why", SAFE_TO_STOP))
+    @routes.get("/admin/v1/nodes/{node_id}/safe-to-stop")
     async def safe_to_stop(node_id: str) -> Response:
         """Whether a node may be stopped now, and what readers would lose."""
         return json_response(await admin.safe_to_stop(node_id))
 
-    @routes.get("/admin/v1/history", responses=answer("Numbers, oldest first; null is not known", HISTORY))
+    @routes.get("/admin/v1/history")
     async def history(
         store: Filter = None,
         partition: Annotated[int | None, Query(ge=0)] = None,
@@ -43,7 +42,7 @@ def overview_routes(router: Router, admin: Admin) -> APIRouter:
         """Lag and freshness of the last minutes: of the whole, of a store, or of one of its partitions."""
         return json_response(await admin.history(store, partition, minutes))
 
-    @routes.get("/admin/v1/overview", responses=answer("All that the page shows", OVERVIEW))
+    @routes.get("/admin/v1/overview")
     async def overview() -> Response:
         """All that the page shows, at most a second old."""
         return Response((await admin.overview()).whole() + b"\n", media_type="application/json")

@@ -100,11 +100,9 @@ def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> frozenset[int] | Non
         return None
     holders = (layout.node[replica] for task in snapshot.totals.unsettled for replica in layout.holders(task))
     unlike = (
-        number
-        for number, view in enumerate(snapshot.holders)
-        if view.own or view.facts.standing < Standing.DOUBTFUL
+        number for number, view in enumerate(snapshot.holders) if view.own or view.facts.standing < Standing.DOUBTFUL
     )
-    return frozenset(holders) | frozenset(unlike) | layout.alone| layout.alone
+    return frozenset(holders) | frozenset(unlike) | layout.alone | layout.alone
 
 
 def _add(
@@ -143,9 +141,7 @@ def _fits(facts: Facts, bound: Bound) -> bool:
     if not facts.standing.is_open or facts.version is None:
         return False
     lag = LagInfo(facts.version, None, facts.offset_lag, facts.time_lag_ms)
-    return (
-        refusal(bound, lag=lag, role=Role.ACTIVE, version=facts.version, position_committed_at_us=None) is None
-    )
+    return refusal(bound, lag=lag, role=Role.ACTIVE, version=facts.version, position_committed_at_us=None) is None
 
 
 def _partitions(count: int) -> str:

@@ -166,9 +166,7 @@ class _Reader:
     def dead(self, dead: DeadNode) -> NodeView:
         facts = Facts(DEAD, error=dead.why)
         age_ms = round(self._now_ms - dead.died_ms)
-        return NodeView(
-            dead.heartbeat.node_id, dead.heartbeat.endpoint.host_info(), facts, dead=dead, age_ms=age_ms
-        )
+        return NodeView(dead.heartbeat.node_id, dead.heartbeat.endpoint.host_info(), facts, dead=dead, age_ms=age_ms)
 
     def unheard(self, node_id: str) -> NodeView:
         """A node that only the assignment names. Without an address it counts as dead."""

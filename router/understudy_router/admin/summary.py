@@ -166,9 +166,7 @@ def _place(layout: Layout, replica: int) -> Place:
     return Place(operator.operator_id, task - operator.first, layout.node_ids[layout.node[replica]])
 
 
-def _examined(
-    layout: Layout, holders: Sequence[NodeView], doubtful: Collection[int]
-) -> Generator[None, None, Totals]:
+def _examined(layout: Layout, holders: Sequence[NodeView], doubtful: Collection[int]) -> Generator[None, None, Totals]:
     """The tasks that are not well, among those that have a replica which is not."""
     unserved = list(layout.unheld)
     thin: list[int] = []
