@@ -9,12 +9,14 @@ STYLE = """
   --box: #1e242a; --link: #7ab8f5; --get: #6fcf97; --post: #f2b266; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; }
-.all { display: grid; grid-template-columns: 17rem minmax(0, 1fr); gap: 2rem; max-width: 76rem; margin: 0 auto;
+.all { display: grid; grid-template-columns: 20rem minmax(0, 1fr); gap: 2rem; max-width: 76rem; margin: 0 auto;
   padding: 1rem; }
 nav { position: sticky; top: 1rem; align-self: start; max-height: calc(100vh - 2rem); overflow: auto;
   font-size: .875rem; }
 nav ul { list-style: none; margin: 0 0 1rem; padding: 0; }
 nav li { padding: .125rem 0; overflow-wrap: anywhere; }
+nav li a { text-decoration: none; }
+nav li a:hover { text-decoration: underline; }
 h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 .5rem; }
 h1 small, nav p { color: var(--soft); font-weight: normal; font-size: .875rem; }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; border-bottom: 1px solid var(--line); padding-bottom: .25rem; }
