@@ -38,7 +38,7 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.bounds import NO_BOUND
 from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.clock import SystemClock
-from understudy_shared.words import HostInfo
+from understudy_shared.words import HostInfo, Role
 
 RUNS = 3
 REQUESTS = 10
@@ -89,13 +89,19 @@ class World:
         cluster = Cluster(nodes, partitions)
         settings = RouterSettings(redis="redis://unused", application_id=APPLICATION)
         self.router = Router(settings, LocalBus(), host=HOST, clock=SystemClock())
-        tables, digest_and_catalogue = self.router.tables, cluster.nodes[0].catalogue()
+        tables = self.router.tables
+        digest, catalogue = cluster.nodes[0].catalogue()
+        duties: dict[str, dict[str, Role]] = {node.node_id: {} for node in cluster.nodes}
+        for task, duty in cluster.assigned.items():
+            for node_id in duty.holders:
+                duties[node_id][task] = Role.ACTIVE if node_id == duty.active else Role.STANDBY
+        for node in cluster.nodes:
+            node.assign(duties[node.node_id])
         now_ms = self.router.now_ms()
         tables.bus_back(now_ms)
         tables.assigned(cluster.assignment(1), now_ms)
         for heartbeat in cluster.heartbeats(1):
             tables.heard(heartbeat, age_ms=0, now_ms=now_ms)
-        digest, catalogue = digest_and_catalogue
         self.stores: Stores = stores_of(catalogue, digest)
         self.router.watcher.stores = self.stores
         self.router.watcher.bus_lost_why = None

@@ -44,7 +44,7 @@ def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Documen
 
 def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Mapping[str, Losses]]:
     """What a stop of each node would cost. Nodes that are not at risk are not looked at task by task."""
-    at_risk = nodes_at_risk(snapshot, bound_of)
+    at_risk = yield from nodes_at_risk(snapshot, bound_of)
     found: dict[str, Losses] = {}
     for place, node_id in enumerate(snapshot.nodes, 1):
         number = snapshot.layout.number_of.get(node_id)

@@ -20,7 +20,8 @@ MAX_LISTED = 1000
 """Store partitions of each kind that are listed; the counts are of all."""
 
 SLICE_TASKS = 300
-"""Tasks that are looked at in one slice: one or two milliseconds."""
+SLICE_SETTLED = 1500
+"""Tasks that are looked at in one slice, closely or not: one or two milliseconds."""
 
 BoundOf = Callable[[str], Bound]
 """The bound of a store for readers that give none."""
@@ -89,7 +90,7 @@ def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[
     return found
 
 
-def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> frozenset[int] | None:
+def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, set[int] | None]:
     """The numbers of the nodes whose stop may cost something; the others are safe to stop. None: it may be any.
 
     A node is safe when it is in step and each of its tasks has two caught-up replicas, as nearly all have: this needs
@@ -98,11 +99,14 @@ def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> frozenset[int] | Non
     layout = snapshot.layout
     if any(bound_of(route.name) != NO_BOUND for route in layout.routes):
         return None
-    holders = (layout.node[replica] for task in snapshot.totals.unsettled for replica in layout.holders(task))
-    unlike = (
-        number for number, view in enumerate(snapshot.holders) if view.own or view.facts.standing < Standing.DOUBTFUL
-    )
-    return frozenset(holders) | frozenset(unlike) | layout.alone | layout.alone
+    found = set(layout.alone)
+    views = enumerate(snapshot.holders)
+    found.update(number for number, view in views if view.own or view.facts.standing < Standing.DOUBTFUL)
+    for place, task in enumerate(snapshot.totals.unsettled, 1):
+        found.update(layout.node[replica] for replica in layout.holders(task))
+        if place % SLICE_SETTLED == 0:
+            yield
+    return found | layout.alone
 
 
 def _add(

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from understudy_router.admin.facts import RUNNING, Facts, NodeView, Standing
 from understudy_router.admin.layout import WARMUP, Layout
 
 SLICE_NODES = 200
-SLICE = 1000
+SLICE = 500
 """Nodes, replicas or tasks that are looked at in one slice: one or two milliseconds."""
 
 MAX_ERRORS = 100
@@ -64,7 +65,7 @@ class Totals(NamedTuple):
     """No replica is open."""
     thin: tuple[int, ...]
     """More than one node should have it, one is open, and fewer than two are caught up."""
-    unsettled: frozenset[int]
+    unsettled: Collection[int]
     """Several nodes have it, and fewer than two are caught up and stay."""
     errors: tuple[str, ...] = ()
     """What live replicas cannot go on with: the first MAX_ERRORS."""
@@ -77,12 +78,8 @@ def summed(layout: Layout, holders: Sequence[NodeView]) -> Generator[None, None,
         yield from sums.add(number, view)
         if number % SLICE_NODES == 0 or view.facts.standing is not Standing.CAUGHT_UP:
             yield
-    totals = yield from _examined(layout, holders, sums.doubtful)
-    for task in totals.unserved:
-        sums.summaries[layout.operator_of(task).operator_id].unserved += 1
-    for task in totals.thin:
-        sums.summaries[layout.operator_of(task).operator_id].thin += 1
-    return totals._replace(summaries=sums.summaries, errors=tuple(sums.errors))
+    totals = yield from _examined(layout, holders, sums.doubtful, sums.summaries)
+    return totals._replace(errors=tuple(sums.errors))
 
 
 class _Sums:
@@ -166,23 +163,33 @@ def _place(layout: Layout, replica: int) -> Place:
     return Place(operator.operator_id, task - operator.first, layout.node_ids[layout.node[replica]])
 
 
-def _examined(layout: Layout, holders: Sequence[NodeView], doubtful: Collection[int]) -> Generator[None, None, Totals]:
-    """The tasks that are not well, among those that have a replica which is not."""
-    unserved = list(layout.unheld)
+def _examined(
+    layout: Layout, holders: Sequence[NodeView], doubtful: Collection[int], summaries: Mapping[int, Summary]
+) -> Generator[None, None, Totals]:
+    """The tasks that are not well, among those that have a replica which is not. Counts them in `summaries`, too."""
+    unserved: list[int] = []
     thin: list[int] = []
-    unsettled: set[int] = set()
-    for place, task in enumerate(doubtful, 1):
+    unsettled: list[int] = []
+    for place, task in enumerate(chain(layout.unheld, doubtful), 1):
+        summary = summaries[layout.operator_of(task).operator_id]
         standings = [_standing(layout, holders, replica) for replica in layout.holders(task)]
         wanted = sum(layout.role[replica] != WARMUP for replica in layout.holders(task))
         if not any(standing.is_open for standing in standings):
             unserved.append(task)
+            summary.unserved += 1
         elif wanted > 1 and sum(standing >= Standing.DOUBTFUL for standing in standings) < 2:
             thin.append(task)
+            summary.thin += 1
         if len(standings) > 1 and standings.count(Standing.CAUGHT_UP) < 2:
-            unsettled.add(task)
+            unsettled.append(task)
         if place % SLICE == 0:
             yield
-    return Totals({}, tuple(sorted(unserved)), tuple(sorted(thin)), frozenset(unsettled))
+    yield
+    unserved.sort()
+    yield
+    thin.sort()
+    yield
+    return Totals(summaries, tuple(unserved), tuple(thin), unsettled)
 
 
 def _standing(layout: Layout, holders: Sequence[NodeView], replica: int) -> Standing:

@@ -153,9 +153,7 @@ def test_a_drained_a_failed_and_a_suspect_node_are_told_apart() -> None:
     snapshot = snapshot_of(tables, ONE)
     report = looked(snapshot, disagreements=Disagreements().see(snapshot))
     assert by_name(report)["nodes"].symptom == "b is suspect"
-    assert by_name(report)["agreement"].cause == (
-        "this router says suspect: refused: cannot connect; b says serving"
-    )
+    assert by_name(report)["agreement"].cause == ("this router says suspect: refused: cannot connect; b says serving")
 
 
 def test_restores_and_replicas_that_cannot_go_on_are_told_apart() -> None:

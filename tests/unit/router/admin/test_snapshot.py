@@ -75,9 +75,7 @@ def test_the_sums_of_a_snapshot_are_those_of_its_replicas(world: World) -> None:
         unserved = [task for task in tasks if not any(facts[each].standing.is_open for each in layout.holders(task))]
         assert [task for task in totals.unserved if task in tasks] == unserved
         assert summary.unserved == len(unserved)
-        settled = [
-            sum(facts[each].standing is Standing.CAUGHT_UP for each in layout.holders(task)) for task in tasks
-        ]
+        settled = [sum(facts[each].standing is Standing.CAUGHT_UP for each in layout.holders(task)) for task in tasks]
         pairs = zip(tasks, settled, strict=True)
         expected = {task for task, count in pairs if len(layout.holders(task)) > 1 and count < 2}
         assert {task for task in totals.unsettled if task in tasks} == expected
