@@ -216,7 +216,7 @@ def _page_calls() -> tuple[Call, ...]:
                 ),
             ),
             'curl -N "$url/admin/v1/events"',
-            (),
+            (ProblemType.TOO_MANY_VIEWERS,),
             "A viewer who reads slowly gets merged changes. There are at most 500 viewers.",
             (last,),
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from understudy_router.admin.lag_page import MAX_LIMIT, SORTS, STATES
+from understudy_router.admin.layout import ROLES
 from understudy_shared.http.openapi import examples
 from understudy_shared.http.openapi.calls import (
     OF_A_CHANGE,
@@ -53,47 +55,56 @@ NODE_REPORT: Json = {
     "warmup": COUNT,
     "reason": said(TEXT, "Why it is suspect, quarantined or dead"),
 }
+_REPLICA: Json = {
+    "partition": 3,
+    **NODE_EXAMPLE,
+    "role": "active",
+    "state": "RUNNING",
+    "current_offset_position": 418,
+    "end_offset_position": 418,
+    "offset_lag": 0,
+    "time_lag_ms": 140,
+    "report_age_ms": 128,
+    "error": None,
+}
+_NODE: Json = {
+    **NODE_EXAMPLE,
+    "zone": None,
+    "state": "serving",
+    "live": True,
+    "health": "ok",
+    "heartbeat_age_ms": 128,
+    "version": 418,
+    "active": 4,
+    "standby": 0,
+    "warmup": 0,
+    "reason": "",
+}
+_HEAD_EXAMPLE: Json = {
+    "generated_at": examples.TIME,
+    "view_of": {"router": "127.0.0.1:8080"},
+    "application_id": examples.APPLICATION,
+    "lineage": examples.LINEAGE,
+    "end_offset_position": 418,
+    "end_confirmed": True,
+    "bus": {"state": "connected", "why": ""},
+    "assignment": {"term": 1, "epoch": 7, "written_by": examples.NODE},
+}
+_NAME: Json = {**TEXT, "maxLength": 256}
+_LIMIT: Json = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT}
 NODE_ID = path_parameter("node_id", "A node, as the lag report names it", examples.NODE, pattern="^[^/]+$")
 
 
 def lag_call() -> Call:
-    replica: Json = {
-        "partition": 3,
-        **NODE_EXAMPLE,
-        "role": "active",
-        "state": "RUNNING",
-        "current_offset_position": 418,
-        "end_offset_position": 418,
-        "offset_lag": 0,
-        "time_lag_ms": 140,
-        "report_age_ms": 128,
-        "error": None,
-    }
-    node: Json = {
-        **NODE_EXAMPLE,
-        "zone": None,
-        "state": "serving",
-        "live": True,
-        "health": "ok",
-        "heartbeat_age_ms": 128,
-        "version": 418,
-        "active": 4,
-        "standby": 0,
-        "warmup": 0,
-        "reason": "",
-    }
+    """The tree of the stores, or pages of replicas: the members differ, and so do the schemas."""
     report: Json = {
-        "generated_at": examples.TIME,
-        "view_of": {"router": "127.0.0.1:8080"},
-        "application_id": examples.APPLICATION,
-        "lineage": examples.LINEAGE,
-        "end_offset_position": 418,
-        "end_confirmed": True,
-        "bus": {"state": "connected", "why": ""},
-        "assignment": {"term": 1, "epoch": 7, "written_by": examples.NODE},
-        "nodes": [node],
-        "stores": [{"store": "aircraft", "operator_id": 0, "partitions": [replica]}],
+        **_HEAD_EXAMPLE,
+        "nodes": [_NODE],
+        "stores": [{"store": "aircraft", "operator_id": 0, "partitions": [_REPLICA]}],
         "events": [{"at": examples.TIME, "event": "joined", "detail": examples.NODE}],
+    }
+    tag: Json = {
+        "ETag": {"description": "Of a page: send it as `If-None-Match`", "schema": TEXT},
     }
     return Call(
         "get",
@@ -101,27 +112,70 @@ def lag_call() -> Call:
         "lag",
         OPERATIONS,
         "How far every replica is, and how every node is",
-        (Answer(200, "As this router knows it; what it does not know is null", ref("LagReport"), report),),
-        'curl "$url/admin/v1/lag?store=aircraft"',
-        (ProblemType.UNKNOWN_STORE,),
-        parameters=(query_parameter("store", "Only this store", TEXT),),
+        (
+            Answer(
+                200,
+                "As this router knows it; what it does not know is null",
+                {"oneOf": [ref("LagReport"), ref("LagPage")]},
+                report,
+                headers=tag,
+            ),
+            Answer(200, "", TEXT, None, "text/csv"),
+            Answer(304, "The page is what `If-None-Match` names", None),
+        ),
+        'curl "$url/admin/v1/lag?store=aircraft&sort=-lag&limit=20"',
+        (ProblemType.UNKNOWN_STORE, ProblemType.UNKNOWN_PATH),
+        "Without `limit`, `cursor`, `sort` and `top`: stores, partitions and replicas as a tree, with nodes and "
+        "events. With any of them: a page of replicas. As CSV: all replicas, unless there is a limit.",
+        (
+            query_parameter("store", "Only this store", _NAME),
+            query_parameter("node", "Only this node", _NAME),
+            query_parameter("state", "Only replicas in this state", one_of(STATES)),
+            query_parameter("role", "Only replicas in this role", one_of(ROLES)),
+            query_parameter("limit", "Rows of a page: 100 by default", _LIMIT),
+            query_parameter("cursor", "The `next_cursor` of the page before", {**TEXT, "maxLength": 2048}),
+            query_parameter("sort", "The order; `-` before it: descending. Unknown is worse than any", one_of(SORTS)),
+            query_parameter("top", "So many with the greatest lag: without `limit`, `cursor` and `sort`", _LIMIT),
+            query_parameter("format", "`Accept: text/csv` says the same", one_of(["csv", "json"])),
+        ),
     )
 
 
 def lag_schemas() -> Json:
+    """By name."""
+    replica: Json = {
+        "partition": COUNT,
+        **REPLICA,
+        "current_offset_position": COUNT_OR_UNKNOWN,
+        "end_offset_position": COUNT_OR_UNKNOWN,
+        "offset_lag": said(COUNT_OR_UNKNOWN, "Versions behind"),
+        "time_lag_ms": said(COUNT_OR_UNKNOWN, "What the node measured, and the age of its report"),
+        "report_age_ms": COUNT_OR_UNKNOWN,
+        "error": TEXT_OR_NULL,
+    }
+    head: Json = {
+        "generated_at": TIME,
+        "view_of": record("Whose view it is.", {"router": TEXT}),
+        "application_id": TEXT,
+        "lineage": TEXT_OR_NULL,
+        "end_offset_position": COUNT_OR_UNKNOWN,
+        "end_confirmed": FLAG,
+        "bus": record("Redis.", {"state": one_of(["connected", "degraded"]), "why": TEXT}),
+        "assignment": or_null(record("Who holds what.", {"term": COUNT, "epoch": COUNT, "written_by": TEXT})),
+    }
     return {
-        "ReplicaLag": record(
-            "A replica, by its node's last report.",
+        "LagPage": record(
+            "Some replicas.",
             {
-                "partition": COUNT,
-                **REPLICA,
-                "current_offset_position": COUNT_OR_UNKNOWN,
-                "end_offset_position": COUNT_OR_UNKNOWN,
-                "offset_lag": said(COUNT_OR_UNKNOWN, "Versions behind"),
-                "time_lag_ms": said(COUNT_OR_UNKNOWN, "What the node measured, and the age of its report"),
-                "report_age_ms": COUNT_OR_UNKNOWN,
-                "error": TEXT_OR_NULL,
+                **head,
+                "replicas": list_of(ref("StoreReplicaLag")),
+                "total": said(COUNT, "Of all pages"),
+                "next_cursor": said(TEXT_OR_NULL, "Null on the last page"),
             },
+        ),
+        "ReplicaLag": record("A replica, by its node's last report.", replica),
+        "StoreReplicaLag": record(
+            "A replica of a store, by its node's last report.", {"store": TEXT, "operator_id": COUNT, **replica}
         ),
         "StoreLag": record(
             "The replicas of a store.",
@@ -131,14 +185,7 @@ def lag_schemas() -> Json:
         "LagReport": record(
             "All that this router knows.",
             {
-                "generated_at": TIME,
-                "view_of": record("Whose view it is.", {"router": TEXT}),
-                "application_id": TEXT,
-                "lineage": TEXT_OR_NULL,
-                "end_offset_position": COUNT_OR_UNKNOWN,
-                "end_confirmed": FLAG,
-                "bus": record("Redis.", {"state": one_of(["connected", "degraded"]), "why": TEXT}),
-                "assignment": or_null(record("Who holds what.", {"term": COUNT, "epoch": COUNT, "written_by": TEXT})),
+                **head,
                 "nodes": list_of(ref("NodeReport")),
                 "stores": list_of(ref("StoreLag")),
                 "events": said(list_of(ref("Event")), "Oldest first"),
