@@ -23,6 +23,7 @@ from understudy_router.admin.admin import Admin
 from understudy_router.admin.feed import Feed
 from understudy_router.admin.indicators import NAMES
 from understudy_router.admin.lag_page import COLUMNS
+from understudy_router.cluster.tables import TableEvent
 
 LAG = "/admin/v1/lag"
 
@@ -45,6 +46,11 @@ def fetched(router: ClusterRouter, target: str, **headers: str) -> tuple[int, di
         return response.status, {name.lower(): text for name, text in response.getheaders()}, response.read()
     finally:
         connection.close()
+
+
+def something_happens(router: ClusterRouter) -> None:
+    """Have something to tell, while the cluster is at rest."""
+    router.router.tables.events.append(TableEvent(router.router.now_ms(), "noted", "by the test"))
 
 
 def indicator(router: ClusterRouter, name: str) -> dict[str, Any]:
@@ -206,6 +212,7 @@ def test_a_stream_begins_with_the_whole_and_what_it_sends_makes_the_document(rou
         first = viewer.until("overview")
         is_overview(router, first.data)
         document = first.data
+        something_happens(router)
         delta = viewer.until("delta")
         document = applied(document, delta.data)
         is_overview(router, document)
@@ -226,6 +233,7 @@ def test_two_hundred_viewers_cost_one_look_a_tick(router: ClusterRouter) -> None
             viewer.until("overview")
         looks, gathers = admin.feed.looks, admin.looking.gathers
         assert admin.feed.viewers == 200
+        something_happens(router)
         for viewer in viewers:
             viewer.until("delta")
         assert admin.feed.looks - looks <= 20
