@@ -117,7 +117,7 @@ def facts_of(replica: Replica, end: Mapping[str, Any]) -> list[tuple[str, str]]:
     cell, kind = replica.cell, kind_of(replica.cell)
     is_known = cell["lag"] is not None and end["version"] is not None
     facts: list[tuple[str, str]] = [
-        ("role", ROLES.get(cell["role"], cell["role"])),
+        ("role", ROLES.get(cell["role"], str(cell["role"]))),
         ("state", state_words(cell, kind)),
         ("version", f"{number(end['version'] - cell['lag'])} of {number(end['version'])}" if is_known else UNKNOWN),
         ("behind", f"{batches(cell['lag'])}, {age(cell['lag_ms'])}"),

@@ -30,7 +30,7 @@ HOSTILE = """<img src=x onerror=alert(1)>"'`{{7*7}}</script>"""
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     """A client of a router that knows the healthy overview."""
-    transport = httpx.ASGITransport(app=fake_app())  # type: ignore[arg-type]  # ours is an ASGI application
+    transport = httpx.ASGITransport(app=fake_app())
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as made:
         yield made
 
