@@ -39,6 +39,7 @@ BENCHMARKS = {
     "attacks: hostile connections, and what the limits cost": ["benchmarks.attacks"],
     "scale: 1,000 nodes and 100,000 replicas": ["benchmarks.scale"],
     "page: first paint and updates in a browser": ["benchmarks.page"],
+    "admin: reports of 1,000 nodes and 100,000 replicas": ["benchmarks.admin"],
     "the aligned source: throughput, latency, order": ["benchmarks.aligned"],
 }  # fmt: skip
 
@@ -51,6 +52,7 @@ QUICK = {
     "benchmarks.lookup_parts": ["--keys", "20000", "--rounds", "1"],
     "benchmarks.following": ["--tasks", "8", "--commits", "5"],
     "benchmarks.attacks": ["--rounds", "1", "--seconds", "1"],
+    "benchmarks.admin": ["--nodes", "50", "--replicas", "2000"],
     "benchmarks.scale": ["--nodes", "50", "--replicas", "2000", "--seconds", "5"],
     "benchmarks.page": ["--replicas", "24", "--updates", "2"],
 }

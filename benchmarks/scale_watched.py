@@ -40,9 +40,9 @@ def router(port: int, redis: str) -> None:
         assert isinstance(found, Router), "one process"
         start = found.start
 
-        def start_watched() -> None:
+        def start_watched(*others: Callable[[Supervisor], None]) -> None:
             meter.start()
-            start()
+            start(*others)
 
         found.start = start_watched  # type: ignore[method-assign]
         answer(lambda forget: {**meter.take(forget=forget), **known_to(found)})

@@ -22,7 +22,9 @@ _COMMANDS = {
     "explain": ("understudy.explaining", "Show which nodes would be asked for a key, and why."),
     "stores": ("understudy.inspecting", "Show what can be asked: stores, key columns, value columns."),
     "lag": ("understudy.inspecting", "Show how far every replica is behind the query."),
+    "health": ("understudy.health", "Show whether anything is wrong: who is hurt, why, what to do."),
     "drain": ("understudy.draining", "Move a node's tasks to other nodes before it is stopped."),
+    "safe-to-stop": ("understudy.health", "Say whether a node may be stopped now, and what would be lost."),
     "bench": ("understudy.benchmarking", "Load a server with lookups: rate, latency, age of the answers."),
     "completion": ("understudy.completion", "Print a script that makes your shell complete commands and options."),
 }

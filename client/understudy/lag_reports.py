@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from understudy.health_line import health_line
 from understudy.pages import Lines, Page, Sheet
 from understudy.values import duration_text, number_text, position_text
 from understudy_shared.printable import printable
@@ -14,6 +15,10 @@ ROUTER_LAG_COLUMNS = ("store", "part", "node", "role", "state", "position", "lag
 NODES_COLUMNS = ("node", "host", "zone", "state", "heartbeat", "version", "active", "standby", "warm-up", "why")
 
 OPTIONAL_COLUMNS = ("zone", "why")
+
+STATES = ("RUNNING", "RESTORING", "CREATED", "CLOSED", "DEAD", "UNKNOWN")
+_MEMBERS = {"lag": "offset_lag", "time_lag": "time_lag_ms", "age": "report_age_ms"}
+SORTS = [sign + name for name in ("store", "node", *_MEMBERS) for sign in ("", "-")]
 
 _ROLE_ORDER = {"active": 0, "standby": 1, "warmup": 2}
 
@@ -29,8 +34,9 @@ def _router_page(report: Mapping[str, Any]) -> Page:
         for store in report["stores"]
         for replica in sorted(store["partitions"], key=_replica_order)
     ]
+    health = [health_line(report["health"]), ""] if "headline" in report.get("health", {}) else []
     return (
-        Lines([*_router_header(report), ""]),
+        Lines([*health, *_router_header(report), ""]),
         _needed(Sheet(NODES_COLUMNS, [_member_row(member) for member in report["nodes"]])),
         Lines([""]),
         Sheet(ROUTER_LAG_COLUMNS, replicas),
@@ -159,3 +165,33 @@ def _age(ms: float | None) -> str:
 def _second(moment: str | None) -> str:
     """A moment without its fraction, so that a row fits a terminal; --json has all of it."""
     return "-" if moment is None else f"{moment[:19]}Z"
+
+
+def arranged(
+    report: dict[str, Any], *, state: str | None = None, role: str | None = None, sort: str | None = None
+) -> dict[str, Any]:
+    """The report with the replicas that are asked for, in the order that is. A node of an older release sends all."""
+    stores = [
+        {**store, "partitions": [each for each in store["partitions"] if _is_meant(each, state, role)]}
+        for store in report["stores"]
+    ]
+    if sort is None:
+        return {**report, "stores": stores}
+    rows = [(store, replica) for store in stores for replica in store["partitions"]]
+    by = sort.removeprefix("-")
+    rows.sort(key=lambda row: _rank(row[0], row[1], by), reverse=sort.startswith("-"))
+    return {**report, "stores": [{**store, "partitions": [replica]} for store, replica in rows]}
+
+
+def _is_meant(replica: Mapping[str, Any], state: str | None, role: str | None) -> bool:
+    return state in {None, replica["state"] or "UNKNOWN"} and role in {None, replica["role"]}
+
+
+def _rank(store: Mapping[str, Any], replica: Mapping[str, Any], sort: str) -> tuple[Any, ...]:
+    place = (store["store"], replica["partition"], replica.get("node_id", ""))
+    if sort == "store":
+        return place
+    if sort == "node":
+        return (replica.get("node_id", ""), *place)
+    value = replica.get(_MEMBERS[sort])
+    return (value is None, value or 0, *place)

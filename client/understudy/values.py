@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from understudy_shared.durations import duration_text as known_duration_text
 from understudy_shared.printable import printable
 
 
@@ -33,14 +34,7 @@ def count_text(number: int | None, unit: str) -> str:
 
 def duration_text(ms: int | None) -> str:
     """Milliseconds in a unit that fits; unknown is said."""
-    if ms is None:
-        return "unknown"
-    if ms < 10_000:
-        return f"{ms} ms"
-    for unit, size_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
-        if ms >= 3 * size_ms:
-            return f"{ms / size_ms:.1f} {unit}"
-    return f"{ms / 1000:.1f} s"
+    return "unknown" if ms is None else known_duration_text(ms)
 
 
 def number_text(number: int | None) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
@@ -20,7 +20,7 @@ from understudy_router.forwarding.forward import Forwarder
 from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import Choice, Reason, choose
 from understudy_router.routing.explain import key_hash
-from understudy_router.routing.lag_report import lag_report
+from understudy_router.routing.lag_report import EVERY, Which, lag_report
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.hop_replies import OVERLOADED, Known
 from understudy_router.transport.node_clients import NodeClients
@@ -134,6 +134,7 @@ class Router:
         self._clock = clock
         self._tasks = Supervisor()
         self._leaving = False
+        self._when_leaving: list[Callable[[], None]] = []
         self._chosen: dict[tuple[int, int, int], _Chosen] = {}
         self._known = Known(0, 0, 0)
         self._known_at = -1
@@ -141,17 +142,25 @@ class Router:
     def __repr__(self) -> str:
         return f"Router({self.settings.application_id}, {self.not_ready() or 'ready'}, {self.clients})"
 
-    def start(self) -> None:
-        """Begin to follow the bus and to keep time, on the loop that runs now."""
+    def start(self, *others: Callable[[Supervisor], None]) -> None:
+        """Begin to follow the bus and to keep time, on the loop that runs now. `others` start tasks of their own."""
         self.watcher.start(self._tasks)
         self._tasks.start("look for other applications", self._neighbour_applications.run())
         self._tasks.start("keep the hops' time", self.clients.keep_time())
         self._tasks.start("probe nodes that are not well", self._probing.run())
+        for start in others:
+            start(self._tasks)
 
     async def leave(self) -> None:
         """Say that it stops, while it answers on: load balancers look at /readyz."""
         self._leaving = True
+        for callback in self._when_leaving:
+            callback()
         log.info("stopping", extra={"action": "leaving"})
+
+    def when_leaving(self, callback: Callable[[], None]) -> None:
+        """Call back when it says that it stops: what would last for ever ends then."""
+        self._when_leaving.append(callback)
 
     async def stop(self) -> None:
         """In order: stop to follow, close the ways to the nodes, then the bus."""
@@ -297,8 +306,8 @@ class Router:
         except NodeCallError as error:
             raise ProblemError(Problem(ProblemType.NODE_UNREACHABLE, error.what, error.where, "Retry")) from None
 
-    def lag_report(self, store: str | None) -> Iterator[bytes]:
-        """The lag of every replica as this router knows it; of one store, if it is named. JSON, in pieces."""
+    def lag_report(self, store: str | None, which: Which = EVERY) -> Iterator[bytes]:
+        """The lag of every replica, or of those that are asked for, as this router knows it. JSON, in pieces."""
         return lag_report(
             self.tables,
             self.watcher.stores,
@@ -308,7 +317,13 @@ class Router:
             now_us=self._clock.wall_us(),
             unheard=self.watcher.silent_nodes.unheard(),
             store=store,
+            which=which,
         )
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that its times are of."""
+        return self._clock
 
     def now_ms(self) -> float:
         """The monotonic clock that the tables' times are of."""

@@ -112,6 +112,25 @@ class Endpoint(BaseModel):
         return HostInfo(self.host, self.port)
 
 
+class Restore(BaseModel):
+    """A restore that goes on. `stage` says what it does; `total_bytes` is None while that is not known."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    stage: str = Field(max_length=64)
+    done_bytes: Count
+    total_bytes: Count | None = None
+
+
+class Freshness(BaseModel):
+    """From a commit to its being visible at a node, over the last minute."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    p50_ms: Count
+    p99_ms: Count
+
+
 class Applied(BaseModel):
     """How far a replica is. `version` is None while nothing of it is open; `time_lag_ms` None while unknown."""
 
@@ -121,6 +140,8 @@ class Applied(BaseModel):
     time_lag_ms: Count | None = None
     state: Literal["CREATED", "RESTORING", "RUNNING", "CLOSED"] = "RUNNING"
     error: str | None = Field(default=None, max_length=2048)
+    restore: Restore | None = None
+    """How far its restore is, while the task restores; None from nodes of an older release."""
 
 
 class Heartbeat(Message):
@@ -160,6 +181,8 @@ class Heartbeat(Message):
     """The checkpoint's location in this node's settings, for people to compare."""
     degraded: list[Name] = Field(default_factory=list, max_length=16)
     """Causes, by name, of what does not work at this node although lookups do."""
+    freshness: Freshness | None = None
+    """How long commits took to be visible here; None before any, and from nodes of an older release."""
 
     @property
     def standing(self) -> str:

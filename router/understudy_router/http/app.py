@@ -10,10 +10,13 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+from understudy_router.admin.admin import Admin
+from understudy_router.admin.routes import overview_routes
 from understudy_router.http.lookups import RouterLookups
 from understudy_router.http.metrics import RouterMetrics
 from understudy_router.http.reads import Reads
 from understudy_router.http.routes import admin_routes, read_routes
+from understudy_router.page.routes import page_routes
 from understudy_router.router import Router
 from understudy_shared.http.app import Framework, answer_with_problems, service_app
 from understudy_shared.http.connection_guard import ConnectionGuard
@@ -27,10 +30,11 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
     guard, group = guard or ConnectionGuard(), group or Alone()
     bounds = read_store_bounds(router.settings.store_bounds)
     reads = Reads(router.stores, bounds, max_key_bytes=router.settings.max_key_bytes)
+    admin = Admin(router, bounds, served=None)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        router.start()
+        router.start(admin.start)
         try:
             yield
         finally:
@@ -52,6 +56,8 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
         )
     )
     http.include_router(admin_routes(router, group))
+    http.include_router(overview_routes(router, admin))
+    http.include_router(page_routes(admin.overview_document, admin.last_hour))
     add_lookups(http)
     answer_with_problems(http)
     return app

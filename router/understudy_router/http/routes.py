@@ -1,4 +1,6 @@
-"""What a router answers besides lookups: stores, metadata, lag, drain, probes, metrics. Routes of a few lines each."""
+"""What a router answers besides lookups and reports: stores, metadata, drain, probes, metrics. Routes of a few lines
+each.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +60,8 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
 
 
 def admin_routes(router: Router, group: Group) -> APIRouter:
-    """`/admin/v1/lag`, drain, probes and metrics; readiness and metrics are those of the whole `group`."""
+    """Drain, probes and metrics; readiness and metrics are those of the whole `group`."""
     routes = APIRouter()
-
-    @routes.get("/admin/v1/lag")
-    async def lag(store: str | None = None) -> Response:
-        """How far every replica is, and how every node is, as this router knows it."""
-        return await sliced_json_response(router.lag_report(store))
 
     @routes.post("/admin/v1/nodes/{node_id}/drain", openapi_extra=flag_body("drain", default=True))
     async def drain(node_id: str, request: Request) -> Response:

@@ -127,13 +127,17 @@ def _unheard(tables: Tables, assignment: Assignment, node_id: str, role: Candida
     )
 
 
+NOTHING_OPEN = Applied(version=None, state="CREATED")
+"""What is known of a replica that its node does not speak of."""
+
+
 def applied_of(tables: Tables, node: NodeReport, task: str) -> Applied:
     """How far a node is with a task. What it does not hold, or not yet, has no version."""
     beat = node.heartbeat
     exception = beat.exceptions.get(task)
     if exception is not None:
         return exception
-    return beat.applied if _holds(tables, beat, task) else Applied(version=None, state="CREATED")
+    return beat.applied if _holds(tables, beat, task) else NOTHING_OPEN
 
 
 def _holds(tables: Tables, beat: Heartbeat, task: str) -> bool:

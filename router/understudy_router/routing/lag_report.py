@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
+from typing import NamedTuple
 
 import orjson
 
@@ -27,12 +28,26 @@ SLICE_TASKS = 2000
 """Tasks that are counted in one piece: as long."""
 
 
+class Which(NamedTuple):
+    """Which replicas a report is about: those of a node, in a state as reports show it, in a role; None: any."""
+
+    node_id: str | None = None
+    state: str | None = None
+    role: str | None = None
+
+
+EVERY = Which()
+
+UNKNOWN = "UNKNOWN"
+"""How a state is asked for that nobody knows."""
+
+
 def lag_report(
     tables: Tables, stores: Stores | None, *, application_id: str, view_of: HostInfo, now_ms: float, now_us: int,
-    unheard: str | None = None, store: str | None = None,
+    unheard: str | None = None, store: str | None = None, which: Which = EVERY,
 ) -> Iterator[bytes]:  # fmt: skip
-    """The whole report, or one store's part of it. `now_us` is wall time, for people only. `unheard` is what is wrong
-    with a bus that is there.
+    """The whole report, or the part of it that is about one store or certain replicas. `now_us` is wall time, for
+    people only. `unheard` is what is wrong with a bus that is there.
     """
     assignment = tables.assignment
     routes = [] if stores is None else list(stores.by_name.values()) if store is None else [stores.get(store)]
@@ -62,7 +77,7 @@ def lag_report(
     yield orjson.dumps(head)[:-1] + b',"stores":['
     for number, route in enumerate(routes):
         yield b"," * bool(number)
-        yield from _store(tables, route, now_ms)
+        yield from _store(tables, route, which, now_ms)
     events = [
         {"at": _wall(event.at_ms, now_ms, now_us), "event": event.event, "detail": event.detail}
         for event in tables.events
@@ -74,7 +89,7 @@ def _wall(at_ms: float, now_ms: float, now_us: int) -> str | None:
     return utc_text(now_us - round((now_ms - at_ms) * 1000))
 
 
-def _store(tables: Tables, route: StoreRoute, now_ms: float) -> Iterator[bytes]:
+def _store(tables: Tables, route: StoreRoute, which: Which, now_ms: float) -> Iterator[bytes]:
     end = tables.end_version if tables.end_confirmed(now_ms) else None
     yield orjson.dumps({"store": route.name, "operator_id": route.operator_id})[:-1] + b',"partitions":['
     has_any = False
@@ -83,10 +98,23 @@ def _store(tables: Tables, route: StoreRoute, now_ms: float) -> Iterator[bytes]:
             {"partition": partition, **_replica(candidate, end)}
             for partition in range(first, min(first + SLICE_PARTITIONS, route.partitions))
             for candidate in candidates_of(tables, route.operator_id, partition, now_ms)
+            if which is EVERY or _is_meant(candidate, which)
         ]
         yield b"," * (has_any and bool(replicas)) + orjson.dumps(replicas)[1:-1]
         has_any = has_any or bool(replicas)
     yield b"]}"
+
+
+def _is_meant(candidate: Candidate, which: Which) -> bool:
+    return (
+        which.node_id in {None, candidate.node_id}
+        and which.state in {None, _state(candidate) or UNKNOWN}
+        and which.role in {None, candidate.role}
+    )
+
+
+def _state(candidate: Candidate) -> str | None:
+    return candidate.state if candidate.is_live else "DEAD"
 
 
 def _replica(candidate: Candidate, end: int | None) -> dict[str, object]:
@@ -95,7 +123,7 @@ def _replica(candidate: Candidate, end: int | None) -> dict[str, object]:
         "host": candidate.endpoint.host,
         "port": candidate.endpoint.port,
         "role": candidate.role,
-        "state": candidate.state if candidate.is_live else "DEAD",
+        "state": _state(candidate),
         "current_offset_position": candidate.version,
         "end_offset_position": end,
         "offset_lag": candidate.offset_lag,

@@ -39,6 +39,11 @@ def json_response(content: object, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")
 
 
+def is_head(request: Request) -> bool:
+    """Whether a request that is routed as GET was HEAD: an answer without an end has to be none then."""
+    return request.scope.get(_ASKED) == "HEAD"
+
+
 async def sliced_json_response(pieces: Iterable[bytes]) -> Response:
     """A response of one line of JSON that is made piece by piece; other requests are answered in between."""
     made = []

@@ -50,6 +50,9 @@ SHED_PERCENT, REFUSE_PERCENT = 95, 98
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 INTERNAL_PREFIX = "/internal/"
 
+ENDLESS = "understudy.endless"
+"""The key in the scope of a request whose answer does not end by itself."""
+
 MAX_PEERS = 1024
 LOG_EVERY_S = 60.0
 

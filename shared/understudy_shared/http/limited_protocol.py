@@ -24,6 +24,7 @@ from uvicorn.server import ServerState
 
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.connection_limits import (
+    ENDLESS,
     INTERNAL_PREFIX,
     MAX_HEAD_BYTES,
     MAX_HEADER_BYTES,
@@ -141,10 +142,15 @@ class LimitedProtocol(HttpToolsProtocol):
         self._guard.go_on_later(self)
 
     def shutdown(self) -> None:
-        if self._lingering:
+        if self._lingering or self._is_endless():
             self.transport.abort()
         else:
             super().shutdown()
+
+    def _is_endless(self) -> bool:
+        """Whether the answer that goes out now does not end by itself."""
+        running = self._running
+        return running is not None and not running.response_complete and ENDLESS in running.scope
 
     # ---- parsing, a bounded slice at a time
 

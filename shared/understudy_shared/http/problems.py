@@ -42,6 +42,7 @@ class ProblemType(Enum):
     BAD_REPLY = ("bad-reply", 502, "The node's answer cannot be passed on")
     NOT_INITIALISED = ("not-initialised", 503, "Not ready yet: retry")
     NO_ACCEPTABLE_REPLICA = ("no-acceptable-replica", 503, "No replica may answer inside the bound")
+    TOO_MANY_VIEWERS = ("too-many-viewers", 503, "Too many watch this router")
     DEADLINE = ("deadline", 504, "The deadline passed")
 
     def __init__(self, slug: str, status: int, title: str) -> None:

@@ -28,7 +28,9 @@ COMMANDS = [
     "explain",
     "stores",
     "lag",
+    "health",
     "drain",
+    "safe-to-stop",
     "bench",
     "completion",
 ]

@@ -48,7 +48,7 @@ def watched(
 
 
 def test_without_a_terminal_every_look_is_a_table_of_its_own_and_ctrl_c_is_no_error() -> None:
-    code, output, errors = watched([REPORT], looks=4)
+    code, output, errors = watched([REPORT], looks=8)
     assert (code, errors) == (0, "")
     assert output.count("flights: end 420") >= 3
     assert output.count("\x1b") == 0
@@ -63,14 +63,14 @@ def test_as_json_every_look_is_one_document_on_one_line() -> None:
 
 
 def test_a_terminal_is_redrawn_and_given_back_with_the_last_table() -> None:
-    code, output, _ = watched([REPORT], looks=3, variables={"TTY_COMPATIBLE": "1", "COLUMNS": "200", "LINES": "60"})
+    code, output, _ = watched([REPORT], looks=6, variables={"TTY_COMPATIBLE": "1", "COLUMNS": "200", "LINES": "60"})
     assert code == 0
     assert output.startswith("\x1b[?25l")
     assert output.rindex("\x1b[?25h") > output.rindex("flights: end 420") > output.index("\x1b[1A")
 
 
 def test_a_server_that_is_away_for_a_moment_is_reported_and_asked_again() -> None:
-    code, output, _ = watched([REPORT, BROKEN, REPORT], looks=5)
+    code, output, _ = watched([REPORT, REPORT, BROKEN, REPORT], looks=8)
     assert code == 0
     before, _, after = output.partition("error: the reply is not one of an Understudy server: status 500")
     assert before.count("flights: end 420") == 1

@@ -44,6 +44,7 @@ def test_types_and_statuses_are_the_documented_ones() -> None:
         "bad-reply": 502,
         "not-initialised": 503,
         "no-acceptable-replica": 503,
+        "too-many-viewers": 503,
         "deadline": 504,
     }
 

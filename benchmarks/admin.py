@@ -1,0 +1,199 @@
+"""What reports of a large cluster cost a router: CPU, the longest hold of its loop, and how long a request takes.
+
+    python -m benchmarks.admin [--nodes 1000] [--replicas 100000]
+
+No process but this one: the tables of a router are filled as its bus would, and its application is asked without a
+socket. "Hold" is the longest slice by CPU time, between two of which lookups are answered; figures are the least of
+three runs. The requests at the end run on one loop with a timer that measures its pauses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, NamedTuple
+
+import httpx
+
+from benchmarks.loop_pauses import PauseMeter
+from benchmarks.scale_parts import Cluster
+from benchmarks.simulated import APPLICATION
+from understudy_router.admin.deltas import delta_of
+from understudy_router.admin.indicator import Situation
+from understudy_router.admin.indicators import health_of
+from understudy_router.admin.lag_page import Query, page_of
+from understudy_router.admin.layout import lay_out
+from understudy_router.admin.node_documents import losses_of_all
+from understudy_router.admin.overview import Material, Overview, overview_of
+from understudy_router.admin.reads_served import Rates
+from understudy_router.admin.recording import points_of
+from understudy_router.admin.safe_to_stop import losses_of
+from understudy_router.admin.snapshot import About, Snapshot, gather
+from understudy_router.cluster.catalogue import Stores, stores_of
+from understudy_router.http.app import create_app
+from understudy_router.router import Router
+from understudy_router.settings import RouterSettings
+from understudy_shared.bounds import NO_BOUND
+from understudy_shared.bus.local_bus import LocalBus
+from understudy_shared.clock import SystemClock
+from understudy_shared.http.service import leave_out_what_stays
+from understudy_shared.words import HostInfo, Role
+
+RUNS = 3
+REQUESTS = 5
+HOST = HostInfo("127.0.0.1", 8080)
+TARGETS = (
+    "/admin/v1/lag?limit=100",
+    "/admin/v1/lag?limit=1000",
+    "/admin/v1/lag?top=100",
+    "/admin/v1/lag?sort=-time_lag&role=standby&limit=100",
+    "/admin/v1/lag?node=node-00007&limit=100",
+    "/admin/v1/health",
+    "/admin/v1/nodes",
+    "/admin/v1/nodes/node-00007/safe-to-stop",
+    "/admin/v1/history",
+    "/admin/v1/overview",
+    "/admin/v1/lag?format=csv",
+    "/admin/v1/lag",
+)
+
+
+class Cost(NamedTuple):
+    """What work in slices costs."""
+
+    what: str
+    cpu_ms: float
+    hold_ms: float
+    slices: int
+
+    def __str__(self) -> str:
+        return f"{self.what:52}{self.cpu_ms:10,.1f} ms CPU{self.hold_ms:8.1f} ms hold{self.slices:8,} slices"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--replicas", type=int, default=100_000)
+    options = parser.parse_args()
+    world = World(options.nodes, options.replicas // 2)
+    for cost in costs(world):
+        print(cost, flush=True)
+    asyncio.run(requests(world))
+
+
+class World:
+    """A router that has heard every node of a large cluster."""
+
+    def __init__(self, nodes: int, partitions: int) -> None:
+        cluster = Cluster(nodes, partitions)
+        settings = RouterSettings(redis="redis://unused", application_id=APPLICATION)
+        self.router = Router(settings, LocalBus(), host=HOST, clock=SystemClock())
+        tables = self.router.tables
+        digest, catalogue = cluster.nodes[0].catalogue()
+        duties: dict[str, dict[str, Role]] = {node.node_id: {} for node in cluster.nodes}
+        for task, duty in cluster.assigned.items():
+            for node_id in duty.holders:
+                duties[node_id][task] = Role.ACTIVE if node_id == duty.active else Role.STANDBY
+        for node in cluster.nodes:
+            node.assign(duties[node.node_id])
+        now_ms = self.router.now_ms()
+        tables.bus_back(now_ms)
+        tables.assigned(cluster.assignment(1), now_ms)
+        for heartbeat in cluster.heartbeats(1):
+            tables.heard(heartbeat, age_ms=0, now_ms=now_ms)
+        self.stores: Stores = stores_of(catalogue, digest)
+        self.router.watcher.stores = self.stores
+        self.router.watcher.bus_lost_why = None
+
+    def about(self, tick: int) -> About:
+        clock = self.router.clock
+        return About(tick, clock.monotonic_ms(), clock.wall_us(), APPLICATION, HOST)
+
+
+def costs(world: World) -> Iterator[Cost]:
+    """Each part by itself."""
+    tables, stores = world.router.tables, world.stores
+    assert tables.assignment is not None
+    assignment = tables.assignment
+    cost, layout = least("number the replicas, once per assignment", lambda: lay_out(assignment, stores))
+    yield cost
+    cost, snapshot = least("look at the cluster, once a tick", lambda: gather(tables, stores, world.about(1), layout))
+    yield cost
+    for query in (Query(), Query(sort="-lag"), Query(sort="-lag", limit=1000), Query(sort="age", role="standby")):
+        what = f"a page of {query.limit:,} replicas by {query.sort}" + (f", {query.role}" if query.role else "")
+        yield least(what, lambda query=query: page_of(snapshot, query))[0]  # type: ignore[misc]
+    yield least("may this node be stopped", lambda: losses_of(snapshot, "node-00007", lambda _: NO_BOUND))[0]
+    cost, losses = least("may each node be stopped", lambda: losses_of_all(snapshot, lambda _: NO_BOUND))
+    yield cost
+    yield least("a point of history", lambda: points_of(snapshot, (None, None), Rates()))[0]
+    material = Material(snapshot=snapshot, health=health_of(Situation(snapshot=snapshot)), losses=losses)
+    cost, first = least("the overview, the first time", lambda: overview_of(material, None))
+    yield cost
+    later: Snapshot = drained(gather(tables, stores, world.about(2), layout))[0]
+    again = Material(snapshot=later, health=health_of(Situation(snapshot=later)), losses=losses)
+    cost, second = least("the overview, a tick later", lambda: overview_of(again, first))
+    yield cost
+    yield least("what changed, as text", lambda: changed(first, second))[0]
+    yield least("the whole overview, as text", lambda: written(second))[0]
+
+
+def changed(first: Overview, second: Overview) -> Generator[None, None, bytes]:
+    yield
+    return delta_of(first, second).text()
+
+
+def written(overview: Overview) -> Generator[None, None, bytes]:
+    yield
+    return overview.whole()
+
+
+def least(what: str, steps: Callable[[], Generator[None, None, Any]]) -> tuple[Cost, Any]:
+    """The least cost of RUNS, and the result."""
+    runs = [drained(steps()) for _ in range(RUNS)]
+    found = runs[-1][0]
+    cpu_ms, hold_ms = (min(times) for times in zip(*((sum(taken), max(taken)) for _, taken in runs), strict=True))
+    return Cost(what, cpu_ms, hold_ms, len(runs[-1][1])), found
+
+
+def drained(steps: Generator[None, None, Any]) -> tuple[Any, list[float]]:
+    """The result of work in slices, and the CPU time of each slice in milliseconds."""
+    taken: list[float] = []
+    while True:
+        began_s = time.thread_time()
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value, taken
+        finally:
+            taken.append((time.thread_time() - began_s) * 1000)
+
+
+async def requests(world: World) -> None:
+    """Whole requests, on a loop whose pauses are measured."""
+    leave_out_what_stays()  # the simulated nodes are no part of a router, and collections would look at them
+    meter = PauseMeter()
+    meter.start()
+    transport = httpx.ASGITransport(app=create_app(world.router))
+    print(f"\n{'request':60}{'p50':>10}{'longest':>10}{'pause':>10}{'bytes':>14}")
+    async with httpx.AsyncClient(transport=transport, base_url="http://router", timeout=60) as http:
+        await http.get(TARGETS[0])
+        for target in TARGETS:
+            await asyncio.sleep(0.05)
+            meter.take()
+            times, size = [], 0
+            for _ in range(REQUESTS):
+                began_s = time.perf_counter()
+                reply = await http.get(target)
+                times.append((time.perf_counter() - began_s) * 1000)
+                assert reply.status_code == 200, reply.text
+                size = len(reply.content)
+            await asyncio.sleep(0.02)
+            pause = meter.take()["longest_own_ms"]
+            times.sort()
+            print(f"{target:60}{times[len(times) // 2]:8.1f}ms{times[-1]:8.1f}ms{pause:8.1f}ms{size:14,}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

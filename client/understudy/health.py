@@ -1,0 +1,99 @@
+"""`understudy health` and `understudy safe-to-stop`: is anything wrong, and may this node be stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+import orjson
+
+from understudy.console import print_json, print_page
+from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy.health_line import health_line
+from understudy.http_client import Server, path_segment
+from understudy.options import server_options
+from understudy.pages import Lines, Page, Sheet
+from understudy.reading import problems_as_json
+from understudy_shared.printable import printable
+
+MAX_LISTED = 20
+"""Store partitions of each kind that are listed for people; --json has all that the router lists."""
+
+_LOSSES = {
+    "last_replica": "no other node has a caught-up replica of",
+    "bound": "no other replica is inside the bound of",
+    "active": "another node becomes active for",
+}
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@server_options
+def health(*, url: str, timeout_s: float, as_json: bool) -> None:
+    """Ask a router whether anything is wrong: who is hurt, why, and what to do.
+
+    It ends with 0 when all is well or only a reserve is gone, and with 3 when readers are hurt or nothing is known.
+
+    \b
+    Examples:
+      understudy health
+      understudy health --url router-1:8080 --json | jq -r .headline
+    """
+    with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
+        body = server.get("/admin/v1/health")
+    report = orjson.loads(body)
+    if as_json:
+        print_json(body)
+    else:
+        print_page(health_page(report))
+    if report["state"] in {"hurt", "unknown"}:
+        raise CommandError(printable(str(report["headline"])), exit_code=ExitCode.REFUSED)
+
+
+@click.command("safe-to-stop", epilog=EXIT_CODES_HELP)
+@click.argument("node_id")
+@server_options
+def safe_to_stop(node_id: str, *, url: str, timeout_s: float, as_json: bool) -> None:
+    """Ask a router whether the node NODE_ID may be stopped now. It ends with 0 for yes and with 3 for no.
+
+    Yes means that every store partition keeps a caught-up replica within the bound of its store. If it is no, wait, or
+    move what the node has with understudy drain NODE_ID.
+
+    \b
+    Examples:
+      understudy safe-to-stop node-2
+      understudy safe-to-stop node-2 --json && kubectl delete pod node-2
+    """
+    with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
+        body = server.get(f"/admin/v1/nodes/{path_segment(node_id)}/safe-to-stop")
+    answer = orjson.loads(body)
+    if as_json:
+        print_json(body)
+    else:
+        print_page((Lines([f"{'yes' if answer['safe'] else 'no'}: {printable(answer['why'])}", *loss_lines(answer)]),))
+    if not answer["safe"]:
+        fix = f"Wait and ask again, or: understudy drain {printable(node_id)}"
+        raise CommandError(f"{printable(node_id)} is not safe to stop", fix=fix, exit_code=ExitCode.REFUSED)
+
+
+def health_page(report: Mapping[str, Any]) -> Page:
+    """The line, and what is not well, one below the other."""
+    rows = [
+        (each["name"], each["state"], *(printable(each[part]) for part in ("symptom", "cause", "action")))
+        for each in report["indicators"]
+    ]
+    where = f"{printable(report['application_id'])} as {printable(report['router'])} sees it"
+    return (
+        Lines([where, health_line(report), ""]),
+        Sheet(("indicator", "state", "symptom", "cause", "do"), rows),
+    )
+
+
+def loss_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """What a stop would cost, a line for each kind."""
+    for kind, text in _LOSSES.items():
+        lost, count = answer["would_lose"][kind], answer["would_lose"]["counts"][kind]
+        if count:
+            named = ", ".join(f"{printable(each['store'])} {each['partition']}" for each in lost[:MAX_LISTED])
+            more = f" and {count - MAX_LISTED} more" if count > MAX_LISTED else ""
+            yield f"{text} {named}{more}"

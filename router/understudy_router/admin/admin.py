@@ -1,0 +1,229 @@
+"""The admin API of one router, as functions: what its routes, and the page, ask for. Each process answers for itself.
+
+Nothing here is done while nobody looks, but for a point of history every ten seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from understudy_router.admin.cursors import BadCursorError
+from understudy_router.admin.feed import Feed
+from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
+from understudy_router.admin.lag_page import Page, Query, page_of
+from understudy_router.admin.node_documents import Document, losses_of_all, node_document
+from understudy_router.admin.overview import Material, Overview, overview_of
+from understudy_router.admin.reads_served import ServedReads
+from understudy_router.admin.safe_to_stop import Losses, losses_of
+from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.watching import TICK_MS, Looking, Observed, Observer, in_slices
+from understudy_router.router import Router
+from understudy_shared.bounds import Bound
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.store_bounds import StoreBounds
+from understudy_shared.supervise import Supervisor
+from understudy_shared.times import utc_text
+
+log = logging.getLogger(__name__)
+
+HISTORY_MINUTES = 60
+SHOWN_POINTS = 60
+"""Points of a store's history in the overview."""
+
+
+class Admin:
+    """`served` counts what readers got; None where nothing counts."""
+
+    def __init__(self, router: Router, bounds: StoreBounds, served: ServedReads | None = None) -> None:
+        self.looking = Looking(router)
+        self.feed = Feed(self._overview, router.clock)
+        self._observer = Observer(served)
+        self._router = router
+        self._bounds = bounds
+        self._release = version("understudy")
+        self._shown: Mapping[str, list[Number]] = {}
+        self._shown_of: object = None
+        router.when_leaving(self.feed.end)
+
+    def __repr__(self) -> str:
+        return f"Admin({self.looking.gathers} gathers, {self.feed})"
+
+    def start(self, tasks: Supervisor) -> None:
+        """Begin to keep the last hour, and to look at the cluster for viewers."""
+        tasks.start("look at the cluster for viewers", self.feed.run())
+        tasks.start("keep the last hour", self._keep_history())
+
+    async def observed(self, *, max_age_ms: float = TICK_MS) -> Observed:
+        """What is known now, and what was seen until now."""
+        return await self._observer.see(await self.looking.snapshot(max_age_ms=max_age_ms))
+
+    async def lag_page(self, snapshot: Snapshot, query: Query) -> Page:
+        """A page of the lag report. Raises BadCursorError for a cursor of another list."""
+        page = await in_slices(page_of(snapshot, query))
+        if page.next is not None and query.is_by_value:
+            self.looking.keep(snapshot)
+        return page
+
+    async def snapshot_for(self, query: Query) -> Snapshot:
+        """The snapshot to answer a query from: that of its cursor, else a new one. Raises BadCursorError when that of
+        the cursor is gone, UnknownStoreError for a store that is not there.
+        """
+        if query.cursor is not None and query.cursor.tick:
+            kept = self.looking.kept(query.cursor.tick)
+            if kept is None:
+                what = "the list of this cursor is gone: it is kept for a minute, by the process that began it"
+                raise BadCursorError(what)
+            return kept
+        snapshot = await self.looking.snapshot()
+        if query.store is not None and snapshot.layout.stores is not None:
+            snapshot.layout.stores.get(query.store)
+        return snapshot
+
+    async def health(self) -> Document:
+        observed = await self.observed()
+        snapshot = observed.snapshot
+        return {
+            "schema": 1,
+            "generated_at": generated_at(snapshot),
+            "application_id": snapshot.about.application_id,
+            "router": router_of(snapshot),
+            **observed.health.document(),
+        }
+
+    async def nodes(self) -> Document:
+        snapshot = (await self.observed()).snapshot
+        losses = await in_slices(losses_of_all(snapshot, self._bound))
+        nodes = []
+        for node_id, view in snapshot.nodes.items():
+            nodes.append(node_document(snapshot, view, losses[node_id]))
+            if len(nodes) % 20 == 0:
+                await asyncio.sleep(0)
+        return {"generated_at": generated_at(snapshot), "view_of": {"router": router_of(snapshot)}, "nodes": nodes}
+
+    async def safe_to_stop(self, node_id: str) -> Document:
+        """Whether a node may be stopped. Raises the problem of a node that nobody knows."""
+        self.require_node(node_id)
+        snapshot = await self.looking.snapshot()
+        losses = await in_slices(losses_of(snapshot, node_id, self._bound))
+        return {
+            "node_id": node_id,
+            "safe": losses.is_safe,
+            "why": losses.why(node_id),
+            "would_lose": _listed(losses),
+            "checked_at": generated_at(snapshot),
+        }
+
+    async def history(self, store: str | None, partition: int | None, minutes: int) -> Document:
+        """The last minutes of the whole, of a store, or of a partition. Raises the problem of one that is not kept."""
+        snapshot = (await self.observed()).snapshot
+        self._require_kept(snapshot, store, partition)
+        now_ms, kept = snapshot.about.now_ms, self._observer.history
+        lag, time_lag = kept.series(Key(LAG, store, partition), now_ms, minutes)
+        series: dict[str, list[Number]] = {"lag_batches": lag, "time_lag_ms": time_lag}
+        nothing: list[Number] = [None] * len(lag)
+        of_all = store is None
+        p50, p99 = kept.series(Key(FRESHNESS), now_ms, minutes) if of_all else (nothing, nothing)
+        reads, _ = kept.series(Key(READS), now_ms, minutes) if of_all else (nothing, nothing)
+        series |= {"freshness_p50_ms": p50, "freshness_p99_ms": p99, "reads_per_s": reads}
+        return {"schema": 1, "step_ms": STEP_MS, "end": generated_at(snapshot), "series": series}
+
+    async def last_hour(self, store: str | None, partition: int | None) -> Document:
+        """The history that the page draws."""
+        return await self.history(store, partition, HISTORY_MINUTES)
+
+    async def overview(self) -> Overview:
+        """All that the page shows, at most a tick old: those who ask within a tick share it."""
+        return await self.feed.overview()
+
+    async def overview_document(self) -> dict[str, Any]:
+        """The same as Python objects, for the page that is made of it."""
+        return await in_slices((await self.overview()).documents())
+
+    async def _overview(self, before: Overview | None) -> Overview:
+        observed = await self.observed(max_age_ms=TICK_MS / 2)  # a tick is a little shorter than a tick now and then
+        snapshot = observed.snapshot
+        material = Material(
+            snapshot=snapshot,
+            health=observed.health,
+            losses=await in_slices(losses_of_all(snapshot, self._bound)),
+            rates=observed.rates,
+            staleness=self._observer.reads.staleness(),
+            freshness=observed.freshness,
+            trends=observed.trends,
+            history=await self._store_history(snapshot),
+            restores=observed.restores,
+            disagreements=observed.disagreements,
+            events=observed.events,
+            release=self._release,
+        )
+        return await in_slices(overview_of(material, before))
+
+    async def _store_history(self, snapshot: Snapshot) -> Mapping[str, list[Number]]:
+        """What the overview shows of the last hour; made once for each point."""
+        now_ms, kept = snapshot.about.now_ms, self._observer.history
+        made_of = (step_of(now_ms), snapshot.layout.stores)
+        if self._shown_of != made_of:
+            self._shown_of, shown = made_of, dict[str, list[Number]]()
+            for route in snapshot.layout.routes:
+                values, _ = kept.series(Key(LAG, route.name), now_ms, HISTORY_MINUTES)
+                shown[route.name] = thinned(values, SHOWN_POINTS)
+                await asyncio.sleep(0)
+            self._shown = shown
+        return self._shown
+
+    async def _keep_history(self) -> None:
+        while True:
+            try:
+                await self.observed()
+            except Exception:
+                log.exception("a point of the last hour is missing", extra={"action": "history-failed"})
+            await asyncio.sleep(STEP_MS / 1000)
+
+    def _bound(self, store: str) -> Bound:
+        return self._bounds.bound(store, {})
+
+    def require_node(self, node_id: str | None) -> None:
+        """Raises the problem of a node that nobody knows."""
+        tables = self._router.tables
+        known = tables.nodes.keys() | tables.dead.keys() | tables.holders
+        if node_id is not None and node_id not in known:
+            few = ", ".join(sorted(known)[:20]) or "none"
+            what = f"there is no node {node_id!r}"
+            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, what, "node", f"Nodes known here: {few}"))
+
+    def _require_kept(self, snapshot: Snapshot, store: str | None, partition: int | None) -> None:
+        if store is None:
+            if partition is not None:
+                raise ProblemError(
+                    Problem(ProblemType.BAD_REQUEST, "a partition of no store", "partition", "Give store, too")
+                )
+            return
+        route = self._router.stores().get(store)
+        if partition is not None and not 0 <= partition < route.partitions:
+            what = f"there is no partition {partition} of {store}"
+            fix = f"It has {route.partitions}, from 0 on"
+            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, what, "partition", fix))
+        kept = self._observer.history
+        if partition is not None and kept.is_full and Key(LAG, store, partition) not in kept:
+            what = f"the history of this partition is not kept: there are at most {MAX_SERIES} series"
+            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, what, "partition", "Ask for the store without it"))
+
+
+def generated_at(snapshot: Snapshot) -> str | None:
+    return utc_text(snapshot.about.now_us)
+
+
+def router_of(snapshot: Snapshot) -> str:
+    return f"{snapshot.about.router.host}:{snapshot.about.router.port}"
+
+
+def _listed(losses: Losses) -> Document:
+    kinds = {"last_replica": losses.last_replica, "active": losses.active, "bound": losses.bound}
+    return {
+        **{name: loss.listed for name, loss in kinds.items()},
+        "counts": {name: loss.count for name, loss in kinds.items()},
+    }

@@ -1,0 +1,44 @@
+"""What happened, with numbers that last: the tables keep the last events without any (pure).
+
+Between two looks more may have happened than the tables keep; then numbers are left out, as many as can be missing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from understudy_router.admin.snapshot import Snapshot
+from understudy_router.cluster.tables import MAX_EVENTS, TableEvent
+from understudy_shared.times import utc_text
+
+MAX_SHOWN = 100
+
+Happened = dict[str, object]
+
+
+class EventLog:
+    """The last events. The time of each is written once: two clocks never agree twice to the microsecond."""
+
+    def __init__(self) -> None:
+        self._last: TableEvent | None = None
+        self._happened: deque[Happened] = deque(maxlen=MAX_SHOWN)
+        self._next = 1
+
+    def see(self, snapshot: Snapshot) -> list[Happened]:
+        """Take in the events that the tables keep now. Returns the newest first."""
+        events = snapshot.events
+        places = [place for place, event in enumerate(events) if event is self._last]
+        if not places and self._last is not None and events:
+            self._next += MAX_EVENTS
+        for event in events[places[-1] + 1 if places else 0 :]:
+            at = wall_text(snapshot, event.at_ms)
+            self._happened.append({"id": self._next, "at": at, "event": event.event, "detail": event.detail})
+            self._next += 1
+        self._last = events[-1] if events else self._last
+        return list(reversed(self._happened))
+
+
+def wall_text(snapshot: Snapshot, at_ms: float) -> str | None:
+    """A moment of this machine's monotonic clock as wall time."""
+    about = snapshot.about
+    return utc_text(about.now_us - round((about.now_ms - at_ms) * 1000))

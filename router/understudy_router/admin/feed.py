@@ -1,0 +1,205 @@
+"""The stream of the overview: one look at the cluster a second, however many viewers there are.
+
+A viewer has no queue. It knows the tick of what it got last, and takes what changed since then when its connection
+takes more: a slow one skips ticks, and one that is very slow gets the whole document again. What is sent goes out in
+pieces, so a viewer that does not read holds one piece and the text that all viewers share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+
+import orjson
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from understudy_router.admin.deltas import RecentDeltas, delta_of
+from understudy_router.admin.overview import Overview
+from understudy_shared.clock import Clock
+from understudy_shared.http.connection_limits import ENDLESS
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.times import utc_text
+
+log = logging.getLogger(__name__)
+
+MAX_VIEWERS = 500
+TICK_MS = 1000
+MAX_PAUSE_MS = 10_000
+
+LOOP_SHARE = 0.1
+"""Largest share of the loop for looking at the cluster: in a huge one in trouble ticks come later."""
+
+HEARTBEAT_S = 1.0
+PIECE_BYTES = 64 * 1024
+
+Look = Callable[[Overview | None], Awaitable[Overview]]
+"""Makes the overview of now, given the one before."""
+
+
+class Feed:
+    """`look` is called once a tick while anybody watches; `looks` counts its calls."""
+
+    def __init__(self, look: Look, clock: Clock, *, tick_ms: int = TICK_MS, max_viewers: int = MAX_VIEWERS) -> None:
+        self.viewers = 0
+        self.looks = 0
+        self._look = look
+        self._clock = clock
+        self._tick_ms = tick_ms
+        self._max_viewers = max_viewers
+        self._is_ending = False
+        self._now: Overview | None = None
+        self._whole: bytes | None = None
+        self._looked_ms = self._good_until_ms = float("-inf")
+        """When the last look began; until when what it found may be given to somebody new."""
+        self._recent = RecentDeltas()
+        self._looking = asyncio.Lock()
+        self._watched = asyncio.Event()
+        self._changed = asyncio.Event()
+        """Set, and replaced, when there is something new."""
+
+    def __repr__(self) -> str:
+        return f"Feed({self.viewers} viewers)"
+
+    # ---- looking
+
+    async def run(self) -> None:
+        """Look once a tick while somebody watches. An error of a look ends nothing."""
+        while True:
+            await self._watched.wait()
+            began_ms = self._clock.monotonic_ms()
+            try:
+                await self.overview(max_age_ms=0)
+            except Exception:
+                log.exception("the overview could not be made", extra={"action": "overview-failed"})
+            now_ms = self._clock.monotonic_ms()
+            wait_ms = pause_ms(now_ms - began_ms, self._tick_ms)
+            self._good_until_ms = max(self._good_until_ms, now_ms + 2 * wait_ms)
+            await asyncio.sleep(wait_ms / 1000)
+
+    async def overview(self, *, max_age_ms: float = TICK_MS) -> Overview:
+        """The overview, at most so old. Those who ask at once share one look."""
+        async with self._looking:
+            age_ms = self._clock.monotonic_ms() - self._looked_ms
+            if self._now is None or max_age_ms <= 0 or age_ms > max_age_ms:
+                await self._tick()
+            assert self._now is not None
+            return self._now
+
+    async def _tick(self) -> None:
+        """Look at the cluster, and tell all viewers what changed."""
+        before, began_ms, self.looks = self._now, self._clock.monotonic_ms(), self.looks + 1
+        now = await self._look(before)
+        was_good = self._is_good()
+        self._looked_ms = began_ms
+        self._good_until_ms = max(self._good_until_ms, self._clock.monotonic_ms() + 2 * self._tick_ms)
+        if before is not None:
+            delta = delta_of(before, now)
+            if delta.is_empty:  # newer, and nobody needs to be told, but those who wait for something that is not old
+                self._now, self._whole = replace(now, tick=before.tick), None
+                if not was_good:
+                    self._tell()
+                return
+            self._recent.add(delta)
+        self._now, self._whole = now, None
+        self._tell()
+
+    def _is_good(self) -> bool:
+        return self._clock.monotonic_ms() <= self._good_until_ms
+
+    def end(self) -> None:
+        """Let all viewers go, and take no more: the service stops."""
+        self._is_ending = True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # ---- a viewer's side
+
+    def stream(self, last_event_id: str | None) -> EventStream:
+        """The response to one viewer. Raises a problem when the service stops, or there are too many viewers."""
+        if self._is_ending:
+            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, "this router stops", fix="Ask another router"))
+        if self.viewers >= self._max_viewers:
+            detail = f"{self.viewers} viewers watch this router"
+            raise ProblemError(Problem(ProblemType.TOO_MANY_VIEWERS, detail, fix="Close some, or ask another router"))
+        return EventStream(self, _tick_of(last_event_id))
+
+    def enter(self) -> None:
+        self.viewers += 1
+        self._watched.set()
+
+    def leave(self) -> None:
+        self.viewers -= 1
+        if not self.viewers:
+            self._watched.clear()
+
+    async def messages(self, tick: int | None) -> AsyncIterator[bytes]:
+        """What a viewer gets that has the overview of `tick`; None: it has nothing."""
+        while not self._is_ending:
+            changed, now = self._changed, self._now
+            if now is not None and now.tick != tick and self._is_good():
+                for piece in _pieces(self._message(tick, now)):
+                    if self._is_ending:
+                        return
+                    yield piece
+                tick = now.tick
+                continue
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await changed.wait()
+            except TimeoutError:
+                at = {"generated_at": utc_text(self._clock.wall_us())}
+                yield b"event: heartbeat\ndata: %b\n\n" % orjson.dumps(at)
+
+    def _message(self, tick: int | None, now: Overview) -> bytes:
+        text = None if tick is None else self._recent.since(tick)
+        if text is not None:
+            return _event(b"delta", now.tick, text)
+        if self._whole is None:
+            self._whole = _event(b"overview", now.tick, now.whole())
+        return self._whole
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events to one viewer, who counts until the connection ends, however it does."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, feed: Feed, tick: int | None) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(feed.messages(tick), headers=headers)
+        self._feed = feed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[ENDLESS] = True
+        self._feed.enter()
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._feed.leave()
+
+
+def pause_ms(took_ms: float, tick_ms: float) -> float:
+    """How long to wait after a look that took so long."""
+    return max(tick_ms - took_ms, min(took_ms * (1 / LOOP_SHARE - 1), MAX_PAUSE_MS))
+
+
+def _event(name: bytes, tick: int, data: bytes) -> bytes:
+    """One event; JSON of one line has no line breaks."""
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (tick, name, data)
+
+
+def _pieces(text: bytes) -> Iterator[bytes]:
+    for first in range(0, len(text), PIECE_BYTES):
+        yield text[first : first + PIECE_BYTES]
+
+
+def _tick_of(last_event_id: str | None) -> int | None:
+    """The tick that a viewer has; None for anything that is no tick."""
+    text = last_event_id or ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

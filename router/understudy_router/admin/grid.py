@@ -1,0 +1,108 @@
+"""The grid of the overview: a row per store partition, a cell per replica (pure, in slices).
+
+Above MAX_REPLICAS only the partitions of the worst replicas have a row. A row that only got older stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from understudy_router.admin.lag_page import Query, first_of
+from understudy_router.admin.restoring import percent_of
+from understudy_router.admin.settling import Kept, settled, settled_ms
+from understudy_router.admin.snapshot import Snapshot
+from understudy_router.cluster.catalogue import StoreRoute
+
+MAX_REPLICAS = 10_000
+WORST_ROWS = 200
+SLICE_ROWS = 150
+"""Rows that are made in one slice: one or two milliseconds."""
+
+_LETTERS = "ASW"
+
+RowKey = tuple[str, int]
+"""Store and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`columns` are node ids; `total` counts the rows that there would be without a limit."""
+
+    columns: tuple[str, ...]
+    rows: Mapping[RowKey, Kept]
+    total: int
+    order: str
+
+    def whole(self) -> bytes:
+        """The section of the document."""
+        return b'%b,"rows":[%b]}' % (self.head()[:-1], b",".join(row.text for row in self.rows.values()))
+
+    def head(self) -> bytes:
+        """The section without rows."""
+        return orjson.dumps({"columns": self.columns, "total": self.total, "order": self.order})
+
+
+def grid_of(snapshot: Snapshot, before: Grid | None) -> Generator[None, None, Grid]:
+    """The grid of now."""
+    layout = snapshot.layout
+    rows: dict[RowKey, Kept] = {}
+    replicas = sum(len(layout.of_store(route)) for route in layout.routes)
+    is_whole = replicas <= MAX_REPLICAS
+    shown: Iterable[tuple[StoreRoute, int]]
+    shown = _every_row(snapshot) if is_whole else (yield from _worst_rows(snapshot))
+    used: set[int] = set()
+    for place, (route, task) in enumerate(shown, 1):
+        key = (route.name, layout.partition(task))
+        rows[key] = _row(snapshot, key, task, None if before is None else before.rows.get(key))
+        used.update(layout.node[replica] for replica in layout.holders(task))
+        if place % SLICE_ROWS == 0:
+            yield
+    columns = layout.node_ids if is_whole else tuple(layout.node_ids[number] for number in sorted(used))
+    return Grid(columns, rows, sum(route.partitions for route in layout.routes), "all" if is_whole else "worst")
+
+
+def _every_row(snapshot: Snapshot) -> Iterator[tuple[StoreRoute, int]]:
+    for route in snapshot.layout.routes:
+        first = snapshot.layout.operators[route.operator_id].first
+        for task in range(first, first + route.partitions):
+            yield route, task
+
+
+def _worst_rows(snapshot: Snapshot) -> Generator[None, None, Sequence[tuple[StoreRoute, int]]]:
+    """The partitions of the worst replicas, the worst first; those that nobody holds before all others."""
+    layout = snapshot.layout
+    found: dict[RowKey, tuple[StoreRoute, int]] = {}
+    for task in snapshot.totals.unserved[:WORST_ROWS]:
+        operator = layout.operator_of(task)
+        for route in layout.routes:
+            if route.operator_id == operator.operator_id and task - operator.first < route.partitions:
+                found[route.name, task] = (route, task)
+    worst, _ = yield from first_of(snapshot, Query(sort="-lag", limit=3 * WORST_ROWS))
+    for _, _, route, replica in worst:
+        found.setdefault((route.name, layout.task[replica]), (route, layout.task[replica]))
+    return list(found.values())[:WORST_ROWS]
+
+
+def _row(snapshot: Snapshot, key: RowKey, task: int, before: Kept | None) -> Kept:
+    layout = snapshot.layout
+    cells: dict[str, object] = {}
+    shape: list[object] = []
+    for replica in layout.holders(task):
+        node_id, facts = layout.node_ids[layout.node[replica]], snapshot.facts(replica)
+        role, percent = _LETTERS[layout.role[replica]], percent_of(facts)
+        cells[node_id] = {
+            "role": role,
+            "state": facts.state,
+            "lag": facts.offset_lag,
+            "lag_ms": facts.time_lag_ms,
+            "age_ms": facts.report_age_ms,
+            "percent": percent,
+            "error": facts.error,
+        }
+        noisy = (settled_ms(facts.time_lag_ms), settled_ms(facts.report_age_ms))
+        shape.append((node_id, role, facts.state, facts.offset_lag, noisy, percent, facts.error))
+    store, partition = key
+    return settled(before, tuple(shape), {"store": store, "partition": partition, "cells": cells})

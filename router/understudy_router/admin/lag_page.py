@@ -1,0 +1,256 @@
+"""The replicas of a snapshot as pages: which ones, in which order, from where on (pure, in slices).
+
+A cursor says after which row the next page begins. In the orders `store` and `node` that place stays the same, so a
+replica that is there throughout is on one page, whatever happens meanwhile. In the orders by a value rows move; so all
+pages of such a walk are read from the snapshot of the first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+from zlib import crc32
+
+from understudy_router.admin.cursors import BadCursorError, Cursor
+from understudy_router.admin.facts import Facts
+from understudy_router.admin.layout import ROLES
+from understudy_router.admin.snapshot import Snapshot
+from understudy_router.cluster.catalogue import StoreRoute
+from understudy_router.routing.lag_report import UNKNOWN
+
+MAX_LIMIT = 1000
+DEFAULT_LIMIT = 100
+STATES = ("RUNNING", "RESTORING", "CREATED", "CLOSED", "DEAD", UNKNOWN)
+"""States of replicas to filter by. UNKNOWN: nothing was heard of its node."""
+
+BY_VALUE = ("lag", "time_lag", "age")
+SORTS = tuple(sign + name for name in ("store", "node", *BY_VALUE) for sign in ("", "-"))
+"""What rows are sorted by; `-` before it: descending. What is not known is worse than any number."""
+
+SLICE_ROWS = 2000
+"""Rows that are looked at in one slice: one or two milliseconds."""
+
+SLICE_SHOWN = 500
+"""Rows that are written in one slice."""
+
+COLUMNS = (
+    "store", "operator_id", "partition", "node_id", "host", "port", "role", "state", "current_offset_position",
+    "end_offset_position", "offset_lag", "time_lag_ms", "report_age_ms", "error",
+)  # fmt: skip
+"""The members of a row, in order."""
+
+Row = dict[str, object]
+Entry = tuple[float, float, StoreRoute, int]
+"""A replica of a store by what it is sorted: its value, then its place. Places are unique, and in the order of stores,
+partitions and node ids.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which replicas, by exact names, and in which order."""
+
+    store: str | None = None
+    node: str | None = None
+    state: str | None = None
+    role: str | None = None
+    sort: str = "store"
+    limit: int = DEFAULT_LIMIT
+    cursor: Cursor | None = None
+
+    @property
+    def key(self) -> str:
+        return self.sort.removeprefix("-")
+
+    @property
+    def sign(self) -> float:
+        return -1.0 if self.sort.startswith("-") else 1.0
+
+    @property
+    def is_by_value(self) -> bool:
+        return self.key in BY_VALUE
+
+    @property
+    def digest(self) -> int:
+        """Names the list of which this asks a page: a cursor is good for one list."""
+        asked = (self.store, self.node, self.state, self.role, self.sort)
+        return crc32(repr(asked).encode(errors="surrogatepass"))
+
+
+class Page(NamedTuple):
+    """`total` counts the rows of all pages; `next` is None on the last one."""
+
+    rows: list[Row]
+    total: int
+    next: Cursor | None
+
+
+def page_of(snapshot: Snapshot, query: Query) -> Generator[None, None, Page]:
+    """One page. Raises BadCursorError for a cursor of another list."""
+    after = None if query.cursor is None else _after(snapshot, query, query.cursor)
+    best, total = yield from first_of(snapshot, query, after)
+    rows = [row_of(snapshot, route, replica) for _, _, route, replica in best[: query.limit]]
+    has_more = len(best) > query.limit
+    return Page(rows, total, _cursor(snapshot, query, best[query.limit - 1]) if has_more else None)
+
+
+def first_of(
+    snapshot: Snapshot, query: Query, after: tuple[float, float] | None = None
+) -> Generator[None, None, tuple[list[Entry], int]]:
+    """The first entries of a list after a place, one more than its limit, and how many the whole list has."""
+    best: list[Entry] = []
+    worst: Entry | None = None
+    total = 0
+    for few in _matching(snapshot, query):
+        total += len(few)
+        best += [
+            entry for entry in few if (worst is None or entry[:2] < worst[:2]) and (after is None or entry[:2] > after)
+        ]
+        if len(best) > query.limit + 1:
+            best.sort(key=_key)
+            del best[query.limit + 1 :]
+            worst = best[-1]
+        yield
+    best.sort(key=_key)
+    return best, total
+
+
+def every_row(snapshot: Snapshot, query: Query) -> Iterator[Sequence[Row]]:
+    """All rows in order, in slices; empty ones while they are sorted."""
+    runs = []
+    for few in _matching(snapshot, query):
+        few.sort(key=_key)
+        runs.append(few)
+        yield ()
+    merged = heapq.merge(*runs, key=_key)
+    while few := list(islice(merged, SLICE_SHOWN)):
+        yield [row_of(snapshot, route, replica) for _, _, route, replica in few]
+
+
+def row_of(snapshot: Snapshot, route: StoreRoute, replica: int) -> Row:
+    """A replica of a store, as reports show it. What is not known is None."""
+    layout = snapshot.layout
+    view, facts = snapshot.holders[layout.node[replica]], snapshot.facts(replica)
+    return {
+        "store": route.name,
+        "operator_id": route.operator_id,
+        "partition": layout.partition(layout.task[replica]),
+        "node_id": view.node_id,
+        "host": view.endpoint.host,
+        "port": view.endpoint.port,
+        "role": ROLES[layout.role[replica]],
+        "state": facts.state,
+        "current_offset_position": facts.version,
+        "end_offset_position": snapshot.end_version if snapshot.end_confirmed else None,
+        "offset_lag": facts.offset_lag,
+        "time_lag_ms": facts.time_lag_ms,
+        "report_age_ms": facts.report_age_ms,
+        "error": facts.error,
+    }
+
+
+def _key(entry: Entry) -> tuple[float, float]:
+    return entry[:2]
+
+
+def _matching(snapshot: Snapshot, query: Query) -> Iterator[list[Entry]]:
+    """The entries that the query's filters leave, in slices."""
+    layout = snapshot.layout
+    value_of = _value(snapshot, query)
+    role = None if query.role is None else ROLES.index(query.role)
+    state = query.state
+    sign = query.sign if query.key == "store" else 1.0
+    for which, route in enumerate(layout.routes):
+        if query.store is not None and route.name != query.store:
+            continue
+        base = which * layout.replicas
+        replicas = _of_node(snapshot, query.node, layout.of_store(route))
+        for first in range(0, len(replicas), SLICE_ROWS):
+            few = replicas[first : first + SLICE_ROWS]
+            yield [
+                (value_of(replica), sign * (base + replica), route, replica)
+                for replica in few
+                if (role is None or layout.role[replica] == role)
+                and (state is None or (snapshot.facts(replica).state or UNKNOWN) == state)
+            ]
+
+
+def _of_node(snapshot: Snapshot, node_id: str | None, within: range) -> Sequence[int]:
+    """The replicas within a range, all or those of one node."""
+    if node_id is None:
+        return within
+    number = snapshot.layout.number_of.get(node_id)
+    replicas = () if number is None else snapshot.layout.of_node[number]
+    return replicas[bisect_left(replicas, within.start) : bisect_left(replicas, within.stop)]
+
+
+def _value(snapshot: Snapshot, query: Query) -> Callable[[int], float]:
+    """What a replica is sorted by: lower comes first."""
+    layout, sign, key = snapshot.layout, query.sign, query.key
+    if key == "store":
+        return lambda replica: 0.0
+    if key == "node":
+        return lambda replica: sign * layout.node[replica]
+
+    def value(facts: Facts) -> float:
+        found = facts.offset_lag if key == "lag" else facts.time_lag_ms if key == "time_lag" else facts.report_age_ms
+        return sign * (math.inf if found is None else found)
+
+    usual = [None if view.own else value(view.facts) for view in snapshot.holders]
+
+    def of(replica: int) -> float:
+        known = usual[layout.node[replica]]
+        return value(snapshot.facts(replica)) if known is None else known
+
+    return of
+
+
+def _cursor(snapshot: Snapshot, query: Query, last: Entry) -> Cursor:
+    layout, (_, _, route, replica) = snapshot.layout, last
+    return Cursor(
+        digest=query.digest,
+        tick=snapshot.tick if query.is_by_value else 0,
+        store=route.name,
+        partition=layout.partition(layout.task[replica]),
+        node_id=layout.node_ids[layout.node[replica]],
+    )
+
+
+def _after(snapshot: Snapshot, query: Query, cursor: Cursor) -> tuple[float, float]:
+    """What the rows of this page come after. The cursor's row may be gone: then it lies between two others."""
+    if cursor.digest != query.digest:
+        raise BadCursorError("the cursor is of a list with other filters, or in another order")
+    layout = snapshot.layout
+    base = sum(route.name < cursor.store for route in layout.routes) * layout.replicas
+    replica, is_there = _place_in(snapshot, cursor)
+    place = base + replica - (0 if is_there else 0.5)
+    if query.key == "store":
+        return (0.0, query.sign * place)
+    if query.key == "node":
+        number = bisect_left(layout.node_ids, cursor.node_id)
+        is_known = layout.number_of.get(cursor.node_id) == number
+        return (query.sign * (number - (0 if is_known else 0.5)), place)
+    if not is_there:
+        raise BadCursorError("the cursor is not of this list")
+    return (_value(snapshot, query)(replica), place)
+
+
+def _place_in(snapshot: Snapshot, cursor: Cursor) -> tuple[int, bool]:
+    """The replica that a cursor names, or the first one after it in its store."""
+    layout = snapshot.layout
+    route = next((route for route in layout.routes if route.name == cursor.store), None)
+    if route is None:
+        return 0, False
+    if cursor.partition >= route.partitions:
+        return layout.of_store(route).stop, False
+    holders = layout.holders(layout.operators[route.operator_id].first + cursor.partition)
+    for replica in holders:
+        node_id = layout.node_ids[layout.node[replica]]
+        if node_id >= cursor.node_id:
+            return replica, node_id == cursor.node_id
+    return holders.stop, False

@@ -1,0 +1,142 @@
+"""`GET /admin/v1/lag` of a router over HTTP: the tree of before, pages, CSV, and the ETag of what did not change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable
+from typing import Annotated, Any
+from zlib import crc32
+
+import orjson
+from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from understudy_router.admin.admin import Admin, generated_at, router_of
+from understudy_router.admin.csv_rows import CSV_TYPE, csv_text
+from understudy_router.admin.cursors import decoded, encoded
+from understudy_router.admin.lag_page import DEFAULT_LIMIT, MAX_LIMIT, SORTS, STATES, Page, every_row
+from understudy_router.admin.lag_page import Query as LagQuery
+from understudy_router.admin.layout import ROLES
+from understudy_router.admin.overview import bus_document
+from understudy_router.admin.schemas import LAG, answer
+from understudy_router.admin.snapshot import Snapshot
+from understudy_router.router import Router
+from understudy_router.routing.lag_report import Which
+from understudy_shared.http.app import sliced_json_response
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+
+FORMATS = ("json", "csv")
+
+Filter = Annotated[str | None, Query(max_length=256)]
+Limit = Annotated[int | None, Query(ge=1, le=MAX_LIMIT)]
+
+
+def _choice(values: Iterable[str], alias: str | None = None) -> Any:
+    return Query(alias=alias, max_length=64, json_schema_extra={"enum": list(values)})
+
+
+def lag_routes(router: Router, admin: Admin) -> APIRouter:
+    """The one route."""
+    routes = APIRouter()
+
+    @routes.get("/admin/v1/lag", responses=answer("The tree, or a page of replicas", LAG, "text/csv"))
+    async def lag(
+        request: Request,
+        *,
+        store: Filter = None,
+        node: Filter = None,
+        state: Annotated[str | None, _choice(STATES)] = None,
+        role: Annotated[str | None, _choice(ROLES)] = None,
+        limit: Limit = None,
+        cursor: Annotated[str | None, Query(max_length=2048)] = None,
+        sort: Annotated[str | None, _choice(SORTS)] = None,
+        top: Limit = None,
+        form: Annotated[str | None, _choice(FORMATS, "format")] = None,
+    ) -> Response:
+        """How far every replica is, and how every node is, as this router knows it. With any of `limit`, `cursor`,
+        `sort` or `top`: a page of replicas. `top` says both order and limit. As CSV: all of
+        them, unless there is a limit.
+        """
+        for name, value, known in (
+            ("state", state, STATES), ("role", role, ROLES), ("sort", sort, SORTS), ("format", form, FORMATS),
+        ):  # fmt: skip
+            _require_known(name, value, known)
+        admin.require_node(node)
+        is_csv = form == "csv" or (form is None and _accepts_csv(request))
+        is_paged = (limit, cursor, sort, top) != (None, None, None, None)
+        if not is_csv and not is_paged:
+            return await sliced_json_response(router.lag_report(store, Which(node, state, role)))
+        query = LagQuery(
+            store=store,
+            node=node,
+            state=state,
+            role=role,
+            sort="-lag" if top is not None else sort or "store",
+            limit=top or limit or DEFAULT_LIMIT,
+            cursor=None if cursor is None else decoded(cursor),
+        )
+        snapshot = await admin.snapshot_for(query)
+        tag = {"etag": _tag(request, snapshot, is_csv=is_csv), "vary": "Accept"}
+        if _is_known(request, tag["etag"]):
+            return Response(status_code=304, headers=tag)
+        if is_csv and (top, limit, cursor) == (None, None, None):
+            return StreamingResponse(_every_row(snapshot, query), media_type=CSV_TYPE, headers=tag)
+        page = await admin.lag_page(snapshot, query)
+        if is_csv:
+            return Response(b"".join(csv_text([page.rows])), media_type=CSV_TYPE, headers=tag)
+        body = orjson.dumps(_document(snapshot, page), option=orjson.OPT_APPEND_NEWLINE)
+        return Response(body, media_type="application/json", headers=tag)
+
+    return routes
+
+
+async def _every_row(snapshot: Snapshot, query: LagQuery) -> AsyncIterator[bytes]:
+    """All rows as CSV; others have the loop between two slices."""
+    for lines in csv_text(every_row(snapshot, query)):
+        yield lines
+        await asyncio.sleep(0)
+
+
+def _document(snapshot: Snapshot, page: Page) -> dict[str, object]:
+    assignment = snapshot.assignment
+    return {
+        "generated_at": generated_at(snapshot),
+        "view_of": {"router": router_of(snapshot)},
+        "application_id": snapshot.about.application_id,
+        "lineage": snapshot.lineage,
+        "end_offset_position": snapshot.end_version or None,
+        "end_confirmed": snapshot.end_confirmed,
+        "bus": bus_document(snapshot),
+        "assignment": None
+        if assignment is None
+        else {"term": assignment.term, "epoch": assignment.epoch, "written_by": assignment.written_by},
+        "replicas": page.rows,
+        "total": page.total,
+        "next_cursor": None if page.next is None else encoded(page.next),
+    }
+
+
+def _tag(request: Request, snapshot: Snapshot, *, is_csv: bool) -> str:
+    """Weak: of the look that the answer is made of, and of what was asked."""
+    query: bytes = request.scope["query_string"]
+    return f'W/"{snapshot.tick}-{crc32(query):08x}-{"csv" if is_csv else "json"}"'
+
+
+def _is_known(request: Request, tag: str) -> bool:
+    known = request.headers.get("if-none-match", "")
+    return known.strip() == "*" or tag in {each.strip() for each in known.split(",")}
+
+
+def _accepts_csv(request: Request) -> bool:
+    """Whether CSV is asked for by name: a browser's list of everything does not."""
+    kinds = [each.partition(";")[0].strip().lower() for each in request.headers.get("accept", "").split(",")]
+    return "text/csv" in kinds and "application/json" not in kinds
+
+
+def _require_known(name: str, value: str | None, known: Collection[str]) -> None:
+    if value is not None and value not in known:
+        raise _bad(name, f"{name}={value[:64]!r} is not a choice", f"One of: {', '.join(known)}")
+
+
+def _bad(where: str, what: str, fix: str) -> ProblemError:
+    return ProblemError(Problem(ProblemType.BAD_REQUEST, what, where, fix))

@@ -1,0 +1,145 @@
+"""Which replicas there are, by an assignment and a catalogue: numbered once, and read by every snapshot (pure).
+
+A replica is a number. Arrays say its task, its node and its role, so 100,000 replicas are no objects for the garbage
+collector. Replicas are numbered by operator, partition and node id: this order is that of reports and cursors.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+from understudy_router.cluster.catalogue import StoreRoute, Stores
+from understudy_shared.messages import AssignedTask, Assignment
+
+ROLES = ("active", "standby", "warmup")
+"""Names of roles; a replica's role is an index."""
+
+ACTIVE, STANDBY, WARMUP = range(3)
+
+SLICE_TASKS = 400
+"""Tasks that are numbered in one slice: two milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator's tasks: `first` is the number of its partition 0."""
+
+    operator_id: int
+    first: int
+    partitions: int
+
+
+class Layout:
+    """`assignment` and `stores` as they were; None while there is none."""
+
+    def __init__(self, assignment: Assignment | None, stores: Stores | None) -> None:
+        self.assignment = assignment
+        self.stores = stores
+        routes = () if stores is None else stores.by_name.values()
+        self.routes: tuple[StoreRoute, ...] = tuple(sorted(routes, key=lambda route: route.name))
+        self.node_ids = () if assignment is None else tuple(sorted(assignment.holders))
+        """The nodes that hold something; a node's number is its place here."""
+        self.number_of = {node_id: number for number, node_id in enumerate(self.node_ids)}
+        self.operators: dict[int, Operator] = {}
+        self.starts = array("I", [0])
+        """By task: the number of its first replica; one more than there are tasks."""
+        self.task, self.node, self.role = array("I"), array("I"), bytearray()
+        """By replica."""
+        self.of_node = [array("I") for _ in self.node_ids]
+        """By node: its replicas, ascending."""
+        self.duties: list[Counter[tuple[int, int]]] = [Counter() for _ in self.node_ids]
+        """By node: how many replicas it has, by (operator id, role)."""
+        self.unheld: set[int] = set()
+        """Tasks that no node holds."""
+        self.alone: set[int] = set()
+        """Numbers of nodes that hold any task alone."""
+        self.stores_of: dict[int, tuple[str, ...]] = {}
+        """By operator id: the names of its stores."""
+        self._firsts: list[int] = []
+        self._by_place: list[Operator] = []
+
+    @property
+    def replicas(self) -> int:
+        return len(self.node)
+
+    @property
+    def tasks(self) -> int:
+        return len(self.starts) - 1
+
+    def is_of(self, assignment: Assignment | None, stores: Stores | None) -> bool:
+        return self.assignment is assignment and self.stores is stores
+
+    def operator_of(self, task: int) -> Operator:
+        return self._by_place[bisect_right(self._firsts, task) - 1]
+
+    def key(self, task: int) -> str:
+        """The task as assignments and heartbeats name it."""
+        operator = self.operator_of(task)
+        return f"{operator.operator_id}_{task - operator.first}"
+
+    def partition(self, task: int) -> int:
+        return task - self.operator_of(task).first
+
+    def holders(self, task: int) -> range:
+        """The replicas of a task."""
+        return range(self.starts[task], self.starts[task + 1])
+
+    def replica_by_key(self, key: str, node: int) -> int | None:
+        """The replica that a node has of a task; None for one that it does not have."""
+        operator_id, _, partition = key.partition("_")
+        operator = self.operators.get(int(operator_id))
+        if operator is None or int(partition) >= operator.partitions:
+            return None
+        holders = self.holders(operator.first + int(partition))
+        return next((replica for replica in holders if self.node[replica] == node), None)
+
+    def of_store(self, route: StoreRoute) -> range:
+        """The replicas of a store."""
+        operator = self.operators[route.operator_id]
+        return range(self.starts[operator.first], self.starts[operator.first + route.partitions])
+
+    def add_operator(self, operator_id: int, partitions: int) -> Iterator[None]:
+        """Number the tasks of an operator, in slices."""
+        operator = Operator(operator_id, self.tasks, partitions)
+        tasks = {} if self.assignment is None else self.assignment.tasks
+        self.operators[operator_id] = operator
+        self._firsts.append(operator.first)
+        self._by_place.append(operator)
+        for first in range(0, partitions, SLICE_TASKS):
+            for partition in range(first, min(first + SLICE_TASKS, partitions)):
+                self._add(operator, tasks.get(f"{operator_id}_{partition}"))
+            yield
+
+    def _add(self, operator: Operator, duty: AssignedTask | None) -> None:
+        task = self.tasks
+        holders = () if duty is None else sorted(set(duty.holders))
+        for node_id in holders:
+            assert duty is not None
+            role = ACTIVE if node_id == duty.active else STANDBY if node_id in duty.standbys else WARMUP
+            number = self.number_of[node_id]
+            self.of_node[number].append(len(self.node))
+            self.task.append(task)
+            self.node.append(number)
+            self.role.append(role)
+            self.duties[number][operator.operator_id, role] += 1
+            if len(holders) == 1:
+                self.alone.add(number)
+        if not holders:
+            self.unheld.add(task)
+        self.starts.append(len(self.node))
+
+
+def lay_out(assignment: Assignment | None, stores: Stores | None) -> Generator[None, None, Layout]:
+    """Number the replicas, in slices."""
+    layout = Layout(assignment, stores)
+    yield
+    for route in layout.routes:
+        layout.stores_of[route.operator_id] = (*layout.stores_of.get(route.operator_id, ()), route.name)
+    for operator_id in layout.stores_of:
+        partitions = max(route.partitions for route in layout.routes if route.operator_id == operator_id)
+        yield from layout.add_operator(operator_id, partitions)
+    return layout

@@ -1,0 +1,68 @@
+"""A node, as reports show it (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+
+from understudy_router.admin.facts import NodeView
+from understudy_router.admin.layout import ROLES
+from understudy_router.admin.restoring import is_restoring
+from understudy_router.admin.safe_to_stop import BoundOf, Losses, losses_of, nodes_at_risk, usual_losses
+from understudy_router.admin.snapshot import Snapshot
+
+SLICE_NODES = 20
+
+Document = dict[str, object]
+
+
+def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Document:
+    """One node. What is not known of it is None."""
+    number, beat = snapshot.layout.number_of.get(view.node_id), view.heartbeat
+    duties = {} if number is None or beat is None else snapshot.layout.duties[number]
+    reason = view.health.why if view.health is not None else "" if view.dead is None else view.dead.why
+    known = beat or (None if view.dead is None else view.dead.heartbeat)
+    return {
+        "node_id": view.node_id,
+        "host": view.endpoint.host,
+        "port": view.endpoint.port,
+        "zone": None if known is None else known.zone,
+        "state": view.state,
+        "live": view.is_live,
+        "health": None if view.health is None else str(view.health.health),
+        "heartbeat_age_ms": view.age_ms,
+        "version": None if beat is None else beat.applied.version,
+        **{
+            name: sum(count for (_, role), count in duties.items() if role == place) for place, name in enumerate(ROLES)
+        },
+        "reason": reason,
+        "degraded": [] if beat is None else list(beat.degraded),
+        "restoring": _restoring(snapshot, view, number),
+        "applied_version": None if beat is None else beat.applied.version,
+        "safe_to_stop": {"safe": losses.is_safe, "why": losses.why(view.node_id)},
+    }
+
+
+def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Mapping[str, Losses]]:
+    """What a stop of each node would cost. Nodes that are not at risk are not looked at task by task."""
+    at_risk = yield from nodes_at_risk(snapshot, bound_of)
+    found: dict[str, Losses] = {}
+    for place, node_id in enumerate(snapshot.nodes, 1):
+        number = snapshot.layout.number_of.get(node_id)
+        if number is not None and (at_risk is None or number in at_risk):
+            found[node_id] = yield from losses_of(snapshot, node_id, bound_of)
+            yield
+        else:
+            found[node_id] = usual_losses(snapshot, node_id)
+        if place % SLICE_NODES == 0:
+            yield
+    return found
+
+
+def _restoring(snapshot: Snapshot, view: NodeView, number: int | None) -> int:
+    """How many of its replicas restore."""
+    if number is None or not view.is_live:
+        return 0
+    known = snapshot.layout.replica_by_key
+    own = [is_restoring(facts) for key, facts in view.own.items() if known(key, number) is not None]
+    others = len(snapshot.layout.of_node[number]) - len(own)
+    return sum(own) + others * is_restoring(view.facts)

@@ -1,0 +1,211 @@
+"""All that the page shows, as one document in parts: sections, and rows of a grid (pure, in slices).
+
+Each part is JSON bytes, so that parts are compared and sent without being made again. Ages change all the time; an age
+below two seconds is as good as any other, and a part in which nothing else changed stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from understudy_router.admin.disagreement import Disagreement
+from understudy_router.admin.events import Happened, wall_text
+from understudy_router.admin.grid import SLICE_ROWS, Grid, grid_of
+from understudy_router.admin.history import Number
+from understudy_router.admin.indicators import Report
+from understudy_router.admin.node_documents import SLICE_NODES, node_document
+from understudy_router.admin.reads_served import Rates
+from understudy_router.admin.safe_to_stop import Losses
+from understudy_router.admin.settling import Kept, settled, settled_ms
+from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.trends import NO_TREND, Trend
+from understudy_router.cluster.catalogue import StoreRoute
+from understudy_shared.times import utc_text
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What an overview is made of, besides what was sent before."""
+
+    snapshot: Snapshot
+    health: Report
+    losses: Mapping[str, Losses]
+    rates: Rates = field(default_factory=Rates)
+    staleness: Mapping[str, object] = field(default_factory=dict)
+    freshness: tuple[int | None, int | None] = (None, None)
+    """p50 and p99 in milliseconds."""
+    trends: Mapping[str, Trend] = field(default_factory=dict)
+    history: Mapping[str, Sequence[Number]] = field(default_factory=dict)
+    """Worst lags by store, oldest first."""
+    restores: Sequence[Mapping[str, object]] = ()
+    disagreements: Sequence[Disagreement] = ()
+    events: Sequence[Happened] = ()
+    release: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """`sections` are all members but the tick, the time and the grid."""
+
+    tick: int
+    generated_at: str | None
+    sections: Mapping[str, Kept]
+    grid: Grid
+    nodes: Mapping[str, Kept]
+    """The entries of the section `nodes`."""
+
+    def whole(self) -> bytes:
+        """The document."""
+        head = {"schema": SCHEMA, "tick": self.tick, "generated_at": self.generated_at}
+        members = [b'"%b":%b' % (name.encode(), kept.text) for name, kept in self.sections.items()]
+        return b"".join([orjson.dumps(head)[:-1], b",", b",".join(members), b',"grid":', self.grid.whole(), b"}"])
+
+    def documents(self) -> Generator[None, None, dict[str, Any]]:
+        """The same as Python objects, in slices."""
+        found: dict[str, Any] = {"schema": SCHEMA, "tick": self.tick, "generated_at": self.generated_at}
+        for name, kept in self.sections.items():
+            found[name] = orjson.loads(kept.text)
+            yield
+        found["grid"] = orjson.loads(self.grid.head())
+        rows = found["grid"]["rows"] = []
+        for place, row in enumerate(self.grid.rows.values(), 1):
+            rows.append(orjson.loads(row.text))
+            if place % SLICE_ROWS == 0:
+                yield
+        return found
+
+
+def overview_of(material: Material, before: Overview | None) -> Generator[None, None, Overview]:
+    """The overview of now. What differs from the one before only by noise stays as it was."""
+    snapshot = material.snapshot
+    nodes: dict[str, Kept] = {}
+    for place, (node_id, view) in enumerate(snapshot.nodes.items(), 1):
+        document = node_document(snapshot, view, material.losses[node_id])
+        known = None if before is None else before.nodes.get(node_id)
+        shape = {**document, "heartbeat_age_ms": settled_ms(view.age_ms)}
+        nodes[node_id] = settled(known, shape, document)
+        if place % SLICE_NODES == 0:
+            yield
+    grid = yield from grid_of(snapshot, None if before is None else before.grid)
+    known_sections = {} if before is None else before.sections
+    sections = {
+        name: settled(known_sections.get(name), _shape(name, value), value)
+        for name, value in _sections(material).items()
+    }
+    entries = b"[%b]" % b",".join(kept.text for kept in nodes.values())
+    sections["nodes"] = Kept(entries, entries)
+    return Overview(snapshot.tick, utc_text(snapshot.about.now_us), sections, grid, nodes)
+
+
+def _sections(material: Material) -> dict[str, object]:
+    """The small sections, in the order of the document."""
+    snapshot, about, rates = material.snapshot, material.snapshot.about, material.rates
+    return {
+        "application_id": about.application_id,
+        "lineage": snapshot.lineage,
+        "release": material.release,
+        "router": f"{about.router.host}:{about.router.port}",
+        "health": material.health.document(),
+        "freshness": {"p50_ms": material.freshness[0], "p99_ms": material.freshness[1]},
+        "reads": {
+            "per_s": rates.per_s,
+            "errors_per_s": rates.errors_per_s,
+            "within_bound_percent": rates.within_bound_percent,
+            "staleness": material.staleness,
+        },
+        "lag": _worst_lag(snapshot),
+        "end": {
+            "version": snapshot.end_version or None,
+            "confirmed": snapshot.end_confirmed,
+            "age_ms": snapshot.end_age_ms,
+        },
+        "bus": bus_document(snapshot),
+        "counts": _counts(snapshot),
+        "stores": [_store(material, route) for route in snapshot.layout.routes],
+        "restores": list(material.restores),
+        "disagreement": [_disagreement(snapshot, each) for each in material.disagreements],
+        "events": list(material.events),
+    }
+
+
+def _shape(name: str, value: Any) -> object:
+    """What makes a section another one: ages by their steps."""
+    if name == "lag":
+        return {**value, "worst_ms": settled_ms(value["worst_ms"])}
+    if name == "end":
+        return {**value, "age_ms": settled_ms(value["age_ms"])}
+    if name == "stores":
+        return [{**each, "worst_lag_ms": settled_ms(each["worst_lag_ms"])} for each in value]
+    return value
+
+
+def bus_document(snapshot: Snapshot) -> dict[str, object]:
+    why = snapshot.about.bus_lost_why or snapshot.about.unheard
+    return {"state": "connected" if why is None else "degraded", "why": why or ""}
+
+
+def _worst_lag(snapshot: Snapshot) -> dict[str, object]:
+    summaries = list(snapshot.totals.summaries.values())
+    known = [each for each in summaries if each.worst_lag is not None]
+    worst = max(known, key=lambda each: each.worst_lag or 0, default=None)
+    place = None if worst is None else worst.worst
+    return {
+        "worst_batches": None if worst is None else worst.worst_lag,
+        "worst_ms": max((each.worst_lag_ms for each in summaries if each.worst_lag_ms is not None), default=None),
+        "unknown": sum(each.unknown for each in summaries),
+        "store": None if place is None else snapshot.layout.stores_of[place.operator_id][0],
+        "partition": None if place is None else place.partition,
+        "node_id": None if place is None else place.node_id,
+    }
+
+
+def _counts(snapshot: Snapshot) -> dict[str, object]:
+    summaries = snapshot.totals.summaries.values()
+    return {
+        "nodes_live": sum(view.is_live for view in snapshot.nodes.values()),
+        "nodes_known": len(snapshot.nodes.keys() | {view.node_id for view in snapshot.holders}),
+        "replicas": sum(each.replicas for each in summaries),
+        "running": sum(each.running for each in summaries),
+        "restoring": sum(each.restoring for each in summaries),
+        "dead": sum(each.dead for each in summaries),
+        "unknown": sum(each.unknown for each in summaries),
+    }
+
+
+def _store(material: Material, route: StoreRoute) -> dict[str, object]:
+    summary = material.snapshot.totals.summaries[route.operator_id]
+    trend = material.trends.get(route.name, NO_TREND)
+    columns = route.codec.columns
+    return {
+        "store": route.name,
+        "operator_id": route.operator_id,
+        "partitions": route.partitions,
+        "active": summary.by_role[0],
+        "standby": summary.by_role[1],
+        "warmup": summary.by_role[2],
+        "restoring": summary.restoring,
+        "unserved": summary.unserved,
+        "worst_lag": summary.worst_lag,
+        "worst_lag_ms": summary.worst_lag_ms,
+        "unknown": summary.unknown,
+        "trend": trend.direction,
+        "eta_s": trend.eta_s,
+        "history": list(material.history.get(route.name, ())),
+        "key": [{"name": column["name"], "type": column["type"]} for column in columns],
+        "example": orjson.dumps([column["example"] for column in columns]).decode(),
+    }
+
+
+def _disagreement(snapshot: Snapshot, found: Disagreement) -> dict[str, object]:
+    return {
+        "node_id": found.difference.node_id,
+        "router_says": found.difference.router_says,
+        "node_says": found.difference.node_says,
+        "since": wall_text(snapshot, found.since_ms),
+    }

@@ -1,0 +1,162 @@
+"""Indicators of what readers notice: answers, known lag, fresh answers (pure)."""
+
+from __future__ import annotations
+
+from understudy_router.admin.facts import NodeView
+from understudy_router.admin.indicator import (
+    Indicator,
+    Situation,
+    State,
+    named,
+    store_partitions,
+    store_partitions_in_all,
+)
+from understudy_router.admin.snapshot import Snapshot
+from understudy_shared.durations import duration_text
+
+MANY_ERRORS_PERCENT, SOME_ERRORS_PERCENT = 5.0, 0.5
+"""Of all reads of the last minute."""
+
+OLD_MS = 60_000
+"""A p99 from commit to visible above it is worth a look."""
+
+QUIET_PACES, MIN_QUIET_MS = 5, 5_000
+"""The query counts as silent after so many of its usual times between commits."""
+
+CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
+"""The cause by which a node is degraded that cannot follow its checkpoint."""
+
+
+def reads(situation: Situation) -> Indicator:
+    """Whether readers get answers, and none beyond its bound."""
+    snapshot, rates = situation.snapshot, situation.rates
+    if snapshot.about.not_ready:
+        why = "; ".join(snapshot.about.not_ready)
+        if "stopping" in why:
+            return Indicator("reads", State.ATTENTION, "This router stops", cause=why, action="ask another router")
+        return Indicator(
+            "reads",
+            State.UNKNOWN,
+            "No reader is answered yet",
+            cause=why,
+            action="look whether a node of this application runs on this Redis: its /readyz says what it waits for",
+        )
+    unserved = _count(snapshot)
+    if unserved:
+        dead = [view.node_id for view in snapshot.nodes.values() if not view.is_live]
+        return Indicator(
+            "reads",
+            State.HURT,
+            f"{unserved} of {store_partitions_in_all(snapshot)} store partitions cannot be read",
+            "their readers get 503",
+            f"no replica is open; dead: {named(dead)}" if dead else "no replica is open yet",
+            f"start {named(dead)} again" if dead else "wait while the nodes restore; understudy lag shows how far",
+            store_partitions(snapshot, snapshot.totals.unserved),
+        )
+    if rates.violations:
+        return Indicator(
+            "reads",
+            State.HURT,
+            f"{rates.violations} answers were older than their readers asked for",
+            "a reader may have acted on them",
+            "a bug",
+            "report it with the log of router and node",
+        )
+    percent = rates.error_percent or 0.0
+    if percent >= SOME_ERRORS_PERCENT:
+        return Indicator(
+            "reads",
+            State.HURT if percent >= MANY_ERRORS_PERCENT else State.ATTENTION,
+            f"{percent:g} % of the reads of the last minute failed",
+            f"{rates.errors_per_s:g} readers a second get an error",
+            "nodes are slow, overloaded or cannot be reached from this router",
+            "look at the nodes below and at understudy_router_fallbacks_total by reason",
+        )
+    return Indicator("reads")
+
+
+def checkpoint(situation: Situation) -> Indicator:
+    """Whether the end of the commit log is known, so that lag is."""
+    snapshot = situation.snapshot
+    live = [view for view in snapshot.nodes.values() if view.is_live]
+    if not live:
+        return Indicator("checkpoint", State.UNKNOWN, "No node can say how the checkpoint is", action="start a node")
+    blind = [view.node_id for view in live if _has_cause(view, CHECKPOINT_UNREADABLE)]
+    if not snapshot.end_confirmed:
+        age = "" if snapshot.end_age_ms is None else f" for {duration_text(snapshot.end_age_ms)}"
+        cause = f"no node confirmed the end of the commit log{age}"
+        cause += f"; {named(blind)} cannot read the checkpoint" if blind else ""
+        return Indicator(
+            "checkpoint",
+            State.HURT,
+            f"{store_partitions_in_all(snapshot)} store partitions answer only readers without a lag bound",
+            "their lag is unknown",
+            cause,
+            f"look at the checkpoint's storage as {named(blind or [view.node_id for view in live])} see it",
+            tuple(blind),
+        )
+    if blind:
+        return Indicator(
+            "checkpoint",
+            State.ATTENTION,
+            f"{named(blind)} cannot read the checkpoint",
+            "what they serve does not get newer",
+            "its storage does not answer there",
+            "look at the mount on these nodes",
+            tuple(blind),
+        )
+    return Indicator("checkpoint")
+
+
+def freshness(situation: Situation) -> Indicator:
+    """Whether the query commits, and what it commits is soon visible."""
+    snapshot, usual_ms = situation.snapshot, situation.usual_commit_ms
+    if not snapshot.end_confirmed:
+        return Indicator(
+            "freshness",
+            State.UNKNOWN,
+            "How fresh answers are is not known",
+            cause="the end of the commit log is not known",
+            action="see checkpoint",
+        )
+    if usual_ms is not None and situation.silent_ms > max(MIN_QUIET_MS, QUIET_PACES * usual_ms):
+        return Indicator(
+            "freshness",
+            State.ATTENTION,
+            f"The query has not committed for {duration_text(round(situation.silent_ms))}",
+            "answers stay what they are",
+            f"it usually commits every {duration_text(round(usual_ms))}: it stopped, hangs, or has no input",
+            "look at the query",
+        )
+    growing = [store for store, trend in situation.trends if trend.direction == "growing"]
+    if growing:
+        return Indicator(
+            "freshness",
+            State.ATTENTION,
+            f"{named(growing)} fall behind",
+            "answers get older",
+            "the nodes do not keep up with the query",
+            "look at the CPU and the storage of the nodes; give them more workers, or add nodes",
+            tuple(growing),
+        )
+    late = situation.freshness_p99_ms
+    if late is not None and late > OLD_MS:
+        return Indicator(
+            "freshness",
+            State.ATTENTION,
+            f"Commits take up to {duration_text(late)} to be visible",
+            "answers are older than usual",
+            "nodes are slow to find or to apply commits",
+            "look at the CPU and the storage of the nodes",
+        )
+    return Indicator("freshness")
+
+
+def _count(snapshot: Snapshot) -> int:
+    """Store partitions of which no replica is open."""
+    stores_of, summaries = snapshot.layout.stores_of, snapshot.totals.summaries.items()
+    return sum(summary.unserved * len(stores_of[operator_id]) for operator_id, summary in summaries)
+
+
+def _has_cause(view: NodeView, cause: str) -> bool:
+    return view.heartbeat is not None and cause in view.heartbeat.degraded

@@ -1,0 +1,81 @@
+"""The points that the history takes of a snapshot (pure, in slices)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from itertools import islice
+
+from understudy_router.admin.facts import Facts
+from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, Key, Point, worst
+from understudy_router.admin.layout import WARMUP
+from understudy_router.admin.reads_served import Rates
+from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.summary import Summary
+
+SLICE_SERIES = 300
+"""Series whose points are made in one slice: one or two milliseconds."""
+
+Freshness = tuple[int | None, int | None]
+
+
+def points_of(
+    snapshot: Snapshot, freshness: Freshness, rates: Rates, max_series: int = MAX_SERIES
+) -> Generator[None, None, dict[Key, Point]]:
+    """The points of now: of the whole, of each store, and of as many partitions as can have a series."""
+    summaries = snapshot.totals.summaries
+    found = {
+        Key(LAG): Point(
+            worst(lag_of(each) for each in summaries.values()), worst(time_lag_of(each) for each in summaries.values())
+        ),
+        Key(FRESHNESS): Point(*freshness),
+        Key(READS): Point(rates.per_s, rates.errors_per_s),
+    }
+    for route in snapshot.layout.routes:
+        summary = summaries[route.operator_id]
+        found[Key(LAG, route.name)] = Point(lag_of(summary), time_lag_of(summary))
+    partitions = _partitions(snapshot)
+    while len(found) <= max_series and (few := dict(islice(partitions, SLICE_SERIES))):
+        found |= few
+        yield
+    return found
+
+
+def lag_of(summary: Summary) -> int | None:
+    """The worst lag of an operator; None while any is unknown."""
+    return None if summary.unknown else summary.worst_lag
+
+
+def time_lag_of(summary: Summary) -> int | None:
+    return None if summary.unknown else summary.worst_lag_ms
+
+
+def freshness_of(snapshot: Snapshot) -> Freshness:
+    """From commit to visible, over the nodes that say it: the median of their p50, the worst of their p99."""
+    said = [
+        view.heartbeat.freshness
+        for view in snapshot.nodes.values()
+        if view.heartbeat is not None and view.heartbeat.freshness is not None
+    ]
+    if not said:
+        return None, None
+    halves = sorted(each.p50_ms for each in said)
+    return halves[len(halves) // 2], max(each.p99_ms for each in said)
+
+
+def _partitions(snapshot: Snapshot) -> Iterator[tuple[Key, Point]]:
+    layout = snapshot.layout
+    for route in layout.routes:
+        first = layout.operators[route.operator_id].first
+        for partition in range(route.partitions):
+            yield Key(LAG, route.name, partition), _partition(snapshot, first + partition)
+
+
+def _partition(snapshot: Snapshot, task: int) -> Point:
+    """The worst live replica that is no warm-up."""
+    layout = snapshot.layout
+    live: list[Facts] = []
+    for replica in layout.holders(task):
+        facts = snapshot.facts(replica)
+        if layout.role[replica] != WARMUP and facts.standing.is_live:
+            live.append(facts)
+    return Point(worst(each.offset_lag for each in live), worst(each.time_lag_ms for each in live))

@@ -1,0 +1,58 @@
+"""The routes of the admin API. What they answer is made in `admin.py`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from understudy_router.admin.admin import HISTORY_MINUTES, Admin
+from understudy_router.admin.feed import EventStream
+from understudy_router.admin.lag_routes import Filter, lag_routes
+from understudy_router.admin.schemas import HEALTH, HISTORY, NODES, OVERVIEW, SAFE_TO_STOP, answer
+from understudy_router.router import Router
+from understudy_shared.http.app import is_head, json_response
+
+
+def overview_routes(router: Router, admin: Admin) -> APIRouter:
+    """Lag, health, nodes, history, and the overview as a document and as a stream."""
+    routes = APIRouter()
+    routes.include_router(lag_routes(router, admin))
+
+    @routes.get("/admin/v1/health", responses=answer("What is wrong", HEALTH))
+    async def health() -> Response:
+        """What is wrong, who is hurt, why, and what to do. The worst of the indicators is the state of the whole."""
+        return json_response(await admin.health())
+
+    @routes.get("/admin/v1/nodes", responses=answer("Every node", NODES))
+    async def nodes() -> Response:
+        """Every node that is known, and whether it may be stopped."""
+        return json_response(await admin.nodes())
+
+    @routes.get("/admin/v1/nodes/{node_id}/safe-to-stop", responses=answer("Yes or no, and why", SAFE_TO_STOP))
+    async def safe_to_stop(node_id: str) -> Response:
+        """Whether a node may be stopped now, and what readers would lose."""
+        return json_response(await admin.safe_to_stop(node_id))
+
+    @routes.get("/admin/v1/history", responses=answer("Numbers, oldest first; null is not known", HISTORY))
+    async def history(
+        store: Filter = None,
+        partition: Annotated[int | None, Query(ge=0)] = None,
+        minutes: Annotated[int, Query(ge=1, le=HISTORY_MINUTES)] = HISTORY_MINUTES,
+    ) -> Response:
+        """Lag and freshness of the last minutes: of the whole, of a store, or of one of its partitions."""
+        return json_response(await admin.history(store, partition, minutes))
+
+    @routes.get("/admin/v1/overview", responses=answer("All that the page shows", OVERVIEW))
+    async def overview() -> Response:
+        """All that the page shows, at most a second old."""
+        return Response((await admin.overview()).whole() + b"\n", media_type="application/json")
+
+    @routes.get("/admin/v1/events", status_code=200, response_class=EventStream)
+    async def events(request: Request) -> Response:
+        """Server-sent events: the overview, then what changes of it, at most once a second."""
+        if is_head(request):
+            return Response(media_type=EventStream.media_type)
+        return admin.feed.stream(request.headers.get("last-event-id"))
+
+    return routes

@@ -1,0 +1,164 @@
+"""Whether a node may be stopped: what readers would lose, store partition by store partition (pure, in slices).
+
+A store partition is lost when no other node has a caught-up replica of it that stays, or when the best of the others
+is not inside the store's bound although this node's is. A lost active role is no loss while a caught-up standby takes
+it over; it is listed. What the others hold is what they last said, so it is up to a heartbeat old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+from understudy_router.admin.facts import Facts, Standing
+from understudy_router.admin.layout import ACTIVE
+from understudy_router.admin.snapshot import Snapshot
+from understudy_shared.bounds import NO_BOUND, Bound, refusal
+from understudy_shared.words import LagInfo, Role
+
+MAX_LISTED = 1000
+"""Store partitions of each kind that are listed; the counts are of all."""
+
+SLICE_TASKS = 300
+SLICE_SETTLED = 1500
+"""Tasks that are looked at in one slice, closely or not: one or two milliseconds."""
+
+BoundOf = Callable[[str], Bound]
+"""The bound of a store for readers that give none."""
+
+Partition = dict[str, object]
+
+
+@dataclass(slots=True)
+class Loss:
+    """Store partitions of one kind."""
+
+    count: int = 0
+    listed: list[Partition] = field(default_factory=list)
+
+    def add(self, store: str, partition: int) -> None:
+        self.count += 1
+        if len(self.listed) < MAX_LISTED:
+            self.listed.append({"store": store, "partition": partition})
+
+
+@dataclass(slots=True)
+class Losses:
+    """What a stop of a node would cost."""
+
+    last_replica: Loss = field(default_factory=Loss)
+    active: Loss = field(default_factory=Loss)
+    bound: Loss = field(default_factory=Loss)
+
+    @property
+    def is_safe(self) -> bool:
+        return not (self.last_replica.count or self.bound.count)
+
+    def why(self, node_id: str) -> str:
+        """One sentence."""
+        if self.last_replica.count:
+            what = f"{node_id} has the last replica of {_partitions(self.last_replica.count)}"
+            return f"{what}: stop it when another node has caught up, or drain it first"
+        if self.bound.count:
+            return (
+                f"without {node_id} {_partitions(self.bound.count)} would be answered later than the bound of the store"
+                " allows: wait until the other replicas have caught up"
+            )
+        if self.active.count:
+            return f"every partition stays within its bound; {_partitions(self.active.count)} get another active"
+        return "every partition stays within its bound, and no active role moves"
+
+
+def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[None, None, Losses]:
+    """What a stop of this node would cost now; a node that holds nothing costs nothing."""
+    layout, found = snapshot.layout, Losses()
+    number = layout.number_of.get(node_id)
+    bounds = {route.name: bound_of(route.name) for route in layout.routes}
+    partitions = {route.name: route.partitions for route in layout.routes}
+    for place, replica in enumerate(() if number is None else layout.of_node[number], 1):
+        own = snapshot.facts(replica)
+        if own.standing.is_live:
+            task = layout.task[replica]
+            others = [snapshot.facts(other) for other in layout.holders(task) if other != replica]
+            operator, is_active = layout.operator_of(task), layout.role[replica] == ACTIVE
+            partition = task - operator.first
+            for store in layout.stores_of[operator.operator_id]:
+                if partition < partitions[store]:
+                    _add(found, own, others, (store, partition), bounds[store], is_active=is_active)
+        if place % SLICE_TASKS == 0:
+            yield
+    return found
+
+
+def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, set[int] | None]:
+    """The numbers of the nodes whose stop may cost something; the others are safe to stop. None: it may be any.
+
+    A node is safe when it is in step and each of its tasks has two caught-up replicas, as nearly all have: this needs
+    no look at the tasks.
+    """
+    layout = snapshot.layout
+    if any(bound_of(route.name) != NO_BOUND for route in layout.routes):
+        return None
+    found = set(layout.alone)
+    views = enumerate(snapshot.holders)
+    found.update(number for number, view in views if view.own or view.facts.standing < Standing.DOUBTFUL)
+    for place, task in enumerate(snapshot.totals.unsettled, 1):
+        found.update(layout.node[replica] for replica in layout.holders(task))
+        if place % SLICE_SETTLED == 0:
+            yield
+    return found | layout.alone
+
+
+def _add(
+    found: Losses,
+    own: Facts,
+    others: list[Facts],
+    where: tuple[str, int],
+    bound: Bound,
+    *,
+    is_active: bool,
+) -> None:
+    staying = [each for each in others if each.standing is Standing.CAUGHT_UP]
+    if not own.standing.is_open and any(each.standing.is_open for each in others):
+        return  # it serves nothing that the others do not
+    if not staying and not _is_replaced(own, others):
+        found.last_replica.add(*where)
+        return
+    if is_active:
+        found.active.add(*where)
+    answering = [each for each in others if each.standing in {Standing.BEHIND, Standing.CAUGHT_UP}]
+    if _fits(own, bound) and not any(_fits(each, bound) for each in answering):
+        found.bound.add(*where)
+
+
+def _is_replaced(own: Facts, others: list[Facts]) -> bool:
+    """Whether a replica that is behind itself has an equal that stays."""
+    if own.standing is not Standing.BEHIND or own.version is None:
+        return False
+    return any(
+        each.standing is Standing.BEHIND and each.version is not None and each.version >= own.version for each in others
+    )
+
+
+def _fits(facts: Facts, bound: Bound) -> bool:
+    """Whether a reader under this bound is answered. The active role moves to whom is left."""
+    if not facts.standing.is_open or facts.version is None:
+        return False
+    lag = LagInfo(facts.version, None, facts.offset_lag, facts.time_lag_ms)
+    return refusal(bound, lag=lag, role=Role.ACTIVE, version=facts.version, position_committed_at_us=None) is None
+
+
+def _partitions(count: int) -> str:
+    return f"{count} store partition{'' if count == 1 else 's'}"
+
+
+def usual_losses(snapshot: Snapshot, node_id: str) -> Losses:
+    """What a stop costs of a node that is not at risk: its active roles, which others take over."""
+    layout, found = snapshot.layout, Losses()
+    number = layout.number_of.get(node_id)
+    if number is not None and snapshot.holders[number].is_live:
+        counts = layout.duties[number].items()
+        found.active.count = sum(
+            count * len(layout.stores_of[operator_id]) for (operator_id, role), count in counts if role == ACTIVE
+        )
+    return found

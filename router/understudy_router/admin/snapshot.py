@@ -1,0 +1,213 @@
+"""All that a router knows at one moment, for everything that reports it (pure: tables in, snapshot out, in slices).
+
+One gather serves all viewers. A node's heartbeat says one thing of nearly all its tasks, so a gather costs by nodes and
+by exceptions, not by replicas. Nodes are read one slice after another: each is as it was when its slice was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from understudy_router.admin.facts import DEAD, RUNNING, Facts, NodeView, Standing
+from understudy_router.admin.layout import Layout, lay_out
+from understudy_router.admin.summary import Totals, summed
+from understudy_router.cluster.catalogue import Stores
+from understudy_router.cluster.health import Health
+from understudy_router.cluster.tables import DeadNode, NodeReport, TableEvent, Tables
+from understudy_router.routing.candidates import NOTHING_OPEN
+from understudy_shared.messages import Applied, Assignment, Heartbeat
+from understudy_shared.words import HostInfo
+
+SLICE_NODES = 100
+SLICE_EXCEPTIONS = 500
+"""What is read in one slice: one or two milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a router knows besides its tables, and when. `now_us` is wall time, for people only."""
+
+    tick: int
+    now_ms: float
+    now_us: int
+    application_id: str
+    router: HostInfo
+    unheard: str | None = None
+    """What is wrong with a bus that is there."""
+    bus_lost_why: str | None = None
+    not_ready: tuple[str, ...] = ()
+    causes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Immutable. `nodes` are all nodes by id, `holders` those of the layout by number."""
+
+    about: About
+    layout: Layout
+    nodes: Mapping[str, NodeView]
+    holders: tuple[NodeView, ...]
+    lineage: str | None
+    catalogue: str | None
+    end_version: int
+    """0 before any report."""
+    end_confirmed: bool
+    end_age_ms: int | None
+    """Since a node last confirmed the end; None when none says that it is confirmed."""
+    events: tuple[TableEvent, ...]
+    changes: int
+    """`Tables.changes` when it was begun."""
+    totals: Totals
+
+    @property
+    def tick(self) -> int:
+        return self.about.tick
+
+    @property
+    def assignment(self) -> Assignment | None:
+        return self.layout.assignment
+
+    def facts(self, replica: int) -> Facts:
+        """What is known of a replica."""
+        view = self.holders[self.layout.node[replica]]
+        if not view.own:
+            return view.facts
+        return view.own.get(self.layout.key(self.layout.task[replica]), view.facts)
+
+
+def gather(
+    tables: Tables, stores: Stores | None, about: About, layout: Layout | None = None
+) -> Generator[None, None, Snapshot]:
+    """The snapshot of now. `layout` is the last one, which is used again while it fits."""
+    assignment, previous, changes = tables.assignment, tables.previous, tables.changes
+    if layout is None or not layout.is_of(assignment, stores):
+        layout = yield from lay_out(assignment, stores)
+    lineage, end = tables.lineage, tables.end_version
+    is_confirmed, catalogue = tables.end_confirmed(about.now_ms), tables.catalogue_digest
+    reader = _Reader(tables, layout, previous, now_ms=about.now_ms, end=end if is_confirmed else None)
+    reports = list(tables.nodes.values())
+    views: dict[str, NodeView] = {}
+    confirmed: list[float] = []
+    for number, report in enumerate(reports, 1):
+        beat = report.heartbeat
+        views[beat.node_id] = yield from reader.view(report)
+        if beat.end_age_ms is not None and beat.lineage == lineage:
+            confirmed.append(report.age_ms(about.now_ms) + beat.end_age_ms)
+        if number % SLICE_NODES == 0:
+            yield
+    for node_id, dead in list(tables.dead.items()):
+        views.setdefault(node_id, reader.dead(dead))
+    holders = tuple(views.get(node_id) or reader.unheard(node_id) for node_id in layout.node_ids)
+    yield
+    totals = yield from summed(layout, holders)
+    return Snapshot(
+        about=about,
+        layout=layout,
+        nodes=dict(sorted(views.items(), key=lambda each: (each[1].report is None, each[0]))),
+        holders=holders,
+        lineage=lineage,
+        catalogue=catalogue,
+        end_version=end,
+        end_confirmed=is_confirmed,
+        end_age_ms=round(min(confirmed)) if confirmed else None,
+        events=tuple(tables.events),
+        changes=changes,
+        totals=totals,
+    )
+
+
+class _Reader:
+    """Makes views of nodes, against one end."""
+
+    def __init__(
+        self, tables: Tables, layout: Layout, previous: Assignment | None, *, now_ms: float, end: int | None
+    ) -> None:
+        self._tables = tables
+        self._layout = layout
+        self._previous = previous
+        self._now_ms = now_ms
+        self._end = end
+
+    def view(self, report: NodeReport) -> Generator[None, None, NodeView]:
+        """A live node. One with many exceptions takes several slices."""
+        beat, age_ms = report.heartbeat, round(report.age_ms(self._now_ms))
+        number = self._layout.number_of.get(beat.node_id)
+        differing = {} if number is None else dict(beat.exceptions)
+        holds = self._holds(beat)
+        if number is not None and holds is not None:
+            replicas = self._layout.of_node[number]
+            for place, replica in enumerate(replicas, 1):
+                key = self._layout.key(self._layout.task[replica])
+                if key not in differing and not holds(key):
+                    differing[key] = NOTHING_OPEN
+                if place % SLICE_EXCEPTIONS == 0:
+                    yield
+        health, is_silent = self._tables.health.of(beat.node_id), self._tables.is_silent(report, self._now_ms)
+        is_doubtful = beat.is_asked_last or is_silent or health.health is not Health.OK
+        own: dict[str, Facts] = {}
+        entries = iter(differing.items())
+        while few := list(islice(entries, SLICE_EXCEPTIONS)):
+            own.update((key, self._facts(beat, applied, age_ms, is_doubtful=is_doubtful)) for key, applied in few)
+            if len(few) == SLICE_EXCEPTIONS:
+                yield
+        return NodeView(
+            node_id=beat.node_id,
+            endpoint=beat.endpoint.host_info(),
+            facts=self._facts(beat, beat.applied, age_ms, is_doubtful=is_doubtful),
+            own=own,
+            report=report,
+            health=health,
+            age_ms=age_ms,
+            is_silent=is_silent,
+        )
+
+    def dead(self, dead: DeadNode) -> NodeView:
+        facts = Facts(DEAD, error=dead.why)
+        age_ms = round(self._now_ms - dead.died_ms)
+        return NodeView(dead.heartbeat.node_id, dead.heartbeat.endpoint.host_info(), facts, dead=dead, age_ms=age_ms)
+
+    def unheard(self, node_id: str) -> NodeView:
+        """A node that only the assignment names. Without an address it counts as dead."""
+        assignment = self._layout.assignment
+        endpoint = None if assignment is None else assignment.members.get(node_id)
+        if endpoint is None:
+            return NodeView(node_id, HostInfo("unknown", 0), Facts(DEAD))
+        return NodeView(node_id, endpoint.host_info(), Facts(None, standing=Standing.UNHEARD))
+
+    def _holds(self, beat: Heartbeat) -> Callable[[str], bool] | None:
+        """Which of its tasks a heartbeat speaks of (see `candidates.applied_of`); None: all."""
+        if beat.held is not None:
+            return frozenset(beat.held).__contains__
+        assignment, previous = self._layout.assignment, self._previous
+        order = (beat.term, beat.epoch)
+        if previous is None or assignment is None or order == assignment.order or order != previous.order:
+            return None
+        tasks = previous.tasks
+        return lambda key: key in tasks and beat.node_id in tasks[key].holders
+
+    def _facts(self, beat: Heartbeat, applied: Applied, age_ms: int, *, is_doubtful: bool) -> Facts:
+        version, end = applied.version, self._end
+        is_known = version is not None and age_ms <= self._tables.end_expiry_ms
+        return Facts(
+            state=applied.state,
+            version=version,
+            offset_lag=max(0, end - version) if is_known and end is not None and version is not None else None,
+            time_lag_ms=applied.time_lag_ms + age_ms if is_known and applied.time_lag_ms is not None else None,
+            report_age_ms=age_ms,
+            error=applied.error,
+            restore=applied.restore,
+            standing=self._standing(beat, applied, is_doubtful=is_doubtful),
+        )
+
+    def _standing(self, beat: Heartbeat, applied: Applied, *, is_doubtful: bool) -> Standing:
+        assignment = self._layout.assignment
+        fits = assignment is None or (
+            beat.lineage == assignment.lineage and beat.partitions in {None, assignment.partitions}
+        )
+        if applied.version is None or not fits:
+            return Standing.CLOSED
+        if applied.state != RUNNING:
+            return Standing.BEHIND
+        return Standing.DOUBTFUL if is_doubtful else Standing.CAUGHT_UP

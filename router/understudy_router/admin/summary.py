@@ -1,0 +1,198 @@
+"""What a snapshot's replicas come to: counts and worst lags by operator, tasks that nobody serves (pure, in slices).
+
+Nodes whose replicas are all alike are counted at once. Only tasks that have a replica which is not well are looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
+
+from understudy_router.admin.facts import RUNNING, Facts, NodeView, Standing
+from understudy_router.admin.layout import WARMUP, Layout
+
+SLICE_NODES = 200
+SLICE = 500
+"""Nodes, replicas or tasks that are looked at in one slice: one or two milliseconds."""
+
+MAX_ERRORS = 100
+
+
+class Place(NamedTuple):
+    """Where something is worst."""
+
+    operator_id: int
+    partition: int
+    node_id: str
+
+
+@dataclass(slots=True)
+class Summary:
+    """One operator. Lags are those of live replicas that are no warm-ups; None: none of them is known."""
+
+    partitions: int = 0
+    by_role: list[int] = field(default_factory=lambda: [0, 0, 0])
+    """Live replicas by role."""
+    running: int = 0
+    restoring: int = 0
+    """Live replicas that are far behind, or not open yet."""
+    dead: int = 0
+    unknown: int = 0
+    """Live replicas, no warm-ups, of unknown lag."""
+    unserved: int = 0
+    thin: int = 0
+    broken: int = 0
+    """Live replicas with an error."""
+    worst_lag: int | None = None
+    worst_lag_ms: int | None = None
+    worst: Place | None = None
+    """A replica that has the worst lag."""
+
+    @property
+    def replicas(self) -> int:
+        return sum(self.by_role) + self.dead
+
+
+class Totals(NamedTuple):
+    """All operators by id, and the tasks that are not well, ascending."""
+
+    summaries: Mapping[int, Summary]
+    unserved: tuple[int, ...]
+    """No replica is open."""
+    thin: tuple[int, ...]
+    """More than one node should have it, one is open, and fewer than two are caught up."""
+    unsettled: Collection[int]
+    """Several nodes have it, and fewer than two are caught up and stay."""
+    errors: tuple[str, ...] = ()
+    """What live replicas cannot go on with: the first MAX_ERRORS."""
+
+
+def summed(layout: Layout, holders: Sequence[NodeView]) -> Generator[None, None, Totals]:
+    """Sum all replicas up."""
+    sums = _Sums(layout)
+    for number, view in enumerate(holders):
+        yield from sums.add(number, view)
+        if number % SLICE_NODES == 0 or view.facts.standing is not Standing.CAUGHT_UP:
+            yield
+    totals = yield from _examined(layout, holders, sums.doubtful, sums.summaries)
+    return totals._replace(errors=tuple(sums.errors))
+
+
+class _Sums:
+    """Sums so far, and the tasks that have a replica which is not well."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.summaries = {
+            operator_id: Summary(partitions=operator.partitions) for operator_id, operator in layout.operators.items()
+        }
+        self.doubtful: set[int] = set()
+        self.errors: list[str] = []
+        self._layout = layout
+
+    def add(self, number: int, view: NodeView) -> Iterator[None]:
+        """Add the replicas of a node: one by one those that differ, by their number all others."""
+        layout = self._layout
+        own: Counter[tuple[int, int]] = Counter()
+        differing: set[int] = set()
+        for place, (key, facts) in enumerate(view.own.items(), 1):
+            replica = layout.replica_by_key(key, number)
+            if replica is not None:
+                task, role = layout.task[replica], layout.role[replica]
+                operator_id = layout.operator_of(task).operator_id
+                own[operator_id, role] += 1
+                differing.add(replica)
+                self._count(operator_id, facts, role, 1, partial(_place, layout, replica))
+                if facts.standing is not Standing.CAUGHT_UP:
+                    self.doubtful.add(task)
+            if place % SLICE == 0:
+                yield
+        for (operator_id, role), count in layout.duties[number].items():
+            alike = count - own[operator_id, role]
+            if alike:
+                where = partial(_first, layout, number, (operator_id, role), differing)
+                self._count(operator_id, view.facts, role, alike, where)
+        if view.facts.standing is not Standing.CAUGHT_UP:
+            self.doubtful.update(layout.task[replica] for replica in layout.of_node[number])
+
+    def _count(self, operator_id: int, facts: Facts, role: int, count: int, where: Callable[[], Place]) -> None:
+        """Add so many replicas of these facts. `where` finds one of them."""
+        summary = self.summaries[operator_id]
+        if not facts.standing.is_live:
+            summary.dead += count
+            return
+        summary.by_role[role] += count
+        summary.running += count * (facts.state == RUNNING)
+        summary.restoring += count * (facts.state in {"RESTORING", "CREATED"})
+        if facts.error:
+            self._broken(summary, facts.error, count, where)
+        if role == WARMUP:
+            return
+        if facts.offset_lag is None:
+            summary.unknown += count
+        elif summary.worst_lag is None or facts.offset_lag > summary.worst_lag:
+            summary.worst_lag, summary.worst = facts.offset_lag, where()
+        if facts.time_lag_ms is not None:
+            summary.worst_lag_ms = max(facts.time_lag_ms, summary.worst_lag_ms or 0)
+
+    def _broken(self, summary: Summary, error: str, count: int, where: Callable[[], Place]) -> None:
+        summary.broken += count
+        if len(self.errors) < MAX_ERRORS:
+            operator_id, partition, node_id = where()
+            self.errors.append(f"{node_id}, operator {operator_id} partition {partition}: {error}")
+
+
+def _first(layout: Layout, number: int, kind: tuple[int, int], differing: Collection[int]) -> Place:
+    """The first replica of a node, in an operator and role, that is as its others are."""
+    operator_id, role = kind
+    operator = layout.operators[operator_id]
+    tasks = range(operator.first, operator.first + operator.partitions)
+    return next(
+        _place(layout, replica)
+        for replica in layout.of_node[number]
+        if layout.role[replica] == role and layout.task[replica] in tasks and replica not in differing
+    )
+
+
+def _place(layout: Layout, replica: int) -> Place:
+    task = layout.task[replica]
+    operator = layout.operator_of(task)
+    return Place(operator.operator_id, task - operator.first, layout.node_ids[layout.node[replica]])
+
+
+def _examined(
+    layout: Layout, holders: Sequence[NodeView], doubtful: Collection[int], summaries: Mapping[int, Summary]
+) -> Generator[None, None, Totals]:
+    """The tasks that are not well, among those that have a replica which is not. Counts them in `summaries`, too."""
+    unserved: list[int] = []
+    thin: list[int] = []
+    unsettled: list[int] = []
+    for place, task in enumerate(chain(layout.unheld, doubtful), 1):
+        summary = summaries[layout.operator_of(task).operator_id]
+        standings = [_standing(layout, holders, replica) for replica in layout.holders(task)]
+        wanted = sum(layout.role[replica] != WARMUP for replica in layout.holders(task))
+        if not any(standing.is_open for standing in standings):
+            unserved.append(task)
+            summary.unserved += 1
+        elif wanted > 1 and sum(standing >= Standing.DOUBTFUL for standing in standings) < 2:
+            thin.append(task)
+            summary.thin += 1
+        if len(standings) > 1 and standings.count(Standing.CAUGHT_UP) < 2:
+            unsettled.append(task)
+        if place % SLICE == 0:
+            yield
+    yield
+    unserved.sort()
+    yield
+    thin.sort()
+    yield
+    return Totals(summaries, tuple(unserved), tuple(thin), unsettled)
+
+
+def _standing(layout: Layout, holders: Sequence[NodeView], replica: int) -> Standing:
+    view = holders[layout.node[replica]]
+    facts = view.own.get(layout.key(layout.task[replica]), view.facts) if view.own else view.facts
+    return facts.standing

@@ -1,0 +1,113 @@
+"""Where a lag goes, and how fast commits and reads come: from what was seen a moment ago (pure; time is passed in)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+WINDOW_MS = 60_000
+MAX_SEEN = 64
+"""Most moments of a window that are kept."""
+
+MIN_BATCHES = 3
+MIN_MS = 30_000
+"""A trend needs so many commits within its window, or so long a time: between two commits every lag is a sawtooth."""
+
+MIN_CHANGE = 2
+"""Versions by which a lag must change to be called growing or shrinking."""
+
+PACE_KEPT = 32
+"""Changes of the end by which the usual time between commits is known."""
+
+Direction = Literal["steady", "growing", "shrinking", "unknown"]
+
+
+class Seen(NamedTuple):
+    """A lag at one moment, and the end then. A lag of None is not known."""
+
+    at_ms: float
+    end_version: int
+    lag: int | None
+
+
+class Trend(NamedTuple):
+    """Where a lag goes, and the seconds until it is gone while it shrinks."""
+
+    direction: Direction
+    eta_s: float | None
+
+
+NO_TREND = Trend("unknown", None)
+
+
+def trend_of(seen: Sequence[Seen]) -> Trend:
+    """The trend of what was seen within the window, oldest first: by the least squares of all of it."""
+    if not seen or any(each.lag is None for each in seen):
+        return NO_TREND
+    took_ms, batches = seen[-1].at_ms - seen[0].at_ms, seen[-1].end_version - seen[0].end_version
+    if took_ms <= 0 or len(seen) < MIN_BATCHES or (batches < MIN_BATCHES and took_ms < MIN_MS):
+        return NO_TREND
+    slope = _slope([(each.at_ms, each.lag or 0) for each in seen])
+    change, lag = slope * took_ms, seen[-1].lag or 0
+    if change >= MIN_CHANGE and lag > 0:
+        return Trend("growing", None)
+    if change <= -MIN_CHANGE and lag > 0:
+        return Trend("shrinking", round(lag / -slope / 1000, 1))
+    return Trend("steady", None)
+
+
+def _slope(points: Sequence[tuple[float, int]]) -> float:
+    """Least squares: lag per millisecond. The points are not all of one moment."""
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+
+
+class Trends:
+    """The lags of stores within the window."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, deque[Seen]] = {}
+
+    def see(self, now_ms: float, end_version: int, lags: Iterable[tuple[str, int | None]]) -> None:
+        """Take in the lag of each store."""
+        before, self._seen = self._seen, {}
+        for store, lag in lags:
+            seen = self._seen[store] = before.get(store) or deque(maxlen=MAX_SEEN)
+            while seen and (now_ms - seen[0].at_ms > WINDOW_MS or end_version < seen[-1].end_version):
+                seen.popleft()
+            if not seen or now_ms - seen[-1].at_ms >= WINDOW_MS / MAX_SEEN:
+                seen.append(Seen(now_ms, end_version, lag))
+
+    def of(self, store: str) -> Trend:
+        return trend_of(tuple(self._seen.get(store, ())))
+
+
+class Pace:
+    """How often the query commits, by the ends that were seen."""
+
+    def __init__(self) -> None:
+        self._changes: deque[tuple[float, int]] = deque(maxlen=PACE_KEPT)
+        self._lineage: str | None = None
+
+    def see(self, now_ms: float, lineage: str | None, end_version: int) -> None:
+        """Take in the newest end. It begins anew with another history, or one that was cut back."""
+        if lineage != self._lineage or (self._changes and end_version < self._changes[-1][1]):
+            self._changes.clear()
+            self._lineage = lineage
+        if not self._changes or end_version > self._changes[-1][1]:
+            self._changes.append((now_ms, end_version))
+
+    @property
+    def usual_ms(self) -> float | None:
+        """The usual time between two commits; None before a few of them."""
+        if not self._changes:
+            return None
+        (began_ms, first), (ended_ms, last) = self._changes[0], self._changes[-1]
+        return (ended_ms - began_ms) / (last - first) if last - first >= MIN_BATCHES else None
+
+    def silent_ms(self, now_ms: float) -> float:
+        """How long ago the end changed last, as far as it was seen."""
+        return now_ms - self._changes[-1][0] if self._changes else 0.0

@@ -1,0 +1,180 @@
+"""Looks at a router's tables for everybody who wants to see something, and remembers what was seen.
+
+`Looking` makes snapshots: those who ask within a tick share one, unless the cluster changed since. `Observer` keeps
+what needs more than one look: trends, rates, events, the last hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from understudy_router.admin.disagreement import Disagreement, Disagreements
+from understudy_router.admin.events import EventLog, Happened
+from understudy_router.admin.history import History
+from understudy_router.admin.indicator import Situation
+from understudy_router.admin.indicators import Report, health_of
+from understudy_router.admin.layout import Layout
+from understudy_router.admin.reads_served import Rates, ReadRates, ServedReads
+from understudy_router.admin.recording import Freshness, freshness_of, lag_of, points_of
+from understudy_router.admin.restoring import Restoring
+from understudy_router.admin.snapshot import About, Snapshot, gather
+from understudy_router.admin.trends import Pace, Trend, Trends
+from understudy_router.router import Router
+
+TICK_MS = 1000
+"""How old a snapshot may be that somebody is shown."""
+
+MAX_WALKS = 4
+WALK_KEPT_MS = 60_000
+"""Snapshots that are kept for the next pages of a list, and how long after the last page."""
+
+T = TypeVar("T")
+
+
+async def in_slices(steps: Generator[None, None, T]) -> T:
+    """The result of work that comes in slices; others have the loop in between."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: T = done.value
+            return found
+        await asyncio.sleep(0)
+
+
+class Looking:
+    """Makes snapshots of one router. `gathers` counts them."""
+
+    def __init__(self, router: Router) -> None:
+        self.gathers = 0
+        self._router = router
+        self._last: Snapshot | None = None
+        self._gathering = asyncio.Lock()
+        self._walks: OrderedDict[int, tuple[Snapshot, float]] = OrderedDict()
+        # Ticks of another process, or of this one before it started again, must never be taken for its own.
+        self._tick = router.clock.wall_us() // 1_000_000 * 1_000_000 + random.randrange(1_000_000)  # noqa: S311
+
+    async def snapshot(self, *, max_age_ms: float = TICK_MS) -> Snapshot:
+        """What is known now, or was so long ago while the cluster is the same."""
+        async with self._gathering:
+            if self._last is None or not self._is_recent(self._last, max_age_ms):
+                self._last = await self._gathered()
+            return self._last
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot for the next pages of a list."""
+        self._walks[snapshot.tick] = (snapshot, self._router.now_ms())
+        self._walks.move_to_end(snapshot.tick)
+        while len(self._walks) > MAX_WALKS:
+            self._walks.popitem(last=False)
+
+    def kept(self, tick: int) -> Snapshot | None:
+        """The snapshot of that tick, if it is still kept."""
+        now_ms = self._router.now_ms()
+        for old in [tick for tick, (_, used_ms) in self._walks.items() if now_ms - used_ms > WALK_KEPT_MS]:
+            del self._walks[old]
+        found = self._walks.get(tick)
+        return None if found is None else found[0]
+
+    def _is_recent(self, snapshot: Snapshot, max_age_ms: float) -> bool:
+        router = self._router
+        is_same = snapshot.changes == router.tables.changes and snapshot.layout.stores is router.watcher.stores
+        return is_same and router.now_ms() - snapshot.about.now_ms <= max_age_ms
+
+    async def _gathered(self) -> Snapshot:
+        self.gathers += 1
+        self._tick += 1
+        router, layout = self._router, None if self._last is None else self._last.layout
+        about = About(
+            tick=self._tick,
+            now_ms=router.now_ms(),
+            now_us=router.clock.wall_us(),
+            application_id=router.settings.application_id,
+            router=router.host,
+            unheard=router.watcher.silent_nodes.unheard(),
+            bus_lost_why=router.watcher.bus_lost_why,
+            not_ready=tuple(router.not_ready()),
+            causes=router.causes(),
+        )
+        return await in_slices(gather(router.tables, router.watcher.stores, about, layout))
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A snapshot, and what was seen over time until then."""
+
+    snapshot: Snapshot
+    health: Report
+    rates: Rates
+    freshness: Freshness
+    trends: dict[str, Trend]
+    restores: list[dict[str, object]]
+    disagreements: list[Disagreement]
+    events: list[Happened]
+
+
+class Observer:
+    """Takes each snapshot in once."""
+
+    def __init__(self, served: ServedReads | None) -> None:
+        self.history = History()
+        self.reads = ReadRates(served)
+        self._trends, self._pace = Trends(), Pace()
+        self._restoring, self._disagreements, self._events = Restoring(), Disagreements(), EventLog()
+        self._last: Observed | None = None
+        self._recorded: Layout | None = None
+        self._recording = asyncio.Lock()
+
+    async def see(self, snapshot: Snapshot) -> Observed:
+        """What there is to say of a snapshot."""
+        last = self._last
+        if last is not None and last.snapshot.tick >= snapshot.tick:
+            return last
+        self._last = observed = self._observed(snapshot)
+        await self._record(observed)
+        return observed
+
+    def _observed(self, snapshot: Snapshot) -> Observed:
+        now_ms, routes = snapshot.about.now_ms, snapshot.layout.routes
+        summaries = snapshot.totals.summaries
+        lags = [(route.name, lag_of(summaries[route.operator_id])) for route in routes]
+        self._trends.see(now_ms, snapshot.end_version, lags)
+        if snapshot.end_version:
+            self._pace.see(now_ms, snapshot.lineage, snapshot.end_version)
+        trends = {store: self._trends.of(store) for store, _ in lags}
+        rates, freshness = self.reads.see(now_ms), freshness_of(snapshot)
+        disagreements = self._disagreements.see(snapshot)
+        situation = Situation(
+            snapshot=snapshot,
+            rates=rates,
+            usual_commit_ms=self._pace.usual_ms,
+            silent_ms=self._pace.silent_ms(now_ms),
+            trends=tuple(trends.items()),
+            freshness_p99_ms=freshness[1],
+            disagreements=disagreements,
+        )
+        return Observed(
+            snapshot=snapshot,
+            health=health_of(situation),
+            rates=rates,
+            freshness=freshness,
+            trends=trends,
+            restores=self._restoring.see(snapshot),
+            disagreements=disagreements,
+            events=self._events.see(snapshot),
+        )
+
+    async def _record(self, observed: Observed) -> None:
+        """Take a point of the last hour, when one is due."""
+        async with self._recording:
+            now_ms = observed.snapshot.about.now_ms
+            layout = observed.snapshot.layout
+            if self.history.is_due(now_ms) or layout is not self._recorded:
+                self._recorded = layout  # another one may have partitions of which there was no point yet
+                points = await in_slices(points_of(observed.snapshot, observed.freshness, observed.rates))
+                self.history.note(now_ms, points)

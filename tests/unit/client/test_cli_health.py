@@ -1,0 +1,124 @@
+"""`health`, `safe-to-stop`, and a lag report that is sorted and filtered, against a real HTTP server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.support.router.replies import replica, router_report
+from tests.support.services.canned_server import PROBLEM, Canned, canned_server
+
+from understudy.commands import cli
+from understudy.exits import ExitCode
+from understudy.lag_reports import SORTS, arranged
+
+OK: dict[str, Any] = {"symptom": "", "impact": "", "cause": "", "action": "", "runbook": None, "affected": []}
+
+
+def health(state: str = "ok", headline: str = "all well") -> dict[str, Any]:
+    indicators = [
+        {"name": "reads", "state": "ok", **OK},
+        {"name": "bus", "state": state, **OK, "symptom": "Redis\x1b is not heard", "action": "bring it back"},
+    ]
+    head = {"schema": 1, "application_id": "flights", "router": "r:8080"}
+    return {**head, "state": state, "headline": headline, "indicators": indicators}
+
+
+def answer(*, safe: bool, lost: int = 0) -> dict[str, Any]:
+    listed = [{"store": "aircraft", "partition": number} for number in range(lost)]
+    counts = {"last_replica": lost, "active": 0, "bound": 0}
+    would_lose = {"last_replica": listed, "active": [], "bound": [], "counts": counts}
+    return {"node_id": "n", "safe": safe, "why": "because", "would_lose": would_lose, "checked_at": "now"}
+
+
+def run(arguments: Sequence[str], *replies: object) -> tuple[Result, list[str]]:
+    canned = [reply if isinstance(reply, Canned) else Canned(json.dumps(reply).encode()) for reply in replies]
+    with canned_server(canned) as served:
+        result = CliRunner().invoke(cli, [*arguments, "--url", served.url])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result, [target for target, _ in served.requests]
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        ("ok", ExitCode.OK),
+        ("attention", ExitCode.OK),
+        ("unknown", ExitCode.REFUSED),
+        ("hurt", ExitCode.REFUSED),
+    ],
+)
+def test_health_prints_every_indicator_and_ends_by_the_state(state: str, code: ExitCode) -> None:
+    result, asked = run(["health"], health(state, "Redis is not heard"))
+    assert (result.exit_code, asked) == (code, ["GET /admin/v1/health"])
+    assert "flights as r:8080 sees it" in result.stdout
+    assert "bring it back" in result.stdout
+    assert "\x1b" not in result.stdout
+    line = "Redis is not heard" if state == "ok" else f"{state}: Redis is not heard"
+    assert line in result.stdout.splitlines()
+
+
+def test_health_as_json_is_the_routers_document() -> None:
+    result, _ = run(["health", "--json"], health())
+    assert json.loads(result.stdout) == health()
+
+
+def test_a_node_that_is_safe_to_stop_ends_with_zero_and_one_that_is_not_with_what_would_be_lost() -> None:
+    result, asked = run(["safe-to-stop", "a/b"], answer(safe=True))
+    assert (result.exit_code, result.stdout) == (ExitCode.OK, "yes: because\n")
+    assert asked == ["GET /admin/v1/nodes/a%2Fb/safe-to-stop"]
+    result, _ = run(["safe-to-stop", "n"], answer(safe=False, lost=25))
+    assert result.exit_code == ExitCode.REFUSED
+    assert result.stdout.startswith("no: because\nno other node has a caught-up replica of aircraft 0, aircraft 1,")
+    assert result.stdout.endswith("aircraft 19 and 5 more\n")
+    assert "understudy drain n" in result.stderr
+
+
+def test_a_node_that_nobody_knows_is_wrong_usage() -> None:
+    problem = {"type": "unknown-path", "title": "t", "status": 404, "detail": "there is no node 'x'"}
+    result, _ = run(["safe-to-stop", "x"], Canned(json.dumps(problem).encode(), 404, PROBLEM))
+    assert (result.exit_code, result.stderr) == (ExitCode.USAGE, "error: there is no node 'x'\n")
+
+
+def test_the_lag_of_a_router_begins_with_its_health() -> None:
+    result, asked = run(["lag"], router_report(), health("attention", "node-2 is dead"))
+    assert asked == ["GET /admin/v1/lag", "GET /admin/v1/health"]
+    assert result.stdout.splitlines()[0] == "attention: node-2 is dead"
+
+
+def test_a_router_without_health_and_json_show_the_report_alone() -> None:
+    problem = Canned(b'{"type":"unknown-path","status":404,"detail":"nothing"}', 404, PROBLEM)
+    result, _ = run(["lag"], router_report(), problem)
+    assert result.stdout.startswith("flights: end 420")
+    result, asked = run(["lag", "--json"], router_report())
+    assert (json.loads(result.stdout), asked) == (router_report(), ["GET /admin/v1/lag"])
+
+
+def test_filters_are_asked_of_the_server() -> None:
+    _, asked = run(["lag", "--node", "n 1", "--state", "running", "--role", "active"], router_report(), health())
+    assert asked[0] == "GET /admin/v1/lag?node=n+1&state=RUNNING&role=active"
+
+
+def places(report: dict[str, Any]) -> list[tuple[int, str]]:
+    return [(each["partition"], each["node_id"]) for store in report["stores"] for each in store["partitions"]]
+
+
+def test_a_report_is_sorted_with_the_unknown_as_the_worst_and_filtered() -> None:
+    replicas = [
+        replica(0, "b", "active", "RUNNING", lag=3),
+        replica(1, "a", "standby", None, lag=None),
+        replica(2, "a", "standby", "RUNNING", lag=0),
+    ]
+    report = router_report(partitions=replicas)
+    assert places(arranged(report, sort="-lag")) == [(1, "a"), (0, "b"), (2, "a")]
+    assert places(arranged(report, sort="lag")) == [(2, "a"), (0, "b"), (1, "a")]
+    assert places(arranged(report, sort="node")) == [(1, "a"), (2, "a"), (0, "b")]
+    assert places(arranged(report, sort="-store")) == [(2, "a"), (1, "a"), (0, "b")]
+    assert places(arranged(report)) == [(0, "b"), (1, "a"), (2, "a")]
+    assert places(arranged(report, role="active")) == [(0, "b")]
+    assert places(arranged(report, state="UNKNOWN")) == [(1, "a")]
+    for sort in SORTS:
+        assert sorted(places(arranged(report, sort=sort))) == [(0, "b"), (1, "a"), (2, "a")]

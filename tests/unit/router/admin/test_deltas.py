@@ -1,0 +1,169 @@
+"""Deltas: applied to what a viewer has they give exactly what there is, one by one and merged; noise is not sent."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.router.snapshots import APPLIED, NODES, assignments, finished, snapshot_of, stores_named, tables_with
+from tests.support.router.tables import assigned, beat, task
+from tests.support.services.event_streams import applied
+
+from understudy_router.admin import grid
+from understudy_router.admin.deltas import MAX_KEPT, Delta, RecentDeltas, delta_of, merged
+from understudy_router.admin.indicator import Situation
+from understudy_router.admin.indicators import health_of
+from understudy_router.admin.node_documents import losses_of_all
+from understudy_router.admin.overview import Material, Overview, overview_of
+from understudy_router.admin.settling import settled_ms
+from understudy_router.admin.snapshot import Snapshot
+from understudy_router.cluster.tables import Tables
+from understudy_shared.bounds import NO_BOUND
+from understudy_shared.messages import Applied
+
+PARTITIONS = 3
+STORES = stores_named({"one": 0, "two": 0, "three": 3}, partitions=PARTITIONS)
+
+
+def overview(snapshot: Snapshot, before: Overview | None = None) -> Overview:
+    material = Material(
+        snapshot=snapshot,
+        health=health_of(Situation(snapshot=snapshot)),
+        losses=finished(losses_of_all(snapshot, lambda _: NO_BOUND)),
+    )
+    return finished(overview_of(material, before))
+
+
+def in_order(document: dict[str, Any]) -> dict[str, Any]:
+    rows = sorted(document["grid"]["rows"], key=lambda row: (row["store"], row["partition"]))
+    return {**document, "grid": {**document["grid"], "rows": rows}}
+
+
+def whole(found: Overview) -> dict[str, Any]:
+    return in_order(orjson.loads(found.whole()))
+
+
+changes = st.lists(
+    st.one_of(
+        assignments(partitions=PARTITIONS, operators=(0, 3)),
+        st.tuples(st.sampled_from(NODES), APPLIED, st.integers(5, 9)),
+        st.sampled_from(NODES),
+        st.sampled_from([5000.0, 10.0]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def history_of(what: list[Any]) -> list[Overview]:
+    """The overviews of a cluster to which these things happen."""
+    tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"), partitions=PARTITIONS)
+    found, now_ms = [overview(snapshot_of(tables, STORES))], 0.0
+    for number, change in enumerate(what, 2):
+        match change:
+            case dict():
+                tables.assigned(assigned(change, order=(1, number), partitions=PARTITIONS), now_ms)
+            case (node_id, said, end):
+                heartbeat = beat(node_id, sequence=number, applied=said, end_version=end, partitions=PARTITIONS)
+                tables.heard(heartbeat, age_ms=0, now_ms=now_ms)
+            case str():
+                if change in tables.nodes:
+                    tables._mark_dead(change, now_ms, "killed", "died")
+            case float():
+                now_ms += change
+        found.append(overview(snapshot_of(tables, STORES, now_ms=now_ms, tick=number), found[-1]))
+    return found
+
+
+@settings(max_examples=60)
+@given(changes, st.sampled_from([grid.MAX_REPLICAS, 3]), st.integers(1, 4))
+def test_a_viewer_that_applies_every_delta_sees_what_one_that_just_came_sees(
+    what: list[Any], max_replicas: int, rows: int
+) -> None:
+    kept = (grid.MAX_REPLICAS, grid.WORST_ROWS)
+    grid.MAX_REPLICAS, grid.WORST_ROWS = max_replicas, rows
+    try:
+        overviews = history_of(what)
+    finally:
+        grid.MAX_REPLICAS, grid.WORST_ROWS = kept
+    deltas = [delta_of(before, now) for before, now in pairwise(overviews)]
+    document = whole(overviews[0])
+    for delta, now in zip(deltas, overviews[1:], strict=True):
+        document = in_order(applied(document, orjson.loads(delta.text())))
+        assert document == whole(now)
+    for first in range(len(deltas)):
+        late = in_order(applied(whole(overviews[first]), orjson.loads(merged(deltas[first:]).text())))
+        assert late == whole(overviews[-1])
+
+
+@given(changes)
+def test_the_document_in_slices_is_the_document(what: list[Any]) -> None:
+    for each in history_of(what):
+        assert finished(each.documents()) == orjson.loads(each.whole())
+
+
+def test_nothing_is_sent_while_only_the_ages_of_what_is_well_change() -> None:
+    tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
+    first = overview(snapshot_of(tables, STORES))
+    later = overview(snapshot_of(tables, STORES, now_ms=900, tick=2), first)
+    delta = delta_of(first, later)
+    assert (set(delta.sections) & {"nodes", "stores", "health"}, delta.rows, delta.gone) == (set(), {}, frozenset())
+    old = overview(snapshot_of(tables, STORES, now_ms=2500, tick=3), later)
+    assert "nodes" in delta_of(later, old).sections
+
+
+def test_ages_are_alike_while_fresh_then_a_second_each_then_ever_longer() -> None:
+    assert [settled_ms(ms) for ms in (None, 0, 1999, 2000, 2999, 59_999)] == [None, 0, 0, 2, 2, 59]
+    assert settled_ms(60_000) == settled_ms(119_999) != settled_ms(120_000)
+    steps = [settled_ms(ms) for ms in range(0, 7_200_000, 500)]
+    assert steps == sorted(step for step in steps if step is not None)
+
+
+def delta(since: int, tick: int, size: int = 10) -> Delta:
+    return Delta(since, tick, "t", {f"s{tick}": b'"%b"' % (b"x" * size)}, {}, frozenset(), {})
+
+
+def test_a_viewer_that_comes_back_gets_what_it_missed_or_nothing_when_that_is_not_known_any_more() -> None:
+    recent = RecentDeltas()
+    for tick in range(100):
+        recent.add(delta(tick, tick + 1))
+    assert len(recent) == MAX_KEPT
+    text = recent.since(95)
+    assert text is not None
+    assert list(orjson.loads(text)["sections"]) == ["s96", "s97", "s98", "s99", "s100"]
+    assert recent.since(95) is text
+    assert recent.since(100 - MAX_KEPT) is not None
+    for unknown in (100 - MAX_KEPT - 1, 100, 101, 7_000_000, -1):
+        assert recent.since(unknown) is None
+
+
+def test_what_is_kept_of_the_past_is_bounded_in_bytes() -> None:
+    recent = RecentDeltas(max_bytes=1000)
+    for tick in range(20):
+        recent.add(delta(tick, tick + 1, size=300))
+    assert len(recent) == 3
+    recent.add(delta(20, 21, size=5000))
+    assert len(recent) == 0
+    recent.add(delta(21, 22))
+    assert recent.since(21) is not None
+
+
+def test_in_a_large_cluster_the_grid_has_the_worst_partitions() -> None:
+    tables: Tables = tables_with(
+        {f"0_{partition}": task("a", "b") for partition in range(8)},
+        beat("a", partitions=8),
+        beat("b", partitions=8, exceptions={"0_5": Applied(version=1), "0_6": Applied(version=None)}),
+        partitions=8,
+    )
+    stores = stores_named({"one": 0}, partitions=8)
+    kept = (grid.MAX_REPLICAS, grid.WORST_ROWS)
+    grid.MAX_REPLICAS, grid.WORST_ROWS = 10, 2
+    try:
+        found = orjson.loads(overview(snapshot_of(tables, stores)).whole())["grid"]
+    finally:
+        grid.MAX_REPLICAS, grid.WORST_ROWS = kept
+    assert (found["order"], found["total"]) == ("worst", 8)
+    assert [row["partition"] for row in found["rows"]] == [6, 5]

@@ -1,0 +1,177 @@
+"""Each fault has its own indicator, with who is hurt, why and what to do; the worst of them is the headline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from tests.support.router.snapshots import kill, snapshot_of, stores_named, tables_with, worlds
+from tests.support.router.tables import beat, task
+
+from understudy_router.admin.disagreement import Disagreements
+from understudy_router.admin.indicator import Indicator, Situation, State
+from understudy_router.admin.indicators import _CAUSES_FIRST, NAMES, Report, health_of
+from understudy_router.admin.reads_served import Rates
+from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.trends import Trend
+from understudy_router.cluster.catalogue import Stores
+from understudy_router.cluster.degraded import Cause
+from understudy_router.cluster.tables import Tables
+from understudy_shared.messages import Applied
+
+ONE = stores_named({"one": 0}, partitions=1)
+
+
+def well(**fields: Any) -> Snapshot:
+    return snapshot_of(tables_with({"0_0": task("a", "b")}, beat("a"), beat("b")), ONE, **fields)
+
+
+def looked(snapshot: Snapshot, **fields: Any) -> Report:
+    return health_of(Situation(snapshot=snapshot, **fields))
+
+
+def by_name(report: Report) -> dict[str, Indicator]:
+    return {each.name: each for each in report.indicators}
+
+
+def wrong(report: Report) -> set[str]:
+    return {each.name for each in report.indicators if each.state is not State.OK}
+
+
+def test_all_is_well_and_every_indicator_is_listed() -> None:
+    document = looked(well()).document()
+    assert (document["state"], document["headline"]) == ("ok", "all well")
+    assert [each["name"] for each in document["indicators"]] == list(NAMES)  # type: ignore[attr-defined]
+    assert {each["symptom"] for each in document["indicators"]} == {""}  # type: ignore[attr-defined]
+
+
+def test_the_order_of_causes_names_every_indicator() -> None:
+    assert sorted(_CAUSES_FIRST) == sorted(NAMES)
+
+
+@given(worlds())
+def test_whatever_is_known_the_report_has_every_part_and_the_worst_state(world: tuple[Tables, Stores, float]) -> None:
+    tables, stores, now_ms = world
+    report = looked(snapshot_of(tables, stores, now_ms=now_ms))
+    assert report.worst.state == max(each.state for each in report.indicators)
+    for each in report.indicators:
+        parts = (each.symptom, each.action)
+        assert all(parts) == any(parts) == (each.state is not State.OK)
+        assert len(each.document()["affected"]) <= 100  # type: ignore[arg-type]
+
+
+def test_before_anything_is_known_the_state_is_unknown_and_says_why() -> None:
+    report = looked(snapshot_of(Tables(), None, not_ready=("no catalogue is known yet",)))
+    assert report.worst.name == "reads"
+    assert report.document()["state"] == "unknown"
+    assert "no catalogue is known yet" in str(report.document()["headline"])
+
+
+def test_a_dead_node_is_named_with_why_and_its_partitions_hang_by_one() -> None:
+    tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
+    now_ms = kill(tables, "b", now_ms=0)
+    report = looked(snapshot_of(tables, ONE, now_ms=now_ms))
+    found = by_name(report)
+    assert wrong(report) == {"nodes", "redundancy"}
+    assert (found["nodes"].symptom, found["nodes"].affected) == ("b is dead", ("b",))
+    assert "did not answer when asked" in found["nodes"].cause
+    assert found["redundancy"].affected == ("one/0",)
+    assert report.worst.name == "nodes"
+
+
+def test_partitions_that_nobody_serves_hurt_readers_and_name_the_dead() -> None:
+    tables = tables_with(
+        {"0_0": task("a"), "0_1": task("b")}, beat("a", partitions=2), beat("b", partitions=2), partitions=2
+    )
+    now_ms = kill(tables, "a", now_ms=0)
+    report = looked(snapshot_of(tables, stores_named({"one": 0, "two": 0}, partitions=2), now_ms=now_ms))
+    reads = by_name(report)["reads"]
+    assert (reads.state, reads.symptom) == (State.HURT, "2 of 4 store partitions cannot be read")
+    assert reads.affected == ("one/0", "two/0")
+    assert "dead: a" in reads.cause
+    assert str(report.document()["headline"]).endswith("Do: start a again")
+
+
+def test_a_checkpoint_that_is_gone_is_the_cause_and_freshness_is_unknown() -> None:
+    blind: dict[str, Any] = {"end_age_ms": None, "degraded": ["checkpoint-unreadable"]}
+    tables = tables_with({"0_0": task("a", "b")}, beat("a", **blind), beat("b", **blind))
+    report = looked(snapshot_of(tables, ONE))
+    found = by_name(report)
+    assert (found["checkpoint"].state, found["freshness"].state) == (State.HURT, State.UNKNOWN)
+    assert found["checkpoint"].affected == ("a", "b")
+    assert report.worst.name == "checkpoint"
+    one = tables_with({"0_0": task("a", "b")}, beat("a", degraded=["checkpoint-unreadable"]), beat("b"))
+    assert by_name(looked(snapshot_of(one, ONE)))["checkpoint"].state is State.ATTENTION
+
+
+@pytest.mark.parametrize(
+    ("fields", "symptom"),
+    [
+        ({"bus_lost_why": "connection refused"}, "Redis is not heard"),
+        ({"unheard": "2 of 3 nodes"}, "Redis does not carry what the nodes say"),
+        ({"causes": {Cause.WRITES_REFUSED: "READONLY"}}, "Redis refuses writes"),
+    ],
+)
+def test_a_bus_that_is_away_or_refuses_writes_has_its_own_cause(fields: dict[str, Any], symptom: str) -> None:
+    report = looked(well(**fields))
+    assert wrong(report) == {"bus"}
+    assert by_name(report)["bus"].symptom == symptom
+
+
+def test_a_query_that_does_not_commit_any_more_is_noticed_by_its_usual_pace() -> None:
+    assert wrong(looked(well(), usual_commit_ms=1000, silent_ms=4900)) == set()
+    report = looked(well(), usual_commit_ms=1000, silent_ms=5100)
+    assert wrong(report) == {"freshness"}
+    assert "has not committed for" in by_name(report)["freshness"].symptom
+    assert wrong(looked(well(), usual_commit_ms=60_000, silent_ms=290_000)) == set()
+    assert wrong(looked(well(), usual_commit_ms=None, silent_ms=290_000)) == set()
+
+
+def test_stores_that_fall_behind_and_late_commits_are_named() -> None:
+    report = looked(well(), trends=(("one", Trend("growing", None)), ("two", Trend("steady", None))))
+    assert by_name(report)["freshness"].affected == ("one",)
+    assert wrong(looked(well(), freshness_p99_ms=60_001)) == {"freshness"}
+    assert wrong(looked(well(), freshness_p99_ms=60_000)) == set()
+
+
+def test_errors_of_readers_and_answers_beyond_their_bound_hurt() -> None:
+    assert by_name(looked(well(), rates=Rates(error_percent=0.4, errors_per_s=1)))["reads"].state is State.OK
+    some = by_name(looked(well(), rates=Rates(error_percent=0.5, errors_per_s=1)))["reads"]
+    many = by_name(looked(well(), rates=Rates(error_percent=5.0, errors_per_s=9)))["reads"]
+    assert (some.state, many.state) == (State.ATTENTION, State.HURT)
+    assert by_name(looked(well(), rates=Rates(violations=1)))["reads"].state is State.HURT
+
+
+def test_a_drained_a_failed_and_a_suspect_node_are_told_apart() -> None:
+    for state, word in (("draining", "is draining"), ("failed", "has failed")):
+        tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b", state=state))
+        report = looked(snapshot_of(tables, ONE))
+        assert word in by_name(report)["nodes"].symptom
+    tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
+    tables.hop_failed("b", 0, "refused: cannot connect")
+    snapshot = snapshot_of(tables, ONE)
+    report = looked(snapshot, disagreements=Disagreements().see(snapshot))
+    assert by_name(report)["nodes"].symptom == "b is suspect"
+    assert by_name(report)["agreement"].cause == ("this router says suspect: refused: cannot connect; b says serving")
+
+
+def test_restores_and_replicas_that_cannot_go_on_are_told_apart() -> None:
+    restoring = beat("b", applied=Applied(version=3, state="RESTORING"))
+    report = looked(snapshot_of(tables_with({"0_0": task("a", "b")}, beat("a"), restoring), ONE))
+    assert by_name(report)["restores"].symptom == "1 replica is restoring"
+    broken = beat("b", exceptions={"0_0": Applied(version=3, error="changelog 4.delta is damaged")})
+    report = looked(snapshot_of(tables_with({"0_0": task("a", "b")}, beat("a"), broken), ONE))
+    assert by_name(report)["restores"].cause == "b, operator 0 partition 0: changelog 4.delta is damaged"
+
+
+def test_a_difference_that_a_heartbeat_settles_is_no_disagreement_and_one_that_lasts_is() -> None:
+    tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b", epoch=0, term=0))
+    seen = Disagreements()
+    assert seen.see(snapshot_of(tables, ONE)) == []
+    tables.heard(beat("b", epoch=0, term=0, sequence=2), age_ms=0, now_ms=3001)
+    tables.heard(beat("a", sequence=2), age_ms=0, now_ms=3001)
+    (found,) = seen.see(snapshot_of(tables, ONE, now_ms=3001))
+    assert (found.difference.kind, found.since_ms) == ("assignment", 0)
+    tables.heard(beat("b", sequence=3), age_ms=0, now_ms=3002)
+    assert seen.see(snapshot_of(tables, ONE, now_ms=3002)) == []

@@ -1,0 +1,116 @@
+"""A snapshot says of every replica what the routing says of it, whatever the nodes said, and its sums are sums."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from tests.support.router.snapshots import about, finished, snapshot_of, stores_named, tables_with, worlds
+from tests.support.router.tables import LINEAGE, beat, task
+
+from understudy_router.admin.facts import DEAD, Standing
+from understudy_router.admin.layout import ROLES, WARMUP, lay_out
+from understudy_router.admin.snapshot import SLICE_NODES, gather
+from understudy_router.cluster.catalogue import Stores
+from understudy_router.cluster.tables import Tables
+from understudy_router.routing.candidates import candidates_of
+from understudy_shared.messages import Applied
+
+World = tuple[Tables, Stores, float]
+
+
+@given(worlds())
+def test_a_snapshot_says_of_each_replica_what_a_choice_would_know(world: World) -> None:
+    tables, stores, now_ms = world
+    snapshot = snapshot_of(tables, stores, now_ms=now_ms)
+    layout = snapshot.layout
+    for route in layout.routes:
+        found = [(layout.partition(layout.task[replica]), replica) for replica in layout.of_store(route)]
+        for partition in range(route.partitions):
+            candidates = {each.node_id: each for each in candidates_of(tables, route.operator_id, partition, now_ms)}
+            mine = {layout.node_ids[layout.node[replica]]: replica for where, replica in found if where == partition}
+            assert mine.keys() == candidates.keys()
+            for node_id, replica in mine.items():
+                facts, expected = snapshot.facts(replica), candidates[node_id]
+                assert ROLES[layout.role[replica]] == expected.role
+                assert facts.state == (expected.state if expected.is_live else DEAD)
+                assert (facts.version, facts.offset_lag, facts.time_lag_ms, facts.report_age_ms, facts.error) == (
+                    expected.version,
+                    expected.offset_lag,
+                    expected.time_lag_ms,
+                    expected.report_age_ms,
+                    expected.error,
+                )
+                assert facts.standing.is_live == expected.is_live
+                is_open = expected.is_heard and expected.version is not None and expected.is_live
+                assert facts.standing.is_open == (is_open and expected.has_lineage and expected.has_layout)
+                assert snapshot.holders[layout.node[replica]].endpoint == expected.endpoint
+
+
+@given(worlds())
+def test_the_sums_of_a_snapshot_are_those_of_its_replicas(world: World) -> None:
+    tables, stores, now_ms = world
+    snapshot = snapshot_of(tables, stores, now_ms=now_ms)
+    layout, totals = snapshot.layout, snapshot.totals
+    for operator_id, summary in totals.summaries.items():
+        operator = layout.operators[operator_id]
+        tasks = range(operator.first, operator.first + operator.partitions)
+        replicas = [replica for task in tasks for replica in layout.holders(task)]
+        facts = {replica: snapshot.facts(replica) for replica in replicas}
+        live = [replica for replica in replicas if facts[replica].standing.is_live]
+        wanted = [replica for replica in live if layout.role[replica] != WARMUP]
+        assert summary.by_role == [sum(layout.role[each] == role for each in live) for role in range(3)]
+        assert summary.dead == len(replicas) - len(live)
+        assert summary.running == sum(facts[each].state == "RUNNING" for each in live)
+        assert summary.restoring == sum(facts[each].state in {"RESTORING", "CREATED"} for each in live)
+        assert summary.broken == sum(bool(facts[each].error) for each in live)
+        assert summary.unknown == sum(facts[each].offset_lag is None for each in wanted)
+        known = [lag for each in wanted if (lag := facts[each].offset_lag) is not None]
+        assert summary.worst_lag == max(known, default=None)
+        ages = [lag for each in wanted if (lag := facts[each].time_lag_ms) is not None]
+        assert summary.worst_lag_ms == max(ages, default=None)
+        if summary.worst is not None:
+            _, partition, node_id = summary.worst
+            holders = layout.holders(operator.first + partition)
+            (at,) = (each for each in holders if layout.node_ids[layout.node[each]] == node_id)
+            assert facts[at].offset_lag == summary.worst_lag
+        unserved = [task for task in tasks if not any(facts[each].standing.is_open for each in layout.holders(task))]
+        assert [task for task in totals.unserved if task in tasks] == unserved
+        assert summary.unserved == len(unserved)
+        settled = [sum(facts[each].standing is Standing.CAUGHT_UP for each in layout.holders(task)) for task in tasks]
+        pairs = zip(tasks, settled, strict=True)
+        expected = {task for task, count in pairs if len(layout.holders(task)) > 1 and count < 2}
+        assert {task for task in totals.unsettled if task in tasks} == expected
+        assert not set(totals.thin) & set(unserved)
+
+
+def test_a_layout_is_used_again_until_the_assignment_or_the_stores_change() -> None:
+    stores = stores_named({"one": 0}, partitions=2)
+    tables = tables_with({"0_0": task("a", "b"), "0_1": task("b", "a")}, beat("a"), beat("b"), partitions=2)
+    first = snapshot_of(tables, stores)
+    second = snapshot_of(tables, stores, layout=first.layout)
+    assert second.layout is first.layout
+    other = stores_named({"one": 0, "two": 0}, partitions=2)
+    assert snapshot_of(tables, other, layout=first.layout).layout is not first.layout
+
+
+def test_before_anything_is_known_a_snapshot_is_empty_and_no_error() -> None:
+    snapshot = snapshot_of(Tables(), None)
+    assert (snapshot.layout.replicas, snapshot.nodes, snapshot.lineage, snapshot.end_confirmed) == (0, {}, None, False)
+    without_assignment = snapshot_of(Tables(), stores_named({"one": 0}, partitions=2))
+    assert without_assignment.totals.unserved == (0, 1)
+
+
+def test_a_gather_of_many_nodes_and_exceptions_comes_in_slices() -> None:
+    count = 3 * SLICE_NODES
+    names = [f"n{number:04}" for number in range(count)]
+    tasks = {f"0_{partition}": task(names[partition]) for partition in range(count)}
+    stores = stores_named({"one": 0}, partitions=count)
+    heartbeats = [beat(name, partitions=count) for name in names[1:]]
+    tables = tables_with(tasks, *heartbeats, partitions=count)
+    far = {f"0_{partition}": Applied(version=1) for partition in range(count)}
+    tables.heard(beat(names[0], partitions=count, exceptions=far), age_ms=0, now_ms=0)
+    assert tables.assignment is not None
+    layout = finished(lay_out(tables.assignment, stores))
+    assert len(list(gather(tables, stores, about(), layout))) >= 3
+    snapshot = snapshot_of(tables, stores, layout=layout)
+    assert snapshot.end_age_ms == 0
+    assert snapshot.lineage == LINEAGE
