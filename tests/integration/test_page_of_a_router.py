@@ -1,4 +1,4 @@
-"""The page of a real router with real nodes, in a real browser: keys are looked up, a node is drained, one is killed."""
+"""The page of a real router with real nodes in a real browser: look a key up, drain a node, kill one, kill the router."""
 
 from __future__ import annotations
 
