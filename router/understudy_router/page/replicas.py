@@ -47,7 +47,7 @@ class ShownCell(NamedTuple):
 
 
 def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
-    """What the templates of the replicas need. Rows are made one by one, as the page is: other requests come between."""
+    """What the templates of the replicas need. Rows are made one by one, like the page: others are answered between."""
     rows: Sequence[Row] = grid["rows"]
     if query.view == "table":
         replicas = list(wanted_replicas(rows, store=query.store, state=query.state))
