@@ -1,4 +1,4 @@
-"""The page of a real router with real nodes in a real browser: look a key up, drain a node, kill one, kill the router."""
+"""The page of a real router with real nodes in a real browser: a lookup, a drain, a dead node, a dead router."""
 
 from __future__ import annotations
 
