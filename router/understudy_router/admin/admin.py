@@ -131,6 +131,10 @@ class Admin:
         series |= {"freshness_p50_ms": p50, "freshness_p99_ms": p99, "reads_per_s": reads}
         return {"schema": 1, "step_ms": STEP_MS, "end": generated_at(snapshot), "series": series}
 
+    async def last_hour(self, store: str | None, partition: int | None) -> Document:
+        """The history that the page draws."""
+        return await self.history(store, partition, HISTORY_MINUTES)
+
     async def overview(self) -> Overview:
         """All that the page shows, at most a tick old: those who ask within a tick share it."""
         return await self.feed.overview()

@@ -47,7 +47,7 @@ class ShownCell(NamedTuple):
 
 
 def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
-    """What the templates of the replicas need."""
+    """What the templates of the replicas need. Rows are made one by one, like the page: others are answered between."""
     rows: Sequence[Row] = grid["rows"]
     if query.view == "table":
         replicas = list(wanted_replicas(rows, store=query.store, state=query.state))
@@ -55,7 +55,7 @@ def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
         return {
             "columns": [],
             "rows": [],
-            "replicas": [replica_row(each, query) for each in replicas[first:last]],
+            "replicas": (replica_row(each, query) for each in replicas[first:last]),
             "total": len(replicas),
             "shown": shown_words(grid, first, last, len(replicas), "replica"),
             "pager": pager(query, pages),
@@ -65,7 +65,7 @@ def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
     columns = columns_of(grid, wanted)
     return {
         "columns": columns,
-        "rows": [_grid_row(row, columns, query, is_packed=is_packed(grid)) for row in wanted[first:last]],
+        "rows": (_grid_row(row, columns, query, is_packed=is_packed(grid)) for row in wanted[first:last]),
         "replicas": [],
         "total": len(wanted),
         "shown": shown_words(grid, first, last, len(wanted), "partition"),

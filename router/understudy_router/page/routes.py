@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from understudy_router.page import headers
 from understudy_router.page.assets import ASK_AGAIN, FOREVER, Asset, page_assets
 from understudy_router.page.page_query import PageQuery, read_query
-from understudy_router.page.render import NO_HISTORY, opened_place, page_pieces
+from understudy_router.page.render import NO_HISTORY, load_templates, opened_place, page_pieces
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import ProblemError
 
@@ -29,6 +29,7 @@ PIECES_PER_SLICE = 250
 
 def page_routes(overview: Overview, history: History) -> APIRouter:
     """The page's routes. They are for browsers: the OpenAPI document has the calls that the page itself makes."""
+    load_templates()
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/")

@@ -152,7 +152,7 @@ def node_slots(node: Document) -> Slots:
         "roles": Shown(roles, "", "active, standby and warm-up replicas"),
         "restoring": Shown(f"{number(node['restoring'])} restoring" if node["restoring"] else "", "moving"),
         "safe": Shown(safe_words(safe, is_live=node["live"]), safe_state(safe, is_live=node["live"])),
-        "safe_why": Shown(node["safe_to_stop"]["why"]),
+        "safe_why": Shown(node["safe_to_stop"]["why"] if node["live"] else ""),
     }
 
 

@@ -127,7 +127,7 @@ export function nodeSlots(node) {
     roles: [`${number(node.active)} A  ${number(node.standby)} S${warmups}`, "", "active, standby and warm-up replicas"],
     restoring: [node.restoring ? `${number(node.restoring)} restoring` : "", "moving"],
     safe: [safeWords(safe, node.live), safeState(safe, node.live)],
-    safe_why: [node.safe_to_stop.why],
+    safe_why: [node.live ? node.safe_to_stop.why : ""],
   };
 }
 

@@ -101,6 +101,7 @@ def test_a_node_says_how_it_is(fields: dict[str, Any], state: str, colour: str) 
 def test_whether_a_node_may_be_stopped_is_unknown_until_it_is_known(safe: bool | None, live: bool, text: str) -> None:
     shown = node_slots(node(1, live=live, safe_to_stop={"safe": safe, "why": "so"}))
     assert shown["safe"].text == text
+    assert shown["safe_why"].text == ("so" if live else ""), "nobody asks whether a dead node may be stopped"
 
 
 def test_a_restore_says_its_bytes_its_rate_and_its_end() -> None:
