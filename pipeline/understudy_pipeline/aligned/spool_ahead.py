@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 _LOOK_MS = 1_000
 """Longest wait before the thread looks again. News wakes it up at once."""
 
+_ANSWER_FIRST_S = 0.005
+"""Pause before the thread looks at all: the answer to Spark goes first. The interpreter changes threads each 5 ms."""
+
 _STOP_S = 3.0
 """How long `stop` waits for a file that is being written."""
 
@@ -111,6 +114,7 @@ class SpoolAhead:
         try:
             while not self._stopping.is_set():
                 self._wanted.wait()
+                self._stopping.wait(_ANSWER_FIRST_S)
                 if self._planner.wait_until_settled(limit_ms=_LOOK_MS, stopping=self._stopping):
                     self.write_next()
         except Exception:  # any error: writing ahead saves time and is never needed
