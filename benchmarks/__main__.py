@@ -39,7 +39,6 @@ BENCHMARKS = {
     "attacks: hostile connections, and what the limits cost": ["benchmarks.attacks"],
     "scale: 1,000 nodes and 100,000 replicas": ["benchmarks.scale"],
     "the aligned source: throughput, latency, order": ["benchmarks.aligned"],
-    "the aligned source on a cluster of 1 and 2 workers": ["benchmarks.aligned_cluster"],
 }  # fmt: skip
 
 QUICK = {
@@ -51,7 +50,6 @@ QUICK = {
     "benchmarks.lookup_parts": ["--keys", "20000", "--rounds", "1"],
     "benchmarks.following": ["--tasks", "8", "--commits", "5"],
     "benchmarks.attacks": ["--rounds", "1", "--seconds", "1"],
-    "benchmarks.aligned_cluster": ["--records", "40000", "--rounds", "1"],
     "benchmarks.scale": ["--nodes", "50", "--replicas", "2000", "--seconds", "5"],
 }
 """Further arguments of small runs, by module; the last of two counts. A benchmark without any runs as always."""
