@@ -39,7 +39,6 @@ BENCHMARKS = {
     "admin: reports of 1,000 nodes and 100,000 replicas": ["benchmarks.admin"],
     "page: first paint and updates in a browser": ["benchmarks.page"],
     "the aligned source: throughput, latency, order": ["benchmarks.aligned"],
-    "the aligned source on a cluster of 1 and 2 workers": ["benchmarks.aligned_cluster"],
 }  # fmt: skip
 
 QUICK = {
@@ -51,7 +50,6 @@ QUICK = {
     "benchmarks.lookup_parts": ["--keys", "20000", "--rounds", "1"],
     "benchmarks.following": ["--tasks", "8", "--commits", "5"],
     "benchmarks.attacks": ["--rounds", "1", "--seconds", "1"],
-    "benchmarks.aligned_cluster": ["--records", "40000", "--rounds", "1"],
     "benchmarks.admin": ["--nodes", "50", "--replicas", "2000"],
     "benchmarks.scale": ["--nodes", "50", "--replicas", "2000", "--seconds", "5"],
     "benchmarks.page": ["--replicas", "24", "--updates", "2"],

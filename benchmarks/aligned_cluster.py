@@ -1,6 +1,6 @@
 """The aligned source on a Spark standalone cluster of one worker and of two, beside Spark's own Kafka source there.
 
-    python -m benchmarks.aligned_cluster [--records 600000] [--rounds 3]
+    python -m benchmarks.aligned_cluster [--records 600000] [--rounds 3]    (more records than a batch of 100,000)
 
 Workers have one core each and cannot see the planner's folder, so that `understudy` writes a spool that nobody maps.
 Otherwise all is as in `benchmarks.aligned`: one broker, the same records and columns, sources by turns. Master, driver,

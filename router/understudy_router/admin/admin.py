@@ -117,7 +117,7 @@ class Admin:
             "checked_at": generated_at(snapshot),
         }
 
-    async def history(self, store: str | None, partition: int | None, minutes: int = HISTORY_MINUTES) -> Document:
+    async def history(self, store: str | None, partition: int | None, minutes: int) -> Document:
         """The last minutes of the whole, of a store, or of a partition. Raises the problem of one that is not kept."""
         snapshot = (await self.observed()).snapshot
         self._require_kept(snapshot, store, partition)
