@@ -156,6 +156,7 @@ def assert_node_answers(node: ClusterNode, expected: Mapping[str, Answer]) -> No
     wait_until(lambda: {sensor: answer(sensor) for sensor in SENSORS} == expected, what="the answers at the node")
 
 
+@pytest.mark.full
 def test_a_cluster_gives_the_rows_order_and_answers_of_local_mode_and_its_names_and_commits_reach_a_node(
     spark: SparkSession, cluster: StandaloneCluster, server: RedisServer, tmp_path: Path
 ) -> None:
