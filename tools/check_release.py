@@ -15,7 +15,7 @@ from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
-MAX_WHEEL_BYTES = 2_000_000
+MAX_WHEEL_BYTES = 4_000_000
 """Four times what it is: a folder that does not belong in it would show."""
 PAGE_FILES = ("templates/page.html", "static/page.css", "static/main.js", "static/vendor/uPlot.iife.min.js")
 REQUIRED = ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type")
