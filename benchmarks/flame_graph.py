@@ -37,6 +37,11 @@ def stacks_of(raw: str) -> dict[Stack, int]:
     return found
 
 
+def working(stacks: Mapping[Stack, int], waits: tuple[str, ...]) -> dict[Stack, int]:
+    """The stacks whose innermost call begins with none of `waits`: threads that wait are drawn nowhere."""
+    return {stack: count for stack, count in stacks.items() if not stack[-1].startswith(waits)}
+
+
 def tree_of(stacks: Mapping[Stack, int]) -> Frame:
     """All stacks, put together at their common beginnings."""
     root = Frame("all")

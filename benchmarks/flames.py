@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.big_checkpoint import session, write
-from benchmarks.flame_graph import flame_svg, stacks_of
+from benchmarks.flame_graph import flame_svg, stacks_of, working
 from benchmarks.following import FormatV2, step
 from benchmarks.lookups import CONNECTIONS, SAMPLED_KEYS, move, wait_for_keys
 from benchmarks.servers import CLUSTER_NODE, LOAD_CORE, NODE, ROUTER, SERVER_CORE, Server, pin_load, server, tree_env
@@ -30,6 +30,10 @@ from understudy_shared.local_redis import local_redis
 
 FOLLOWED_TASKS = 200
 FOLLOWED_RETAINED = 10
+WAITS = ("Condition.wait", "Event.wait", "_worker (concurrent", "LogWatch._run")
+"""Where threads of ours wait for work; py-spy does not see everywhere that they do."""
+IDLE_LOOP = "Runner.run"
+"""Where an event loop without readers waits."""
 
 
 def main() -> None:
@@ -70,7 +74,7 @@ def lookups(folder: Path, options: argparse.Namespace) -> None:
             def load(port: int = subject.port) -> None:
                 drive(port, paths, connections=CONNECTIONS, seconds=options.seconds + 4)
 
-            recorded(name, subject, load, options)
+            recorded(name, subject, load, options, WAITS)
 
 
 def following(folder: Path, options: argparse.Namespace) -> None:
@@ -86,20 +90,22 @@ def following(folder: Path, options: argparse.Namespace) -> None:
             for _ in range(options.seconds + 4):
                 step(query, 1000)
 
-        recorded("following", node, commits, options)
+        recorded("following", node, commits, options, (*WAITS, IDLE_LOOP))
 
 
-def recorded(name: str, subject: Server, work: Callable[[], None], options: argparse.Namespace) -> None:
+def recorded(
+    name: str, subject: Server, work: Callable[[], None], options: argparse.Namespace, waits: tuple[str, ...]
+) -> None:
     """Look at a process while the work goes on, and draw what it did."""
-    working = threading.Thread(target=work)
-    working.start()
+    load = threading.Thread(target=work)
+    load.start()
     time.sleep(2)
     with tempfile.NamedTemporaryFile(suffix=".stacks") as raw:
         command = ["py-spy", "record", "--format", "raw", "--output", raw.name, "--pid", str(subject.pid)]
         limits = ["--rate", str(options.rate), "--duration", str(options.seconds)]
         subprocess.run([*command, *limits], check=True, stdout=subprocess.DEVNULL, timeout=options.seconds + 120)
-        stacks = stacks_of(Path(raw.name).read_text())
-    working.join()
+        stacks = working(stacks_of(Path(raw.name).read_text()), waits)
+    load.join()
     path = options.into / f"flames-{name}.svg"
     path.write_text(flame_svg(stacks, f"{name}: {sum(stacks.values()):,} looks"))
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB", flush=True)

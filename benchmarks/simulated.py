@@ -72,6 +72,7 @@ class SimulatedNode:
             not_served=list,
         )
         self._view = SimpleNamespace(version=0)
+        self.measures = SimpleNamespace(visible=SimpleNamespace(freshness=lambda now_ms: None))
 
     @property
     def as_node(self) -> Node:
@@ -91,7 +92,14 @@ class SimulatedNode:
         """Hold these tasks, at the end at once: a restore is not what is measured."""
         self.duties = duties or {}
         self.generation.replicas = tuple(
-            SimpleNamespace(key=task, view=self._view, state=ReplicaState.RUNNING, error=None, progress=_Progress())
+            SimpleNamespace(
+                key=task,
+                view=self._view,
+                state=ReplicaState.RUNNING,
+                error=None,
+                restore=None,
+                progress=_Progress(),
+            )
             for task in self.duties
         )
 

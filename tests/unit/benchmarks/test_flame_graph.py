@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
-from benchmarks.flame_graph import MIN_SHARE, WIDTH, Stack, flame_svg, stacks_of, tree_of
+from benchmarks.flame_graph import MIN_SHARE, WIDTH, Stack, flame_svg, stacks_of, tree_of, working
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,3 +50,8 @@ def test_calls_below_a_share_are_left_out_and_the_file_stays_small() -> None:
     assert re.findall("call-[0-9]+", picture) == []
     assert MIN_SHARE > 1 / 10_000
     assert "hot: 50.0%" in picture
+
+
+def test_threads_that_wait_are_left_out_and_those_that_wait_in_between_are_not() -> None:
+    stacks = {("run", "Condition.wait (threading.py:327)"): 5, ("Condition.wait (a)", "work"): 2, ("run",): 1}
+    assert working(stacks, ("Condition.wait",)) == {("Condition.wait (a)", "work"): 2, ("run",): 1}
