@@ -64,7 +64,7 @@ class Case:
     """`max_poll_records` of the runs that read the same logs again."""
 
 
-JANUARY = Case(FEBRUARY_S, 4_000, (30_000, 12_000, 6_000))
+JANUARY = Case(FEBRUARY_S, 7_000, (30_000, 14_000, 9_000))
 YEAR = Case(NEXT_YEAR_S, 20_000, (400_000, 50_000, 15_000))
 
 
