@@ -122,7 +122,7 @@ class Server:
 
 
 def _trace_header() -> dict[str, str]:
-    """The trace that this command is part of: whoever starts commands as parts of a trace sets TRACEPARENT."""
+    """The trace that this command is a part of. A caller hands it over in the variable TRACEPARENT."""
     trace = parse_traceparent(os.environ.get("TRACEPARENT", ""))
     return {} if trace is None else {"traceparent": trace.traceparent}
 

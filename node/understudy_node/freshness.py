@@ -77,7 +77,7 @@ class CommitToVisible:
             self._recent.observe(delay_ms, now_ms)
 
     def freshness(self, now_ms: float) -> Freshness | None:
-        """Of the last minute; None when no version became visible."""
+        """How fresh the versions of the last minute were; None when none became visible."""
         with self._lock:
             return self._recent.freshness(now_ms)
 

@@ -1,8 +1,8 @@
 """How old the answers were that readers got, and whether each kept its bound: counted from what the answers say.
 
 It is on the way of every lookup: what an answer says of its lag is the same for many answers, so it is parsed once and
-counted by its text. While there are very many reads without a bound, one in
-`STRIDE` of them is looked at and stands for the others.
+counted by its text. While there are very many reads without a bound, one in `STRIDE` of them is looked at, and stands
+for the others.
 
 The router compares each answer with the bound of its reader again although the node has measured it. An answer beyond
 its bound would be a bug of ours, and must not stay unseen.
@@ -23,7 +23,9 @@ EXACT = 4096
 """Reads without a bound of which each one is looked at, between two readings of the counts."""
 
 STRIDE = 7
-"""Of those beyond, each one of so many is; readers and partitions come in rounds of other lengths."""
+"""Beyond `EXACT`, one read of so many is looked at. It is a prime, so that it does not fall into step with readers
+who take turns.
+"""
 
 MAX_TEXTS = 1024
 """Texts that are kept until they are counted: about a millisecond of work then."""

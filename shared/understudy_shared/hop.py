@@ -95,7 +95,7 @@ class HopRequest(NamedTuple):
     shares_tails: bool = False
     """Whether the asker takes tails apart from bodies; one of an older release does not say so."""
     traces: Sequence[HopTrace] = ()
-    """Of readers who sent one: nearly always none."""
+    """The trace contexts that readers sent; nearly always there are none."""
 
 
 class HopOutcome(NamedTuple):

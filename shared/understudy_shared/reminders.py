@@ -36,7 +36,7 @@ class Repeats:
     """Decides which lines are logged of those that a flood of requests would write: one of each kind in a minute."""
 
     def __init__(self, *, max_kinds: int = MAX_KINDS) -> None:
-        """Of more kinds the one that was logged longest ago is forgotten."""
+        """When there are more than `max_kinds`, the kind that was logged longest ago is forgotten."""
         self._max_kinds = max_kinds
         self._logged: dict[Hashable, tuple[float, int]] = {}
         """When a line of each kind was logged last, and how many were left out since; the oldest first."""

@@ -12,7 +12,7 @@ REPLAYING = "replaying changes"
 
 
 class RestoreProgress:
-    """Of one store. `done_bytes` of `total_bytes`, which is None while no snapshot was chosen."""
+    """How far one store is. `total_bytes` is None while no snapshot was chosen."""
 
     __slots__ = ("done_bytes", "stage", "total_bytes")
 

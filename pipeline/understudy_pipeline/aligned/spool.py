@@ -61,7 +61,7 @@ class Spool:
         return written
 
     def write_beside(self, kept: SpoolFile | None, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile:
-        """Write a batch and remove all others but `kept`. Raises OSError, and then there is no file of this batch."""
+        """Write a batch, and remove all other files but `kept`. If this raises OSError, the batch has no file."""
         self.clear(but=kept)
         try:
             return self._write(parts)

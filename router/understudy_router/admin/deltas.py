@@ -32,6 +32,7 @@ class Delta:
     sections: Mapping[str, bytes]
     rows: Mapping[RowKey, bytes]
     gone: frozenset[RowKey]
+    """Rows that there are no more. Merged deltas also name those that came and went in between."""
     grid: Mapping[str, bytes]
     """Members of the grid that changed, but its rows: columns, total, order."""
 

@@ -38,7 +38,7 @@ def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Documen
         "degraded": [] if beat is None else list(beat.degraded),
         "restoring": _restoring(snapshot, view, number),
         "applied_version": None if beat is None else beat.applied.version,
-        "safe_to_stop": {"safe": losses.is_safe, "why": losses.why(view.node_id)},
+        "safe_to_stop": {"safe": losses.is_safe if losses.is_known else None, "why": losses.why(view.node_id)},
     }
 
 

@@ -15,7 +15,7 @@ from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.durations import duration_text
 
 MANY_ERRORS_PERCENT, SOME_ERRORS_PERCENT = 5.0, 0.5
-"""Of all reads of the last minute."""
+"""From these shares of failed reads on, over the last minute, readers count as hurt, or deserve a look."""
 
 OLD_MS = 60_000
 """A p99 from commit to visible above it is worth a look."""

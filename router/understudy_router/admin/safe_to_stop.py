@@ -2,7 +2,8 @@
 
 A store partition is lost when no other node has a caught-up replica of it that stays, or when the best of the others
 is not inside the store's bound although this node's is. A lost active role is no loss while a caught-up standby takes
-it over; it is listed. What the others hold is what they last said, so it is up to a heartbeat old.
+it over; it is listed. What the others hold is what they last said, so it is up to a heartbeat old. While nobody knows
+who holds what, no node is safe to stop.
 """
 
 from __future__ import annotations
@@ -46,16 +47,20 @@ class Loss:
 class Losses:
     """What a stop of a node would cost."""
 
+    is_known: bool = True
+    """False while there is no assignment or no catalogue here: then nothing can be said."""
     last_replica: Loss = field(default_factory=Loss)
     active: Loss = field(default_factory=Loss)
     bound: Loss = field(default_factory=Loss)
 
     @property
     def is_safe(self) -> bool:
-        return not (self.last_replica.count or self.bound.count)
+        return self.is_known and not (self.last_replica.count or self.bound.count)
 
     def why(self, node_id: str) -> str:
         """One sentence."""
+        if not self.is_known:
+            return "this router does not know yet which node holds what"
         if self.last_replica.count:
             what = f"{node_id} has the last replica of {_partitions(self.last_replica.count)}"
             return f"{what}: stop it when another node has caught up, or drain it first"
@@ -71,7 +76,7 @@ class Losses:
 
 def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[None, None, Losses]:
     """What a stop of this node would cost now; a node that holds nothing costs nothing."""
-    layout, found = snapshot.layout, Losses()
+    layout, found = snapshot.layout, Losses(is_known=is_known(snapshot))
     number = layout.number_of.get(node_id)
     bounds = {route.name: bound_of(route.name) for route in layout.routes}
     partitions = {route.name: route.partitions for route in layout.routes}
@@ -88,6 +93,11 @@ def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[
         if place % SLICE_TASKS == 0:
             yield
     return found
+
+
+def is_known(snapshot: Snapshot) -> bool:
+    """Whether it is known here who holds what."""
+    return snapshot.assignment is not None and snapshot.layout.stores is not None
 
 
 def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, set[int] | None]:
@@ -154,7 +164,7 @@ def _partitions(count: int) -> str:
 
 def usual_losses(snapshot: Snapshot, node_id: str) -> Losses:
     """What a stop costs of a node that is not at risk: its active roles, which others take over."""
-    layout, found = snapshot.layout, Losses()
+    layout, found = snapshot.layout, Losses(is_known=is_known(snapshot))
     number = layout.number_of.get(node_id)
     if number is not None and snapshot.holders[number].is_live:
         counts = layout.duties[number].items()

@@ -29,7 +29,7 @@ SECURITY = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""Of everything that the page consists of."""
+"""Headers of the page and of each of its files."""
 
 PAGE = {**SECURITY, "cache-control": "no-store"}
-"""Of the page itself: it is true only now."""
+"""Headers of the page itself. It is true only now, so nobody may keep it."""

@@ -61,7 +61,7 @@ def applied(document: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
     found = {**document, **delta["sections"], "tick": delta["tick"], "generated_at": delta["generated_at"]}
     rows = {(row["store"], row["partition"]): row for row in document["grid"]["rows"]}
     for gone in delta["grid_gone"]:
-        del rows[tuple(gone)]
+        rows.pop(tuple(gone), None)  # it may have come and gone since the document
     rows |= {(row["store"], row["partition"]): row for row in delta["grid_rows"]}
     more = {name: delta[f"grid_{name}"] for name in ("columns", "total", "order") if f"grid_{name}" in delta}
     found["grid"] = {**document["grid"], **more, "rows": list(rows.values())}

@@ -105,7 +105,7 @@ class StandaloneCluster:
 
     def worker_files(self, name: str) -> list[Path]:
         """Files of this name in the folders of executors."""
-        return sorted(self._folder.glob(f"worker-*/work/*/*/{name}"))
+        return sorted(self._folder.glob(f"worker-*/**/{name}"))
 
     def _spawn(self, name: str, main_class: str, *arguments: str, hiding: Sequence[str] = ()) -> None:
         folder = self._folder / name

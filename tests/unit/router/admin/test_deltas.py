@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import orjson
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.router.snapshots import APPLIED, NODES, assignments, finished, snapshot_of, stores_named, tables_with
 from tests.support.router.tables import assigned, beat, task
@@ -78,7 +78,11 @@ def history_of(what: list[Any]) -> list[Overview]:
     return found
 
 
+CAME_AND_WENT: list[Any] = [{}, {"0_2": task(None, warmups=("a", "b"))}]
+
+
 @settings(max_examples=60)
+@example(CAME_AND_WENT, 3, 1)
 @given(changes, st.sampled_from([grid.MAX_REPLICAS, 3]), st.integers(1, 4))
 def test_a_viewer_that_applies_every_delta_sees_what_one_that_just_came_sees(
     what: list[Any], max_replicas: int, rows: int

@@ -16,7 +16,7 @@ from tests.support.router.snapshots import (
 from tests.support.router.tables import beat, task
 
 from understudy_router.admin.facts import Standing
-from understudy_router.admin.node_documents import losses_of_all
+from understudy_router.admin.node_documents import losses_of_all, node_document
 from understudy_router.admin.safe_to_stop import Losses, losses_of
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import Stores
@@ -136,3 +136,18 @@ def test_a_node_that_holds_nothing_costs_nothing() -> None:
     found = losses(snapshot_of(tables, ONE), "idle")
     why = "every partition stays within its bound, and no active role moves"
     assert (found.is_safe, found.why("idle")) == (True, why)
+
+
+def test_no_node_is_safe_to_stop_while_it_is_not_known_who_holds_what() -> None:
+    no_assignment = Tables()
+    no_assignment.heard(beat("a"), age_ms=0, now_ms=0)
+    for snapshot in (
+        snapshot_of(no_assignment, ONE),
+        snapshot_of(tables_with({"0_0": task("a", "b")}, beat("a"), beat("b")), None),
+    ):
+        found = losses(snapshot, "a")
+        assert not found.is_safe
+        assert "does not know yet" in found.why("a")
+        of_all = finished(losses_of_all(snapshot, lambda _: NO_BOUND))["a"]
+        assert not of_all.is_safe
+        assert node_document(snapshot, snapshot.nodes["a"], of_all)["safe_to_stop"]["safe"] is None  # type: ignore[index]
