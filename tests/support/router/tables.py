@@ -8,7 +8,16 @@ from typing import Any
 from understudy_router.cluster.catalogue import StoreRoute, stores_of
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.candidates import Candidate
-from understudy_shared.messages import Applied, AssignedTask, Assignment, Catalogue, CatalogueStore, Endpoint, Heartbeat
+from understudy_shared.messages import (
+    Applied,
+    AssignedTask,
+    Assignment,
+    Catalogue,
+    CatalogueStore,
+    Endpoint,
+    Farewell,
+    Heartbeat,
+)
 from understudy_shared.words import HostInfo
 
 APPLICATION = "flights"
@@ -125,3 +134,20 @@ def candidate(node_id: str, **fields: Any) -> Candidate:
         **fields,
     }
     return Candidate(node_id, **known)
+
+
+def farewell(node_id: str = "a", incarnation: str = "i1") -> Farewell:
+    """The last words of a process."""
+    return Farewell(application_id=APPLICATION, node_id=node_id, incarnation=incarnation)
+
+
+def answered(
+    tables: Tables, node_id: str, now_ms: float, end_version: int = 7, *, order: tuple[int, int] = (1, 1)
+) -> bool:
+    """A hop that took 1 ms."""
+    return tables.hop_answered(node_id, now_ms, took_ms=1, term=order[0], epoch=order[1], end_version=end_version)
+
+
+def happened(tables: Tables) -> list[str]:
+    """The kinds of the events, the oldest first."""
+    return [event.event for event in tables.events]

@@ -5,31 +5,27 @@ from __future__ import annotations
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.router.tables import END_EXPIRY_MS, HEARTBEAT_MS, TASK, assigned, beat, expire, tables_of, task
+from tests.support.router.tables import (
+    END_EXPIRY_MS,
+    HEARTBEAT_MS,
+    TASK,
+    answered,
+    assigned,
+    beat,
+    expire,
+    farewell,
+    happened,
+    tables_of,
+    task,
+)
 
-from understudy_router.cluster.health import Health
 from understudy_router.cluster.tables import MAX_DEAD, MAX_EVENTS, Tables
 from understudy_router.routing.candidates import candidates_of
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
-from understudy_shared.messages import Applied, Assignment, Farewell, Heartbeat
+from understudy_shared.messages import Applied, Assignment, Heartbeat
 
 EXPIRY_MS = 3 * HEARTBEAT_MS
 ORDERS = st.tuples(st.integers(1, 4), st.integers(1, 4))
-
-
-def farewell(node_id: str = "a", incarnation: str = "i1") -> Farewell:
-    return Farewell(application_id="flights", node_id=node_id, incarnation=incarnation)
-
-
-def answered(
-    tables: Tables, node_id: str, now_ms: float, end_version: int = 7, *, order: tuple[int, int] = (1, 1)
-) -> bool:
-    """A hop that took 1 ms."""
-    return tables.hop_answered(node_id, now_ms, took_ms=1, term=order[0], epoch=order[1], end_version=end_version)
-
-
-def happened(tables: Tables) -> list[str]:
-    return [event.event for event in tables.events]
 
 
 def lags(tables: Tables, now_ms: float) -> dict[str, int | None]:
@@ -194,71 +190,6 @@ def test_lag_is_unknown_by_a_report_that_is_too_old_though_others_confirm_the_en
     tables.heard(beat("b", sequence=2), age_ms=0, now_ms=END_EXPIRY_MS)
     assert lags(tables, END_EXPIRY_MS) == {"a": 0, "b": 0}
     assert lags(tables, END_EXPIRY_MS + 1) == {"a": None, "b": 0}
-
-
-def test_a_failed_request_is_forgiven_by_an_answer_and_not_by_a_heartbeat() -> None:
-    """A node that only this router cannot reach goes on beating."""
-    tables = tables_of(task("a"), beat(sequence=1))
-    tables.hop_failed("a", 100, "connection refused")
-    assert tables.heard(beat(sequence=2), age_ms=0, now_ms=130)
-    (only,) = candidates_of(tables, 0, 0, 130)
-    assert (only.health, only.health_why) == (Health.SUSPECT, "connection refused")
-    answered(tables, "a", 150)
-    assert candidates_of(tables, 0, 0, 150)[0].health is Health.OK
-    assert happened(tables)[-2:] == ["suspect", "recovered"]
-
-
-def test_silence_while_others_answer_is_reported_and_puts_a_node_last() -> None:
-    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
-    before = tables.version
-    tables.hop_silent("a", 300, 210)
-    assert tables.version > before
-    assert tables.events[-1].detail == "a: silent for 210 ms while others answered"
-    assert candidates_of(tables, 0, 0, 300)[0].health is Health.SUSPECT
-
-
-def test_another_process_of_the_same_name_starts_afresh() -> None:
-    tables = tables_of(task("a"), beat(sequence=9))
-    tables.hop_failed("a", 100, "connection refused")
-    assert tables.heard(beat(incarnation="i2", sequence=1), age_ms=0, now_ms=200)
-    assert candidates_of(tables, 0, 0, 200)[0].health is Health.OK
-
-
-def test_what_is_known_of_a_nodes_health_goes_with_the_node() -> None:
-    tables = tables_of(task("a"), beat(sequence=1), beat("b"))
-    tables.hop_failed("a", 100, "timeout")
-    expire(tables, EXPIRY_MS + 1)
-    assert len(tables.health) == 0
-    assert tables.health.due(10**9) == []
-    tables.hop_failed("a", EXPIRY_MS + 2, "reset")
-    tables.hop_silent("a", EXPIRY_MS + 2, 300)
-    answered(tables, "z", EXPIRY_MS + 2)
-    assert len(tables.health) == 0, "nothing is kept of nodes that are not here"
-
-
-def test_an_answer_shows_when_its_node_follows_a_later_assignment() -> None:
-    tables = tables_of(task("a"), beat())
-    assert not answered(tables, "a", 0, 7)
-    assert answered(tables, "a", 0, 7, order=(1, 2))
-    assert answered(tables, "a", 0, 7, order=(2, 0))
-
-
-def test_an_answer_without_news_keeps_the_choices_that_were_made() -> None:
-    tables = tables_of(task("a"), beat())
-    before = tables.version
-    answered(tables, "a", 0, 7)
-    assert tables.version == before
-    for change in (
-        lambda: answered(tables, "a", 0, 8),
-        lambda: tables.hop_failed("a", 1, "timeout"),
-        lambda: answered(tables, "a", 3, 8),
-        lambda: tables.heard(beat(sequence=2), age_ms=0, now_ms=3),
-        lambda: tables.assigned(assigned({TASK: task("b")}, order=(1, 2)), 4),
-        lambda: tables.left(farewell(), 5),
-    ):
-        before = tables.version
-        change()
-        assert tables.version > before
 
 
 def test_a_promotion_is_an_event() -> None:
