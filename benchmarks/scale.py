@@ -26,6 +26,7 @@ from typing import Any
 import redis
 
 from benchmarks.report import write_report
+from benchmarks.scale_nodes import PATIENCE_S
 from benchmarks.scale_parts import assigned, assignment_of, costs
 from benchmarks.servers import LOAD_CORE, SERVER_CORE, Server, fetch, free_port, pin_load, wait_ready
 from benchmarks.simulated import APPLICATION, HEARTBEAT_MS, SimulatedNode, task_keys
@@ -102,7 +103,7 @@ class Cluster:
 
     def __init__(self, running: ExitStack, nodes: int, tasks: int, options: argparse.Namespace) -> None:
         self._bus = running.enter_context(local_redis(port=0))
-        self._client = running.enter_context(redis.Redis.from_url(self._bus.url))
+        self._client = running.enter_context(redis.Redis.from_url(self._bus.url, socket_timeout=PATIENCE_S))
         self._names = Names(APPLICATION)
         self._alive = nodes
         self._dead: set[str] = set()

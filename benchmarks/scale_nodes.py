@@ -28,6 +28,9 @@ from understudy_shared.words import Role
 LOOK_S = 0.1
 """Between two looks for a later assignment: real nodes hear of it."""
 
+PATIENCE_S = 60.0
+"""What measures waits for Redis: one that is kept busy by a thousand nodes answers late."""
+
 LEASE_MS = 2 * HEARTBEAT_MS
 COMMIT_SPREAD_S = 0.03
 """Within this time a batch reaches all nodes."""
@@ -195,7 +198,7 @@ def main() -> None:
     async def run() -> None:
         from redis.asyncio import Redis
 
-        options.client = Redis.from_url(options.redis)
+        options.client = Redis.from_url(options.redis, socket_timeout=PATIENCE_S)
         await Nodes(options).run()
 
     import uvloop

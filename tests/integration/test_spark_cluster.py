@@ -259,5 +259,5 @@ def test_poison_records_are_set_aside_where_all_machines_see_them_or_the_query_e
             job.wait_until(lambda: bool(list(aside.glob("*.jsonl"))), what="the poison record")
         else:
             assert job.wait_for_end() != 0
-            assert "1 records without a time cannot be written aside" in "\n".join(job.lines())
+            assert "1 records without a usable timestamp cannot be written aside" in "\n".join(job.lines())
             assert list(aside.iterdir()) == []
