@@ -131,6 +131,19 @@ class Freshness(BaseModel):
     p99_ms: Count
 
 
+class QueryProgress(BaseModel):
+    """What the checkpoint's files show of the query itself, as far as a node saw them change."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    since_commit_ms: Count | None = None
+    """Since the last commit arrived; None when this node saw none arrive."""
+    commit_interval_ms: Count | None = None
+    """Between the last two commits that it saw arrive."""
+    batch_ms: Count | None = None
+    """Since it first saw that the batch after the end has begun; None: that batch has not begun."""
+
+
 class Applied(BaseModel):
     """How far a replica is. `version` is None while nothing of it is open; `time_lag_ms` None while unknown."""
 
@@ -183,6 +196,8 @@ class Heartbeat(Message):
     """Causes, by name, of what does not work at this node although lookups do."""
     freshness: Freshness | None = None
     """None when this node made nothing visible lately, or does not know when it was committed."""
+    query: QueryProgress | None = None
+    """None from a node of an older release."""
 
     @property
     def standing(self) -> str:

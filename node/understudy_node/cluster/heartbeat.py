@@ -101,6 +101,7 @@ def heartbeat_of(
         checkpoint=masked_location(node.settings.checkpoint),
         degraded=degraded or [],
         freshness=node.measures.visible.freshness(now_ms),
+        query=node.query_progress(),
     )
 
 
