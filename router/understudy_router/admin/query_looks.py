@@ -63,9 +63,9 @@ def _usual_ms(said: list[tuple[NodeView, QueryProgress]]) -> float | None:
 
 
 def _silent_ms(said: list[tuple[NodeView, QueryProgress]]) -> float:
-    """How long ago a node saw the last commit: the least that any says, as the others may have found it late."""
+    """How long ago the last commit arrived, at least: no node saw it before it was there."""
     since = [query.since_commit_ms + (view.age_ms or 0) for view, query in said if query.since_commit_ms is not None]
-    return min(since, default=0)
+    return max(since, default=0)
 
 
 def _why(snapshot: Snapshot, said: list[tuple[NodeView, QueryProgress]]) -> tuple[str, str]:
@@ -75,7 +75,7 @@ def _why(snapshot: Snapshot, said: list[tuple[NodeView, QueryProgress]]) -> tupl
     begun = [query.batch_ms + (view.age_ms or 0) for view, query in said if query.batch_ms is not None]
     if begun:
         ago = duration_text(max(begun))
-        why = f"batch {snapshot.end_version} began at least {ago} ago and is not committed: it is slow, hangs, or was left"
+        why = f"batch {snapshot.end_version} began at least {ago} ago, without a commit: it is slow, hangs, or ended there"
         return why, "look at the query's driver, and at the tasks of that batch"
     why = f"batch {snapshot.end_version} has not begun: the query was stopped, waits for its trigger, or has no input"
     return why, "look whether the query runs, and whether its sources have input"

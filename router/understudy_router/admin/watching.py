@@ -19,6 +19,7 @@ from understudy_router.admin.history import History
 from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import Report, health_of
 from understudy_router.admin.layout import Layout
+from understudy_router.admin.query_looks import quiet_query
 from understudy_router.admin.reads_served import Rates, ReadRates, ServedReads
 from understudy_router.admin.recording import Freshness, freshness_of, lag_of, points_of
 from understudy_router.admin.restoring import Restoring
@@ -166,7 +167,7 @@ class Observer:
             trends=trends,
             restores=self._restoring.see(snapshot),
             disagreements=disagreements,
-            events=self._events.see(snapshot),
+            events=self._events.see(snapshot, quiet_query(situation)),
         )
 
     async def _record(self, observed: Observed) -> None:

@@ -145,7 +145,7 @@ def quiet(*progress: QueryProgress | None, **fields: Any) -> Indicator:
 
 def test_a_query_that_is_slow_or_ended_in_a_batch_is_told_apart_from_one_that_begins_none() -> None:
     begun = quiet(QueryProgress(batch_ms=4000), QueryProgress(batch_ms=7000), None)
-    assert "batch 7 began at least 7000 ms ago and is not committed: it is slow, hangs, or was left" in begun.cause
+    assert "batch 7 began at least 7000 ms ago, without a commit: it is slow, hangs, or ended there" in begun.cause
     assert "driver" in begun.action
     none = quiet(QueryProgress(since_commit_ms=60_000), None)
     assert "batch 7 has not begun: the query was stopped, waits for its trigger, or has no input" in none.cause
@@ -164,7 +164,7 @@ def test_a_router_that_has_seen_no_commit_knows_the_pace_and_the_silence_by_the_
     said = QueryProgress(since_commit_ms=60_000, commit_interval_ms=1000)
     late = QueryProgress(since_commit_ms=90_000)
     unseen: dict[str, Any] = {"usual_commit_ms": None, "silent_ms": 0}
-    assert quiet(said, late, **unseen).symptom == "The query has not committed for 60.0 s"
+    assert quiet(said, late, **unseen).symptom == "The query has not committed for 90.0 s"
     assert quiet(late, **unseen).state is State.OK, "nobody knows its pace"
     assert quiet(QueryProgress(since_commit_ms=4000, commit_interval_ms=1000), **unseen).state is State.OK
 
