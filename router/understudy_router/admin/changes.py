@@ -13,7 +13,7 @@ from typing import NamedTuple
 from understudy_router.admin.indicator import named
 from understudy_router.admin.query_looks import Quiet
 from understudy_router.admin.reader_looks import blind_nodes
-from understudy_router.admin.schema_changes import Line, schema_changes
+from understudy_router.admin.schema_changes import KINDS, Line, schema_changes
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import Cause
@@ -43,6 +43,9 @@ _ENDINGS = {
     "query-quiet": ("query-commits", "the query committed again"),
 }
 """By the event with which a condition begins: the event with which it ends, and what that says."""
+
+EVENTS = ("drain", "drained", "drain-undone", *KINDS, *_ENDINGS, *(ended for ended, _ in _ENDINGS.values()))
+"""Every kind of event that is found here."""
 
 
 def changes(known: Known, snapshot: Snapshot, quiet: Quiet | None) -> tuple[Known, list[Line]]:

@@ -16,6 +16,8 @@ FEW = 3
 MAX_CHARACTERS = 80
 """Of a name, a type or a reason: the type of a struct may be very long."""
 
+KINDS = ("new-history", "store-added", "store-removed", "schema-changed")
+
 Line = tuple[str, str]
 """A kind of event, and what it says."""
 
