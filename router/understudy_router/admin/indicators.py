@@ -38,6 +38,7 @@ class Report:
         return {
             "state": worst.state.word,
             "headline": "all well" if worst.state is State.OK else worst.sentence(),
+            "runbook": None if worst.state is State.OK else worst.runbook,
             "indicators": [each.document() for each in self.indicators],
         }
 

@@ -72,10 +72,11 @@ def _why(snapshot: Snapshot, said: list[tuple[NodeView, QueryProgress]]) -> tupl
     """What the files rule out, and where to look."""
     if not said:
         return "it stopped, hangs, or has no input", "look at the query"
+    batch = f"batch {snapshot.end_version}"
     begun = [query.batch_ms + (view.age_ms or 0) for view, query in said if query.batch_ms is not None]
     if begun:
         ago = duration_text(max(begun))
-        why = f"batch {snapshot.end_version} began at least {ago} ago, without a commit: it is slow, hangs, or ended there"
+        why = f"{batch} began at least {ago} ago, without a commit: it is slow, hangs, or ended there"
         return why, "look at the query's driver, and at the tasks of that batch"
-    why = f"batch {snapshot.end_version} has not begun: the query was stopped, waits for its trigger, or has no input"
+    why = f"{batch} has not begun: the query was stopped, waits for its trigger, or has no input"
     return why, "look whether the query runs, and whether its sources have input"

@@ -39,6 +39,7 @@ def admin_schemas() -> Json:
     health: Json = {
         "state": said(one_of(STATES), "The worst of the indicators"),
         "headline": said(TEXT, "`all well`, or who is hurt, why, and what to do"),
+        "runbook": said(TEXT_OR_NULL, "Of the headline, as in an indicator"),
         "indicators": list_of(ref("Indicator")),
     }
     kinds = ("last_replica", "active", "bound")
@@ -65,7 +66,7 @@ def admin_schemas() -> Json:
                 "impact": TEXT,
                 "cause": TEXT,
                 "action": TEXT,
-                "runbook": said(TEXT_OR_NULL, "A path in the repository"),
+                "runbook": said(TEXT_OR_NULL, "A path in the repository; also `/admin/runbooks/{name}` of a router"),
                 "affected": list_of(TEXT),
             },
         ),
@@ -115,6 +116,7 @@ def _health_call() -> Call:
         "router": "127.0.0.1:8080",
         "state": "attention",
         "headline": "4 partitions have one replica less, because node-3 does not answer: start another node",
+        "runbook": "docs/runbooks/nodes.md",
         "indicators": [indicator],
     }
     return Call(

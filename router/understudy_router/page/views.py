@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,15 +18,18 @@ Document = Mapping[str, Any]
 MARKS = {"ok": "●", "attention": "▲", "hurt": "✕", "moving": "↻", "unknown": "?"}
 """The shape of a state, so that its colour is not needed."""
 
+_RUNBOOK = re.compile(r"docs/runbooks/([\w-]+)\.md", re.ASCII)
+
 TRENDS = {"steady": "→ steady", "growing": "↑ growing", "shrinking": "↓ shrinking", "unknown": UNKNOWN}
 
 
 class Shown(NamedTuple):
-    """What a slot shows: a text, the state that colours it ("" for none), and what is said on hover."""
+    """What a slot shows: a text, the state that colours it ("" for none), what is said on hover, and where it leads."""
 
     text: str
     state: str = ""
     title: str = ""
+    href: str = ""
 
 
 Slots = dict[str, Shown]
@@ -39,6 +43,7 @@ def health_slots(overview: Document) -> Slots:
         "mark": Shown(MARKS.get(state, UNKNOWN), state, state),
         "headline": Shown(health["headline"], state),
         "summary": Shown(summary(counts), "", "what this router knows of"),
+        "runbook": runbook_link(health["runbook"], "Runbook: "),
     }
 
 
@@ -68,9 +73,15 @@ def indicator_slots(indicator: Document) -> Slots:
         "impact": Shown(indicator["impact"]),
         "cause": Shown(indicator["cause"]),
         "action": Shown(indicator["action"]),
-        "runbook": Shown(indicator["runbook"] or ""),
+        "runbook": runbook_link(indicator["runbook"]),
         "affected": Shown(", ".join(affected[:12]) + more),
     }
+
+
+def runbook_link(path: str | None, before: str = "") -> Shown:
+    """A runbook by its path in the repository, as the page of this router that has it."""
+    found = _RUNBOOK.fullmatch(path or "")
+    return Shown(path or "") if found is None else Shown(before + found[1], "", "", f"/admin/runbooks/{found[1]}")
 
 
 def figure_slots(overview: Document) -> Slots:

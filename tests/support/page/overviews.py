@@ -79,7 +79,8 @@ def healthy() -> Overview:
     return {
         "schema": 1, "tick": 1, "generated_at": AT, "application_id": "flights", "lineage": LINEAGE,
         "release": "0.1.0", "router": "127.0.0.1:8080",
-        "health": {"state": "ok", "headline": "all well", "indicators": [indicator(name) for name in INDICATORS]},
+        "health": {"state": "ok", "headline": "all well", "runbook": None,
+                   "indicators": [indicator(name) for name in INDICATORS]},
         "freshness": {"p50_ms": 8, "p99_ms": 17},
         "reads": {
             "per_s": 1240.4, "errors_per_s": 0, "within_bound_percent": 99.98,
@@ -118,6 +119,7 @@ def degraded() -> Overview:
     shown["health"] = {
         "state": "hurt",
         "headline": "4 of 12 store partitions have one replica only: node-3 died at 12:03:58. Do: start node-3 again",
+        "runbook": "docs/runbooks/nodes.md",
         "indicators": [
             indicator("reads"),
             indicator(
@@ -188,6 +190,7 @@ def restoring() -> Overview:
     shown["grid"]["rows"][11]["cells"]["node-3"] = cell("W", state="CREATED", lag=None, lag_ms=None)
     shown["health"]["state"] = "attention"
     shown["health"]["headline"] = "8 replicas restore on node-3: done in about 40 s"
+    shown["health"]["runbook"] = "docs/runbooks/restores.md"
     shown["health"]["indicators"] = [
         indicator(
             name, "attention", symptom="8 replicas restore", impact="node-3 serves nothing yet",
@@ -221,6 +224,7 @@ def empty() -> Overview:
     shown["health"] = {
         "state": "unknown",
         "headline": "nothing was heard of flights yet: no node, no store, no commit",
+        "runbook": None,
         "indicators": [
             indicator("nodes", "unknown", symptom="no node was heard of", impact="nothing can be asked",
                       cause="none was started, or it says another application id",

@@ -1,4 +1,4 @@
-// The parts of the page as texts: the overview in, [text, state, title] by slot out. views.py has the same functions.
+// The parts of the page as texts: the overview in, [text, state, title, href] by slot out. views.py has the same functions.
 
 import { LAGGING_FROM } from "./cells.js";
 import { barPercents } from "./drawing.js";
@@ -8,13 +8,15 @@ const MARKS = { ok: "●", attention: "▲", hurt: "✕", moving: "↻", unknown
 const TRENDS = { steady: "→ steady", growing: "↑ growing", shrinking: "↓ shrinking", unknown: UNKNOWN };
 const WORST_FIRST = { hurt: 0, unknown: 1, attention: 2 };
 const MAX_AFFECTED = 12;
+const RUNBOOK = /^docs\/runbooks\/([\w-]+)\.md$/;
 
 export function healthSlots(overview) {
-  const { state, headline } = overview.health;
+  const { state, headline, runbook } = overview.health;
   return {
     mark: [MARKS[state] ?? UNKNOWN, state, state],
     headline: [headline, state],
     summary: [summary(overview.counts), "", "what this router knows of"],
+    runbook: runbookLink(runbook, "Runbook: "),
   };
 }
 
@@ -46,9 +48,15 @@ export function indicatorSlots(indicator) {
     impact: [indicator.impact],
     cause: [indicator.cause],
     action: [indicator.action],
-    runbook: [indicator.runbook ?? ""],
+    runbook: runbookLink(indicator.runbook),
     affected: [affected.slice(0, MAX_AFFECTED).join(", ") + more],
   };
+}
+
+// A runbook by its path in the repository, as the page of this router that has it.
+function runbookLink(path, before = "") {
+  const name = RUNBOOK.exec(path ?? "")?.[1];
+  return name ? [before + name, "", "", `/admin/runbooks/${name}`] : [path ?? ""];
 }
 
 export function figureSlots(overview) {
