@@ -158,6 +158,7 @@ class Admin:
             restores=observed.restores,
             disagreements=observed.disagreements,
             events=observed.events,
+            served=observed.served,
             release=self._release,
         )
         return await in_slices(overview_of(material, before))

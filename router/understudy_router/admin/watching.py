@@ -24,6 +24,7 @@ from understudy_router.admin.reads_served import Rates, ReadRates, ServedReads
 from understudy_router.admin.recording import Freshness, freshness_of, lag_of, points_of
 from understudy_router.admin.restoring import Restoring
 from understudy_router.admin.snapshot import About, Snapshot, gather
+from understudy_router.admin.store_reads import StoreServed
 from understudy_router.admin.trends import Pace, Trend, Trends
 from understudy_router.router import Router
 
@@ -117,6 +118,8 @@ class Observed:
     restores: list[dict[str, object]]
     disagreements: list[Disagreement]
     events: list[Happened]
+    served: dict[str, StoreServed]
+    """By store."""
 
 
 class Observer:
@@ -168,6 +171,7 @@ class Observer:
             restores=self._restoring.see(snapshot),
             disagreements=disagreements,
             events=self._events.see(snapshot, quiet_query(situation)),
+            served=self.reads.of_stores(now_ms),
         )
 
     async def _record(self, observed: Observed) -> None:

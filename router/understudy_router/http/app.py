@@ -30,7 +30,7 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
     """The application that serves by `router`; `guard` watches over its connections, `group` has all processes."""
     guard, group = guard or ConnectionGuard(), group or Alone()
     bounds = read_store_bounds(router.settings.store_bounds)
-    reads = Reads(router.stores, bounds, max_key_bytes=router.settings.max_key_bytes)
+    reads = Reads(router.stores, bounds, router.served, max_key_bytes=router.settings.max_key_bytes)
     admin = Admin(router, bounds, router.served)
 
     @asynccontextmanager
@@ -43,7 +43,7 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
 
     http = service_app("Understudy router", lifespan)
     limit = router.settings.max_in_flight
-    app = RouterLookups(Framework(http), reads, router.forwarder, router.served, max_in_flight=limit)
+    app = RouterLookups(Framework(http), reads, router.forwarder, max_in_flight=limit)
     http.include_router(read_routes(router, reads))
 
     def causes() -> Mapping[str, str]:

@@ -15,7 +15,6 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.forward import Forwarder
 from understudy_router.forwarding.read import Result
 from understudy_router.http.reads import Reads, Request
-from understudy_router.served import ServedReads
 from understudy_shared.hop import FOUND, HopKey, HopOutcome, hop_keys
 from understudy_shared.http.batches import (
     NO_PARTITION,
@@ -41,13 +40,11 @@ PARSE_SLICE_KEYS = 200
 class RouterLookups(LookupsFirst):
     """Answers by asking the nodes."""
 
-    def __init__(
-        self, app: App, reads: Reads, forwarder: Forwarder, served: ServedReads, *, max_in_flight: int
-    ) -> None:
-        super().__init__(app, max_in_flight=max_in_flight, requests=reads.requests, failed=served.failed)
+    def __init__(self, app: App, reads: Reads, forwarder: Forwarder, *, max_in_flight: int) -> None:
+        super().__init__(app, max_in_flight=max_in_flight, requests=reads.requests, failed=reads.served.failed)
         self._reads = reads
         self._forwarder = forwarder
-        self._served = served
+        self._served = reads.served
 
     def answer(self, target: bytes, exchange: Exchange) -> None:
         request = self._reads.parse(target)
@@ -66,7 +63,7 @@ class RouterLookups(LookupsFirst):
             _log_traced(request, result, took_ms, exchange.trace)
         try:
             if isinstance(result, HopOutcome):
-                self._served.answered(result, request.bound)
+                self._served.answered(result, request.bound, request.served)
                 body = request.head + result[1] + result[2]
                 if request.longs_as_text:
                     body = longs_as_text(body)
@@ -78,6 +75,7 @@ class RouterLookups(LookupsFirst):
             elif result is None:
                 counts.count("cancelled")
             else:
+                request.served.failed(result)
                 self.reply_problem(exchange, result, counts)
         except Exception as error:
             self.reply_problem(exchange, bug(error), counts)
@@ -93,7 +91,7 @@ class RouterLookups(LookupsFirst):
         asked = keys_to_ask(resolved)
         reader = AsgiExchange(receive, trace)
         found = await self._forwarder.look_up_many(route, bound, asked, reader) if asked else []
-        self._served.answered_many(found, bound)
+        self._served.answered_many(found, bound, self._served.of(route.name))
         return batch_body(BatchAnswer(route.json_name, is_compact=is_compact), resolved, found)
 
 

@@ -18,6 +18,9 @@ Document = Mapping[str, Any]
 MARKS = {"ok": "●", "attention": "▲", "hurt": "✕", "moving": "↻", "unknown": "?"}
 """The shape of a state, so that its colour is not needed."""
 
+NOTHING = "-"
+"""Of what there was none; what is not known is UNKNOWN."""
+
 _RUNBOOK = re.compile(r"docs/runbooks/([\w-]+)\.md", re.ASCII)
 
 TRENDS = {"steady": "→ steady", "growing": "↑ growing", "shrinking": "↓ shrinking", "unknown": UNKNOWN}
@@ -118,6 +121,7 @@ def store_slots(store: Document) -> Slots:
     words = [f"{number(store[name])} {word}" for name, word, _ in kinds if store[name]]
     eta = "" if store["eta_s"] is None else f", ETA {duration(store['eta_s'] * 1000)}"
     is_lagging = (store["worst_lag"] or 0) >= LAGGING_FROM and store["trend"] == "growing"
+    bound = store["within_bound_percent"]
     return {
         "name": Shown(store["store"]),
         "partitions": Shown(number(store["partitions"])),
@@ -130,9 +134,17 @@ def store_slots(store: Document) -> Slots:
             f"{batches(store['worst_lag'])}, {age(store['worst_lag_ms'])}",
         ),
         "lag_ms": Shown(age(store["worst_lag_ms"])),
+        "bound": Shown(NOTHING if bound is None else percent(bound), "", "reads answered within their bound lately"),
+        "served": Shown(served_words(store), "", "how old its answers were"),
         "trend": Shown(f"{TRENDS.get(store['trend'], UNKNOWN)}{eta}", "attention" if is_lagging else ""),
         "wellness": Shown(" · ".join(words) or "all served", state),
     }
+
+
+def served_words(store: Document) -> str:
+    """How old the answers of a store were, but for one in a hundred."""
+    p99 = store["staleness_p99_ms"]
+    return "" if p99 is None else f"p99 {'>' if store['staleness_is_more'] else '≤'} {duration(p99)}"
 
 
 def store_spark(store: Document) -> str:

@@ -55,7 +55,8 @@ def store(name: str, operator_id: int, **fields: Any) -> dict[str, Any]:
     return {
         "store": name, "operator_id": operator_id, "partitions": 4, "active": 4, "standby": 4, "warmup": 0,
         "restoring": 0, "unserved": 0, "worst_lag": 0, "worst_lag_ms": 12, "unknown": 0, "trend": "steady",
-        "eta_s": None, "history": [int(n % 17 == 5) for n in range(60)], "key": key, "example": example, **fields,
+        "eta_s": None, "within_bound_percent": 100.0, "staleness_p99_ms": 25, "staleness_is_more": False,
+        "history": [int(n % 17 == 5) for n in range(60)], "key": key, "example": example, **fields,
     }  # fmt: skip
 
 
@@ -156,6 +157,7 @@ def degraded() -> Overview:
     shown["stores"][0] |= {"active": 4, "standby": 2, "worst_lag": 3, "worst_lag_ms": 4200, "trend": "growing",
                            "history": [0] * 50 + [0, 0, 1, 1, 2, 2, 2, 3, 3, 3]}  # fmt: skip
     shown["stores"][1] |= {"active": 3, "unserved": 1, "unknown": 1, "worst_lag": None, "worst_lag_ms": None,
+                           "within_bound_percent": 97.25, "staleness_p99_ms": 300_000, "staleness_is_more": True,
                            "trend": "unknown", "history": [0] * 40 + [None] * 20}  # fmt: skip
     lone = {"safe": False, "why": "aircraft 0 and routes 1 would lose their last caught-up replica"}
     shown["nodes"] = [
@@ -204,6 +206,7 @@ def restoring() -> Overview:
     for each in shown["stores"]:
         each |= {"warmup": 2, "restoring": 2, "worst_lag": 40, "worst_lag_ms": 60_000}
         each |= {"trend": "shrinking", "eta_s": 41.5}
+    shown["stores"][2] |= {"within_bound_percent": None, "staleness_p99_ms": None}
     shown["nodes"][1] |= {"state": "draining", "active": 1, "standby": 2, "warmup": 0}
     shown["nodes"][2] |= {"restoring": 8, "active": 0, "standby": 0, "warmup": 8,
                           "safe_to_stop": {"safe": True, "why": "it holds nothing that others lack"}}  # fmt: skip

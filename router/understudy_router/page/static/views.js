@@ -8,6 +8,7 @@ const MARKS = { ok: "●", attention: "▲", hurt: "✕", moving: "↻", unknown
 const TRENDS = { steady: "→ steady", growing: "↑ growing", shrinking: "↓ shrinking", unknown: UNKNOWN };
 const WORST_FIRST = { hurt: 0, unknown: 1, attention: 2 };
 const MAX_AFFECTED = 12;
+const NOTHING = "-";
 const RUNBOOK = /^docs\/runbooks\/([\w-]+)\.md$/;
 
 export function healthSlots(overview) {
@@ -97,6 +98,7 @@ export function storeSlots(store) {
   const words = present.map(([name]) => `${number(store[name])} ${name}`);
   const eta = store.eta_s === null ? "" : `, ETA ${duration(store.eta_s * 1000)}`;
   const isLagging = (store.worst_lag ?? 0) >= LAGGING_FROM && store.trend === "growing";
+  const bound = store.within_bound_percent ?? null;
   return {
     name: [store.store],
     partitions: [number(store.partitions)],
@@ -109,9 +111,16 @@ export function storeSlots(store) {
       `${batches(store.worst_lag)}, ${age(store.worst_lag_ms)}`,
     ],
     lag_ms: [age(store.worst_lag_ms)],
+    bound: [bound === null ? NOTHING : percent(bound), "", "reads answered within their bound lately"],
+    served: [servedWords(store), "", "how old its answers were"],
     trend: [`${TRENDS[store.trend] ?? UNKNOWN}${eta}`, isLagging ? "attention" : ""],
     wellness: [words.join(" · ") || "all served", present[0]?.[1] ?? ""],
   };
+}
+
+// How old the answers of a store were, but for one in a hundred.
+function servedWords({ staleness_p99_ms: p99 = null, staleness_is_more: isMore }) {
+  return p99 === null ? "" : `p99 ${isMore ? ">" : "≤"} ${duration(p99)}`;
 }
 
 const isOk = (health) => health === null || health === "ok";

@@ -92,6 +92,7 @@ class Served:
     refused_by_bound: int = 0
     violations: int = 0
     staleness_ms: Any = field(default_factory=lambda: Counts((10, 100), (3, 2, 1)))
+    stores: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
