@@ -170,5 +170,5 @@ def test_a_query_that_stopped_is_told_apart_from_one_that_does_not_finish_its_ba
         expect(said).to_contain_text(re.compile(f"batch {last} began at least .* without a commit"), timeout=LIMIT_MS)
         checkpoint.commit(last + 1)
         expect_well(page)
-        expect_event(page, "query-commits", "the query committed again")
+        expect_event(page, "query-commits", "the query commits again")
         assert live.errors == []

@@ -34,13 +34,15 @@ class Known:
     stores: Stores | None = None
     conditions: frozenset[str] = frozenset()
     """Those that are there, by the name of the event that they began with."""
+    quiet_at: tuple[str | None, int] = (None, 0)
+    """History and version at which the query was last seen to be quiet."""
 
 
 _ENDINGS = {
     "bus-unheard": ("bus-heard", "Redis carries again what the nodes say"),
     "bus-refuses-writes": ("bus-takes-writes", "no node says any more that Redis refuses what it writes"),
     "lag-unknown": ("lag-known", "a node confirms the end of the commit log"),
-    "query-quiet": ("query-commits", "the query committed again"),
+    "query-quiet": ("query-commits", "the query commits again, or began anew"),
 }
 """By the event with which a condition begins: the event with which it ends, and what that says."""
 
@@ -50,7 +52,8 @@ EVENTS = ("drain", "drained", "drain-undone", *KINDS, *_ENDINGS, *(ended for end
 
 def changes(known: Known, snapshot: Snapshot, quiet: Quiet | None) -> tuple[Known, list[Line]]:
     """What is known now, and what happened since `known`. `quiet`: a query that does not commit as it did."""
-    present = _conditions(snapshot, quiet)
+    end = (snapshot.lineage, snapshot.end_version)
+    present = _conditions(snapshot, quiet, has_moved=end != known.quiet_at)
     conditions = {event for event in _ENDINGS if present.get(event, "") is None and event in known.conditions}
     conditions |= {event for event, why in present.items() if why is not None}
     draining = dict(_draining(snapshot))
@@ -61,10 +64,10 @@ def changes(known: Known, snapshot: Snapshot, quiet: Quiet | None) -> tuple[Know
         *((event, why) for event, why in present.items() if why is not None and event not in known.conditions),
         *(_ENDINGS[event] for event in _ENDINGS if event in known.conditions and event not in conditions),
     ]
-    return Known(draining, stores, frozenset(conditions)), lines
+    return Known(draining, stores, frozenset(conditions), known.quiet_at if quiet is None else end), lines
 
 
-def _conditions(snapshot: Snapshot, quiet: Quiet | None) -> Mapping[str, str | None]:
+def _conditions(snapshot: Snapshot, quiet: Quiet | None, *, has_moved: bool) -> Mapping[str, str | None]:
     """Why, by each condition that is there. None: nobody can tell now, so it counts as it did before."""
     about, found = snapshot.about, dict[str, str | None]()
     is_any_live = any(view.is_live for view in snapshot.nodes.values())
@@ -77,16 +80,15 @@ def _conditions(snapshot: Snapshot, quiet: Quiet | None) -> Mapping[str, str | N
         is_told = is_any_live and snapshot.end_version > 0
         found["lag-unknown"] = _why_unknown(snapshot) if is_told else None
         found["query-quiet"] = None
-    elif quiet is not None:
-        found["query-quiet"] = f"{quiet.symptom}: {quiet.cause}"
+    elif quiet is not None or not has_moved:  # its pace may be forgotten, as when nodes start again
+        found["query-quiet"] = None if quiet is None else f"{quiet.symptom}: {quiet.cause}"
     return found
 
 
 def _why_unknown(snapshot: Snapshot) -> str:
     blind = blind_nodes(snapshot)
-    return "no node confirms the end of the commit log" + (
-        f": {named(blind)} cannot read the checkpoint" if blind else ""
-    )
+    who = f": {named(blind)} cannot read the checkpoint" if blind else ""
+    return f"no node confirms the end of the commit log{who}"
 
 
 def _draining(snapshot: Snapshot) -> Iterator[tuple[str, Draining]]:

@@ -129,7 +129,11 @@ def test_a_query_that_falls_quiet_is_told_and_one_that_commits_again(two: Looks)
     two.hears("b", end_age_ms=None)
     assert [kind for kind, _ in two.look()] == ["lag-unknown"], "nobody knows whether it commits"
     two.hears("a")
-    assert [kind for kind, _ in two.look()] == ["lag-known", "query-commits"]
+    assert [kind for kind, _ in two.look()] == ["lag-known"], "its pace is not known, and it has not committed"
+    two.hears("a", end_version=8, end_age_ms=None)
+    assert [kind for kind, _ in two.look()] == ["lag-unknown"]
+    two.hears("a", end_version=8)
+    assert two.look() == [_ENDINGS["lag-unknown"], _ENDINGS["query-quiet"]]
 
 
 def test_stores_that_change_are_told_and_those_that_are_known_first_are_not(two: Looks) -> None:
@@ -153,6 +157,7 @@ STEPS = st.lists(
         st.sampled_from(["serving", "draining"]),
         st.sampled_from([0, None]),
         st.sampled_from(["i1", "i2"]),
+        st.integers(7, 9),
     ),
     max_size=12,
 )
@@ -163,9 +168,9 @@ def test_whatever_happens_each_condition_begins_and_ends_in_turn(steps: list[tup
     looks = Looks(tables_with({"0_0": task("a", "b")}, beat("a"), beat("b")))
     log = EventLog()
     told: list[str] = []
-    for about, quiet, state, end_age_ms, incarnation in steps:
+    for about, quiet, state, end_age_ms, incarnation, version in steps:
         looks.now_ms += 1
-        looks.hears("a", end_age_ms=end_age_ms, state=state, incarnation=incarnation)
+        looks.hears("a", end_age_ms=end_age_ms, state=state, incarnation=incarnation, end_version=version)
         looks.hears("b", end_age_ms=end_age_ms)
         snapshot = snapshot_of(looks.tables, ONE, now_ms=looks.now_ms, **about)
         lines = looks.of(snapshot, quiet)
