@@ -20,7 +20,7 @@ from markdown_it.token import Token
 INDEX = "README"
 """The name of the list of all runbooks."""
 
-_NAME = re.compile(r"(?:\.\./)?([\w-]+)\.md")
+_NAME = re.compile(r"(?:\.\./|runbooks/)?([\w-]+)\.md")
 
 
 class Runbook(NamedTuple):
@@ -33,7 +33,8 @@ class Runbook(NamedTuple):
 @cache
 def runbooks() -> Mapping[str, Runbook]:
     """All pages by name. The first call takes a moment: make it in a thread."""
-    texts = {file.name.removesuffix(".md"): file.read_text() for file in _files()}
+    pages = {file.name.removesuffix(".md"): file for file in _files() if file.name.endswith(".md")}
+    texts = {name: file.read_text(encoding="utf-8") for name, file in pages.items()}
     return {name: _page(text, texts.keys()) for name, text in texts.items()}
 
 

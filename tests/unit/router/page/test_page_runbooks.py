@@ -11,6 +11,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import escape
 from ruamel.yaml import YAML
 from tests.support.page.fake_router import fake_app
 
@@ -51,7 +52,7 @@ async def test_every_runbook_of_an_indicator_or_an_alert_opens(client: httpx.Asy
     for path in {*LINKS, *(f"docs/runbooks/{name}.md" for name in NAMES)}:
         address = runbook_link(path).href
         reply = await client.get(address)
-        title = (ROOT / path).read_text().splitlines()[0].removeprefix("# ").replace("`", "")
+        title = escape((ROOT / path).read_text().splitlines()[0].removeprefix("# ").replace("`", ""))
         assert (reply.status_code, reply.headers["content-type"]) == (200, "text/html; charset=utf-8"), address
         assert f"<title>{title} · runbook</title>" in reply.text
         assert "trusted-types 'none'" in reply.headers["content-security-policy"]
