@@ -206,7 +206,7 @@ def test_the_page_has_no_barrier_that_a_checker_finds(
         assert violations(live.page, axe_source()) == []
 
 
-@pytest.mark.parametrize("theme", in_full(("light", "dark"), if_in=("dark",), names=("light", "dark")))
+@pytest.mark.parametrize("theme", in_full((("light",), ("dark",)), if_in=("dark",), names=("light", "dark")))
 def test_a_runbook_opens_from_the_health_line_and_is_readable(browser: Browser, router: FakeRouter, theme: str) -> None:
     router.show(degraded())
     with shown(browser, f"{router.url}/admin/", color_scheme=theme) as live:
