@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
@@ -20,7 +20,6 @@ from understudy_router.forwarding.forward import Forwarder
 from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import Choice, Reason, choose
 from understudy_router.routing.explain import key_hash
-from understudy_router.routing.lag_report import EVERY, Which, lag_report
 from understudy_router.served import ServedReads
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.hop_replies import OVERLOADED, Known
@@ -311,20 +310,6 @@ class Router:
             what = f"the node refuses with {status}: {document.get('detail', 'no reason')!s:.200}"
             raise ProblemError(Problem(ProblemType.BAD_REPLY, what, node_id, "Look at that node and its log"))
         return document
-
-    def lag_report(self, store: str | None, which: Which = EVERY) -> Iterator[bytes]:
-        """The lag of every replica, or of those that are asked for, as this router knows it. JSON, in pieces."""
-        return lag_report(
-            self.tables,
-            self.watcher.stores,
-            application_id=self.settings.application_id,
-            view_of=self.host,
-            now_ms=self._clock.monotonic_ms(),
-            now_us=self._clock.wall_us(),
-            unheard=self.watcher.silent_nodes.unheard(),
-            store=store,
-            which=which,
-        )
 
     @property
     def clock(self) -> Clock:

@@ -21,7 +21,8 @@ def nodes(situation: Situation) -> Indicator:
     snapshot = situation.snapshot
     views = list(snapshot.nodes.values())
     dead = [view for view in views if view.dead is not None and not view.dead.said_farewell]
-    gone = [view for view in snapshot.holders if not view.is_live and view not in dead]
+    listed = set(ids(dead))
+    gone = [view for view in snapshot.holders if not view.is_live and view.node_id not in listed]
     live = [view for view in views if view.is_live]
     if not live:
         return Indicator(

@@ -128,27 +128,30 @@ class Observer:
         self._restoring, self._disagreements, self._events = Restoring(), Disagreements(), EventLog()
         self._last: Observed | None = None
         self._recorded: Layout | None = None
-        self._recording = asyncio.Lock()
+        self._seeing = asyncio.Lock()
 
     async def see(self, snapshot: Snapshot) -> Observed:
         """What there is to say of a snapshot."""
-        last = self._last
-        if last is not None and last.snapshot.tick >= snapshot.tick:
+        async with self._seeing:
+            last = self._last
+            if last is None or last.snapshot.tick < snapshot.tick:
+                self._last = last = await in_slices(self._observed(snapshot))
+                await self._record(last)
             return last
-        self._last = observed = self._observed(snapshot)
-        await self._record(observed)
-        return observed
 
-    def _observed(self, snapshot: Snapshot) -> Observed:
+    def _observed(self, snapshot: Snapshot) -> Generator[None, None, Observed]:
         now_ms, routes = snapshot.about.now_ms, snapshot.layout.routes
         summaries = snapshot.totals.summaries
         lags = [(route.name, lag_of(summaries[route.operator_id])) for route in routes]
         self._trends.see(now_ms, snapshot.end_version, lags)
         if snapshot.end_version:
             self._pace.see(now_ms, snapshot.lineage, snapshot.end_version)
-        trends = {store: self._trends.of(store) for store, _ in lags}
+        trends = yield from self._trends.of_all(store for store, _ in lags)
         rates, freshness = self.reads.see(now_ms), freshness_of(snapshot)
+        yield
         disagreements = self._disagreements.see(snapshot)
+        yield
+        restores = yield from self._restoring.see(snapshot)
         situation = Situation(
             snapshot=snapshot,
             rates=rates,
@@ -158,23 +161,22 @@ class Observer:
             freshness_p99_ms=freshness[1],
             disagreements=disagreements,
         )
+        health = yield from health_of(situation)
         return Observed(
             snapshot=snapshot,
-            health=health_of(situation),
+            health=health,
             rates=rates,
             freshness=freshness,
             trends=trends,
-            restores=self._restoring.see(snapshot),
+            restores=restores,
             disagreements=disagreements,
             events=self._events.see(snapshot),
         )
 
     async def _record(self, observed: Observed) -> None:
         """Take a point of the last hour, when one is due."""
-        async with self._recording:
-            now_ms = observed.snapshot.about.now_ms
-            layout = observed.snapshot.layout
-            if self.history.is_due(now_ms) or layout is not self._recorded:
-                self._recorded = layout  # another one may have partitions of which there was no point yet
-                points = await in_slices(points_of(observed.snapshot, observed.freshness, observed.rates))
-                self.history.note(now_ms, points)
+        now_ms, layout = observed.snapshot.about.now_ms, observed.snapshot.layout
+        if self.history.is_due(now_ms) or layout is not self._recorded:
+            self._recorded = layout  # another one may have partitions of which there was no point yet
+            points = await in_slices(points_of(observed.snapshot, observed.freshness, observed.rates))
+            self.history.note(now_ms, points)

@@ -58,7 +58,7 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
         )
     )
     http.include_router(admin_routes(router, group))
-    http.include_router(overview_routes(router, admin))
+    http.include_router(overview_routes(admin))
     http.include_router(page_routes(admin.overview_document, admin.last_hour))
     add_document(http, router_service)
     answer_with_problems(http)

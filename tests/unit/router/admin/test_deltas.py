@@ -33,7 +33,7 @@ STORES = stores_named({"one": 0, "two": 0, "three": 3}, partitions=PARTITIONS)
 def overview(snapshot: Snapshot, before: Overview | None = None) -> Overview:
     material = Material(
         snapshot=snapshot,
-        health=health_of(Situation(snapshot=snapshot)),
+        health=finished(health_of(Situation(snapshot=snapshot))),
         losses=finished(losses_of_all(snapshot, lambda _: NO_BOUND)),
     )
     return finished(overview_of(material, before))

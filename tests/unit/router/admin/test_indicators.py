@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from tests.support.router.snapshots import kill, snapshot_of, stores_named, tables_with, worlds
+from tests.support.router.snapshots import finished, kill, snapshot_of, stores_named, tables_with, worlds
 from tests.support.router.tables import beat, task
 
 from understudy_router.admin.disagreement import Disagreements
@@ -28,7 +28,7 @@ def well(**fields: Any) -> Snapshot:
 
 
 def looked(snapshot: Snapshot, **fields: Any) -> Report:
-    return health_of(Situation(snapshot=snapshot, **fields))
+    return finished(health_of(Situation(snapshot=snapshot, **fields)))
 
 
 def by_name(report: Report) -> dict[str, Indicator]:
