@@ -64,6 +64,8 @@ class ClusterMember:
         self._tasks = Supervisor()
         self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._wakes = False
+        """Whether the loop will notice a change anyway."""
         self._bus_state = BusState()
         self._placement = Placement(
             self.gossip,
@@ -201,9 +203,14 @@ class ClusterMember:
         return reasons
 
     def changed(self) -> None:
-        """Something in the heartbeat has changed; called from any thread."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._changed.set)
+        """Something in the heartbeat has changed; called from any thread. A thousand tasks wake the loop once."""
+        if self._loop is not None and not self._wakes and not self._loop.is_closed():
+            self._wakes = True
+            self._loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        self._wakes = False  # first: what changes from here on wakes the loop again
+        self._changed.set()
 
     def drain(self, draining: bool) -> None:
         """Ask the cluster to move this node's tasks away, or take that back."""
