@@ -188,13 +188,15 @@ def stream_feeder(
             query.stop()
 
 
-def wait_until(condition: Callable[[], bool], *, what: str, limit_s: float = _WAIT_LIMIT_S) -> None:
+def wait_until(
+    condition: Callable[[], bool], *, what: str, limit_s: float = _WAIT_LIMIT_S, every_s: float = 0.01
+) -> None:
     """Return when `condition` holds; fail after `limit_s`."""
     end = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > end:
             raise AssertionError(f"waited {limit_s:g} s in vain for {what}")
-        time.sleep(0.01)
+        time.sleep(every_s)
 
 
 def read_folder(spark: SparkSession, feed: InputFolder, schema: str) -> DataFrame:
