@@ -24,6 +24,7 @@ from understudy_shared.processes.supervisor import run_workers
 from understudy_shared.processes.worker_process import WorkerOrder
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
+from understudy_shared.spans import require_exporter
 from understudy_shared.words import HostInfo
 
 
@@ -43,6 +44,7 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
     """
     parsed = RouterSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
     parse_seeds(parsed.seed)
+    require_exporter()
     keep_files_private()
     listener = bound_socket(parsed.host, parsed.port)
     host = HostInfo(parsed.host, listener.getsockname()[1])

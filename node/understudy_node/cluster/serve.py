@@ -37,6 +37,7 @@ from understudy_shared.processes.supervisor import run_workers
 from understudy_shared.processes.worker_process import WorkerOrder
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
+from understudy_shared.spans import require_exporter
 from understudy_shared.words import HostInfo
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ def main(settings: dict[str, object], started: Callable[[StartedNodes], None] | 
             fix="Say with --advertise-host by which name or address this node is reached",
         )
     parse_seeds(parsed.seed)
+    require_exporter()
     if parsed.processes == 1:
         _serve(parsed, started=started)
     else:

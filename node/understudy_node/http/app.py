@@ -27,6 +27,7 @@ from understudy_shared.http.lookups import LookupsFirst
 from understudy_shared.http.openapi.document import add_document
 from understudy_shared.messages import Assignment
 from understudy_shared.processes.group import Alone, Group, Report, Status
+from understudy_shared.spans import close_spans, open_spans
 from understudy_shared.store_bounds import read_store_bounds
 
 
@@ -108,12 +109,14 @@ def create_app(
             if companion is not None:
                 await companion.stop()
             await asyncio.to_thread(node.stop)
+            await close_spans(app.spans)
 
     http = service_app("Understudy node", lifespan)
     limit = node.settings.max_in_flight
     hop_order = None if companion is None else order
     hops = Hops(Framework(http), reads, order=hop_order, max_in_flight=limit)
     app = NodeLookups(hops, reads, max_in_flight=limit)
+    app.spans = hops.spans = open_spans("understudy-node", node.host)
     report = _report(node, companion, app, guard, group)
     group.join(report)
     http.include_router(read_routes(node, reads))

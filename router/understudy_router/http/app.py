@@ -23,6 +23,7 @@ from understudy_shared.http.app import Framework, answer_with_problems, service_
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.openapi.document import add_document
 from understudy_shared.processes.group import Alone, Group, Report, Status
+from understudy_shared.spans import close_spans, open_spans
 from understudy_shared.store_bounds import read_store_bounds
 
 
@@ -40,10 +41,12 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
             yield
         finally:
             await router.stop()
+            await close_spans(app.spans)
 
     http = service_app("Understudy router", lifespan)
     limit = router.settings.max_in_flight
     app = RouterLookups(Framework(http), reads, router.forwarder, router.served, max_in_flight=limit)
+    app.spans = open_spans("understudy-router", router.host)
     http.include_router(read_routes(router, reads))
 
     def causes() -> Mapping[str, str]:

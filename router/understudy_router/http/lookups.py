@@ -30,6 +30,7 @@ from understudy_shared.http.edge import JSON_TYPE, App, Receive, bug, read_body
 from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.lookups import LookupsFirst
 from understudy_shared.http.problems import Problem
+from understudy_shared.spans import RecordedTrace
 from understudy_shared.trace import Trace
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class RouterLookups(LookupsFirst):
         counts = request.counts
         counts.duration_ms.observe(took_ms)
         if exchange.trace is not None:
-            _log_traced(request, result, took_ms, exchange.trace)
+            _tell_traced(request, result, took_ms, exchange.trace)
         try:
             if isinstance(result, HopOutcome):
                 self._served.answered(result, request.bound)
@@ -97,17 +98,19 @@ class RouterLookups(LookupsFirst):
         return batch_body(BatchAnswer(route.json_name, is_compact=is_compact), resolved, found)
 
 
-def _log_traced(request: Request, result: Result | None, took_ms: float, trace: Trace) -> None:
-    """A reader who sent a trace finds what came of its lookup, at DEBUG."""
-    if not log.isEnabledFor(logging.DEBUG):
-        return
+def _tell_traced(request: Request, result: Result | None, took_ms: float, trace: Trace) -> None:
+    """A reader who sent a trace finds what came of its lookup: in the span, and in the log at DEBUG."""
     if result is None:
         outcome = "cancelled"
     else:
         outcome = result.type.slug if isinstance(result, Problem) else "found" if result[0] == FOUND else "absent"
-    ids = {"store": request.route.name, "partition": request.keys[0].partition, **trace.ids}
-    fields = {"action": "read", "outcome": outcome, "took_ms": round(took_ms, 3), **ids}
-    log.debug("a traced read: %s", outcome, extra=fields)
+    partition = request.keys[0].partition
+    if isinstance(trace, RecordedTrace):
+        trace.span.note({"understudy.partition": partition, "understudy.outcome": outcome})
+    if log.isEnabledFor(logging.DEBUG):
+        ids = {"store": request.route.name, "partition": partition, **trace.ids}
+        fields = {"action": "read", "outcome": outcome, "took_ms": round(took_ms, 3), **ids}
+        log.debug("a traced read: %s", outcome, extra=fields)
 
 
 async def resolved_keys(route: StoreRoute, keys: Sequence[object], max_key_bytes: int) -> BatchKeys:

@@ -29,7 +29,10 @@ from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.request_counts import NO_STORE, OperationCounts, RequestCounts
 from understudy_shared.http.target import STORES, split_path
+from understudy_shared.spans import RecordedExchange, Spans, begin_request, end_request
 from understudy_shared.trace import Trace, trace_of
+
+KEY_ROUTE, LOOKUP_ROUTE = "/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/lookup"
 
 
 class LookupsFirst(ABC):
@@ -47,6 +50,8 @@ class LookupsFirst(ABC):
         self.requests = requests
         self._failed = failed
         self.in_flight = 0
+        self.spans: Spans | None = None
+        """Where spans of requests are recorded, if anywhere."""
         self._app = app
         self._max_in_flight = max_in_flight
 
@@ -93,29 +98,48 @@ class LookupsFirst(ABC):
     async def _single(self, scope: Scope, receive: Receive, send: Send) -> None:
         query: bytes = scope["query_string"]
         exchange = AsgiExchange(receive, trace_of(scope["headers"]))
-        self._answer(b"%b?%b" % (scope["raw_path"], query) if query else scope["raw_path"], exchange)
+        target = b"%b?%b" % (scope["raw_path"], query) if query else scope["raw_path"]
+        self._answer(target, exchange, scope["method"])
         reply = await exchange.replied()
         if reply is not None:
             await send_reply(send, reply.status, reply.body, reply.content_type, reply.headers)
 
-    def _answer(self, target: bytes, exchange: Exchange) -> None:
+    def _answer(self, target: bytes, exchange: Exchange, method: str = "GET") -> None:
         try:
+            if self.spans is not None:
+                exchange = self._recorded(self.spans, method, target.partition(b"?")[0], exchange)
             self.answer(target, exchange)
         except UnderstudyError as error:
             self.reply_problem(exchange, problem_of(error))
         except Exception as error:
             self.reply_problem(exchange, bug(error))
 
+    def _recorded(self, spans: Spans, method: str, raw_path: bytes, exchange: Exchange) -> Exchange:
+        """The exchange with a span, if that is sampled."""
+        route = LOOKUP_ROUTE if _call(raw_path) == b"lookup" else KEY_ROUTE
+        trace = begin_request(spans, method, route, exchange.trace, self._known_store(raw_path))
+        return exchange if trace is None else RecordedExchange(exchange, trace)
+
+    def _known_store(self, raw_path: bytes) -> str:
+        """The store that a path names, if there is one of that name: else it may be anything, even a key."""
+        name = raw_path[len(STORES) :].partition(b"/")[0].decode("latin-1")
+        return name if self.has_store(name) else ""
+
     async def _batch(self, scope: Scope, receive: Receive, send: Send) -> None:
         began_s, store = time.monotonic(), NO_STORE
         problem: Problem | None = None
         outcome, body = "answered", b""
+        trace = trace_of(scope["headers"])
+        recorded = None
+        if self.spans is not None:
+            known = self._known_store(scope["raw_path"])
+            recorded = begin_request(self.spans, "POST", LOOKUP_ROUTE, trace, known)
         try:
             self.begin()
             try:
                 form = batch_form(scope["query_string"])
                 store = _store_of_batch(scope["raw_path"])
-                body = await self.batch_body(store, receive, trace_of(scope["headers"]), is_compact=form.is_compact)
+                body = await self.batch_body(store, receive, recorded or trace, is_compact=form.is_compact)
                 if form.longs_as_text:
                     body = longs_as_text(body)
             finally:
@@ -129,6 +153,8 @@ class LookupsFirst(ABC):
         counts = self.requests.of("batch", store if self.has_store(store) else NO_STORE)
         counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
         counts.count(outcome if problem is None else problem.type.slug)
+        if recorded is not None:
+            end_request(recorded.span, problem.status if problem else 200 if outcome == "answered" else None)
         if problem is not None:
             self._failed(problem)
             await send_problem(send, problem)
