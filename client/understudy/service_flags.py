@@ -58,6 +58,13 @@ _REDIS = Flag(
     "Redis or Valkey: redis://host:port/db, unix:///path or redis+sentinel://host:port,host:port/service.",
     is_required=True,
 )
+_BUS = (
+    _REDIS,
+    Flag("redis_password_file", "path", None, "File with the password of the user in --redis."),
+    Flag("redis_ca_file", "path", None, "Whom to trust with rediss://, as PEM; else the system's authorities."),
+    Flag("redis_cert_file", "path", None, "Client certificate for a Redis that asks for one, as PEM."),
+    Flag("redis_key_file", "path", None, "The key of that certificate, if it is in another file."),
+)
 
 
 _PROCESSES = Flag("processes", "number", 1, "Worker processes that share the port, one for each core to use.")
@@ -94,7 +101,7 @@ _FOLLOWING = (
 )
 
 _MEMBER = (
-    _REDIS,
+    *_BUS,
     _NODE_PROCESSES,
     Flag("node_id", "text", "advertised host and port", "Names the node; unique, and the same after a restart."),
     Flag("advertise_host", "text", "--host", "Host that routers connect to."),
@@ -113,7 +120,7 @@ NODE_FLAGS = (*_MEMBER, _HOST, _port(7101), *_FOLLOWING)
 
 ROUTER_FLAGS = (
     Flag("application_id", "text", None, "The query whose nodes to route to.", is_required=True),
-    _REDIS,
+    *_BUS,
     _HOST,
     _port(8080),
     Flag("hop_timeout_ms", "number", 1000, "How long in ms a node may take before the next candidate is asked."),

@@ -71,7 +71,7 @@ def _serve(
     link: WorkerLink | None = None,
     started: Callable[[StartedRouter], None] | None = None,
 ) -> None:
-    bus = RedisBus(settings.redis)
+    bus = RedisBus(settings.redis_url)
     remembered = Remembered(settings.data_directory, settings.application_id)
     router = Router(settings, bus, host=host, clock=SystemClock(), remembered=remembered)
     if listener is not None:

@@ -124,7 +124,7 @@ def _serve(
         node_id = parsed.node_id or f"{node.host.host}-{node.host.port}"
         incarnation = uuid.uuid4().hex
         asyncio.run(_claim(parsed, node, node_id, incarnation))
-        bus = RedisBus(parsed.redis)
+        bus = RedisBus(parsed.redis_url)
     except BaseException:
         listener.close()
         raise
@@ -158,7 +158,7 @@ async def _claim(settings: ClusterNodeSettings, node: Node, node_id: str, incarn
         epoch=0,
         checkpoint=masked_location(settings.checkpoint),
     )
-    bus = RedisBus(settings.redis)
+    bus = RedisBus(settings.redis_url)
     try:
         await claim(Gossip(bus, settings.application), first)
     except BusError as error:

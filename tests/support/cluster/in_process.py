@@ -153,7 +153,7 @@ def cluster_node(
     except BaseException:
         listener.close()
         raise
-    bus = CuttableBus(redis_url)
+    bus = CuttableBus(node_settings.redis_url)
     remembered = Remembered(data_dir / "cluster", APPLICATION)
     member = ClusterMember(
         node, bus, node_settings, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
@@ -175,7 +175,8 @@ def cluster_router(
     router_settings = RouterSettings(redis=redis_url, **options)
     remembered = None if router_settings.data_dir is None else Remembered(router_settings.data_directory, APPLICATION)
     host = HostInfo("127.0.0.1", port)
-    router = Router(router_settings, RedisBus(redis_url), host=host, clock=SystemClock(), remembered=remembered)
+    bus = RedisBus(router_settings.redis_url)
+    router = Router(router_settings, bus, host=host, clock=SystemClock(), remembered=remembered)
     with departing(create_router_app(router), listener, Departure(router.leave, router_settings.shutdown_delay_ms)):
         yield ClusterRouter(router, port)
         assert may_die or router.dead is None

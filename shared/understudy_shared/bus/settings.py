@@ -1,0 +1,37 @@
+"""The settings of every service that uses the bus: which Redis, and how it is reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from understudy_shared.bus.redis_url import with_password_file, with_tls_files
+from understudy_shared.service_settings import ServiceSettings
+
+
+class BusSettings(ServiceSettings):
+    """What nodes and routers have in common."""
+
+    redis: str = Field(min_length=1)
+    """Redis or Valkey, shared by nodes and routers: redis://host:port/db, rediss:// for TLS, unix:///path."""
+
+    redis_password_file: Path | None = None
+    """File whose first line is the password of the user in `redis`: command lines are seen by others."""
+
+    redis_ca_file: Path | None = None
+    """Certificates in PEM format of the authorities that may sign that of the Redis; by default the system's."""
+
+    redis_cert_file: Path | None = None
+    """Certificate in PEM format that this process shows to a Redis that asks for one."""
+
+    redis_key_file: Path | None = None
+    """The key of that certificate, if it is not in the same file."""
+
+    @property
+    def redis_url(self) -> str:
+        """The URL with all of that in it: masked() before anybody sees it. Raises SettingsError."""
+        url = with_password_file(self.redis, self.redis_password_file)
+        return with_tls_files(
+            url, ca_file=self.redis_ca_file, cert_file=self.redis_cert_file, key_file=self.redis_key_file
+        )
