@@ -19,7 +19,7 @@ class Flag:
     """A setting as a flag. `default` is the service's: a value, or words when it is derived."""
 
     name: str
-    kind: Literal["text", "number", "size", "path"]
+    kind: Literal["text", "number", "size", "path", "switch"]
     default: int | str | None
     help: str
     is_required: bool = False
@@ -64,6 +64,8 @@ _BUS = (
     Flag("redis_ca_file", "path", None, "Whom to trust with rediss://, as PEM; else the system's authorities."),
     Flag("redis_cert_file", "path", None, "Client certificate for a Redis that asks for one, as PEM."),
     Flag("redis_key_file", "path", None, "The key of that certificate, if it is in another file."),
+    Flag("gossip_key_file", "path", None, "File with the key that signs gossip; without one nothing is signed."),
+    Flag("gossip_accept_unsigned", "switch", False, "Accept unsigned gossip too, while processes get their key."),
 )
 
 

@@ -29,6 +29,7 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
     "number": click.INT,
     "size": click.STRING,
     "path": click.Path(),
+    "switch": click.BOOL,
 }
 
 

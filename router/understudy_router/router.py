@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
-from understudy_router.cluster.degraded import causes_of
+from understudy_router.cluster.degraded import Cause, causes_of
 from understudy_router.cluster.neighbour_applications import NeighbourApplications
 from understudy_router.cluster.remembering import RouterMemory
 from understudy_router.cluster.tables import Tables
@@ -32,6 +32,7 @@ from understudy_router.transport.wire import WireError
 from understudy_shared.bounds import Bound
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.clock import Clock
 from understudy_shared.hop import HopReply
 from understudy_shared.http.node_calls import BadReplyError, NodeCallError, NodeCalls
@@ -82,21 +83,23 @@ class Router:
         host: HostInfo,
         clock: Clock,
         remembered: Remembered | None = None,
+        auth: MessageAuth | None = None,
     ) -> None:
-        """`remembered` is where it keeps what it needs to start without the bus; None: nowhere.
+        """`remembered` is where it keeps what it needs to start without the bus; None: nowhere. `auth` judges messages;
+        without it no signature is looked at.
 
         Raises SettingsError for malformed seeds.
         """
         self.settings = settings
         self.host = host
         self.served = ServedReads()
-        self.gossip = Gossip(bus, settings.application_id)
+        self.gossip = Gossip(bus, settings.application_id, auth)
         self.tables = Tables(
             end_expiry_ms=settings.end_expiry_ms,
             suspect_after_ms=settings.suspect_after_ms,
             refuse=self.gossip.refuse,
         )
-        self.nodes = NodeCalls(settings.application_id)
+        self.nodes = NodeCalls(settings.application_id, self.gossip.auth)
         self.watcher = Watcher(
             self.gossip,
             self.tables,
@@ -184,13 +187,15 @@ class Router:
 
     def causes(self) -> Mapping[str, str]:
         """What does not work although lookups do, and why, by cause."""
-        return causes_of(
+        found = causes_of(
             self.tables,
             bus_lost_why=self.watcher.bus_lost_why,
             unheard=self.watcher.silent_nodes.unheard(),
             no_catalogue_why=self.watcher.unusable or self.watcher.last_catalogue_error,
             now_ms=self._clock.monotonic_ms(),
         )
+        unsigned = self.gossip.auth.accepting_unsigned()
+        return found if unsigned is None else {**found, Cause.UNSIGNED_ACCEPTED: unsigned}
 
     def not_ready(self) -> list[str]:
         """Why this router should not be sent readers; empty when it should. Lag and a lost bus never make it so."""

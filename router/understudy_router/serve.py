@@ -72,8 +72,9 @@ def _serve(
     started: Callable[[StartedRouter], None] | None = None,
 ) -> None:
     bus = RedisBus(settings.redis_url)
-    remembered = Remembered(settings.data_directory, settings.application_id)
-    router = Router(settings, bus, host=host, clock=SystemClock(), remembered=remembered)
+    auth = settings.message_auth(settings.application_id, sender=f"router {host.host}:{host.port}")
+    remembered = Remembered(settings.data_directory, settings.application_id, auth)
+    router = Router(settings, bus, host=host, clock=SystemClock(), remembered=remembered, auth=auth)
     if listener is not None:
         listener.listen(BACKLOG)
     if started is not None:

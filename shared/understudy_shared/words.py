@@ -22,6 +22,9 @@ StoreName = NewType("StoreName", str)
 WRITES_REFUSED = "bus-writes-refused"
 """The cause by which a node is degraded whose writes the bus refuses: it says so in its heartbeats."""
 
+UNSIGNED_ACCEPTED = "gossip-unsigned"
+"""The cause by which a service is degraded that has a key and accepts unsigned documents all the same."""
+
 
 class Role(StrEnum):
     """What a replica is for its task."""

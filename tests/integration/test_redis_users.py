@@ -79,11 +79,11 @@ def test_a_server_takes_the_file_and_shuts_everybody_else_out(tmp_path: Path) ->
         wait_until(lambda: socket.exists() or process.poll() is not None, what="the server", limit_s=LIMIT_S)
         assert process.poll() is None, "it refused the file"
         for role, password in passwords.items():
-            with redis_py.Redis(
-                unix_socket_path=str(socket), username=f"{FLIGHTS}-{role}", password=password
-            ) as client:
-                with pytest.raises(NoPermissionError):
-                    client.flushall()
+            with (
+                redis_py.Redis(unix_socket_path=str(socket), username=f"{FLIGHTS}-{role}", password=password) as client,
+                pytest.raises(NoPermissionError),
+            ):
+                client.flushall()
         with redis_py.Redis(unix_socket_path=str(socket)) as nobody, pytest.raises(AuthenticationError):
             nobody.get("x")
     finally:

@@ -40,7 +40,7 @@ class AssignmentFollower:
         self.assignment: Assignment | None = None
         self.remembering = Remembering(
             node,
-            gossip.application_id,
+            gossip,
             remembered=remembered,
             seeds=seeds,
             heartbeat_ms=heartbeat_ms,

@@ -24,12 +24,14 @@ from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.clock import Clock
 from understudy_shared.masking import masked
 from understudy_shared.messages import Assignment, Catalogue, Heartbeat
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
 from understudy_shared.supervise import Supervisor
+from understudy_shared.words import UNSIGNED_ACCEPTED
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +49,10 @@ class ClusterMember:
         incarnation: str,
         clock: Clock,
         remembered: Remembered | None = None,
+        auth: MessageAuth | None = None,
     ) -> None:
-        """`remembered` is where it keeps its assignment for a start without the bus; None: nowhere.
+        """`remembered` is where it keeps its assignment for a start without the bus; None: nowhere. `auth` signs and
+        judges messages; without it nothing is signed.
 
         Raises SettingsError for malformed seeds.
         """
@@ -56,7 +60,7 @@ class ClusterMember:
         self.node_id = node_id
         self.draining = False
         self.num_standby_replicas = settings.num_standby_replicas
-        self.gossip = Gossip(bus, settings.application)
+        self.gossip = Gossip(bus, settings.application, auth)
         self._bus = bus
         heartbeat_ms = settings.lag_refresh_ms
         self._neighbours = Neighbours(self.gossip.refuse)
@@ -123,7 +127,7 @@ class ClusterMember:
         )
         self._peers = PeerPoller(
             self._neighbours,
-            settings.application,
+            self.gossip,
             heartbeat_ms=heartbeat_ms,
             members=self._follower.members,
             assigns=lambda: self._placement.fence is not None,
@@ -185,7 +189,9 @@ class ClusterMember:
 
     def causes(self) -> Mapping[str, str]:
         """What of the cluster does not work although lookups do, and why, by cause."""
-        return {**self._bus_state.causes, **self._own.causes()}
+        unsigned = self.gossip.auth.accepting_unsigned()
+        shouted = {} if unsigned is None else {UNSIGNED_ACCEPTED: unsigned}
+        return {**self._bus_state.causes, **self._own.causes(), **shouted}
 
     def not_ready(self) -> list[str]:
         """Why this node should not be sent readers, beyond what the node itself says."""

@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from understudy_node.cluster.neighbours import Neighbours
+from understudy_shared.bus.gossip import Gossip
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.node_calls import NodeCalls
@@ -33,7 +34,7 @@ class PeerPoller:
     def __init__(
         self,
         neighbours: Neighbours,
-        application_id: str,
+        gossip: Gossip,
         *,
         heartbeat_ms: int,
         members: Callable[[], Mapping[str, Endpoint]],
@@ -48,7 +49,7 @@ class PeerPoller:
         newly did not answer.
         """
         self._neighbours = neighbours
-        self._calls = NodeCalls(application_id)
+        self._calls = NodeCalls(gossip.application_id, gossip.auth)
         self._heartbeat_ms = heartbeat_ms
         self._members = members
         self._assigns = assigns

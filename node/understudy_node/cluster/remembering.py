@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Collection
 
 from understudy_node.node import Node
+from understudy_shared.bus.gossip import Gossip
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.node_calls import NodeCalls
 from understudy_shared.messages import Assignment
@@ -31,7 +32,7 @@ class Remembering:
     def __init__(
         self,
         node: Node,
-        application_id: str,
+        gossip: Gossip,
         *,
         remembered: Remembered | None,
         seeds: Collection[HostInfo],
@@ -44,7 +45,7 @@ class Remembering:
         self._seeds = frozenset(seeds)
         self._heartbeat_ms = heartbeat_ms
         self._take = take
-        self._calls = NodeCalls(application_id)
+        self._calls = NodeCalls(gossip.application_id, gossip.auth)
         self._asks = asyncio.Semaphore(MAX_ASKED)
         self._random = random.Random()  # noqa: S311  # jitter
         self._away = asyncio.Event()

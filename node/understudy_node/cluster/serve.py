@@ -23,6 +23,7 @@ from understudy_node.node import Node
 from understudy_node.serve import open_node, serve_app
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import SettingsError
@@ -123,14 +124,22 @@ def _serve(
         node.assign({})
         node_id = parsed.node_id or f"{node.host.host}-{node.host.port}"
         incarnation = uuid.uuid4().hex
-        asyncio.run(_claim(parsed, node, node_id, incarnation))
+        auth = parsed.message_auth(parsed.application, sender=node_id)
+        asyncio.run(_claim(parsed, node, node_id, incarnation, auth=auth))
         bus = RedisBus(parsed.redis_url)
     except BaseException:
         listener.close()
         raise
-    remembered = Remembered(node.settings.data_directory / "cluster", parsed.application)
+    remembered = Remembered(node.settings.data_directory / "cluster", parsed.application, auth)
     member = ClusterMember(
-        node, bus, parsed, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
+        node,
+        bus,
+        parsed,
+        node_id=node_id,
+        incarnation=incarnation,
+        clock=SystemClock(),
+        remembered=remembered,
+        auth=auth,
     )
     if started is not None:
         started(node)
@@ -139,7 +148,9 @@ def _serve(
     serve_app(app, listener, Departure(member.leave, parsed.shutdown_delay_ms), guard=guard, link=link)
 
 
-async def _claim(settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str) -> None:
+async def _claim(
+    settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str, *, auth: MessageAuth
+) -> None:
     """Claim the node id before anything is served. While the bus is away the claim is skipped."""
     first = Heartbeat(
         application_id=settings.application,
@@ -160,7 +171,7 @@ async def _claim(settings: ClusterNodeSettings, node: Node, node_id: str, incarn
     )
     bus = RedisBus(settings.redis_url)
     try:
-        await claim(Gossip(bus, settings.application), first)
+        await claim(Gossip(bus, settings.application, auth), first)
     except BusError as error:
         log.warning("%s; waiting for it", error, extra={"action": "bus-lost"})
     finally:

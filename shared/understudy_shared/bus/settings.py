@@ -1,4 +1,6 @@
-"""The settings of every service that uses the bus: which Redis, and how it is reached."""
+"""The settings of every service that uses the bus: which Redis, how it is reached, and whose messages are
+believed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ from pathlib import Path
 
 from pydantic import Field
 
+from understudy_shared.bus.key_file import message_auth
+from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.redis_url import with_password_file, with_tls_files
 from understudy_shared.service_settings import ServiceSettings
 
@@ -28,10 +32,22 @@ class BusSettings(ServiceSettings):
     redis_key_file: Path | None = None
     """The key of that certificate, if it is not in the same file."""
 
+    gossip_key_file: Path | None = None
+    """File with the key that gossip is signed with, and perhaps an older one: without it nothing is signed."""
+
+    gossip_accept_unsigned: bool = False
+    """Accept unsigned gossip all the same, while processes get the key one after the other."""
+
     @property
     def redis_url(self) -> str:
         """The URL with all of that in it: masked() before anybody sees it. Raises SettingsError."""
         url = with_password_file(self.redis, self.redis_password_file)
         return with_tls_files(
             url, ca_file=self.redis_ca_file, cert_file=self.redis_cert_file, key_file=self.redis_key_file
+        )
+
+    def message_auth(self, application_id: str, *, sender: str) -> MessageAuth:
+        """The signatures of this process, named `sender`. Raises SettingsError for a key file that cannot be used."""
+        return message_auth(
+            application_id, self.gossip_key_file, accept_unsigned=self.gossip_accept_unsigned, sender=sender
         )

@@ -149,14 +149,21 @@ def cluster_node(
         )
         node.assign({})
         incarnation = uuid.uuid4().hex
-        asyncio.run(_claim(node_settings, node, node_id, incarnation))
+        auth = node_settings.message_auth(APPLICATION, sender=node_id)
+        asyncio.run(_claim(node_settings, node, node_id, incarnation, auth=auth))
     except BaseException:
         listener.close()
         raise
     bus = CuttableBus(node_settings.redis_url)
-    remembered = Remembered(data_dir / "cluster", APPLICATION)
     member = ClusterMember(
-        node, bus, node_settings, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
+        node,
+        bus,
+        node_settings,
+        node_id=node_id,
+        incarnation=incarnation,
+        clock=SystemClock(),
+        remembered=Remembered(data_dir / "cluster", APPLICATION, auth),
+        auth=auth,
     )
     app = create_app(node, member, cluster_routes(member))
     with departing(app, listener, Departure(member.leave, node_settings.shutdown_delay_ms)):
@@ -173,10 +180,12 @@ def cluster_router(
     listener = socket.create_server(("127.0.0.1", port))
     port = listener.getsockname()[1]
     router_settings = RouterSettings(redis=redis_url, **options)
-    remembered = None if router_settings.data_dir is None else Remembered(router_settings.data_directory, APPLICATION)
+    auth = router_settings.message_auth(APPLICATION, sender=f"router-{port}")
+    folder = router_settings.data_directory
+    remembered = None if router_settings.data_dir is None else Remembered(folder, APPLICATION, auth)
     host = HostInfo("127.0.0.1", port)
     bus = RedisBus(router_settings.redis_url)
-    router = Router(router_settings, bus, host=host, clock=SystemClock(), remembered=remembered)
+    router = Router(router_settings, bus, host=host, clock=SystemClock(), remembered=remembered, auth=auth)
     with departing(create_router_app(router), listener, Departure(router.leave, router_settings.shutdown_delay_ms)):
         yield ClusterRouter(router, port)
         assert may_die or router.dead is None
