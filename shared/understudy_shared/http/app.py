@@ -13,15 +13,18 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.audit import Audit
 from understudy_shared.http.cross_site import why_refused
-from understudy_shared.http.edge import Receive, Scope, Send, bug, not_allowed, send_problem, without_body
+from understudy_shared.http.edge import NOSNIFF, Receive, Scope, Send, bug, not_allowed, send_problem, without_body
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import refuse_unroutable
 
 
 def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
-    """The application of a service. Each of its routes refuses changes from pages of other sites."""
+    """The application of a service. Each of its routes refuses changes from pages of other sites, and writes the audit
+    log.
+    """
     return FastAPI(
         title=title,
         version="1",
@@ -29,7 +32,7 @@ def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextMa
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # its redirect is not JSON, and leads to the host that the request names
-        dependencies=[Depends(_refuse_cross_site)],
+        dependencies=[Depends(Audit().note), Depends(_refuse_cross_site)],
     )
 
 
@@ -74,7 +77,7 @@ class Framework:
         async def send_and_note(message: MutableMapping[str, Any]) -> None:
             nonlocal has_begun
             has_begun = True
-            await send(message)
+            await send(_with_nosniff(message))
 
         try:
             refuse_unroutable(scope["raw_path"])
@@ -84,6 +87,13 @@ class Framework:
         except Exception as error:
             if not has_begun:  # else `_bug`, below, has answered, or a part of the answer was sent
                 await send_problem(send, bug(error))
+
+
+def _with_nosniff(message: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The start of a response with the header, if the route did not set it."""
+    if message["type"] != "http.response.start" or any(name == NOSNIFF[0] for name, _ in message["headers"]):
+        return message
+    return {**message, "headers": [*message["headers"], NOSNIFF]}
 
 
 _ASKED = "understudy.method"

@@ -12,11 +12,14 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from understudy_shared.http.edge import Receive
+from understudy_shared.http.edge import JSON_TYPE, NOSNIFF, Receive
 from understudy_shared.http.problems import CONTENT_TYPE, Problem
 from understudy_shared.trace import Trace
 
 Headers = Iterable[tuple[bytes, bytes]]
+
+_TYPE_LINES = {kind: b"%b\r\n%b: %b" % (kind, *NOSNIFF) for kind in (JSON_TYPE, CONTENT_TYPE)}
+"""What follows `content-type:` in answers for readers; hops have a type of their own, and go to routers only."""
 
 
 class ReaderLeftError(Exception):
@@ -144,7 +147,7 @@ def response(status: int, content_type: bytes, body: bytes, headers: Headers, *,
         more += b"connection: close\r\n"
     return b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n%b" % (
         STATUS_LINE[status],
-        content_type,
+        _TYPE_LINES.get(content_type, content_type),
         len(body),
         more,
         body,
