@@ -19,8 +19,8 @@ class Flag:
     """A setting as a flag. `default` is the service's: a value, or words when it is derived."""
 
     name: str
-    kind: Literal["text", "number", "size", "path"]
-    default: int | str | None
+    kind: Literal["text", "number", "size", "path", "switch"]
+    default: int | str | bool | None
     help: str
     is_required: bool = False
 
@@ -35,12 +35,17 @@ class Flag:
             return "[required]"
         if self.default is None:
             return "[default: none]"
+        if self.kind == "switch":
+            return f"[default: {'on' if self.default else 'off'}]"
         is_size = self.kind == "size" and isinstance(self.default, int)
         return f"[default: {size_text(int(self.default)) if is_size else self.default}]"
 
 
-_HOST = Flag(
-    "host", "text", "127.0.0.1", "Address to listen on. There is no authentication yet: mind who can reach it."
+_HOST = Flag("host", "text", "127.0.0.1", "Address to listen on; beyond this machine only with credentials.")
+_ACCESS = (
+    Flag("credentials_file", "path", None, "TOML file with roles and hashed keys: every request needs a key then."),
+    Flag("cluster_secret_file", "path", None, "File with the secret that nodes and routers of an application share."),
+    Flag("insecure_bind", "switch", False, "Listen beyond this machine although no credential is asked for."),
 )
 _MAX_IN_FLIGHT = Flag("max_in_flight", "number", 1024, "Requests answered at once; one more gets 429.")
 _MAX_KEY_BYTES = Flag("max_key_bytes", "size", 64 * KIB, "Longest key, as Spark encodes it, that readers may ask for.")
@@ -91,6 +96,7 @@ _FOLLOWING = (
     _MAX_KEY_BYTES,
     Flag("metrics_max_partitions", "number", 256, "Replicas with series of their own in /metrics; the rest by store."),
     *_CONNECTIONS,
+    *_ACCESS,
 )
 
 _MEMBER = (
@@ -131,4 +137,5 @@ ROUTER_FLAGS = (
     _MAX_IN_FLIGHT,
     _MAX_KEY_BYTES,
     *_CONNECTIONS,
+    *_ACCESS,
 )

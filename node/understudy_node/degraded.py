@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from understudy_node.follow.end import End
+from understudy_shared.auth.access import CREDENTIALS
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.processes.group import WORKERS
@@ -14,7 +15,7 @@ BUS_AWAY = "bus-away"
 OWN_MESSAGE = "own-message"
 """A message of this node does not validate, so it was not sent."""
 
-CAUSES = (BUS_AWAY, WRITES_REFUSED, OWN_MESSAGE, CHECKPOINT_UNREADABLE, LAG_UNKNOWN, MEMORY, WORKERS)
+CAUSES = (BUS_AWAY, WRITES_REFUSED, OWN_MESSAGE, CHECKPOINT_UNREADABLE, LAG_UNKNOWN, MEMORY, CREDENTIALS, WORKERS)
 """The labels of the metric."""
 
 

@@ -34,11 +34,12 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     """
     parsed = NodeSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
     keep_files_private()
+    access = parsed.access(parsed.application, parsed.host, is_node=True)
     node, listener = open_node(parsed)
     if started is not None:
         started(node)
     guard = node.settings.connection_guard()
-    serve_app(create_app(node, guard=guard), listener, guard=guard)
+    serve_app(create_app(node, guard=guard, access=access), listener, guard=guard)
 
 
 def open_node(

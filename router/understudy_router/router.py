@@ -29,6 +29,7 @@ from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.patience import Patience
 from understudy_router.transport.probing import Probing
 from understudy_router.transport.wire import WireError
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.bounds import Bound
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip
@@ -82,8 +83,10 @@ class Router:
         host: HostInfo,
         clock: Clock,
         remembered: Remembered | None = None,
+        identity: ClusterIdentity | None = None,
     ) -> None:
-        """`remembered` is where it keeps what it needs to start without the bus; None: nowhere.
+        """`remembered` is where it keeps what it needs to start without the bus; None: nowhere. `identity` is shown to
+        the nodes.
 
         Raises SettingsError for malformed seeds.
         """
@@ -96,7 +99,7 @@ class Router:
             suspect_after_ms=settings.suspect_after_ms,
             refuse=self.gossip.refuse,
         )
-        self.nodes = NodeCalls(settings.application_id)
+        self.nodes = NodeCalls(settings.application_id, identity)
         self.watcher = Watcher(
             self.gossip,
             self.tables,
@@ -119,6 +122,7 @@ class Router:
             hop_timeout_ms=settings.hop_timeout_ms,
             allowance=self.budget.balance,
             clock=clock,
+            identity=identity,
         )
         self.forwarder = Forwarder(
             self.clients,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
+from understudy_shared.auth.access import Access
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.http.service import BACKLOG, Departure, bound_socket, run
@@ -44,10 +45,11 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
     parsed = RouterSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
     parse_seeds(parsed.seed)
     keep_files_private()
+    access = access_to(parsed)
     listener = bound_socket(parsed.host, parsed.port)
     host = HostInfo(parsed.host, listener.getsockname()[1])
     if parsed.processes == 1:
-        _serve(parsed, host, listener=listener, started=started)
+        _serve(parsed, host, access, listener=listener, started=started)
         return
     own = worker_settings(parsed, parsed.processes, port=host.port)
     order = WorkerOrder("understudy_router.serve:serve_as_worker", own, configured_logging())
@@ -56,16 +58,22 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
     )
 
 
+def access_to(settings: RouterSettings) -> Access:
+    """Who may ask this router what. Raises SettingsError."""
+    return settings.access(settings.application_id, settings.host, is_node=False)
+
+
 def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
     """Serve as one process of several; connections come through the link."""
     parsed = RouterSettings(**settings)
     keep_files_private()
-    _serve(parsed, HostInfo(parsed.host, parsed.port), link=link)
+    _serve(parsed, HostInfo(parsed.host, parsed.port), access_to(parsed), link=link)
 
 
 def _serve(
     settings: RouterSettings,
     host: HostInfo,
+    access: Access,
     *,
     listener: socket.socket | None = None,
     link: WorkerLink | None = None,
@@ -73,11 +81,12 @@ def _serve(
 ) -> None:
     bus = RedisBus(settings.redis)
     remembered = Remembered(settings.data_directory, settings.application_id)
-    router = Router(settings, bus, host=host, clock=SystemClock(), remembered=remembered)
+    identity = access.identity
+    router = Router(settings, bus, host=host, clock=SystemClock(), remembered=remembered, identity=identity)
     if listener is not None:
         listener.listen(BACKLOG)
     if started is not None:
         started(router)
     guard = settings.connection_guard()
-    app = create_app(router, guard, link)
+    app = create_app(router, guard, link, access)
     run(app, listener, Departure(router.leave, settings.shutdown_delay_ms), guard, link)

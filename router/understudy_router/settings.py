@@ -27,7 +27,7 @@ class RouterSettings(HttpServiceSettings):
     """The query whose nodes are asked. A router reads no checkpoint, so there is nothing to derive it from."""
 
     host: str = "127.0.0.1"
-    """Loopback by default: there is no authentication yet."""
+    """Loopback by default. Beyond it a service asks for credentials, or is told that it need not."""
 
     port: Port = 8080
     """0 takes any free port and logs it."""

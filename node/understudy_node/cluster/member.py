@@ -22,6 +22,7 @@ from understudy_node.cluster.peer_polling import PeerPoller
 from understudy_node.cluster.placement import Placement
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.clock import Clock
@@ -47,8 +48,10 @@ class ClusterMember:
         incarnation: str,
         clock: Clock,
         remembered: Remembered | None = None,
+        identity: ClusterIdentity | None = None,
     ) -> None:
-        """`remembered` is where it keeps its assignment for a start without the bus; None: nowhere.
+        """`remembered` is where it keeps its assignment for a start without the bus; None: nowhere. `identity` is shown
+        to other nodes.
 
         Raises SettingsError for malformed seeds.
         """
@@ -84,6 +87,7 @@ class ClusterMember:
             remembered=remembered,
             seeds=parse_seeds(settings.seed),
             changed=self._changed.set,
+            identity=identity,
         )
         self._own = OwnMessages(
             node,
@@ -132,6 +136,7 @@ class ClusterMember:
             take=self._follower.follow,
             changed=self.changed,
             clock=clock,
+            identity=identity,
         )
 
     def start(self) -> None:

@@ -21,6 +21,7 @@ from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.http.app import create_app
 from understudy_node.node import Node
 from understudy_node.serve import open_node, serve_app
+from understudy_shared.auth.access import Access
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
@@ -71,6 +72,7 @@ def main(settings: dict[str, object], started: Callable[[StartedNodes], None] | 
     if parsed.processes == 1:
         _serve(parsed, started=started)
     else:
+        access_to(parsed)  # what is refused is refused before any node starts
         host, orders = nodes_of(parsed)
         run_workers(orders, host=host, listener=None, delay_ms=parsed.shutdown_delay_ms, started=started)
 
@@ -111,6 +113,17 @@ def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
     _serve(ClusterNodeSettings(**settings), link=link)
 
 
+def access_to(settings: ClusterNodeSettings) -> Access:
+    """Who may ask this node what. Raises SettingsError: a node that refuses its routers looks like one that failed."""
+    if settings.credentials_file is not None and settings.cluster_secret_file is None:
+        raise SettingsError(
+            "there are credentials for readers, and none for the routers",
+            where="cluster_secret_file",
+            fix="Give all nodes and routers of the application the same --cluster-secret-file",
+        )
+    return settings.access(settings.application, settings.host, is_node=True)
+
+
 def _serve(
     parsed: ClusterNodeSettings,
     *,
@@ -118,6 +131,7 @@ def _serve(
     started: Callable[[StartedNodes], None] | None = None,
 ) -> None:
     keep_files_private()
+    access = access_to(parsed)
     node, listener = open_node(parsed, advertised_host=parsed.advertised_host, advertised_port=parsed.advertise_port)
     try:
         node.assign({})
@@ -130,12 +144,19 @@ def _serve(
         raise
     remembered = Remembered(node.settings.data_directory / "cluster", parsed.application)
     member = ClusterMember(
-        node, bus, parsed, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
+        node,
+        bus,
+        parsed,
+        node_id=node_id,
+        incarnation=incarnation,
+        clock=SystemClock(),
+        remembered=remembered,
+        identity=access.identity,
     )
     if started is not None:
         started(node)
     guard = parsed.connection_guard()
-    app = create_app(node, member, cluster_routes(member), guard=guard, group=link)
+    app = create_app(node, member, cluster_routes(member), guard=guard, group=link, access=access)
     serve_app(app, listener, Departure(member.leave, parsed.shutdown_delay_ms), guard=guard, link=link)
 
 

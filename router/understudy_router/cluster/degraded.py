@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from understudy_router.cluster.tables import Tables
+from understudy_shared.auth.access import CREDENTIALS
 from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.processes.group import WORKERS
 from understudy_shared.words import WRITES_REFUSED
@@ -23,6 +24,7 @@ class Cause(StrEnum):
     LAG_UNKNOWN = "lag-unknown"
     NO_CATALOGUE = "no-catalogue"
     MEMORY = MEMORY
+    CREDENTIALS = CREDENTIALS
     WORKERS = WORKERS
 
 

@@ -16,6 +16,9 @@ from understudy_router.forwarding.forward import Forwarder
 from understudy_router.forwarding.read import Result
 from understudy_router.http.reads import Reads, Request
 from understudy_router.served import ServedReads
+from understudy_shared.auth.access import Access
+from understudy_shared.auth.principals import EVERY_KEY, KeyScope
+from understudy_shared.auth.shown import require_key
 from understudy_shared.hop import FOUND, HopKey, HopOutcome, hop_keys
 from understudy_shared.http.batches import (
     NO_PARTITION,
@@ -42,15 +45,24 @@ class RouterLookups(LookupsFirst):
     """Answers by asking the nodes."""
 
     def __init__(
-        self, app: App, reads: Reads, forwarder: Forwarder, served: ServedReads, *, max_in_flight: int
+        self,
+        app: App,
+        reads: Reads,
+        forwarder: Forwarder,
+        served: ServedReads,
+        *,
+        max_in_flight: int,
+        access: Access | None = None,
     ) -> None:
-        super().__init__(app, max_in_flight=max_in_flight, requests=reads.requests, failed=served.failed)
+        super().__init__(app, max_in_flight=max_in_flight, requests=reads.requests, failed=served.failed, access=access)
         self._reads = reads
         self._forwarder = forwarder
         self._served = served
 
     def answer(self, target: bytes, exchange: Exchange) -> None:
         request = self._reads.parse(target)
+        if exchange.authorization.keys.prefixes is not None:
+            require_key(exchange.authorization, request.key)
         self.begin()
         done = partial(self._done, request, exchange)
         try:
@@ -85,10 +97,12 @@ class RouterLookups(LookupsFirst):
     def has_store(self, store: str) -> bool:
         return self._reads.has_store(store)
 
-    async def batch_body(self, store: str, receive: Receive, trace: Trace | None, *, is_compact: bool) -> bytes:
+    async def batch_body(
+        self, store: str, receive: Receive, trace: Trace | None, scope: KeyScope, *, is_compact: bool
+    ) -> bytes:
         route = self._reads.route(store)
         keys, params = parse_batch(await read_body(receive))
-        resolved = await resolved_keys(route, keys, self._reads.max_key_bytes)
+        resolved = await resolved_keys(route, keys, self._reads.max_key_bytes, scope)
         bound = self._reads.bound(route, params)
         asked = keys_to_ask(resolved)
         reader = AsgiExchange(receive, trace)
@@ -110,14 +124,16 @@ def _log_traced(request: Request, result: Result | None, took_ms: float, trace: 
     log.debug("a traced read: %s", outcome, extra=fields)
 
 
-async def resolved_keys(route: StoreRoute, keys: Sequence[object], max_key_bytes: int) -> BatchKeys:
+async def resolved_keys(
+    route: StoreRoute, keys: Sequence[object], max_key_bytes: int, scope: KeyScope = EVERY_KEY
+) -> BatchKeys:
     """The keys of a batch, parsed, encoded and placed, a bounded slice at a time."""
     resolved = BatchKeys([], [], [], {})
     for start in range(0, len(keys), PARSE_SLICE_KEYS):
         if start:
             await asyncio.sleep(0)
-        part = resolve_keys(route.codec, keys[start : start + PARSE_SLICE_KEYS], route.partitions, max_key_bytes)
-        resolved.extend(part)
+        part = keys[start : start + PARSE_SLICE_KEYS]
+        resolved.extend(resolve_keys(route.codec, part, route.partitions, max_key_bytes, scope))
     return resolved
 
 

@@ -43,6 +43,12 @@ class Request(NamedTuple):
     longs_as_text: bool
     counts: OperationCounts
 
+    @property
+    def key(self) -> dict[str, object]:
+        """Its key as answers print it."""
+        found: dict[str, object] = orjson.loads(self.head[:-1] + b"}")["key"]
+        return found
+
 
 class Reads:
     """Parses by the stores that are known at that moment; `stores` raises the problem of knowing none. `requests`

@@ -12,6 +12,8 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.shown import shown_problem
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import Receive, Scope, Send, bug, not_allowed, send_problem, without_body
@@ -83,7 +85,7 @@ class Framework:
             await send_problem(send, problem_of(error))
         except Exception as error:
             if not has_begun:  # else `_bug`, below, has answered, or a part of the answer was sent
-                await send_problem(send, bug(error))
+                await send_problem(send, shown_problem(authorization_of(scope).principal, bug(error)))
 
 
 _ASKED = "understudy.method"
@@ -104,9 +106,9 @@ async def _refuse_cross_site(request: Request) -> None:
         raise ProblemError(refused)
 
 
-async def _ours(_: Request, error: Exception) -> Response:
+async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, UnderstudyError), "registered for these only"
-    return _response(problem_of(error))
+    return _response(shown_problem(authorization_of(request.scope).principal, problem_of(error)))
 
 
 async def _theirs(request: Request, error: Exception) -> Response:
@@ -120,8 +122,8 @@ async def _parameters(_: Request, error: Exception) -> Response:
     return _response(Problem(ProblemType.BAD_REQUEST, f"a parameter does not fit: {error}", fix="See /openapi.json"))
 
 
-async def _bug(_: Request, error: Exception) -> Response:
-    return _response(bug(error))
+async def _bug(request: Request, error: Exception) -> Response:
+    return _response(shown_problem(authorization_of(request.scope).principal, bug(error)))
 
 
 def _response(problem: Problem) -> Response:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from understudy_shared.auth.principals import UNGUARDED, Authorization
 from understudy_shared.http.edge import Receive
 from understudy_shared.http.problems import CONTENT_TYPE, Problem
 from understudy_shared.trace import Trace
@@ -24,9 +25,12 @@ class ReaderLeftError(Exception):
 
 
 class Exchange(Protocol):
-    """One request that waits for its reply. `trace` is its trace context, if it has one."""
+    """One request that waits for its reply. `trace` is its trace context, if it has one; `authorization` is what it was
+    granted.
+    """
 
     trace: Trace | None
+    authorization: Authorization
 
     def reply(self, status: int, content_type: bytes, body: bytes, headers: Headers = (), /) -> None:
         """Send the reply, on the event loop. A second one, and one to a reader who left, is dropped."""
@@ -68,10 +72,11 @@ class AnswersBodies(Protocol):
 class DirectExchange:
     """A request that the protocol handed over. `send` writes the reply."""
 
-    __slots__ = ("_on_left", "_send", "trace")
+    __slots__ = ("_on_left", "_send", "authorization", "trace")
 
     def __init__(self, send: Callable[[int, bytes, bytes, Headers], None]) -> None:
         self.trace: Trace | None = None
+        self.authorization = UNGUARDED
         self._send: Callable[[int, bytes, bytes, Headers], None] | None = send
         self._on_left: Callable[[], None] | None = None
 
@@ -108,8 +113,9 @@ class Reply(NamedTuple):
 class AsgiExchange:
     """A request that came by ASGI. Watching for the reader's disconnect costs a task."""
 
-    def __init__(self, receive: Receive, trace: Trace | None = None) -> None:
+    def __init__(self, receive: Receive, trace: Trace | None = None, authorization: Authorization = UNGUARDED) -> None:
         self.trace = trace
+        self.authorization = authorization
         self._receive = receive
         self._replied: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         self._watch: asyncio.Task[None] | None = None

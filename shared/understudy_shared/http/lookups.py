@@ -10,6 +10,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from understudy_shared.auth.access import Access, authorization_of
+from understudy_shared.auth.principals import KeyScope
+from understudy_shared.auth.shown import shown_batch, shown_problem
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.batches import batch_form
 from understudy_shared.http.direct import AsgiExchange, Exchange, ReaderLeftError, reply_problem
@@ -33,7 +36,7 @@ from understudy_shared.trace import Trace, trace_of
 
 
 class LookupsFirst(ABC):
-    """ASGI application. `requests` are its counts, for the metrics."""
+    """ASGI application. `requests` are its counts, for the metrics; `access` decides who may ask it what."""
 
     def __init__(
         self,
@@ -42,8 +45,10 @@ class LookupsFirst(ABC):
         max_in_flight: int,
         requests: RequestCounts,
         failed: Callable[[Problem], None] = lambda problem: None,
+        access: Access | None = None,
     ) -> None:
         """`failed` is called for each lookup, and each batch as a whole, that ends with a problem."""
+        self.access = access or Access()
         self.requests = requests
         self._failed = failed
         self.in_flight = 0
@@ -55,8 +60,10 @@ class LookupsFirst(ABC):
         """Answer a GET of one key, at once or later, by `reply_...`. Raises a problem only before that."""
 
     @abstractmethod
-    async def batch_body(self, store: str, receive: Receive, trace: Trace | None, *, is_compact: bool) -> bytes:
-        """The answer to the batch in a body; `trace` is that of its request.
+    async def batch_body(
+        self, store: str, receive: Receive, trace: Trace | None, scope: KeyScope, *, is_compact: bool
+    ) -> bytes:
+        """The answer to the batch in a body; `trace` is that of its request, `scope` the keys that it may ask for.
 
         Raises the problem of a batch that is answered as a whole, and ReaderLeftError.
         """
@@ -92,7 +99,7 @@ class LookupsFirst(ABC):
 
     async def _single(self, scope: Scope, receive: Receive, send: Send) -> None:
         query: bytes = scope["query_string"]
-        exchange = AsgiExchange(receive, trace_of(scope["headers"]))
+        exchange = AsgiExchange(receive, trace_of(scope["headers"]), authorization_of(scope))
         self._answer(b"%b?%b" % (scope["raw_path"], query) if query else scope["raw_path"], exchange)
         reply = await exchange.replied()
         if reply is not None:
@@ -110,12 +117,15 @@ class LookupsFirst(ABC):
         began_s, store = time.monotonic(), NO_STORE
         problem: Problem | None = None
         outcome, body = "answered", b""
+        principal, keys = authorization_of(scope)
         try:
             self.begin()
             try:
                 form = batch_form(scope["query_string"])
                 store = _store_of_batch(scope["raw_path"])
-                body = await self.batch_body(store, receive, trace_of(scope["headers"]), is_compact=form.is_compact)
+                trace = trace_of(scope["headers"])
+                body = await self.batch_body(store, receive, trace, keys, is_compact=form.is_compact)
+                body = shown_batch(principal, body)
                 if form.longs_as_text:
                     body = longs_as_text(body)
             finally:
@@ -131,7 +141,7 @@ class LookupsFirst(ABC):
         counts.count(outcome if problem is None else problem.type.slug)
         if problem is not None:
             self._failed(problem)
-            await send_problem(send, problem)
+            await send_problem(send, shown_problem(principal, problem))
         elif outcome == "answered":
             await send_reply(send, 200, body, JSON_TYPE)
 
@@ -160,7 +170,7 @@ class LookupsFirst(ABC):
         """Reply with a problem; without `counts` to a request that names no store there is."""
         (counts or self.requests.of("lookup")).count(problem.type.slug)
         self._failed(problem)
-        reply_problem(exchange, problem)
+        reply_problem(exchange, shown_problem(exchange.authorization.principal, problem))
 
 
 def _call(raw_path: bytes) -> bytes | None:

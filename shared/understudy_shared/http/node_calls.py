@@ -15,6 +15,7 @@ import anyio._backends._asyncio  # noqa: F401  # else at the first call: 65 ms i
 import httpx
 import orjson
 
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.messages import (
     MAX_MESSAGE_BYTES,
@@ -42,6 +43,9 @@ MAX_CONNECTIONS = 32
 MAX_DRAIN_BYTES = 64 * 1024
 """Largest reply to a drain; it names the node and whether it drains."""
 
+UNKNOWN_HERE = "it does not know this service as one of its cluster"
+SAME_FILE = "Give all nodes and routers of the application the same --cluster-secret-file"
+
 _JSON_TYPES = frozenset(("application/json", "application/problem+json"))
 
 M = TypeVar("M", bound=Message)
@@ -68,10 +72,11 @@ class _Transport(httpx.AsyncHTTPTransport):
 
 
 class NodeCalls:
-    """The nodes' HTTP, for one application."""
+    """The nodes' HTTP, for one application. `identity` is shown to them."""
 
-    def __init__(self, application_id: str) -> None:
+    def __init__(self, application_id: str, identity: ClusterIdentity | None = None) -> None:
         self._application_id = application_id
+        self._identity = identity or ClusterIdentity(None, application_id)
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
         # Nodes are reached directly, whatever proxy the environment names.
         transport = _Transport(limits=limits, trust_env=False)
@@ -111,13 +116,16 @@ class NodeCalls:
     async def _get(self, kind: type[M], host: HostInfo, path: str) -> M:
         url = _url(host, path)
         status, body = await self._exchange("GET", url, None, max_bytes=MAX_MESSAGE_BYTES)
+        if status in (401, 403):
+            raise NodeCallError(f"the node answers {status}: {UNKNOWN_HERE}", where=url, fix=SAME_FILE)
         if status != 200:
             raise NodeCallError(f"the node answers {status}", where=url)
         return await decode(kind, body, application_id=self._application_id, where=url, give=lambda: asyncio.sleep(0))
 
     async def _exchange(self, method: str, url: str, content: bytes | None, *, max_bytes: int) -> tuple[int, bytes]:
         """Status and JSON of a reply. Raises NodeCallError."""
-        headers = {} if content is None else {"content-type": "application/json"}
+        kind = {} if content is None else {"content-type": "application/json"}
+        headers = {**kind, **self._identity.headers}
         try:
             async with (
                 asyncio.timeout(DEADLINE_S),

@@ -1,0 +1,248 @@
+"""The seam in front of a service: every request passes here before it is routed, on both ways in.
+
+The protocol asks `lookup` and `peer` for what it would answer without ASGI, on each request. What they do not grant
+takes the ASGI way, where `admitted` grants it or answers with the problem: refusing is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from understudy_shared.auth.api_keys import ApiKey, Presented, presented_in
+from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.auth.needs import Kind, granted, need_of
+from understudy_shared.auth.principals import ANONYMOUS, UNGUARDED, Authorization, Principal
+from understudy_shared.auth.watched_file import WatchedFile
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.connection_limits import PeerLog
+from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem, without_body
+from understudy_shared.http.problems import Problem, ProblemType, problem_of
+from understudy_shared.http.target import STORES
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+"""How often files are looked at: a revoked key is refused within two seconds."""
+
+CREDENTIALS = "credentials"
+"""The cause by which a service is degraded while a file of credentials cannot be used."""
+
+AUTHORIZATION = "understudy.authorization"
+"""The key in the scope of a request that holds what it was granted."""
+
+_STORE_AT = len(STORES)
+
+
+class Refused(StrEnum):
+    """Why a request was refused: the labels of the metric."""
+
+    NO_CREDENTIAL = "no-credential"
+    UNKNOWN_CREDENTIAL = "unknown-credential"
+    EXPIRED_CREDENTIAL = "expired-credential"
+    NOT_GRANTED = "not-granted"
+
+
+class Access:
+    """Who may ask a service what. Without files nobody is asked who he is (`is_on` is False).
+
+    `accepts_peers`: the service answers internal calls, so it knows its peers by the cluster's secret.
+    """
+
+    def __init__(
+        self,
+        *,
+        credentials: WatchedFile[dict[str, ApiKey]] | None = None,
+        identity: ClusterIdentity | None = None,
+        accepts_peers: bool = False,
+        is_exposed: bool = False,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`is_exposed`: others than this machine may reach the service, and nobody is asked who he is."""
+        self.identity = identity or ClusterIdentity(None, "")
+        self.is_exposed = is_exposed
+        self.is_on = credentials is not None or (accepts_peers and self.identity.file is not None)
+        self.refused: Counter[Refused] = Counter()
+        self._credentials = credentials
+        self._accepts_peers = accepts_peers
+        self._now_s = now_s
+        self._keys: Mapping[str, ApiKey] = {}
+        self._peers = PeerLog()
+        self._next: asyncio.TimerHandle | None = None
+        self._use()
+
+    def __repr__(self) -> str:
+        return f"Access({len(self._keys)} keys)" if self.is_on else "Access(off)"
+
+    # ---- the protocol's way
+
+    def lookup(self, target: bytes, presented: Presented | None) -> Authorization | None:
+        """What a GET of one key is granted: `target` begins with STORES. None: the ASGI way decides."""
+        principal = None if presented is None else self._principal(presented)
+        if principal is None:
+            return None
+        end = target.find(b"/", _STORE_AT)
+        segment = target[_STORE_AT:end]
+        if end < 0 or b"%" in segment or b"?" in segment or not segment.isascii():
+            return None
+        return principal.points(segment.decode())
+
+    def peer(self, presented: Presented | None) -> bool:
+        """Whether an internal call comes from a peer. False: the ASGI way decides."""
+        principal = None if presented is None else self._principal(presented)
+        return principal is not None and principal.is_peer
+
+    def _principal(self, presented: Presented) -> Principal | None:
+        """Whose credential it is; None for one that is unknown, revoked or expired."""
+        key = self._keys.get(presented.key_id)
+        if key is None or not presented.proves(key) or key.expires_s <= self._now_s():
+            return None
+        return key.principal
+
+    # ---- the ASGI way
+
+    def admitted(self, scope: Scope, app: App, client: tuple[str, int] | None, now_s: float) -> App:
+        """The application for one request: `app`, or one that answers with the problem of a refusal."""
+        decided = self.decide(scope["method"], scope["raw_path"], presented_in(scope["headers"]))
+        if isinstance(decided, Authorization):
+            scope[AUTHORIZATION] = decided
+            return app
+        self._log(decided, scope, client, now_s)
+        return _answering(decided)
+
+    def decide(self, method: str, raw_path: bytes, presented: Presented | None) -> Authorization | Problem:
+        """What a request is granted, or why it is refused. A refusal is counted."""
+        try:
+            need = need_of(method, raw_path)
+        except UnderstudyError as error:
+            need, unroutable = None, problem_of(error)
+        if need is not None and need.kind is Kind.NOTHING:
+            known = None if presented is None else self._principal(presented)
+            return Authorization(known or ANONYMOUS)
+        principal = None if presented is None else self._principal(presented)
+        if principal is None:
+            return self._unauthenticated(presented)
+        if need is None:
+            return unroutable
+        decided = granted(principal, need, raw_path)
+        if isinstance(decided, Problem):
+            self.refused[Refused.NOT_GRANTED] += 1
+        return decided
+
+    def _unauthenticated(self, presented: Presented | None) -> Problem:
+        refused, what = Refused.NO_CREDENTIAL, "the request has no credential"
+        if presented is not None:
+            refused, what = Refused.UNKNOWN_CREDENTIAL, "the credential is not one of this service"
+            key = self._keys.get(presented.key_id)
+            if key is not None and presented.proves(key):
+                refused, what = Refused.EXPIRED_CREDENTIAL, "the key has expired"
+        self.refused[refused] += 1
+        return Problem(ProblemType.UNAUTHENTICATED, what, "header Authorization", _HOW)
+
+    def _log(self, problem: Problem, scope: Scope, client: tuple[str, int] | None, now_s: float) -> None:
+        """One line for a peer in a minute; the metric counts all. A path may hold a key, so none is logged."""
+        host = client[0] if client else "unknown"
+        if self._peers.is_news(host, now_s):
+            log.warning(
+                "a request was refused: %s (peer %s); no more of this peer for a minute",
+                problem.detail if problem.type is ProblemType.UNAUTHENTICATED else problem.type.slug,
+                host,
+                extra={"action": "access-refused", "reason": problem.type.slug, "peer": host},
+            )
+
+    # ---- the service's side
+
+    def start(self) -> None:
+        """Begin to look at the files, on the running loop. A service that strangers reach says so."""
+        if self.is_exposed:
+            log.warning(
+                "INSECURE: other machines may reach this service, and it asks nobody for a credential (insecure_bind)",
+                extra={"action": "insecure-bind"},
+            )
+        self._look_later()
+
+    def stop(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def look(self) -> None:
+        """Read again what changed, and use it. It blocks."""
+        self._use_if(self._read())
+
+    def causes(self) -> dict[str, str]:
+        """Why the service is degraded, by cause; empty while its files can be used."""
+        files = (self._credentials, self.identity.file)
+        refused = [file.refused for file in files if file is not None and file.refused is not None]
+        return {CREDENTIALS: f"credentials are as they were: {'; '.join(refused)}"} if refused else {}
+
+    def metrics(self) -> Iterator[Metric]:
+        """The metrics of access."""
+        yield GaugeMetricFamily("understudy_auth_enabled", "Whether requests need a credential", self.is_on)
+        yield GaugeMetricFamily(
+            "understudy_insecure_bind",
+            "1: other machines may reach this service, and it asks nobody for a credential",
+            self.is_exposed,
+        )
+        refused = CounterMetricFamily(
+            "understudy_auth_refusals", "Requests refused for want of a credential or a grant", labels=("reason",)
+        )
+        for reason in Refused:
+            refused.add_metric((reason,), self.refused[reason])
+        yield refused
+
+    def _look_later(self) -> None:
+        if self._credentials is not None or self.identity.file is not None:
+            self._next = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look_beside)
+
+    def _look_beside(self) -> None:
+        """Look in a thread: a file system may hang, and a large file takes longer than a lookup may wait."""
+        looking = asyncio.get_running_loop().run_in_executor(None, self._read)
+        looking.add_done_callback(self._looked)
+
+    def _looked(self, looking: asyncio.Future[bool]) -> None:
+        if looking.cancelled() or self._next is None:
+            return
+        error = looking.exception()
+        if error is not None:
+            log.error("credentials could not be looked at", exc_info=error, extra={"action": "credentials-failed"})
+        else:
+            self._use_if(looking.result())
+        self._look_later()
+
+    def _read(self) -> bool:
+        is_new = self._credentials is not None and self._credentials.look()
+        return self.identity.look() or is_new
+
+    def _use_if(self, is_new: bool) -> None:
+        if is_new:
+            self._use()
+
+    def _use(self) -> None:
+        keys = {} if self._credentials is None else self._credentials.value
+        self._keys = {**keys, **self.identity.keys} if self._accepts_peers else keys
+
+
+_HOW = (
+    "Send Authorization: Bearer <key>. The command line takes the key from UNDERSTUDY_API_KEY or from the file that "
+    "UNDERSTUDY_API_KEY_FILE names"
+)
+
+
+def authorization_of(scope: Scope) -> Authorization:
+    """What a request was granted: everything, where nobody is asked who he is."""
+    found: Authorization = scope.get(AUTHORIZATION, UNGUARDED)
+    return found
+
+
+def _answering(problem: Problem) -> App:
+    async def refuse(scope: Scope, _receive: Receive, send: Send) -> None:
+        await send_problem(without_body(send) if scope["method"] == "HEAD" else send, problem)
+
+    return refuse
