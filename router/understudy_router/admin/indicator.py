@@ -74,6 +74,8 @@ class Situation:
     trends: Sequence[tuple[str, Trend]] = ()
     freshness_p99_ms: int | None = None
     disagreements: Sequence[Disagreement] = ()
+    is_exposed: bool = False
+    """Whether others than this machine reach this router, and are asked for no credential."""
 
 
 def store_partitions(snapshot: Snapshot, tasks: Sequence[int]) -> tuple[str, ...]:

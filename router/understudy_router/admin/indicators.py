@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from understudy_router.admin.cluster_looks import agreement, bus, nodes, redundancy, restores
+from understudy_router.admin.cluster_looks import access, agreement, bus, nodes, redundancy, restores
 from understudy_router.admin.indicator import Indicator, Situation, State
 from understudy_router.admin.reader_looks import checkpoint, freshness, reads
 
 _LOOKS: tuple[Callable[[Situation], Indicator], ...] = (
-    reads, checkpoint, freshness, nodes, redundancy, bus, restores, agreement,
+    reads, checkpoint, freshness, nodes, redundancy, bus, restores, agreement, access,
 )  # fmt: skip
 
 NAMES = tuple(look.__name__ for look in _LOOKS)
 
-_CAUSES_FIRST = ("reads", "checkpoint", "nodes", "bus", "freshness", "restores", "redundancy", "agreement")
+_CAUSES_FIRST = ("reads", "checkpoint", "nodes", "bus", "freshness", "restores", "redundancy", "agreement", "access")
 
 
 @dataclass(frozen=True, slots=True)

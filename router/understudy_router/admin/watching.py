@@ -121,7 +121,9 @@ class Observed:
 class Observer:
     """Takes each snapshot in once."""
 
-    def __init__(self, served: ServedReads | None) -> None:
+    def __init__(self, served: ServedReads | None, *, is_exposed: bool = False) -> None:
+        """`is_exposed`: others than this machine reach the router, and are asked for no credential."""
+        self._is_exposed = is_exposed
         self.history = History()
         self.reads = ReadRates(served)
         self._trends, self._pace = Trends(), Pace()
@@ -157,6 +159,7 @@ class Observer:
             trends=tuple(trends.items()),
             freshness_p99_ms=freshness[1],
             disagreements=disagreements,
+            is_exposed=self._is_exposed,
         )
         return Observed(
             snapshot=snapshot,

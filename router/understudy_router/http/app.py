@@ -36,7 +36,8 @@ def create_app(
     guard, group = guard or ConnectionGuard(), group or Alone()
     bounds = read_store_bounds(router.settings.store_bounds)
     reads = Reads(router.stores, bounds, max_key_bytes=router.settings.max_key_bytes)
-    admin = Admin(router, bounds, router.served)
+    is_exposed = access is not None and access.is_exposed
+    admin = Admin(router, bounds, router.served, is_exposed=is_exposed)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -22,7 +22,7 @@ from understudy_shared.http.openapi.json_schema import (
 )
 from understudy_shared.http.problems import ProblemType
 
-INDICATORS = ("reads", "checkpoint", "freshness", "nodes", "redundancy", "bus", "restores", "agreement")
+INDICATORS = ("reads", "checkpoint", "freshness", "nodes", "redundancy", "bus", "restores", "agreement", "access")
 STATES = ("ok", "attention", "hurt", "unknown")
 SERIES = ("lag_batches", "time_lag_ms", "freshness_p50_ms", "freshness_p99_ms", "reads_per_s")
 _SCHEMA: Json = {"schema": said({"const": 1}, "Grows when a member changes its meaning")}

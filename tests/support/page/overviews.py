@@ -13,7 +13,7 @@ LINEAGE = "618d1658-2a46-4d6d-b22e-4e23518436de"
 
 Overview = dict[str, Any]
 
-INDICATORS = ("reads", "checkpoint", "freshness", "nodes", "redundancy", "bus", "restores", "agreement")
+INDICATORS = ("reads", "checkpoint", "freshness", "nodes", "redundancy", "bus", "restores", "agreement", "access")
 
 KEYS: dict[str, tuple[list[dict[str, str]], str | None]] = {
     "aircraft": ([{"name": "tailnum", "type": "string"}], '["N14228"]'),

@@ -46,6 +46,12 @@ def test_all_is_well_and_every_indicator_is_listed() -> None:
     assert {each["symptom"] for each in document["indicators"]} == {""}  # type: ignore[attr-defined]
 
 
+def test_a_router_that_strangers_reach_without_a_credential_says_so() -> None:
+    report = looked(well(), is_exposed=True)
+    assert wrong(report) == {"access"}
+    assert "asks nobody for a credential" in str(report.document()["headline"])
+
+
 def test_the_order_of_causes_names_every_indicator() -> None:
     assert sorted(_CAUSES_FIRST) == sorted(NAMES)
 
