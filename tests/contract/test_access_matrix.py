@@ -371,6 +371,99 @@ def test_a_drain_goes_from_the_operator_through_the_router_to_the_node(world: Wo
         assert status == wanted, body
 
 
+# ---- a browser
+
+BROWSER = "accept: text/html,application/xhtml+xml\r\n"
+
+
+def sign_in(world: World, key: str, *, more: str = "") -> Answer:
+    """Send the form as a browser does."""
+    body = f"key={quote(key)}"
+    with RawClient(world.ports["router"]) as client:
+        head = f"POST /admin/login HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n{more}"
+        client.send(f"{head}content-type: application/x-www-form-urlencoded\r\n\r\n{body}".encode())
+        return client.reply()
+
+
+def signed_in(world: World, who: str) -> str:
+    """The header that shows the session of somebody."""
+    status, headers, _ = sign_in(world, world.keys[who])
+    assert (status, headers["location"]) == (303, "/admin/")
+    cookie, *attributes = headers["set-cookie"].split("; ")
+    assert attributes == ["Path=/", "HttpOnly", "SameSite=Strict"]
+    assert world.keys[who] not in cookie
+    return f"cookie: {cookie}\r\n"
+
+
+def test_a_browser_without_a_session_is_shown_how_to_come_in(world: World) -> None:
+    status, headers, page = world.ask("router", "GET", "/admin/", None, more=BROWSER)
+    assert (status, headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert b'<form method="post" action="/admin/login">' in page
+    assert "default-src 'none'" in headers["content-security-policy"]
+    status, headers, _ = world.ask("router", "GET", "/admin/", None)
+    assert (status, headers["content-type"]) == (401, "application/problem+json")
+    assert world.ask("router", "GET", "/admin/login", None)[0] == 200
+    assert world.ask("node", "GET", "/admin/login", None)[0] == 404
+
+
+def test_a_key_is_exchanged_for_a_session_that_may_what_the_key_may(world: World) -> None:
+    session = signed_in(world, "monitor")
+    status, headers, page = world.ask("router", "GET", "/admin/", None, more=session + BROWSER)
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8"), page
+    assert world.ask("router", "GET", "/admin/v1/lag", None, more=session)[0] == 200
+    assert world.ask("router", "GET", f"/v1/stores/op0/keys/{WORD}", None, more=session)[0] == 403
+    path, body = "/admin/v1/nodes/n1/drain", '{"drain": false}'
+    assert world.ask("router", "POST", path, None, more=session, body=body)[0] == 403
+    reader = signed_in(world, "reader")
+    assert world.ask("router", "GET", f"/v1/stores/op0/keys/{WORD}", None, more=reader)[0] == 200
+    status, headers, page = world.ask("router", "GET", "/admin/", None, more=reader + BROWSER)
+    assert (status, headers["content-type"]) == (403, "text/html; charset=utf-8")
+    assert b"monitor" in page
+
+
+def test_a_session_drains_from_pages_of_this_service_only(world: World) -> None:
+    session, path, body = signed_in(world, "admin"), "/admin/v1/nodes/n1/drain", '{"drain": false}'
+    for more, wanted in (
+        ("", 202),
+        ("origin: http://x\r\nsec-fetch-site: same-origin\r\n", 202),
+        ("origin: http://evil\r\n", 403),
+        ("origin: null\r\n", 403),
+        ("sec-fetch-site: cross-site\r\n", 403),
+    ):
+        assert world.ask("router", "POST", path, None, more=session + more, body=body)[0] == wanted, more
+
+
+@pytest.mark.parametrize("key", ["", "nothing", WRONG])
+def test_a_wrong_key_begins_no_session(world: World, key: str) -> None:
+    status, headers, page = sign_in(world, key)
+    assert (status, headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert "set-cookie" not in headers
+    assert b"<form" in page
+
+
+def test_another_site_cannot_sign_anybody_in(world: World) -> None:
+    status, headers, _ = sign_in(world, world.keys["admin"], more="origin: http://evil\r\n")
+    assert (status, "set-cookie" in headers) == (403, False)
+
+
+def test_a_session_ends_with_its_key_on_streams_that_are_open_too(world: World) -> None:
+    world.keys.add("leaver", "monitor")
+    world.router.access.look()
+    session = signed_in(world, "leaver")
+    assert world.ask("router", "GET", "/admin/v1/lag", None, more=session)[0] == 200
+    with RawClient(world.ports["router"]) as viewer:
+        viewer.send(f"GET /admin/v1/events HTTP/1.1\r\nhost: x\r\n{session}\r\n".encode())
+        viewer.socket.recv(1)
+        world.keys.revoke("leaver")
+        world.router.access.look()
+        assert world.ask("router", "GET", "/admin/v1/lag", None, more=session)[0] == 401
+        read = b""
+        while not read.endswith(b"0\r\n\r\n"):  # the end of a chunked answer
+            part = viewer.socket.recv(65_536)
+            assert part
+            read += part
+
+
 def test_the_secret_is_replaced_while_reads_go_on(world: World) -> None:
     """Old; old and new; new and old; new; and back: after each step of each service a read is answered."""
     old, new = "s" * 32, "n" * 32

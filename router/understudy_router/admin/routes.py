@@ -10,6 +10,7 @@ from understudy_router.admin.admin import HISTORY_MINUTES, Admin
 from understudy_router.admin.feed import EventStream
 from understudy_router.admin.lag_routes import Filter, lag_routes
 from understudy_router.router import Router
+from understudy_shared.auth.access import is_known
 from understudy_shared.http.app import is_head, json_response
 
 
@@ -52,6 +53,6 @@ def overview_routes(router: Router, admin: Admin) -> APIRouter:
         """Server-sent events: the overview, then what changes of it, at most once a second."""
         if is_head(request):
             return Response(media_type=EventStream.media_type)
-        return admin.feed.stream(request.headers.get("last-event-id"))
+        return admin.feed.stream(request.headers.get("last-event-id"), is_known(request.scope))
 
     return routes

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from functools import partial
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -19,9 +20,12 @@ from understudy_shared.auth.api_keys import ApiKey, Presented, presented_in
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.auth.needs import Kind, granted, need_of
 from understudy_shared.auth.principals import ANONYMOUS, UNGUARDED, Authorization, Principal
+from understudy_shared.auth.sessions import Session, new_session, session_in
+from understudy_shared.auth.sign_in import PATH, asking, signing_in, wants_page
 from understudy_shared.auth.watched_file import WatchedFile
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_limits import PeerLog
+from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem, without_body
 from understudy_shared.http.problems import Problem, ProblemType, problem_of
 from understudy_shared.http.target import STORES
@@ -35,7 +39,8 @@ CREDENTIALS = "credentials"
 """The cause by which a service is degraded while a file of credentials cannot be used."""
 
 AUTHORIZATION = "understudy.authorization"
-"""The key in the scope of a request that holds what it was granted."""
+IS_KNOWN = "understudy.is_known"
+"""The keys in the scope of a request that hold what it was granted, and whether its credential still counts."""
 
 _STORE_AT = len(STORES)
 
@@ -109,12 +114,40 @@ class Access:
 
     def admitted(self, scope: Scope, app: App, client: tuple[str, int] | None, now_s: float) -> App:
         """The application for one request: `app`, or one that answers with the problem of a refusal."""
-        decided = self.decide(scope["method"], scope["raw_path"], presented_in(scope["headers"]))
+        has_sessions = bool(self.identity.session_keys)
+        if scope["raw_path"] == PATH and not self._accepts_peers:
+            return signing_in(self._exchanged, has_sessions=has_sessions)
+        presented = presented_in(scope["headers"]) or session_in(scope["headers"])
+        decided = self.decide(scope["method"], scope["raw_path"], presented)
+        if isinstance(decided, Authorization) and isinstance(presented, Session):
+            decided = _unless_foreign(decided, scope)  # a browser sends a cookie wherever it is told to
         if isinstance(decided, Authorization):
             scope[AUTHORIZATION] = decided
+            if presented is not None:
+                scope[IS_KNOWN] = partial(self._is_known, presented)
             return app
         self._log(decided, scope, client, now_s)
+        if wants_page(scope) and not self._accepts_peers:
+            return asking(decided, has_sessions=has_sessions)
         return _answering(decided)
+
+    def _known(self, presented: Presented | None) -> Principal | None:
+        """Whose credential it is, of a key or a session; None for none that counts."""
+        if not isinstance(presented, Session):
+            return None if presented is None else self._principal(presented)
+        key = self._keys.get(presented.key_id)
+        is_of = key is not None and presented.is_of(key, self.identity.session_keys, self._now_s())
+        return key.principal if key is not None and is_of else None
+
+    def _is_known(self, presented: Presented) -> bool:
+        return self._known(presented) is not None
+
+    def _exchanged(self, text: str) -> str | Problem:
+        """The cookie of a new session for a key, or why it is refused."""
+        presented = presented_in([(b"authorization", b"Bearer " + text.encode("latin-1", "replace"))])
+        if presented is None or self._principal(presented) is None or not self.identity.session_keys:
+            return self._unauthenticated(presented)
+        return new_session(self._keys[presented.key_id], self.identity.session_keys[0], self._now_s())
 
     def decide(self, method: str, raw_path: bytes, presented: Presented | None) -> Authorization | Problem:
         """What a request is granted, or why it is refused. A refusal is counted."""
@@ -123,9 +156,8 @@ class Access:
         except UnderstudyError as error:
             need, unroutable = None, problem_of(error)
         if need is not None and need.kind is Kind.NOTHING:
-            known = None if presented is None else self._principal(presented)
-            return Authorization(known or ANONYMOUS)
-        principal = None if presented is None else self._principal(presented)
+            return Authorization(self._known(presented) or ANONYMOUS)
+        principal = self._known(presented)
         if principal is None:
             return self._unauthenticated(presented)
         if need is None:
@@ -140,7 +172,9 @@ class Access:
         if presented is not None:
             refused, what = Refused.UNKNOWN_CREDENTIAL, "the credential is not one of this service"
             key = self._keys.get(presented.key_id)
-            if key is not None and presented.proves(key):
+            if isinstance(presented, Session):
+                refused, what = Refused.EXPIRED_CREDENTIAL, "the session has ended"
+            elif key is not None and presented.proves(key):
                 refused, what = Refused.EXPIRED_CREDENTIAL, "the key has expired"
         self.refused[refused] += 1
         return Problem(ProblemType.UNAUTHENTICATED, what, "header Authorization", _HOW)
@@ -239,6 +273,18 @@ def authorization_of(scope: Scope) -> Authorization:
     """What a request was granted: everything, where nobody is asked who he is."""
     found: Authorization = scope.get(AUTHORIZATION, UNGUARDED)
     return found
+
+
+def is_known(scope: Scope) -> Callable[[], bool]:
+    """Whether the credential of a request still counts: what answers without an end asks it now and then."""
+    found: Callable[[], bool] = scope.get(IS_KNOWN, lambda: True)
+    return found
+
+
+def _unless_foreign(authorization: Authorization, scope: Scope) -> Authorization | Problem:
+    """The problem of a change that a page of another site sends by a session."""
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    return why_refused(scope["method"], headers) or authorization
 
 
 def _answering(problem: Problem) -> App:

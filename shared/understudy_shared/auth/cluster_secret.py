@@ -43,6 +43,8 @@ class ClusterIdentity:
         """The line in the head of a request to a node; empty without a secret. It changes with the file."""
         self.keys: Mapping[str, ApiKey] = {}
         """The keys of its peers, by id."""
+        self.session_keys: tuple[bytes, ...] = ()
+        """What sessions of browsers are signed by: the first signs, all are accepted. Empty without a secret."""
         self._derive()
 
     def __repr__(self) -> str:
@@ -64,6 +66,9 @@ class ClusterIdentity:
     def _derive(self) -> None:
         if self.file is None:
             return
+        self.session_keys = tuple(
+            [derived_key(secret, f"sessions of {self._application_id}").text.encode() for secret in self.file.value]
+        )
         derived = [derived_key(secret, f"peers of {self._application_id}") for secret in self.file.value]
         self.keys = {key.key_id: ApiKey(key.key_id, bytes.fromhex(key.sha256), PEER) for key in derived}
         self.header = b"authorization: Bearer %b\r\n" % derived[0].text.encode()
