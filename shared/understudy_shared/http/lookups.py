@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from understudy_shared.auth.access import Access, authorization_of
+from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.auth.shown import shown_batch, shown_problem
 from understudy_shared.errors import UnderstudyError
@@ -84,6 +84,11 @@ class LookupsFirst(ABC):
         return True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.access.is_on and scope["type"] == "http" and AUTHORIZATION not in scope:
+            # Our protocol has decided before. A server that is not ours has not.
+            app = self.access.admitted(scope, self, scope.get("client"), time.monotonic())
+            await app(scope, receive, send)
+            return
         call = _call(scope["raw_path"]) if scope["type"] == "http" else None
         if call is None:
             await self._app(scope, receive, send)
