@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from understudy_shared.auth.api_keys import ApiKey, Presented, presented_in
 from understudy_shared.auth.cluster_secret import ClusterIdentity
-from understudy_shared.auth.needs import Kind, granted, need_of
+from understudy_shared.auth.needs import Kind, Need, granted, need_of
 from understudy_shared.auth.principals import ANONYMOUS, UNGUARDED, Authorization, Principal
 from understudy_shared.auth.sessions import Session, new_session, session_in
 from understudy_shared.auth.sign_in import PATH, asking, signing_in, wants_page
@@ -152,16 +152,16 @@ class Access:
     def decide(self, method: str, raw_path: bytes, presented: Presented | None) -> Authorization | Problem:
         """What a request is granted, or why it is refused. A refusal is counted."""
         try:
-            need = need_of(method, raw_path)
+            need: Need | Problem = need_of(method, raw_path)
         except UnderstudyError as error:
-            need, unroutable = None, problem_of(error)
-        if need is not None and need.kind is Kind.NOTHING:
-            return Authorization(self._known(presented) or ANONYMOUS)
+            need = problem_of(error)
         principal = self._known(presented)
+        if isinstance(need, Need) and need.kind is Kind.NOTHING:
+            return Authorization(principal or ANONYMOUS)
         if principal is None:
             return self._unauthenticated(presented)
-        if need is None:
-            return unroutable
+        if isinstance(need, Problem):
+            return need
         decided = granted(principal, need, raw_path)
         if isinstance(decided, Problem):
             self.refused[Refused.NOT_GRANTED] += 1
