@@ -33,9 +33,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, server: RedisServer) -> Iter
 # ---- the matrix
 
 UNKNOWN = {"none": None, "wrong": WRONG, "expired": "expired"}
-OF_READERS = {"of-elsewhere": 404, "watcher": 403, "monitor": 403, "reader": 200}
-OF_EVERYBODY = {"of-elsewhere": 200, "watcher": 200, "monitor": 200, "reader": 200}
-OF_A_STORE = {"of-elsewhere": 404, "watcher": 200, "monitor": 200, "reader": 200}
+OF_READERS = {"of-elsewhere": 404, "watcher": 403, "monitor": 403, "admin": 403, "reader": 200}
+OF_EVERYBODY = dict.fromkeys(("of-elsewhere", "watcher", "monitor", "admin", "reader"), 200)
+OF_A_STORE = {**OF_EVERYBODY, "of-elsewhere": 404}
 OF_MONITORS = {"of-elsewhere": 403, "watcher": 403, "reader": 403, "monitor": 200, "admin": 200}
 OF_ADMINS = {"of-elsewhere": 403, "watcher": 403, "reader": 403, "monitor": 403, "admin": 202}
 EXPECTED = {
@@ -112,7 +112,7 @@ def routes_of(app: Any) -> Iterator[tuple[str, str]]:
     """Method and path of each route of the framework."""
     while not isinstance(app, FastAPI):
         app = getattr(app, "_http", None) or app._app
-    pending = list(app.routes)
+    pending: list[Any] = list(app.routes)
     while pending:
         route = pending.pop()
         inner = getattr(route, "original_router", None)

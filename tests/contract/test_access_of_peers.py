@@ -64,7 +64,7 @@ def test_a_router_with_another_secret_reads_nothing_and_says_why(
     other = tmp_path / "secret"
     other.write_text("t" * 32)
     with cluster_router(server.url, cluster_secret_file=other) as router:
-        wait_until(lambda: not router.not_ready() and router.living(), what="it knows the node", limit_s=LIMIT_S)
+        wait_until(lambda: not router.not_ready() and bool(router.living()), what="it knows the node", limit_s=LIMIT_S)
         reply = router.get(f"/v1/stores/op0/keys/{WORD}")
         assert reply.status == 503
         assert "401" in str(router.lag()["nodes"]) + str(reply.body)

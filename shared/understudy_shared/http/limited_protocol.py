@@ -14,7 +14,7 @@ It acts before any routing. It differs from uvicorn's protocol in three ways:
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.config import Config
@@ -39,6 +39,7 @@ from understudy_shared.http.connection_limits import (
     Refusal,
     reason_of,
 )
+from understudy_shared.http.edge import Scope
 from understudy_shared.http.held_flow import HeldFlow
 from understudy_shared.http.refusals import problem_response, refusing, says_why
 
@@ -300,7 +301,7 @@ class LimitedProtocol(HttpToolsProtocol):
             cycle.keep_alive = False
             app = refusing(refusal)
         elif self._access is not None:
-            app = self._access.admitted(cycle.scope, app, self.client, self._now())
+            app = self._access.admitted(cast(Scope, cycle.scope), app, self.client, self._now())
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 

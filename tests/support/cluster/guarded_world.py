@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import ClusterNode, ClusterRouter, cluster_node, cluster_router
-from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.cluster.served_node import Served, ServedNode, served_node
 from tests.support.services.guarded import Keys
 from tests.support.services.raw_http import RawClient
 from tests.support.spark.counting_query import WORDS
@@ -80,9 +81,10 @@ def guarded_world(folder: Path, server: RedisServer) -> Iterator[World]:
         cluster_router(server.url, **guarded["router"]) as router,
         cluster_node(checkpoint.path, folder / "n1", server.url, node_id="n1", **guarded["node"]) as node,
     ):
-        for client in (serve, router, node):
+        every: tuple[Served, ...] = (serve, router, node)
+        for client in every:
             client.key = keys["monitor"]
-            wait_until(lambda client=client: not client.not_ready(), what=f"{client} is ready", limit_s=LIMIT_S)
+            wait_until(partial(is_ready, client), what="a service is ready", limit_s=LIMIT_S)
         wait_until(lambda: shows(serve, keys) and shows(router, keys), what="answers", limit_s=LIMIT_S)
         yield World(
             keys,
@@ -97,6 +99,10 @@ def guarded_world(folder: Path, server: RedisServer) -> Iterator[World]:
             router,
             secrets,
         )
+
+
+def is_ready(client: Served) -> bool:
+    return not client.not_ready()
 
 
 def named(serve: ServedNode, node: ClusterNode, router: ClusterRouter) -> dict[str, Any]:

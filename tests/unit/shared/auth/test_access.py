@@ -288,7 +288,7 @@ async def ask_all(world: World, steps: Sequence[Step], revoked_at: int) -> None:
     access = Access(credentials=WatchedFile(world.path, parse_credentials), identity=world.identity, accepts_peers=True)
     connections = Connections(access, 2)
     peer = access.identity.headers["authorization"].removeprefix("Bearer ")
-    texts = {**world.texts, "peer": peer, "wrong": WRONG, None: None}
+    texts: dict[str | None, str | None] = {**world.texts, "peer": peer, "wrong": WRONG, None: None}
     for number, (connection, who, store, form) in enumerate(steps):
         if number == revoked_at:
             world.path.write_bytes(world.without_ann)
