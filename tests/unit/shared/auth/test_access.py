@@ -288,7 +288,8 @@ async def ask_all(world: World, steps: Sequence[Step], revoked_at: int) -> None:
     access = Access(credentials=WatchedFile(world.path, parse_credentials), identity=world.identity, accepts_peers=True)
     connections = Connections(access, 2)
     peer = access.identity.headers["authorization"].removeprefix("Bearer ")
-    texts: dict[str | None, str | None] = {**world.texts, "peer": peer, "wrong": WRONG, None: None}
+    texts: dict[str | None, str | None] = {"peer": peer, "wrong": WRONG, None: None}
+    texts.update(world.texts.items())
     for number, (connection, who, store, form) in enumerate(steps):
         if number == revoked_at:
             world.path.write_bytes(world.without_ann)
@@ -353,3 +354,21 @@ def test_what_is_granted_travels_with_the_request_and_not_with_the_connection(ke
     ]
     assert isinstance(granted[0], Authorization)
     assert granted[1] is None
+
+
+def test_a_hop_whose_head_is_known_is_refused_once_its_secret_is_gone(keys: Keys, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    access = access_of(keys, secret=secret)
+    hop = request("", access.identity.headers["authorization"].removeprefix("Bearer "), "hop")
+
+    async def run() -> None:
+        connections = Connections(access, 1)
+        assert [await connections.ask(0, hop) for _ in range(2)] == [b"peer", b"peer"]
+        secret.replace(tmp_path / "old")
+        (tmp_path / "new").replace(secret)
+        access.look()
+        assert b'"unauthenticated"' in await connections.ask(0, hop)
+
+    (tmp_path / "new").write_bytes(b"n" * 40)
+    asyncio.run(run())
