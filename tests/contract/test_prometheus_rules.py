@@ -33,6 +33,11 @@ def test_the_rules_are_rules() -> None:
     assert code == 0, said
 
 
+def test_the_configuration_of_the_compose_file_is_one() -> None:
+    code, said = promtool("check", "config", str(DEPLOY / "prometheus.yml"))
+    assert code == 0, said
+
+
 def test_each_alert_fires_when_its_fault_lasts_and_goes_with_it() -> None:
     code, said = promtool("test", "rules", str(DEPLOY / "tests" / "alerts_test.yml"))
     assert code == 0, said
