@@ -278,7 +278,7 @@ def cluster(
         yield known
 
 
-def rests(router: ClusterRouter, nodes: Collection[str], copies: int, version: int) -> bool:
+def rests(router: Served, nodes: Collection[str], copies: int, version: int) -> bool:
     """Whether nothing is left to do, as this router sees it."""
     report: Any = router.lag()
     living = [node for node in report["nodes"] if node["live"]]
