@@ -62,7 +62,9 @@ def flat(rendered: str) -> str:
     return "# The chart's default, rendered by `python -m tools.chart`: change the chart, not this file.\n" + bare
 
 
-def leaves(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+def leaves(
+    schema: Mapping[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
     """Every value that can be given, with its schema; a value that a definition describes is one."""
     for name, each in schema["properties"].items():
         if "properties" in each:

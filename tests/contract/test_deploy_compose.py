@@ -111,7 +111,10 @@ def test_the_pipeline_is_well_when_the_checkpoint_that_nodes_follow_has_a_commit
 
 
 def test_only_routers_and_monitoring_can_be_reached_and_only_from_this_machine() -> None:
-    shown = {name: 8080 for name in SERVICES if IMAGES.get(name) == "router"} | {"prometheus": 9090, "alertmanager": 9093}
+    shown = {name: 8080 for name in SERVICES if IMAGES.get(name) == "router"} | {
+        "prometheus": 9090,
+        "alertmanager": 9093,
+    }
     for name, service in SERVICES.items():
         ports = service.get("ports", [])
         assert bool(ports) == (name in shown)

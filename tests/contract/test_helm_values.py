@@ -109,9 +109,11 @@ def test_templates_read_every_value_and_no_other() -> None:
     used = set(re.findall(r"\.Values((?:\.\w+)+)", TEMPLATES))
     known = {"." + ".".join(path) for path, _ in leaves(SCHEMA)} - {".global"}
     for name in used:
-        assert any(value == name or value.startswith(f"{name}.") or name.startswith(f"{value}.") for value in known), name
+        assert any(value == name or value.startswith(f"{name}.") or name.startswith(f"{value}.") for value in known), (
+            name
+        )
     for value in known:
-        # A template may take a whole branch, as `with .Values.routers.autoscaling` does; then its parts are read from it.
+        # A template may take a whole branch, as `with .Values.spark` does; its parts are then read from that.
         parents = {value[:cut] for cut in range(len(value)) if value[cut] == "." and cut} & used
         last = value.rpartition(".")[2]
         assert value in used or (parents and re.search(rf"\.{last}\b", TEMPLATES)), value

@@ -1,4 +1,4 @@
-"""The flat manifests, which are the chart's default: complete and valid for our services, and allowed no more than needed.
+"""The flat manifests, which are the chart's default: valid for our services, and allowed no more than needed.
 
 They are read as data, so none of this needs Helm.
 """
@@ -245,7 +245,9 @@ def test_what_a_process_writes_to_is_a_volume_of_its_own(name: str) -> None:
 
 
 def policies() -> dict[str, Manifest]:
-    return {each["metadata"]["name"].removeprefix("understudy-"): each["spec"] for each in of_kind(FLAT, "NetworkPolicy")}
+    return {
+        each["metadata"]["name"].removeprefix("understudy-"): each["spec"] for each in of_kind(FLAT, "NetworkPolicy")
+    }
 
 
 def components(peers: list[Manifest]) -> Iterator[str]:

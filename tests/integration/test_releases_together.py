@@ -35,8 +35,10 @@ def wait_to_rest(nodes: list[Member], routers: list[Member], version: int) -> No
     """Until every router sees every replica at this version, and each process says that it is ready."""
     names = [node.name for node in nodes]
     wait_until(
-        lambda: all(each.not_ready() == "" for each in (*nodes, *routers))
-        and all(rests(each, names, 2, version) for each in routers),
+        lambda: (
+            all(each.not_ready() == "" for each in (*nodes, *routers))
+            and all(rests(each, names, 2, version) for each in routers)
+        ),
         what=f"rest at version {version}",
         limit_s=LIMIT_S,
     )

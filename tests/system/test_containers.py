@@ -1,5 +1,6 @@
-"""The images are built and the compose file is started, by a real engine; then nodes, Redis and routers come and go under
-reads. Skipped where no engine can start.
+"""A real engine builds the images and starts the compose file; then nodes, Redis and routers come and go under reads.
+
+Skipped where no engine can start.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ def test_an_image_has_no_compiler_no_spark_and_no_other_service(image: str, runn
     name = next(SERVICES[each]["image"] for each, own in IMAGES.items() if own == image)
     code = (
         "import importlib.util as u, shutil, os; "
-        "print([m for m in ('pyspark', 'understudy_node', 'understudy_router', 'understudy_pipeline') if u.find_spec(m)], "
+        "names = ('pyspark', 'understudy_node', 'understudy_router', 'understudy_pipeline'); "
+        "print([m for m in names if u.find_spec(m)], "
         "[c for c in ('cc', 'gcc', 'g++', 'java') if shutil.which(c)], os.getuid())"
     )
     assert in_image(found, name, code) == f"['understudy_{image}'] [] 10001"

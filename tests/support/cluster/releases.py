@@ -35,7 +35,7 @@ def tree_of(commit: str, folder: Path) -> Path:
 
 
 class Member(Served):
-    """A node or a router of some release, which stops and comes back as one of another, at its port and with its files."""
+    """A node or a router, which stops and comes back as one of another release, at its port and with its files."""
 
     def __init__(self, name: str, port: int, arguments: list[str], log: Path) -> None:
         super().__init__(port)
@@ -83,7 +83,9 @@ class Member(Served):
 
 
 @contextmanager
-def members(folder: Path, redis: str, checkpoint: Path, ports: list[int]) -> Iterator[tuple[list[Member], list[Member]]]:
+def members(
+    folder: Path, redis: str, checkpoint: Path, ports: list[int]
+) -> Iterator[tuple[list[Member], list[Member]]]:
     """Two nodes and two routers, not started yet; none of them outlives the block."""
     common = ["--redis", redis, "--application-id", APPLICATION, "--shutdown-delay-ms", str(SHUTDOWN_DELAY_MS)]
     nodes, routers = [], []

@@ -1,4 +1,4 @@
-"""A Docker Engine for tests: one that answers already, or one of our own in a network namespace, where Debian's is installed.
+"""A Docker Engine for tests, of Debian's packages, with a network namespace of its own.
 
 Its rules for packets stay in the namespace. Base images cannot be had everywhere: `base_image` makes one of Debian's
 packages where they are missing.
@@ -46,7 +46,14 @@ class Engine:
         """What a command says on its standard output. Fails the test when the command fails."""
         environment = self.environment | dict(variables or {})
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=limit_s, env=environment, cwd=ROOT, check=False
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            env=environment,
+            cwd=ROOT,
+            check=False,
         )
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         return done.stdout
@@ -58,7 +65,9 @@ class Engine:
     def beside(self, command: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
         """A program that reaches published ports."""
         with output.open("wb") as file:
-            return subprocess.Popen([*self.beside_it, *command], stdout=file, stderr=file, env=self.environment, cwd=ROOT)
+            return subprocess.Popen(
+                [*self.beside_it, *command], stdout=file, stderr=file, env=self.environment, cwd=ROOT
+            )
 
     def has_image(self, name: str) -> bool:
         """Whether an image is there."""
@@ -83,7 +92,7 @@ def engine(*, namespace: str | None) -> Iterator[Engine]:
         pytest.skip(f"no engine: {', '.join(missing)} of Debian's packages, and root, are needed")
     KEPT.mkdir(parents=True, exist_ok=True)
     socket, log = KEPT / "docker.sock", KEPT / "dockerd.log"
-    options = [] if namespace else ["--iptables=false", "--ip6tables=false", "--bridge=none"]
+    options = [] if namespace else ["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none"]
     if namespace:
         subprocess.run(["ip", "netns", "add", namespace], check=True)
         subprocess.run(["ip", "-n", namespace, "link", "set", "lo", "up"], check=True)
@@ -141,7 +150,11 @@ def base_image(found: Engine, name: str) -> None:
     variables = [f"--change=ENV {name}={CERTIFICATES}" for name in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")]
     with subprocess.Popen(["tar", "-C", str(files), "--exclude=./done", "-c", "."], stdout=subprocess.PIPE) as archive:
         subprocess.run(
-            [client(), "import", *variables, "-", name], stdin=archive.stdout, env=found.environment, check=True, timeout=600
+            [client(), "import", *variables, "-", name],
+            stdin=archive.stdout,
+            env=found.environment,
+            check=True,
+            timeout=600,
         )
 
 

@@ -2,8 +2,8 @@
 
     python -m tests.support.containers.reader FILE URL URL
 
-A reader with two addresses asks the other one when a connection is refused or breaks, as a load balancer does. A read is
-answered by 200, or by 404 with `found: false`. The counts are written into FILE twice a second, and at the end.
+A reader with two addresses asks the other one when a connection is refused or breaks, as a load balancer does. A read
+is answered by 200, or by 404 with `found: false`. The counts are written into FILE twice a second, and at the end.
 """
 
 from __future__ import annotations

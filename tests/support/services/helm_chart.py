@@ -95,7 +95,7 @@ def environment(container: Manifest) -> dict[str, str]:
     for each in container.get("env", []):
         source = each.get("valueFrom", {})
         reference = source.get("fieldRef", {}).get("fieldPath") or source.get("secretKeyRef", {}).get("name")
-        found[each["name"]] = each["value"] if "value" in each else f"<{reference}>"
+        found[each["name"]] = each.get("value", f"<{reference}>")
     return found
 
 
