@@ -11,18 +11,61 @@ import json
 import sys
 from typing import Any
 
+OTHERS = ("keda.sh/", "monitoring.coreos.com/", "spark.apache.org/")
+"""Kinds that are not Kubernetes' own; tests of the chart look at them."""
+FIRST_WARNING = 2
+"""Severities: 1 is information, 2 a warning, 3 an error."""
+
 
 def render(call: dict[str, Any]) -> dict[str, Any]:
-    """The manifests."""
-    from helm_python import Chart  # type: ignore[import-not-found]  # noqa: PLC0415
+    """The manifests, as `helm template` prints them; values that the schema refuses are an error."""
+    import helm_python as helm  # type: ignore[import-not-found]  # noqa: PLC0415
 
-    chart = Chart.load(call["chart"])
-    return {"manifests": chart.render(call["values"], name=call["name"], namespace=call["namespace"])}
+    with helm.Chart.load(call["chart"]) as chart:
+        try:
+            chart.validate_schema(call["values"])
+            found = chart.render(call["values"], name=call["name"], namespace=call["namespace"])
+        except helm.HelmError as error:
+            return {"error": str(error)}
+    texts = {path: text.strip().removeprefix("---\n") for path, text in found.items() if path.endswith(".yaml")}
+    parts = [f"---\n# Source: {path}\n{text}\n" for path, text in sorted(texts.items()) if text]
+    return {"manifests": "".join(parts)}
+
+
+def lint(call: dict[str, Any]) -> dict[str, Any]:
+    """What `helm lint --strict` says beyond information."""
+    import helm_python as helm  # noqa: PLC0415
+
+    report = helm.lint(call["chart"], call["values"], strict=True)
+    said = [f"{each['path']}: {each['error']}" for each in report["messages"] if each["severity"] >= FIRST_WARNING]
+    return {"problems": [*said, *report["errors"]]}
+
+
+def validate(call: dict[str, Any]) -> dict[str, Any]:
+    """Objects that do not keep the strict schemas of a version of Kubernetes, and why."""
+    import kubernetes_validate as kubernetes  # type: ignore[import-not-found]  # noqa: PLC0415
+    import yaml  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    problems = []
+    for each in yaml.safe_load_all(call["manifests"]):
+        if each is None or each["apiVersion"].startswith(OTHERS):
+            continue
+        try:
+            kubernetes.validate(each, call["version"], strict=True)
+        except kubernetes.ValidationError as error:
+            path = ".".join(map(str, error.path))
+            problems.append(f"{each['kind']} {each['metadata']['name']}: {path}: {error.message}")
+        except kubernetes.SchemaNotFoundError as error:
+            problems.append(error.message)
+    return {"problems": problems}
+
+
+CALLS = {"render": render, "lint": lint, "validate": validate}
 
 
 def main() -> int:
     """Make every call."""
-    json.dump([render(call) for call in json.load(sys.stdin)], sys.stdout)
+    json.dump([CALLS[call["call"]](call) for call in json.load(sys.stdin)], sys.stdout)
     return 0
 
 
