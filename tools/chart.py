@@ -40,7 +40,7 @@ class HelmError(Exception):
 def helm(calls: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
     """The results of calls of `helm_calls.py`, made by one process."""
     done = subprocess.run(  # noqa: S603  # our own program
-        [PYTHON, CALLS], input=json.dumps(calls), capture_output=True, text=True, timeout=120, check=False
+        [PYTHON, CALLS], input=json.dumps(calls), capture_output=True, text=True, timeout=300, check=False
     )
     if done.returncode != 0:
         raise HelmError(done.stderr)
@@ -48,9 +48,14 @@ def helm(calls: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
     return results
 
 
-def render(values: Mapping[str, object], *, release: str = RELEASE) -> str:
-    """The manifests of a release in a namespace of its name. Raises HelmError."""
-    (result,) = helm([{"call": "render", "chart": str(CHART), "values": values, "name": release, "namespace": release}])
+def call_of(kind: str, values: Mapping[str, object], *, release: str = RELEASE, **more: object) -> dict[str, object]:
+    """A call about a release in a namespace of its name."""
+    return {"call": kind, "chart": str(CHART), "values": values, "name": release, "namespace": release, **more}
+
+
+def render(values: Mapping[str, object]) -> str:
+    """The manifests. Raises HelmError."""
+    (result,) = helm([call_of("render", values)])
     if "error" in result:
         raise HelmError(result["error"])
     return str(result["manifests"])

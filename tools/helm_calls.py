@@ -1,14 +1,15 @@
 """Calls of Helm's library, as JSON on standard input and output; run by the Python of `.cache/helm`, which has it.
 
-A call is {"call": "render", "chart", "values", "name", "namespace"}, {"call": "lint", "chart", "values"} or
-{"call": "validate", "manifests", "version"}: the last by the schemas of a version of Kubernetes. A result has
-`manifests`, `problems` or `error`.
+A call is {"call", "chart", "values", "name", "namespace"}, where "call" is "render", "lint" or "validate". The last has
+a "version" of Kubernetes, too, whose schemas the objects have to keep. A result has `manifests` and `objects`, or
+`problems`, or `error`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from typing import Any
 
 OTHERS = ("keda.sh/", "monitoring.coreos.com/", "spark.apache.org/")
@@ -20,6 +21,7 @@ FIRST_WARNING = 2
 def render(call: dict[str, Any]) -> dict[str, Any]:
     """The manifests, as `helm template` prints them; values that the schema refuses are an error."""
     import helm_python as helm  # type: ignore[import-not-found]  # noqa: PLC0415
+    import yaml  # type: ignore[import-untyped]  # noqa: PLC0415
 
     with helm.Chart.load(call["chart"]) as chart:
         try:
@@ -29,7 +31,8 @@ def render(call: dict[str, Any]) -> dict[str, Any]:
             return {"error": str(error)}
     texts = {path: text.strip().removeprefix("---\n") for path, text in found.items() if path.endswith(".yaml")}
     parts = [f"---\n# Source: {path}\n{text}\n" for path, text in sorted(texts.items()) if text]
-    return {"manifests": "".join(parts)}
+    objects = [each for part in parts for each in yaml.load_all(part, Loader=yaml.CSafeLoader) if each]
+    return {"manifests": "".join(parts), "objects": objects}
 
 
 def lint(call: dict[str, Any]) -> dict[str, Any]:
@@ -43,21 +46,24 @@ def lint(call: dict[str, Any]) -> dict[str, Any]:
 
 def validate(call: dict[str, Any]) -> dict[str, Any]:
     """Objects that do not keep the strict schemas of a version of Kubernetes, and why."""
-    import kubernetes_validate as kubernetes  # type: ignore[import-not-found]  # noqa: PLC0415
-    import yaml  # type: ignore[import-untyped]  # noqa: PLC0415
+    own = [each for each in render(call)["objects"] if not each["apiVersion"].startswith(OTHERS)]
+    return {"problems": [said for each in own if (said := problem(json.dumps(each), call["version"]))]}
 
-    problems = []
-    for each in yaml.safe_load_all(call["manifests"]):
-        if each is None or each["apiVersion"].startswith(OTHERS):
-            continue
-        try:
-            kubernetes.validate(each, call["version"], strict=True)
-        except kubernetes.ValidationError as error:
-            path = ".".join(map(str, error.path))
-            problems.append(f"{each['kind']} {each['metadata']['name']}: {path}: {error.message}")
-        except kubernetes.SchemaNotFoundError as error:
-            problems.append(error.message)
-    return {"problems": problems}
+
+@cache
+def problem(text: str, version: str) -> str | None:
+    """What is wrong with an object; most are in many sets of values."""
+    import kubernetes_validate as kubernetes  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    each = json.loads(text)
+    name = f"{each['kind']} {each['metadata']['name']}"
+    try:
+        kubernetes.validate(each, version, strict=True)
+    except kubernetes.ValidationError as error:
+        return f"{name}: {'.'.join(map(str, error.path))}: {error.message}"
+    except kubernetes.SchemaNotFoundError as error:
+        return f"{name}: {error.message}"
+    return None
 
 
 CALLS = {"render": render, "lint": lint, "validate": validate}

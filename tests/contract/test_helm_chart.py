@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -9,27 +10,27 @@ from jsonschema import Draft7Validator  # type: ignore[import-untyped]
 from ruamel.yaml import YAML
 from tests.support.services.deploy_files import DOCKER, ROOT, known_variables, variables
 from tests.support.services.helm_chart import (
+    NEWEST,
+    OLDEST,
     SETS,
-    Manifest,
-    call,
     containers,
-    documents,
     environment,
+    manifests,
     named,
+    needs_helm,
     of_kind,
     pods,
     privileges,
-    refused,
+    problems,
     rendered,
     values_of,
 )
-from tools.chart import CHART, MANIFESTS, flat, render
+from tools.chart import CHART, MANIFESTS, call_of, flat, helm
 
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
 from understudy_shared.seeds import parse_seeds
 
-OLDEST, NEWEST = "1.29", "1.37"
 BETWEEN = [f"1.{minor}" for minor in range(30, 37)]
 OURS = ("node", "router", "pipeline")
 MEMBERS = {"node": ClusterNodeSettings, "router": RouterSettings}
@@ -77,10 +78,6 @@ SPARK_APPLICATION = {
 each_set = pytest.mark.parametrize("name", ["", *SETS], ids=["default", *SETS])
 
 
-def manifests(name: str) -> list[Manifest]:
-    return documents(rendered(name))
-
-
 def test_the_flat_manifests_are_the_charts_default() -> None:
     assert MANIFESTS.read_text() == flat(rendered("")), "python -m tools.chart"
 
@@ -95,26 +92,21 @@ def test_there_are_enough_sets_to_speak_of_every_kind_of_object() -> None:
 
 @each_set
 def test_helm_finds_nothing_to_say_of_the_chart(name: str) -> None:
-    found = call(call="lint", chart=str(CHART), values=values_of(name))
-    assert found["problems"] == []
+    assert problems("lint", name) == []
 
 
 @each_set
 def test_every_object_keeps_the_schemas_of_kubernetes(name: str) -> None:
     for version in (OLDEST, NEWEST):
-        assert call(call="validate", manifests=rendered(name), version=version)["problems"] == []
+        assert problems(version, name) == []
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("version", BETWEEN)
-@each_set
-def test_every_object_keeps_the_schemas_of_every_kubernetes(name: str, version: str) -> None:
-    assert call(call="validate", manifests=rendered(name), version=version)["problems"] == []
-
-
-def test_the_schemas_do_refuse_a_number_that_is_a_text() -> None:
-    bad = rendered("").replace("podManagementPolicy: Parallel", "podManagementPolicy: 5")
-    assert call(call="validate", manifests=bad, version=NEWEST)["problems"] != []
+def test_every_object_keeps_the_schemas_of_every_kubernetes_between(version: str) -> None:
+    needs_helm()
+    found = helm([call_of("validate", values_of(name), version=version) for name in ["", *SETS]])
+    assert [each["problems"] for each in found] == [[]] * len(found)
 
 
 @each_set
@@ -144,28 +136,40 @@ def test_no_pod_may_do_more_than_it_needs(name: str) -> None:
         assert privileges(pod) == [], maker
 
 
-@pytest.mark.parametrize(
-    ("values", "why"),
-    [
-        ({"redis": {"url": "redis://host:6379"}}, "exactly one Redis"),
-        ({"valkey": {"enabled": False}}, "exactly one Redis"),
-        ({"checkpoint": {"url": "s3://b/c"}}, "writes to the shared volume"),
-        (
-            {"checkpoint": {"url": "s3://b/c", "volume": {"existingClaim": "c"}}, "spark": {"kind": "none"}},
-            "in one place",
-        ),
-        ({"checkpoint": {"existingSecret": "s"}}, "without a URL"),
-        ({"routers": {"autoscaling": {"kind": "keda"}}}, "asks Prometheus"),
-        ({"routers": {"autoscaling": {"minReplicas": 7}}}, "above maxReplicas"),
-        ({"spark": {"kind": "sparkApplication"}}, "needs spark.application.image"),
-        ({"spark": {"kind": "sparkApplication", "application": {"image": "i"}}}, "what to run"),
-        ({"spark": {"deployment": {"image": "i"}}}, "needs spark.deployment.command"),
-        ({"nodes": {"replica": 3}}, "replica"),
-        ({"redis": {"url": "redis://:secret@host:6379"}, "valkey": {"enabled": False}}, "redis"),
-    ],
-)
-def test_values_that_cannot_be_meant_are_refused_with_the_reason(values: dict[str, object], why: str) -> None:
-    assert why in refused(values)
+REFUSED: list[tuple[dict[str, object], str]] = [
+    ({"redis": {"url": "redis://host:6379"}}, "exactly one Redis"),
+    ({"valkey": {"enabled": False}}, "exactly one Redis"),
+    ({"checkpoint": {"url": "s3://b/c"}}, "writes to the shared volume"),
+    (
+        {"checkpoint": {"url": "s3://b/c", "volume": {"existingClaim": "c"}}, "spark": {"kind": "none"}},
+        "in one place",
+    ),
+    ({"checkpoint": {"existingSecret": "s"}}, "without a URL"),
+    ({"routers": {"autoscaling": {"kind": "keda"}}}, "asks Prometheus"),
+    ({"routers": {"autoscaling": {"minReplicas": 7}}}, "above maxReplicas"),
+    ({"spark": {"kind": "sparkApplication"}}, "needs spark.application.image"),
+    ({"spark": {"kind": "sparkApplication", "application": {"image": "i"}}}, "what to run"),
+    ({"spark": {"deployment": {"image": "i"}}}, "needs spark.deployment.command"),
+    ({"nodes": {"replica": 3}}, "replica"),
+    ({"redis": {"url": "redis://:secret@host:6379"}, "valkey": {"enabled": False}}, "redis"),
+]
+
+
+@cache
+def refusals() -> list[dict[str, Any]]:
+    """What Helm says of each of them, and the schemas of a Kubernetes that is too old, all said by one process."""
+    needs_helm()
+    calls = [call_of("render", values) for values, _ in REFUSED]
+    return helm([*calls, call_of("validate", {}, version="1.25")])
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)), ids=[why for _, why in REFUSED])
+def test_values_that_cannot_be_meant_are_refused_with_the_reason(number: int) -> None:
+    assert REFUSED[number][1] in refusals()[number]["error"]
+
+
+def test_the_schemas_do_refuse_what_an_older_kubernetes_does_not_know() -> None:
+    assert any("unhealthyPodEvictionPolicy" in each for each in refusals()[-1]["problems"])
 
 
 @pytest.mark.parametrize(
@@ -273,7 +277,7 @@ def test_a_checkpoint_by_url_is_mounted_by_nobody() -> None:
 
 def test_two_releases_in_one_namespace_share_nothing_but_redis_and_the_volume() -> None:
     first = {(each["kind"], each["metadata"]["name"]) for each in manifests("")}
-    second = documents(render(values_of("second-application"), release="weather"))
+    second = manifests("second-application")
     assert first & {(each["kind"], each["metadata"]["name"]) for each in second} == set()
     redis = environment(containers(second)["node"])["UNDERSTUDY_REDIS"]
     service = redis.removeprefix("redis://").partition(":")[0]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from tools.chart import CHART, MANIFESTS, PYTHON, HelmError, helm, render
+from tools.chart import CHART, MANIFESTS, PYTHON, RELEASE, call_of, helm
 
 Manifest = dict[str, Any]
 
 SETS = sorted(path.stem for path in (CHART / "ci").glob("*.yaml"))
 """Sets of values that stand for ways to use the chart."""
+OLDEST, NEWEST = "1.29", "1.37"
+VERSIONS = (OLDEST, NEWEST)
+"""Of Kubernetes: the first that the chart allows, and the last whose schemas are there."""
+SECOND_RELEASE = "weather"
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 TEMPLATES = "\n".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
 
@@ -31,24 +35,44 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def documents(text: str) -> list[Manifest]:
-    """Every object of manifests."""
-    return [each for each in YAML(typ="safe").load_all(text) if each is not None]
-
-
 @cache
+def results() -> dict[tuple[str, str], dict[str, Any]]:
+    """What Helm and the schemas say of every set of values, by call and name, all of it said by one process.
+
+    Skips the test where there is no Helm.
+    """
+    needs_helm()
+    keys = [(call, name) for name in ["", *SETS] for call in ("render", "lint", *VERSIONS)]
+    found = helm([call_for(call, name) for call, name in keys])
+    return dict(zip(keys, found, strict=True))
+
+
+def call_for(call: str, name: str) -> dict[str, object]:
+    """A call about a set of values; the name of a version of Kubernetes validates."""
+    release = SECOND_RELEASE if name == "second-application" else RELEASE
+    if call in ("render", "lint"):
+        return call_of(call, values_of(name), release=release)
+    return call_of("validate", values_of(name), release=release, version=call)
+
+
 def rendered(name: str) -> str:
-    """The manifests of a set of values; skips the test where there is no Helm."""
-    needs_helm()
-    return render(values_of(name))
+    """The manifests of a set of values."""
+    found = results()["render", name]
+    assert "error" not in found, found["error"]
+    return str(found["manifests"])
 
 
-def refused(values: Mapping[str, object]) -> str:
-    """What Helm says of values that it has to refuse."""
-    needs_helm()
-    with pytest.raises(HelmError) as error:
-        render(values)
-    return str(error.value)
+def manifests(name: str) -> list[Manifest]:
+    """The same as objects."""
+    rendered(name)
+    objects: list[Manifest] = results()["render", name]["objects"]
+    return objects
+
+
+def problems(call: str, name: str) -> list[str]:
+    """What a linter, or the schemas of a version of Kubernetes, find wrong."""
+    found: list[str] = results()[call, name]["problems"]
+    return found
 
 
 def needs_helm() -> None:
@@ -57,16 +81,9 @@ def needs_helm() -> None:
         pytest.skip("no Helm: make helm")
 
 
-def call(**arguments: object) -> dict[str, Any]:
-    """One call of Helm's library, or of the schemas beside it."""
-    needs_helm()
-    (result,) = helm([arguments])
-    return result
-
-
 def flat_manifests() -> list[Manifest]:
     """The default, as it is kept for `kubectl apply -k`."""
-    return documents(MANIFESTS.read_text())
+    return [each for each in YAML(typ="safe").load_all(MANIFESTS.read_text()) if each is not None]
 
 
 def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
