@@ -124,7 +124,7 @@ def test_processes_are_told_what_is_valid_and_nothing_that_they_do_not_know(
             with monkeypatch.context() as patch:
                 for variable, value in ours.items():
                     patch.setenv(variable, FILLED_IN.get(value, value))
-                settings = MEMBERS[service]()  # type: ignore[call-arg]  # from the environment
+                settings = MEMBERS[service]()  # from the environment
             assert parse_seeds(settings.seed)
             for setting, given in values_of(name).get(f"{service}s", {}).get("settings", {}).items():
                 assert ours[f"UNDERSTUDY_{setting.upper()}"] == str(given)

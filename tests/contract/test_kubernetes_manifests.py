@@ -81,7 +81,7 @@ def test_every_variable_is_a_setting_of_its_service_or_of_the_hook(name: str) ->
 def test_the_settings_of_a_service_are_complete_and_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in variables_of(name).items():
         monkeypatch.setenv(variable, FILLED_IN.get(value, "" if value == ZONE else value))
-    settings = SETTINGS[name]()  # type: ignore[call-arg]  # from the environment
+    settings = SETTINGS[name]()  # from the environment
     assert settings.application_id == "flights"
     assert settings.redis == "redis://understudy-valkey:6379/0"
     if isinstance(settings, ClusterNodeSettings):

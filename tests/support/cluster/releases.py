@@ -88,7 +88,8 @@ def members(
 ) -> Iterator[tuple[list[Member], list[Member]]]:
     """Two nodes and two routers, not started yet; none of them outlives the block."""
     common = ["--redis", redis, "--application-id", APPLICATION, "--shutdown-delay-ms", str(SHUTDOWN_DELAY_MS)]
-    nodes, routers = [], []
+    nodes: list[Member] = []
+    routers: list[Member] = []
     for number, port in enumerate(ports):
         name = f"node-{number}" if number < 2 else f"router-{number - 2}"
         own = [*common, "--port", str(port), "--data-dir", str(folder / name)]
