@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.containers.engine import BUILD_LIMIT_S, KEPT, NAMESPACE, ROOT, Engine, Stack, base_image, engine
+from tests.support.containers.engine import (
+    BUILD_LIMIT_S,
+    FILES,
+    KEPT,
+    NAMESPACE,
+    ROOT,
+    Engine,
+    Stack,
+    base_image,
+    engine,
+)
 from tests.support.measurements import measured
 from tests.support.services.deploy_files import DOCKER, IMAGES, SERVICES, STACK
 from tests.support.spark.queries import wait_until
@@ -69,6 +79,9 @@ def running(built: dict[str, int]) -> Iterator[tuple[Engine, Stack]]:
     # An older docker-compose does not know `name`, and paths are taken from the file's folder.
     stack_of = json.loads(json.dumps(STACK).replace('"./deploy', f'"{ROOT}/deploy'))
     del stack_of["name"]
+    for service in stack_of["services"].values():
+        if "ulimits" in service:
+            service["ulimits"] = {"nofile": {"soft": FILES, "hard": FILES}}
     file.write_text(json.dumps(stack_of))
     with engine(namespace=NAMESPACE) as found:
         stack = Stack(found, file)

@@ -7,6 +7,7 @@ packages where they are missing.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,8 @@ CALL_LIMIT_S = 300
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 NAMESPACE = "understudy-engine"
 TOOLS = ("dockerd", "docker-compose", "debootstrap", "ip", "nsenter")
+FILES = min(65_536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+"""Open files that a container may have here."""
 BASE_PACKAGES = "python3,python3-venv,python3-pip,ca-certificates"
 
 
@@ -106,7 +109,7 @@ def engine(*, namespace: str | None) -> Iterator[Engine]:
                 f"--exec-root={KEPT / 'run'}",
                 f"--host=unix://{socket}",
                 f"--pidfile={KEPT / 'pid'}",
-                "--default-ulimit=nofile=65536:65536",
+                f"--default-ulimit=nofile={FILES}:{FILES}",
             ],
             stdout=output,
             stderr=output,
