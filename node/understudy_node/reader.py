@@ -5,11 +5,11 @@ It reads as a replica does (same restore, same changelogs), but once and up to a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from understudy_node.checkpoint.description import CheckpointDescription, describe
+from understudy_node.checkpoint.description import CheckpointDescription, StoreDescription, describe
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import batch_ids
 from understudy_node.checkpoint.opening import open_checkpoint_files
@@ -20,6 +20,7 @@ from understudy_node.generation import ROW_PREFIX, Layout, layout_of
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.store_replica import StoreReplica
 from understudy_node.replica.surroundings import StorePlace, Surroundings
+from understudy_node.replica.task_view import task_view
 from understudy_node.stores.stores import ServedStore, served_stores
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.words import ApplicationId, TaskId
@@ -71,16 +72,45 @@ class CheckpointReader:
             for key, value in self.view(store, partition, version).scan():
                 yield Row(partition, key[prefix:], value[prefix:])
 
+    def finder(self, store: ServedStore, partition: int, version: int) -> Callable[[bytes], bytes | None]:
+        """A function from a key's row bytes to what an answer says of it at `version`, None for an absent key."""
+        record = self.record(version)
+        prefix = ROW_PREFIX[layout_of(record).provider]
+        views = {
+            found.name: self._view(found, partition, version)
+            for operator in self.description.operators
+            for found in operator.served
+            if operator.operator_id == store.operator_id
+        }
+        if store.make_finder is None:
+            view = views[store.store_name]
+
+            def find(row: bytes) -> bytes | None:
+                stored = view.get(prefix + row)
+                return None if stored is None else store.print_found(stored[len(prefix) :])
+
+            return find
+        task = TaskId(ApplicationId("reader"), store.operator_id, partition)
+        shown = task_view(
+            task, self.description.query_id, version=version, stores=views, record=record, marks=frozenset()
+        )
+        finder = store.make_finder(prefix)
+        return lambda row: finder.find(shown, prefix + row)
+
     def view(self, store: ServedStore, partition: int, version: int) -> View:
         """One partition of a store at exactly `version`."""
-        task = TaskId(ApplicationId("reader"), store.operator_id, partition)
-        fits = layout_of(self.record(version)).fits
-        (place,) = (
-            StorePlace(task, self.description.query_id, found.name, found.directory(partition), found.index, fits)
+        (found,) = (
+            found
             for operator in self.description.operators
             for found in operator.served
             if operator.operator_id == store.operator_id and found.name == store.store_name
         )
+        return self._view(found, partition, version)
+
+    def _view(self, store: StoreDescription, partition: int, version: int) -> View:
+        task = TaskId(ApplicationId("reader"), store.operator_id, partition)
+        fits = layout_of(self.record(version)).fits
+        place = StorePlace(task, self.description.query_id, store.name, store.directory(partition), store.index, fits)
         around = Surroundings(
             files=self._files, history=self._history, disk=self._disk, cache=BlockCache(), overlay_max_bytes=1 << 40
         )

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.plausible import CEILING
-from understudy_shared.words import HostInfo, TaskId
+from understudy_shared.words import HostInfo, StoreKind, TaskId
 
 FORMAT: Literal[1] = 1
 """The major format of every document here. A reader accepts its own format and older ones."""
@@ -210,6 +210,8 @@ class CatalogueStore(BaseModel):
     store: Name
     operator_id: Count
     operator: Name
+    kind: Name = StoreKind.VALUE.value
+    """What it keeps of a key (`StoreKind`); nodes of an older release serve values only."""
     key_schema: str = Field(max_length=MAX_SCHEMA_CHARACTERS)
     """Spark's JSON of the key columns' struct."""
     key_names: list[str] = Field(max_length=MAX_COLUMNS)

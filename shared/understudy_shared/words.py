@@ -23,6 +23,15 @@ WRITES_REFUSED = "bus-writes-refused"
 """The cause by which a node is degraded whose writes the bus refuses: it says so in its heartbeats."""
 
 
+class StoreKind(StrEnum):
+    """What a store keeps of a key, and so what an answer says of it."""
+
+    VALUE = "value"
+    """One value."""
+    SET = "set"
+    """That the key was seen; with `expires_at` where that is forgotten."""
+
+
 class Role(StrEnum):
     """What a replica is for its task."""
 

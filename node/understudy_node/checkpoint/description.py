@@ -164,7 +164,10 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
         return OperatorDescription(operator_id, "unknown", offsets.properties.shuffle_partitions, (), error)
     unsupported = why_unsupported(operator_id, metadata.operator_name, conf=offsets.conf, where=where)
     stores = (
-        tuple(_describe_store(files, operator_id, index, store) for index, store in enumerate(metadata.stores))
+        tuple(
+            _describe_store(files, operator_id, metadata.operator_name, index, store)
+            for index, store in enumerate(metadata.stores)
+        )
         if unsupported is None
         else ()
     )
@@ -198,7 +201,9 @@ def _read_metadata(files: CheckpointFiles, operator_id: int, batch_id: int) -> O
     return metadata
 
 
-def _describe_store(files: CheckpointFiles, operator_id: int, index: int, store: StoreMetadata) -> StoreDescription:
+def _describe_store(
+    files: CheckpointFiles, operator_id: int, operator_name: str, index: int, store: StoreMetadata
+) -> StoreDescription:
     if store.schema_file_names:
         path = f"state/{operator_id}/_stateSchema/{store.name}/{store.schema_file_names[-1]}"
     else:
@@ -207,7 +212,7 @@ def _describe_store(files: CheckpointFiles, operator_id: int, index: int, store:
     unsupported: UnsupportedError | None
     try:
         families = parse_schema_file(files.read(path), name=path)
-        unsupported = why_unreadable(families, where=f"{files.url}/{path}")
+        unsupported = why_unreadable(families, operator_name, where=f"{files.url}/{path}")
     except UnsupportedError as error:
         unsupported = error
     return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families, unsupported)

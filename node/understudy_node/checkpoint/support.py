@@ -12,18 +12,27 @@ from types import MappingProxyType
 from typing import Final
 
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
+from understudy_node.checkpoint.shapes import has_shape_of
 from understudy_shared.errors import UnsupportedError
 from understudy_shared.spark.key_codec import COLLATION_FIX
 from understudy_shared.spark.types import StructType, collated_columns, parse_schema
+from understudy_shared.words import StoreKind
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorSupport:
-    """A supported operator: its name for users, and the versions of its state layout that can be read."""
+    """A supported operator: its name for users, what its stores keep, and the versions of its state layout that can be
+    read. `state_format_conf` is "" for an operator whose layout never had versions.
+
+    `is_normalised` is whether Spark normalises floats in keys before it stores them, so that -0.0 is 0.0. It does so
+    for grouping columns of aggregations only.
+    """
 
     meaning: str
-    state_format_conf: str
-    state_format_versions: frozenset[str]
+    kind: StoreKind = StoreKind.VALUE
+    state_format_conf: str = ""
+    state_format_versions: frozenset[str] = frozenset()
+    is_normalised: bool = True
 
 
 SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
@@ -32,6 +41,10 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             meaning="aggregations (groupBy, also with event-time windows)",
             state_format_conf="spark.sql.streaming.aggregation.stateFormatVersion",
             state_format_versions=frozenset({"2"}),
+        ),
+        "dedupe": OperatorSupport(meaning="dropDuplicates", kind=StoreKind.SET, is_normalised=False),
+        "dedupeWithinWatermark": OperatorSupport(
+            meaning="dropDuplicatesWithinWatermark", kind=StoreKind.SET, is_normalised=False
         ),
     }
 )
@@ -45,8 +58,6 @@ _NEWER_UNDERSTUDY: Final = "A newer Spark, or another operator, wrote it: use a 
 
 _MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "dedupe": "dropDuplicates",
-        "dedupeWithinWatermark": "dropDuplicatesWithinWatermark",
         "symmetricHashJoin": "stream-stream join",
         "sessionWindowStateStoreSaveExec": "session windows",
         "applyInPandasWithState": "applyInPandasWithState",
@@ -56,6 +67,7 @@ _MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "globalLimit": "limit",
     }
 )
+"""What users call the operators that are refused."""
 
 
 def why_unsupported(
@@ -72,7 +84,7 @@ def why_unsupported(
             where=where,
             fix=f"Supported: {supported}",
         )
-    version = conf.get(row.state_format_conf)
+    version = state_format_of(operator_name, conf)
     if version is not None and version not in row.state_format_versions:
         return UnsupportedError(
             f"Operator {operator_id} ({operator_name}) keeps its state in format {version}",
@@ -83,7 +95,15 @@ def why_unsupported(
     return None
 
 
-def why_unreadable(families: Sequence[ColumnFamilySchema], *, where: str) -> UnsupportedError | None:
+def state_format_of(operator_name: str, conf: Mapping[str, str]) -> str | None:
+    """The version of an operator's state layout, as the offset log says it; None where it does not."""
+    row = SUPPORTED_OPERATORS.get(operator_name)
+    return None if row is None or not row.state_format_conf else conf.get(row.state_format_conf)
+
+
+def why_unreadable(
+    families: Sequence[ColumnFamilySchema], operator_name: str, *, where: str
+) -> UnsupportedError | None:
     """`None` when a store of a supported operator can be served, else the refusal, which names the column."""
     if len(families) != 1:
         return UnsupportedError(
@@ -94,19 +114,25 @@ def why_unreadable(families: Sequence[ColumnFamilySchema], *, where: str) -> Uns
         return UnsupportedError(
             f"Its keys are encoded by {family.key_encoder:.200}", where=where, fix=_NEWER_UNDERSTUDY
         )
-    key: StructType | None = None
+    parsed: list[StructType] = []
     for part, schema in (("key", family.key_schema), ("value", family.value_schema)):
         try:
-            parsed = parse_schema(schema)
+            parsed.append(parse_schema(schema))
         except UnsupportedError as error:
             return UnsupportedError(f"Its {part} has a {error.where}: {error.what}", where=where, fix=error.fix)
         except RecursionError:
             return UnsupportedError(f"Its {part} is nested too deeply", where=where, fix="Store a flatter structure")
-        key = key or parsed
-    collated = () if key is None else collated_columns(key)
+    key, value = parsed
+    collated = collated_columns(key)
     if collated:
         return UnsupportedError(
             f"Its key has columns with a collation: {', '.join(collated)}", where=where, fix=COLLATION_FIX
+        )
+    if not has_shape_of(operator_name, key, value):
+        return UnsupportedError(
+            f"Its columns are not those of {operator_name}: key {key.name:.200}, value {value.name:.200}",
+            where=where,
+            fix=_NEWER_UNDERSTUDY,
         )
     return None
 

@@ -125,17 +125,9 @@ class StoreReader:
         known = self.printed.find(place)
         if isinstance(known, bytes):
             return known
-        printed = self._print(stored)
+        printed = self.store.print_found(stored[len(self.row_prefix) :])
         self.printed.keep(place, printed)
         return printed
-
-    def _print(self, stored: bytes) -> bytes:
-        store = self.store
-        value = store.print_value(stored[len(self.row_prefix) :])
-        if store.print_result is None:
-            return b'"found":true,"value":%b,' % orjson.dumps(value)
-        result = orjson.dumps(store.print_result(value))
-        return b'"found":true,"value":%b,"result":%b,' % (orjson.dumps(value), result)
 
     def _refusal(self, bound: Bound, replica: TaskReplica, reading: Reading, known_end: int) -> Refusal | None:
         position = bound.min_position

@@ -32,8 +32,9 @@ def aggregation(operator_id: int, key: str = KEY) -> dict[str, bytes]:
     }
 
 
-def dedupe(operator_id: int) -> dict[str, bytes]:
-    return {f"state/{operator_id}/_metadata/metadata": spark.operator_metadata(operator_id, "dedupe")}
+def processor(operator_id: int) -> dict[str, bytes]:
+    metadata = spark.operator_metadata(operator_id, "transformWithStateExec")
+    return {f"state/{operator_id}/_metadata/metadata": metadata}
 
 
 BASE = {
@@ -176,20 +177,20 @@ def test_a_store_that_cannot_be_read_does_not_stop_the_others_and_is_named_with_
 
 
 def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> None:
-    served, refused = described(tmp_path, BASE | aggregation(0) | dedupe(1)).operators
+    served, refused = described(tmp_path, BASE | aggregation(0) | processor(1)).operators
     assert served.unsupported is None
     assert served.stores
     assert not refused.stores
     assert refused.unsupported is not None
-    assert "Operator 1 (dedupe: dropDuplicates)" in refused.unsupported.what
+    assert "Operator 1 (transformWithStateExec: transformWithState)" in refused.unsupported.what
     assert "stateStoreSave" in refused.unsupported.fix
 
 
 @pytest.mark.parametrize(
     ("content", "what", "fix"),
     [
-        (dedupe(0), r"Operator 0 \(dedupe", "aggregations"),
-        (dedupe(0) | dedupe(1), r"Operator 0 .*Operator 1 \(dedupe", "aggregations"),
+        (processor(0), r"Operator 0 \(transformWithStateExec", "aggregations"),
+        (processor(0) | processor(1), r"Operator 0 .*Operator 1 \(transformWithStateExec", "aggregations"),
         ({}, "keeps no state", "aggregation"),
         ({"state/0/0/1.delta": b""}, "Spark 3.5", "Spark 4.0 or later"),
         (

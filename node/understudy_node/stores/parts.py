@@ -1,0 +1,94 @@
+"""What readers can ask of an operator, and how each of it is read: decided once, when a store is opened.
+
+A part is a store as readers see it. An operator's store is one part; how it is read follows from the operator's kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import orjson
+
+from understudy_node.checkpoint.description import OperatorDescription, StoreDescription
+from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
+from understudy_node.stores.finder import MakeFinder
+from understudy_node.stores.results import ResultPrinter
+from understudy_node.stores.sets import SEEN, ExpiringSet
+from understudy_shared.spark.json_values import compile_json_printer
+from understudy_shared.spark.types import StructType, parse_schema
+from understudy_shared.words import StoreKind
+
+PrintFound = Callable[[bytes], bytes]
+"""From a stored row to the members of an answer that say what was found, with a comma behind them."""
+
+
+class Way(NamedTuple):
+    """How a part is read: `print_found` prints what is stored under a key; with `make_finder` that is not enough."""
+
+    print_found: PrintFound
+    make_finder: MakeFinder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What readers can ask of an operator. `value` are the columns that an answer shows.
+
+    `way` is called with the names of these columns, and with what computes results of a printed value.
+    """
+
+    default_name: str
+    kind: StoreKind
+    is_normalised: bool
+    store_name: str
+    key_json: str
+    value: StructType
+    way: Callable[[tuple[str, ...], ResultPrinter | None], Way]
+
+
+def parts_of(operator: OperatorDescription) -> Iterator[Part]:
+    """What can be asked of an operator: of stores that this release reads."""
+    support = SUPPORTED_OPERATORS.get(operator.operator_name)
+    for store in operator.served if support is not None else ():
+        yield _part(operator, store)
+
+
+def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
+    support = SUPPORTED_OPERATORS[operator.operator_name]
+    (family,) = store.column_families
+    stored = parse_schema(family.value_schema)
+    value = stored
+    way: Callable[[tuple[str, ...], ResultPrinter | None], Way]
+    match operator.operator_name:
+        case "dedupe":
+            value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN)
+        case "dedupeWithinWatermark":
+            finder = partial(ExpiringSet, store.name, stored)
+            value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN, finder)
+        case _:
+            way = partial(_value_way, stored)
+    return Part(
+        default_name=operator.default_name(store),
+        kind=support.kind,
+        is_normalised=support.is_normalised,
+        store_name=store.name,
+        key_json=family.key_schema,
+        value=value,
+        way=way,
+    )
+
+
+def _value_way(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
+    """The value as Spark stored it, and the result where that is known."""
+    print_value = compile_json_printer(stored, names)
+
+    def with_result(row: bytes) -> bytes:
+        assert print_result is not None, "used only where results are known"
+        value = print_value(row)
+        return b'"found":true,"value":%b,"result":%b,' % (orjson.dumps(value), orjson.dumps(print_result(value)))
+
+    if print_result is not None:
+        return Way(with_result)
+    return Way(lambda row: b'"found":true,"value":%b,' % orjson.dumps(print_value(row)))

@@ -1,0 +1,166 @@
+"""Every kind of state is answered as Spark's own state reader has it: by key, at a node, through a router, in batches.
+
+Spark writes the checkpoints during the run. What must have occurred is asserted beside what must be equal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.bus.redis_server import RedisServer
+from tests.support.cluster.in_process import cluster
+from tests.support.cluster.served_node import Served, served_node
+from tests.support.oracle.json import as_text
+from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore, write_kinds_checkpoint
+from tests.support.spark.formats import (
+    HDFS_V1,
+    ROCKSDB_CHANGELOG_V1,
+    ROCKSDB_CHANGELOG_V2,
+    ROCKSDB_V1,
+    ROCKSDB_V2,
+    StateFormat,
+)
+from tests.support.spark.kinds import BRANCHES
+from tests.support.spark.queries import wait_until
+
+from understudy_node.reader import CheckpointReader
+from understudy_shared.words import StoreName
+
+IN_CI = (HDFS_V1, ROCKSDB_CHANGELOG_V2)
+FORMATS = [
+    pytest.param(each, id=each.id, marks=() if each in IN_CI else pytest.mark.full)
+    for each in (
+        *IN_CI,
+        ROCKSDB_V1,
+        ROCKSDB_V2,
+        ROCKSDB_CHANGELOG_V1,
+        StateFormat("hdfs", codec="zstd", row_checksum=True),
+        StateFormat("rocksdb", changelog=True, format_version=2, row_checksum=True),
+    )
+]
+OF_AN_ANSWER = frozenset(
+    {"status", "store", "key", "partition", "version", "committed_at", "watermark", "lag", "served_by", "position"}
+)
+"""Members that do not say what was found."""
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def oracle(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> KindsCheckpoint:
+    state_format: StateFormat = request.param
+    return write_kinds_checkpoint(spark, tmp_path_factory.mktemp(state_format.id), state_format)
+
+
+def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint) -> None:
+    assert {store.operator for store in oracle.stores.values()} == set(BRANCHES)
+    assert len(oracle.versions) == 3
+    for store in oracle.stores.values():
+        assert all(store.kept[version] for version in oracle.versions), f"{store.operator} keeps nothing"
+        if store.operator != "globalLimit":
+            assert len({kept.partition for kept in store.kept[oracle.last]}) > 1, store.operator
+    keys = [repr(part) for store in oracle.stores.values() for kept in store.kept[oracle.last] for part in kept.key]
+    for awkward in ("None", "''", "'日本語é'", "'NaN'", "-0.0", "0.0"):
+        assert awkward in keys, f"no key has {awkward}"
+    (lately,) = oracle.of("dedupeWithinWatermark")
+    assert Counter(kept.said["expired"] for kept in lately.kept[oracle.last]).keys() == {True, False}
+    assert _keys(lately, oracle.versions[0]) - _keys(lately, oracle.last), "nothing was evicted"
+
+
+def test_every_key_at_every_retained_version_is_what_spark_reads(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    for version in oracle.versions:
+        with closing(CheckpointReader(oracle.path, tmp_path / str(version))) as reader:
+            assert {store.name: store.kind for store in reader.stores.values()} == {
+                store.name: store.kind for store in oracle.stores.values()
+            }
+            for store in oracle.stores.values():
+                _compare(reader, store, version)
+
+
+def _compare(reader: CheckpointReader, store: KindStore, version: int) -> None:
+    served = reader.stores[StoreName(store.name)]
+    finders = [reader.finder(served, partition, version) for partition in range(PARTITIONS if served.has_keys else 1)]
+    every_key = {json.dumps(kept.key): kept.key for rows in store.kept.values() for kept in rows}
+    there = {json.dumps(kept.key): kept for kept in store.kept[version]}
+    for text, key in every_key.items():
+        row = served.codec.parse_json(key)
+        partition = served.codec.partition(row, len(finders))
+        found = finders[partition](served.codec.encode(row))
+        kept = there.get(text)
+        if kept is None:
+            assert found is None, f"{store.operator} {key} at version {version}: Spark has it no more"
+        else:
+            assert found is not None, f"{store.operator} {key} at version {version}"
+            said = json.loads(b"{" + found.removesuffix(b",") + b"}")
+            assert as_text(said) == as_text(kept.said), f"{store.operator} {key} at version {version}"
+            assert partition == kept.partition, f"{store.operator} {key}"
+
+
+def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    with served_node(oracle.path, tmp_path / "data") as served:
+        served.wait_for_version(oracle.last)
+        for store in oracle.stores.values():
+            for kept in store.kept[oracle.last]:
+                reply = served.look_up(kept.key, store=store.name)
+                _assert_answer(oracle, store, kept, {"status": reply.status, **reply.body})
+            _assert_batch(oracle, store, served)
+            gone = next(iter(_keys(store, oracle.versions[0]) - _keys(store, oracle.last)), None)
+            if gone is not None:
+                reply = served.look_up(json.loads(gone), store=store.name)
+                assert (reply.status, reply.body["found"]) == (404, False)
+        described = served.get("/v1/stores").body
+        assert described["not_served"] == []
+
+
+def test_every_key_is_answered_through_a_router_as_by_the_node(
+    oracle: KindsCheckpoint, tmp_path: Path, redis: RedisServer
+) -> None:
+    if oracle.state_format not in IN_CI:
+        pytest.skip("a router sees no format")
+    with cluster(oracle.path, tmp_path, redis.url, nodes=2) as known:
+        router = known.router
+        wait_until(lambda: not router.not_ready() and _shows(router, oracle), what="the last version")
+        kinds: Any = router.get("/v1/stores").body["stores"]
+        assert {each["store"]: each["kind"] for each in kinds} == {
+            store.name: store.kind for store in oracle.stores.values()
+        }
+        for store in oracle.stores.values():
+            _assert_batch(oracle, store, router)
+            kept = store.kept[oracle.last][0]
+            reply = router.look_up(kept.key, store=store.name)
+            _assert_answer(oracle, store, kept, {"status": reply.status, **reply.body})
+            explained = router.get(f"/v1/stores/{store.name}/metadata?key={quote(json.dumps(kept.key))}")
+            assert (explained.status, explained.body["partition"]) == (200, kept.partition)
+
+
+def _shows(router: Served, oracle: KindsCheckpoint) -> bool:
+    stores: Any = router.lag()["stores"]
+    replicas = [replica for store in stores for replica in store["partitions"]]
+    return len(stores) == len(oracle.stores) and all(
+        replica["current_offset_position"] == oracle.last and replica["offset_lag"] == 0 for replica in replicas
+    )
+
+
+def _assert_batch(oracle: KindsCheckpoint, store: KindStore, served: Served) -> None:
+    kept = store.kept[oracle.last]
+    for each, answer in zip(kept, served.look_up_all([each.key for each in kept], store=store.name), strict=True):
+        _assert_answer(oracle, store, each, answer)
+
+
+def _assert_answer(oracle: KindsCheckpoint, store: KindStore, kept: Kept, answer: dict[str, Any]) -> None:
+    said = {name: value for name, value in answer.items() if name not in OF_AN_ANSWER}
+    assert answer["status"] == 200, f"{store.operator} {kept.key}: {answer}"
+    assert as_text(said) == as_text(kept.said), f"{store.operator} {kept.key}"
+    assert as_text(list(answer["key"].values())) == as_text(kept.key)
+    assert (answer["partition"], answer["version"]) == (kept.partition, oracle.last)
+
+
+def _keys(store: KindStore, version: int) -> set[str]:
+    return {json.dumps(kept.key) for kept in store.kept[version]}

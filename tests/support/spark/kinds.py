@@ -1,0 +1,81 @@
+"""One query of every kind of state: a branch per stateful operator, side by side, in one checkpoint.
+
+Rows are made from a seed. Event time moves half an hour with each batch, the watermark follows forty minutes behind: in
+five batches Spark evicts some of what expires, and leaves some that has expired already.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+
+KINDS_SCHEMA = "k string, n long, d double, event timestamp"
+FIRST_EVENT = datetime(2024, 3, 1, tzinfo=UTC)
+BATCH_MINUTES = 30
+WATERMARK_DELAY = "40 minutes"
+
+
+def _seen(source: DataFrame) -> DataFrame:
+    return source.select(F.col("k").alias("seen"), F.col("d").alias("seen_d")).dropDuplicates(["seen", "seen_d"])
+
+
+def _seen_lately(source: DataFrame) -> DataFrame:
+    """Names come up once, so that some have expired and some have not."""
+    named = F.concat("k", F.date_format("event", "HH:mm"))
+    return source.select(named.alias("lately"), "event").dropDuplicatesWithinWatermark(["lately"])
+
+
+BRANCHES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "dedupe": _seen,
+    "dedupeWithinWatermark": _seen_lately,
+}
+"""By Spark's name of the stateful operator."""
+
+
+def build_kinds(source: DataFrame, operators: Sequence[str] = tuple(BRANCHES)) -> DataFrame:
+    """The branches of these operators beside each other, each row of their output as one string."""
+    source = source.withWatermark("event", WATERMARK_DELAY)
+    outputs = [BRANCHES[name](source) for name in operators]
+    rows = [output.select(F.to_json(F.struct(*output.columns)).alias("row")) for output in outputs]
+    return reduce(DataFrame.unionAll, rows)
+
+
+def kinds_batches(seed: int = 0, *, batches: int = 5, rows_per_batch: int = 40) -> list[list[dict[str, object]]]:
+    """Rows for `build_kinds`."""
+    rng = random.Random(seed)
+    keys = [None, "", "a", "日本語é", "x" * 40, *(f"key-{number}" for number in range(4))]
+    doubles = [None, 0.0, -0.0, float("nan"), 1.5]
+
+    def row(batch: int) -> dict[str, object]:
+        minutes = BATCH_MINUTES * (batch + rng.random())
+        return {
+            "k": rng.choice(keys),
+            "n": rng.choice([None, 0, -1, 2**63 - 1, 7]),
+            "d": rng.choice(doubles),
+            "event": FIRST_EVENT + timedelta(microseconds=round(minutes * 60_000_000)),
+        }
+
+    return [[row(batch) for _ in range(rows_per_batch)] for batch in range(batches)]
+
+
+def operators_by_name(checkpoint: Path) -> dict[str, int]:
+    """The operators of a checkpoint by Spark's names of them; it has one of each."""
+    found: dict[str, int] = {}
+    for folder in (checkpoint / "state").iterdir():
+        if not folder.name.isdigit():
+            continue
+        metadata = folder / "_metadata"
+        newest = metadata / "metadata"
+        if not newest.exists():
+            newest = max((metadata / "v2").glob("[0-9]*"), key=lambda path: int(path.name))
+        operator = json.loads(newest.read_text().splitlines()[1])["operatorInfo"]
+        assert operator["operatorName"] not in found
+        found[operator["operatorName"]] = operator["operatorId"]
+    return found
