@@ -14,8 +14,7 @@ import orjson
 from understudy_shared.durations import duration_text as known_duration_text
 from understudy_shared.printable import printable
 
-
-_MOMENTS = {"expires_at": "expires", "expired": "expired"}
+_MOMENTS = {"expires_at": "expires", "expired": "expired", "timeout_at": "times out"}
 """Members of an answer beside what is stored, and what they are called here."""
 
 

@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
@@ -71,6 +71,10 @@ def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint) -> None
         assert awkward in keys, f"no key has {awkward}"
     (lately,) = oracle.of("dedupeWithinWatermark")
     assert Counter(kept.said["expired"] for kept in lately.kept[oracle.last]).keys() == {True, False}
+    (groups,) = oracle.of("applyInPandasWithState")
+    timeouts = [kept.said["timeout_at"] for rows in groups.kept.values() for kept in rows]
+    assert None in timeouts
+    assert len(set(timeouts)) > 2
     assert _keys(lately, oracle.versions[0]) - _keys(lately, oracle.last), "nothing was evicted"
 
 
@@ -164,3 +168,26 @@ def _assert_answer(oracle: KindsCheckpoint, store: KindStore, kept: Kept, answer
 
 def _keys(store: KindStore, version: int) -> set[str]:
     return {json.dumps(kept.key) for kept in store.kept[version]}
+
+
+@pytest.mark.full
+def test_a_timeout_in_state_format_1_is_the_whole_long_of_which_sparks_reader_shows_the_lower_half(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark declares that column an int, and writes a long into it."""
+    conf = {"spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "1"}
+    oracle = write_kinds_checkpoint(spark, tmp_path, HDFS_V1, operators=["applyInPandasWithState"], conf=conf)
+    (store,) = oracle.stores.values()
+    with served_node(oracle.path, tmp_path / "data") as served:
+        served.wait_for_version(oracle.last)
+        answers = served.look_up_all([kept.key for kept in store.kept[oracle.last]], store=store.name)
+    assert answers
+    timeouts = set()
+    for kept, answer in zip(store.kept[oracle.last], answers, strict=True):
+        ours, sparks = dict(cast("dict[str, Any]", answer["value"])), dict(kept.said["value"])
+        timeout_ms, half = ours.pop("timeoutTimestamp"), sparks.pop("timeoutTimestamp")
+        assert ours == sparks
+        assert (timeout_ms - half) % 2**32 == 0
+        timeouts.add(timeout_ms)
+    assert -1 in timeouts
+    assert max(timeouts) > 2**32

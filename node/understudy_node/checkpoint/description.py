@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from understudy_node.checkpoint.documents import parse_object
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import (
     Commit,
@@ -30,8 +29,15 @@ from understudy_node.checkpoint.operators import (
 from understudy_node.checkpoint.recognition import require_checkpoint
 from understudy_node.checkpoint.schemas import ColumnFamilySchema, parse_schema_file
 from understudy_node.checkpoint.snapshots import parse_state_files
-from understudy_node.checkpoint.support import refuse_codec, refuse_encoding, why_unreadable, why_unsupported
+from understudy_node.checkpoint.support import (
+    refuse_codec,
+    refuse_encoding,
+    state_format_of,
+    why_unreadable,
+    why_unsupported,
+)
 from understudy_shared.errors import CorruptFileError, UnsupportedError, VanishedError
+from understudy_shared.spark.types import VoidType, parse_schema
 from understudy_shared.words import Lineage
 
 
@@ -60,6 +66,8 @@ class OperatorDescription:
     partitions: int
     stores: tuple[StoreDescription, ...]
     unsupported: UnsupportedError | None
+    state_format: str | None = None
+    """The version of its state layout; None where the offset log does not say it."""
 
     @property
     def served(self) -> tuple[StoreDescription, ...]:
@@ -163,10 +171,10 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
     except UnsupportedError as error:
         return OperatorDescription(operator_id, "unknown", offsets.properties.shuffle_partitions, (), error)
     unsupported = why_unsupported(operator_id, metadata.operator_name, conf=offsets.conf, where=where)
+    state_format = state_format_of(metadata.operator_name, offsets.conf)
     stores = (
         tuple(
-            _describe_store(files, operator_id, metadata.operator_name, index, store)
-            for index, store in enumerate(metadata.stores)
+            _describe_store(files, metadata, state_format, index, store) for index, store in enumerate(metadata.stores)
         )
         if unsupported is None
         else ()
@@ -180,6 +188,7 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
         partitions=1 if keyless else offsets.properties.shuffle_partitions,
         stores=stores,
         unsupported=unsupported,
+        state_format=state_format,
     )
 
 
@@ -202,8 +211,9 @@ def _read_metadata(files: CheckpointFiles, operator_id: int, batch_id: int) -> O
 
 
 def _describe_store(
-    files: CheckpointFiles, operator_id: int, operator_name: str, index: int, store: StoreMetadata
+    files: CheckpointFiles, operator: OperatorMetadata, state_format: str | None, index: int, store: StoreMetadata
 ) -> StoreDescription:
+    operator_id = operator.operator_id
     if store.schema_file_names:
         path = f"state/{operator_id}/_stateSchema/{store.name}/{store.schema_file_names[-1]}"
     else:
@@ -212,14 +222,16 @@ def _describe_store(
     unsupported: UnsupportedError | None
     try:
         families = parse_schema_file(files.read(path), name=path)
-        unsupported = why_unreadable(families, operator_name, where=f"{files.url}/{path}")
+        unsupported = why_unreadable(families, operator.operator_name, state_format, where=f"{files.url}/{path}")
     except UnsupportedError as error:
         unsupported = error
     return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families, unsupported)
 
 
 def _has_key(family: ColumnFamilySchema) -> bool:
-    return bool(parse_object(family.key_schema.encode(), name=f"key schema of {family.name}").get("fields"))
+    """Whether rows have keys; a limit's one column is always null."""
+    fields = parse_schema(family.key_schema).fields
+    return any(not isinstance(field.type, VoidType) for field in fields)
 
 
 def _writes_changelogs(

@@ -35,6 +35,8 @@ class OperatorSupport:
     is_normalised: bool = True
 
 
+_GROUP_STATE_FORMAT: Final = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
+
 SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
     {
         "stateStoreSave": OperatorSupport(
@@ -46,6 +48,19 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
         "dedupeWithinWatermark": OperatorSupport(
             meaning="dropDuplicatesWithinWatermark", kind=StoreKind.SET, is_normalised=False
         ),
+        "applyInPandasWithState": OperatorSupport(
+            meaning="applyInPandasWithState",
+            state_format_conf=_GROUP_STATE_FORMAT,
+            state_format_versions=frozenset({"1", "2"}),
+            is_normalised=False,
+        ),
+        "flatMapGroupsWithState": OperatorSupport(
+            meaning="flatMapGroupsWithState, mapGroupsWithState",
+            state_format_conf=_GROUP_STATE_FORMAT,
+            state_format_versions=frozenset({"1", "2"}),
+            is_normalised=False,
+        ),
+        "globalLimit": OperatorSupport(meaning="limit"),
     }
 )
 
@@ -60,11 +75,8 @@ _MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "symmetricHashJoin": "stream-stream join",
         "sessionWindowStateStoreSaveExec": "session windows",
-        "applyInPandasWithState": "applyInPandasWithState",
-        "flatMapGroupsWithState": "flatMapGroupsWithState",
         "transformWithStateExec": "transformWithState",
         "transformWithStateInPySparkExec": "transformWithState in Python",
-        "globalLimit": "limit",
     }
 )
 """What users call the operators that are refused."""
@@ -102,7 +114,7 @@ def state_format_of(operator_name: str, conf: Mapping[str, str]) -> str | None:
 
 
 def why_unreadable(
-    families: Sequence[ColumnFamilySchema], operator_name: str, *, where: str
+    families: Sequence[ColumnFamilySchema], operator_name: str, state_format: str | None, *, where: str
 ) -> UnsupportedError | None:
     """`None` when a store of a supported operator can be served, else the refusal, which names the column."""
     if len(families) != 1:
@@ -128,7 +140,7 @@ def why_unreadable(
         return UnsupportedError(
             f"Its key has columns with a collation: {', '.join(collated)}", where=where, fix=COLLATION_FIX
         )
-    if not has_shape_of(operator_name, key, value):
+    if not has_shape_of(operator_name, key, value, state_format):
         return UnsupportedError(
             f"Its columns are not those of {operator_name}: key {key.name:.200}, value {value.name:.200}",
             where=where,

@@ -15,6 +15,7 @@ import orjson
 from understudy_node.checkpoint.description import OperatorDescription, StoreDescription
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.stores.finder import MakeFinder
+from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.sets import SEEN, ExpiringSet
 from understudy_shared.spark.json_values import compile_json_printer
@@ -67,6 +68,9 @@ def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
         case "dedupeWithinWatermark":
             finder = partial(ExpiringSet, store.name, stored)
             value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN, finder)
+        case "applyInPandasWithState" | "flatMapGroupsWithState":
+            value = stored_state(stored)
+            way = partial(_group_state_way, value)
         case _:
             way = partial(_value_way, stored)
     return Part(
@@ -92,3 +96,9 @@ def _value_way(stored: StructType, names: tuple[str, ...], print_result: ResultP
     if print_result is not None:
         return Way(with_result)
     return Way(lambda row: b'"found":true,"value":%b,' % orjson.dumps(print_value(row)))
+
+
+def _group_state_way(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
+    """The same, and when the group times out."""
+    print_found, _ = _value_way(stored, names, print_result)
+    return Way(with_timeout(stored, print_found) if has_timeout(stored) else print_found)

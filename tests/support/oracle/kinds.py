@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType, TimestampType
-from tests.support.oracle.json import json_array, json_value
+from tests.support.oracle.json import json_array, json_object, json_value
 from tests.support.oracle.spark_reader import OracleRow, read_versions, row_types
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.kinds import BRANCHES, KINDS_SCHEMA, build_kinds, kinds_batches, operators_by_name
@@ -153,6 +153,15 @@ def _of_an_expiring_set(reader: _SparkReader, version: int, row: OracleRow, valu
     }
 
 
+def _of_a_group(reader: _SparkReader, version: int, row: OracleRow, value_type: StructType) -> Expected:
+    said: Expected = {"found": True, "value": json_object(row.value, value_type)}
+    if value_type.fieldNames()[-1] == "timeoutTimestamp":
+        timeout_ms = row.value[-1]
+        assert isinstance(timeout_ms, int)
+        said["timeout_at"] = None if timeout_ms == -1 else moment(timeout_ms * 1000)
+    return said
+
+
 def moment(micros: int) -> object:
     """A timestamp as an answer prints it."""
     return json_value(micros, TimestampType())
@@ -161,4 +170,6 @@ def moment(micros: int) -> object:
 _READ: dict[str, Callable[[_SparkReader, str, int], Iterator[KindStore]]] = {
     "dedupe": _one_row_each("set", _of_a_set),
     "dedupeWithinWatermark": _one_row_each("set", _of_an_expiring_set),
+    "applyInPandasWithState": _one_row_each("value", _of_a_group),
+    "globalLimit": _one_row_each("value", _of_a_group),
 }

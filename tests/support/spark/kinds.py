@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql.streaming.state import GroupState
 
 KINDS_SCHEMA = "k string, n long, d double, event timestamp"
 FIRST_EVENT = datetime(2024, 3, 1, tzinfo=UTC)
@@ -32,9 +34,40 @@ def _seen_lately(source: DataFrame) -> DataFrame:
     return source.select(named.alias("lately"), "event").dropDuplicatesWithinWatermark(["lately"])
 
 
+def _counted_by_hand(source: DataFrame) -> DataFrame:
+    """State of a group: rows and the last number; one that is not renewed within half an hour of event time is gone."""
+
+    def count(key: tuple[str], frames: Iterator[Any], state: GroupState) -> Iterator[Any]:
+        import pandas  # in Spark's worker, which gets this function alone
+
+        if state.hasTimedOut:
+            state.remove()
+            yield pandas.DataFrame({"word": [key[0]], "seen": [-1]})
+            return
+        seen, latest = (state.get[0], state.get[1][0]) if state.exists else (0, None)
+        for frame in frames:
+            seen += len(frame)
+            latest = None if pandas.isna(frame["n"].iloc[-1]) else int(frame["n"].iloc[-1])
+        state.update((seen, (latest,)))
+        if key[0] != "key-0":  # that one stays
+            state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 1_800_000)
+        yield pandas.DataFrame({"word": [key[0]], "seen": [seen]})
+
+    grouped = source.where("k is not null").groupBy(F.col("k").alias("word"))
+    return grouped.applyInPandasWithState(
+        count, "word string, seen long", "seen long, last struct<n: long>", "append", "EventTimeTimeout"
+    )
+
+
+def _limited(source: DataFrame) -> DataFrame:
+    return source.select("k").limit(70)
+
+
 BRANCHES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "dedupe": _seen,
     "dedupeWithinWatermark": _seen_lately,
+    "applyInPandasWithState": _counted_by_hand,
+    "globalLimit": _limited,
 }
 """By Spark's name of the stateful operator."""
 

@@ -49,6 +49,7 @@ _FOUND: Json = {
         {"type": ["boolean", "null"]},
         "Whether the watermark has passed that, and Spark has not yet removed the key; null while it is not known",
     ),
+    "timeout_at": said(TIME_OR_UNKNOWN, "When the group times out, null for never. Of queries that use timeouts"),
 }
 """What is said of a key that is there, by the kind of its store."""
 _KEY: Json = {"key": said(_OBJECT, "The key by column name, as it can be sent again")}

@@ -15,33 +15,43 @@ def struct(**columns: SparkType) -> StructType:
 
 
 KEY, NO_KEY = struct(k=StringType()), struct()
+STATE, LIMIT = struct(groupState=struct(n=IntType())), struct(key=VoidType())
 SEEN, EXPIRY = struct(__dummy__=VoidType()), struct(expiresAtMicros=LongType())
 
 
 @pytest.mark.parametrize(
-    ("operator", "key", "value", "fits"),
+    ("operator", "state_format", "key", "value", "fits"),
     [
-        ("stateStoreSave", NO_KEY, struct(count=LongType()), True),
-        ("dedupe", KEY, SEEN, True),
-        ("dedupe", NO_KEY, SEEN, False),
-        ("dedupe", KEY, EXPIRY, False),
-        ("dedupeWithinWatermark", KEY, EXPIRY, True),
-        ("dedupeWithinWatermark", KEY, SEEN, False),
-        ("dedupeWithinWatermark", KEY, struct(expiresAtMicros=IntType()), False),
-        ("dedupeWithinWatermark", KEY, struct(expiresAtMillis=LongType()), False),
+        ("stateStoreSave", "2", NO_KEY, struct(count=LongType()), True),
+        ("dedupe", None, KEY, SEEN, True),
+        ("dedupe", None, NO_KEY, SEEN, False),
+        ("dedupe", None, KEY, EXPIRY, False),
+        ("dedupeWithinWatermark", None, KEY, EXPIRY, True),
+        ("dedupeWithinWatermark", None, KEY, SEEN, False),
+        ("dedupeWithinWatermark", None, KEY, struct(expiresAtMicros=IntType()), False),
+        ("dedupeWithinWatermark", None, KEY, struct(expiresAtMillis=LongType()), False),
+        ("applyInPandasWithState", "2", KEY, STATE, True),
+        ("flatMapGroupsWithState", "2", NO_KEY, struct(groupState=STATE, timeoutTimestamp=LongType()), True),
+        ("flatMapGroupsWithState", "2", KEY, struct(groupState=STATE, timeoutTimestamp=IntType()), False),
+        ("flatMapGroupsWithState", "2", KEY, struct(n=IntType()), False),
+        ("flatMapGroupsWithState", "1", KEY, struct(n=IntType()), True),
+        ("flatMapGroupsWithState", "1", KEY, struct(n=IntType(), timeoutTimestamp=IntType()), True),
+        ("flatMapGroupsWithState", None, KEY, struct(n=IntType(), timeoutTimestamp=LongType()), False),
+        ("globalLimit", None, LIMIT, struct(value=LongType()), True),
+        ("globalLimit", None, KEY, struct(value=LongType()), False),
     ],
 )
 def test_the_columns_of_a_store_are_those_of_its_operator(
-    operator: str, key: StructType, value: StructType, fits: bool
+    operator: str, state_format: str | None, key: StructType, value: StructType, fits: bool
 ) -> None:
-    assert has_shape_of(operator, key, value) is fits
+    assert has_shape_of(operator, key, value, state_format) is fits
 
 
 def test_a_store_of_other_columns_is_refused_by_its_operator_and_columns() -> None:
     key = '{"type":"struct","fields":[{"name":"k","type":"string","nullable":true,"metadata":{}}]}'
     family = ColumnFamilySchema("default", 0, key, 0, key)
-    reason = why_unreadable([family], "dedupe", where="here")
+    reason = why_unreadable([family], "dedupe", None, where="here")
     assert reason is not None
     assert "not those of dedupe" in reason.what
     assert "struct<k:string>" in reason.what
-    assert why_unreadable([family], "stateStoreSave", where="here") is None
+    assert why_unreadable([family], "stateStoreSave", "2", where="here") is None
