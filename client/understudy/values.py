@@ -14,6 +14,9 @@ import orjson
 from understudy_shared.durations import duration_text as known_duration_text
 from understudy_shared.printable import printable
 
+_LISTS = ("sessions",)
+"""Members of an answer that hold all elements of a key."""
+
 _MOMENTS = {"expires_at": "expires", "expired": "expired", "timeout_at": "times out"}
 """Members of an answer beside what is stored, and what they are called here."""
 
@@ -102,12 +105,17 @@ def _found_rows(answer: Mapping[str, Any], *, raw: bool) -> list[tuple[str, str,
         rows += _section("result", answer["result"])
     if "value" in answer and (raw or "result" not in answer):
         rows += _section("value", answer["value"])
+    for member in _LISTS:
+        rows += [
+            (member if index == 0 else "", str(index + 1), quoted(each))
+            for index, each in enumerate(answer.get(member, ()))
+        ]
     return [*rows, *((name, shown(answer[member]), "") for member, name in _MOMENTS.items() if member in answer)]
 
 
 def _found_cell(answer: Mapping[str, Any]) -> str:
     """The same in one cell of a table."""
-    for member in ("result", "value"):
+    for member in ("result", "value", *_LISTS):
         if member in answer:
             return quoted(answer[member])
     moments = {name: answer[member] for member, name in _MOMENTS.items() if member in answer}

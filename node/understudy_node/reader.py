@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from understudy_node.checkpoint.description import CheckpointDescription, StoreDescription, describe
+from understudy_node.checkpoint.description import (
+    CheckpointDescription,
+    OperatorDescription,
+    StoreDescription,
+    describe,
+)
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import batch_ids
 from understudy_node.checkpoint.opening import open_checkpoint_files
@@ -21,6 +26,7 @@ from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.store_replica import StoreReplica
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import task_view
+from understudy_node.stores.parts import scan_order_of
 from understudy_node.stores.stores import ServedStore, served_stores
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.words import ApplicationId, TaskId
@@ -65,7 +71,7 @@ class CheckpointReader:
         return record
 
     def rows(self, store: ServedStore, version: int) -> Iterator[Row]:
-        """Every row of a store at a version, partition by partition, in key order."""
+        """Every row of a store at a version, partition by partition, in key order; of sessions as keys are kept."""
         layout = layout_of(self.record(version))
         prefix = len(ROW_PREFIX[layout.provider])
         for partition in range(self._partitions(store, layout)):
@@ -76,12 +82,8 @@ class CheckpointReader:
         """A function from a key's row bytes to what an answer says of it at `version`, None for an absent key."""
         record = self.record(version)
         prefix = ROW_PREFIX[layout_of(record).provider]
-        views = {
-            found.name: self._view(found, partition, version)
-            for operator in self.description.operators
-            for found in operator.served
-            if operator.operator_id == store.operator_id
-        }
+        operator = self._operator(store)
+        views = {found.name: self._view(operator, found, partition, version) for found in operator.served}
         if store.make_finder is None:
             view = views[store.store_name]
 
@@ -99,18 +101,20 @@ class CheckpointReader:
 
     def view(self, store: ServedStore, partition: int, version: int) -> View:
         """One partition of a store at exactly `version`."""
-        (found,) = (
-            found
-            for operator in self.description.operators
-            for found in operator.served
-            if operator.operator_id == store.operator_id and found.name == store.store_name
-        )
-        return self._view(found, partition, version)
+        operator = self._operator(store)
+        (found,) = (found for found in operator.served if found.name == store.store_name)
+        return self._view(operator, found, partition, version)
 
-    def _view(self, store: StoreDescription, partition: int, version: int) -> View:
+    def _operator(self, store: ServedStore) -> OperatorDescription:
+        (operator,) = (each for each in self.description.operators if each.operator_id == store.operator_id)
+        return operator
+
+    def _view(self, operator: OperatorDescription, store: StoreDescription, partition: int, version: int) -> View:
         task = TaskId(ApplicationId("reader"), store.operator_id, partition)
-        fits = layout_of(self.record(version)).fits
-        place = StorePlace(task, self.description.query_id, store.name, store.directory(partition), store.index, fits)
+        layout = layout_of(self.record(version))
+        order = scan_order_of(operator, store, layout.provider)
+        directory = store.directory(partition)
+        place = StorePlace(task, self.description.query_id, store.name, directory, store.index, layout.fits, order)
         around = Surroundings(
             files=self._files, history=self._history, disk=self._disk, cache=BlockCache(), overlay_max_bytes=1 << 40
         )

@@ -30,6 +30,8 @@ class StoreKind(StrEnum):
     """One value."""
     SET = "set"
     """That the key was seen; with `expires_at` where that is forgotten."""
+    SESSION = "session"
+    """Sessions, each with start, end and value."""
 
 
 class Role(StrEnum):

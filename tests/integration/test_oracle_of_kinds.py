@@ -75,6 +75,8 @@ def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint) -> None
     timeouts = [kept.said["timeout_at"] for rows in groups.kept.values() for kept in rows]
     assert None in timeouts
     assert len(set(timeouts)) > 2
+    (visits,) = oracle.of("sessionWindowStateStoreSaveExec")
+    assert max(len(kept.said["sessions"]) for kept in visits.kept[oracle.last]) > 2
     assert _keys(lately, oracle.versions[0]) - _keys(lately, oracle.last), "nothing was evicted"
 
 

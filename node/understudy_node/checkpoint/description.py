@@ -222,7 +222,13 @@ def _describe_store(
     unsupported: UnsupportedError | None
     try:
         families = parse_schema_file(files.read(path), name=path)
-        unsupported = why_unreadable(families, operator.operator_name, state_format, where=f"{files.url}/{path}")
+        unsupported = why_unreadable(
+            families,
+            operator.operator_name,
+            state_format,
+            num_cols_prefix_key=store.num_cols_prefix_key,
+            where=f"{files.url}/{path}",
+        )
     except UnsupportedError as error:
         unsupported = error
     return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families, unsupported)

@@ -9,18 +9,34 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from understudy_shared.spark.types import IntType, LongType, StructType, VoidType
+from understudy_shared.spark.types import (
+    IntType,
+    LongType,
+    SparkType,
+    StructType,
+    TimestampNtzType,
+    TimestampType,
+    VoidType,
+)
 
 EXPIRY: Final = "expiresAtMicros"
 """The one value column of `dropDuplicatesWithinWatermark`."""
 TIMEOUT: Final = "timeoutTimestamp"
 """The last value column of a group's state, where the query uses timeouts."""
+SESSION_WINDOW: Final = "session_window"
+"""The value column with start and end of a session, whatever the query calls it."""
+SESSIONS: Final = "sessionWindowStateStoreSaveExec"
 
 
 def has_shape_of(operator_name: str, key: StructType, value: StructType, state_format: str | None = None) -> bool:
     """Whether a store with these columns is one that the operator writes in this state format."""
     fits = _SHAPES.get((operator_name, state_format), _SHAPES.get((operator_name, None)))
     return fits is None or fits(key, value)
+
+
+def prefix_columns(operator_name: str, key: StructType) -> int:
+    """How many key columns the operator scans by: RocksDB keeps these apart."""
+    return len(key.fields) - 1 if operator_name == SESSIONS else 0
 
 
 def _is_seen_set(key: StructType, value: StructType) -> bool:
@@ -41,6 +57,21 @@ def _is_flat_group_state(key: StructType, value: StructType) -> bool:
     return all(isinstance(field.type, IntType) for field in value.fields[-1:] if field.name == TIMEOUT)
 
 
+def _is_sessions(key: StructType, value: StructType) -> bool:
+    """Keys are the grouping columns and the start; values whole rows, among their columns the window."""
+    windows = [field.type for field in value.fields if field.name == SESSION_WINDOW]
+    has_start = len(key.fields) > 1 and isinstance(key.fields[-1].type, TimestampType)
+    return has_start and list(map(_is_span, windows)) == [True]
+
+
+def _is_span(kind: SparkType) -> bool:
+    return (
+        isinstance(kind, StructType)
+        and [part.name for part in kind.fields] == ["start", "end"]
+        and all(isinstance(part.type, TimestampType | TimestampNtzType) for part in kind.fields)
+    )
+
+
 def _is_row_count(key: StructType, value: StructType) -> bool:
     return ([type(field.type) for field in key.fields], [type(field.type) for field in value.fields]) == (
         [VoidType],
@@ -57,6 +88,7 @@ _SHAPES: Final[Mapping[tuple[str, str | None], Callable[[StructType, StructType]
         ("applyInPandasWithState", None): _is_flat_group_state,
         ("flatMapGroupsWithState", None): _is_flat_group_state,
         ("globalLimit", None): _is_row_count,
+        (SESSIONS, None): _is_sessions,
     }
 )
 """By operator and state format, None for any other. An aggregation keeps whatever its functions need."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
-from understudy_node.checkpoint.shapes import has_shape_of
+from understudy_node.checkpoint.shapes import SESSIONS, has_shape_of, prefix_columns
 from understudy_shared.errors import UnsupportedError
 from understudy_shared.spark.key_codec import COLLATION_FIX
 from understudy_shared.spark.types import StructType, collated_columns, parse_schema
@@ -25,7 +25,7 @@ class OperatorSupport:
     read. `state_format_conf` is "" for an operator whose layout never had versions.
 
     `is_normalised` is whether Spark normalises floats in keys before it stores them, so that -0.0 is 0.0. It does so
-    for grouping columns of aggregations only.
+    for grouping columns of aggregations only, with session windows or without.
     """
 
     meaning: str
@@ -61,6 +61,12 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             is_normalised=False,
         ),
         "globalLimit": OperatorSupport(meaning="limit"),
+        SESSIONS: OperatorSupport(
+            meaning="session windows",
+            kind=StoreKind.SESSION,
+            state_format_conf="spark.sql.streaming.sessionWindow.stateFormatVersion",
+            state_format_versions=frozenset({"1"}),
+        ),
     }
 )
 
@@ -68,13 +74,12 @@ SUPPORTED_CODECS: Final = frozenset({"lz4", "zstd", "snappy"})
 SUPPORTED_ENCODINGS: Final = frozenset({"unsaferow"})
 
 _SUPPORTED_ENCODER: Final = re.compile(r"\bNoPrefixKeyStateEncoder(?:Spec)?\b")
-"""Keys as they are. The others put a prefix, or an order, into the bytes."""
+"""Keys as they are. The others put a prefix, or an order, into the bytes. Schema files of session windows name none."""
 _NEWER_UNDERSTUDY: Final = "A newer Spark, or another operator, wrote it: use a newer Understudy"
 
 _MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "symmetricHashJoin": "stream-stream join",
-        "sessionWindowStateStoreSaveExec": "session windows",
         "transformWithStateExec": "transformWithState",
         "transformWithStateInPySparkExec": "transformWithState in Python",
     }
@@ -114,7 +119,12 @@ def state_format_of(operator_name: str, conf: Mapping[str, str]) -> str | None:
 
 
 def why_unreadable(
-    families: Sequence[ColumnFamilySchema], operator_name: str, state_format: str | None, *, where: str
+    families: Sequence[ColumnFamilySchema],
+    operator_name: str,
+    state_format: str | None,
+    *,
+    num_cols_prefix_key: int = 0,
+    where: str,
 ) -> UnsupportedError | None:
     """`None` when a store of a supported operator can be served, else the refusal, which names the column."""
     if len(families) != 1:
@@ -140,7 +150,9 @@ def why_unreadable(
         return UnsupportedError(
             f"Its key has columns with a collation: {', '.join(collated)}", where=where, fix=COLLATION_FIX
         )
-    if not has_shape_of(operator_name, key, value, state_format):
+    if num_cols_prefix_key != prefix_columns(operator_name, key) or not has_shape_of(
+        operator_name, key, value, state_format
+    ):
         return UnsupportedError(
             f"Its columns are not those of {operator_name}: key {key.name:.200}, value {value.name:.200}",
             where=where,

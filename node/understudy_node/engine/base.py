@@ -18,6 +18,9 @@ class Base(Protocol):
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]: ...
 
+    def prepare_scan(self) -> object:
+        """Do in this thread what the first scan would have to do."""
+
     def count(self) -> int:
         """How many keys there are; an estimate where counting would mean reading them all."""
 
@@ -45,6 +48,9 @@ class EmptyBase:
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return iter(())
+
+    def prepare_scan(self) -> None:
+        """Does nothing: there is nothing to sort."""
 
     def count(self) -> int:
         return 0

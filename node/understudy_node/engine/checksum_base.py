@@ -31,6 +31,9 @@ class ChecksumBase:
             if value is not None:
                 yield key, value
 
+    def prepare_scan(self) -> object:
+        return self._base.prepare_scan()
+
     def count(self) -> int:
         return self._base.count()
 

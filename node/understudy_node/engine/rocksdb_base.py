@@ -114,6 +114,9 @@ class RocksBase:
             yield record
         self._check_end(last, start, bounds)
 
+    def prepare_scan(self) -> None:
+        """Does nothing: its tables are sorted."""
+
     def count(self) -> int:
         """Exact when the snapshot said so; otherwise an estimate that counts overwritten records again."""
         if self._expected_keys is not None:

@@ -130,6 +130,9 @@ class CachedBase:
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return self._base.scan(start, end)
 
+    def prepare_scan(self) -> object:
+        return self._base.prepare_scan()
+
     def count(self) -> int:
         return self._base.count()
 

@@ -32,6 +32,18 @@ from understudy_shared.words import StoreName
 BATCH_SLICE_KEYS = 100
 """Keys answered before the event loop is yielded: about 2 ms."""
 
+MAX_BATCH_BYTES = 64 * 1024 * 1024
+"""Results of a batch of keys that have many elements; the keys behind are refused one by one."""
+
+_NO_ROOM = problem_result(
+    Problem(
+        ProblemType.TOO_LARGE,
+        f"the results before this key take more than {MAX_BATCH_BYTES} bytes",
+        where="keys",
+        fix="Send several batches",
+    )
+)
+
 
 class Request(NamedTuple):
     """A parsed single-key lookup: its store, key and bound, and the counts of its store."""
@@ -129,8 +141,13 @@ def batch_slices(
 ) -> Iterator[list[bytes]]:
     """The results of a batch, a bounded slice at a time, each partition at one version throughout."""
     readings: dict[int, Reading | Problem] = {}
-    for start in range(0, len(keys), BATCH_SLICE_KEYS):
-        yield _results(reader, keys[start : start + BATCH_SLICE_KEYS], bound, readings, answer)
+    step, room = min(BATCH_SLICE_KEYS, reader.keys_at_once), MAX_BATCH_BYTES
+    for start in range(0, len(keys), step):
+        part = keys[start : start + step]
+        results = _results(reader, part, bound, readings, answer) if room > 0 else [_NO_ROOM] * len(part)
+        if step < BATCH_SLICE_KEYS:  # a key may have many elements
+            room -= sum(map(len, results))
+        yield results
 
 
 def _results(

@@ -7,7 +7,7 @@ piece. A generator yields between steps and returns the base.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from understudy_node.engine.base import Base
 from understudy_node.engine.checksum_base import ChecksumBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.row_cache import CachedBase
+from understudy_node.engine.scan_order import ScanOrder
 from understudy_node.replica.local_bases import BaseRecord, LocalBase, LocalBases, writing
 from understudy_node.replica.restore_progress import BUILDING, OPENING, RestoreProgress
 from understudy_shared.errors import CorruptFileError, VanishedError
@@ -38,6 +39,8 @@ class Snapshot:
     committed_at_ns: int | None
     row_checksum: bool
     merge_operator_version: int
+    order: ScanOrder | None = None
+    """Of keys that readers scan."""
 
     @property
     def path(self) -> str:
@@ -85,19 +88,21 @@ def restore(  # noqa: PLR0917  # what is restored, from where, to where; and who
         base = disk.finish(directory, snapshot.record(source, total_keys))
         progress.stage = OPENING
         yield
-        return open_base(base, cache)
+        return open_base(base, cache, snapshot.order)
 
 
-def open_base(local: LocalBase, cache: BlockCache) -> Base:
-    """Open a complete base from local disk."""
-    return CachedBase(_opened(local, cache), cache.rows)
+def open_base(local: LocalBase, cache: BlockCache, order: ScanOrder | None = None) -> Base:
+    """Open a complete base from local disk. `order`: in which its keys are kept, for readers who scan."""
+    return CachedBase(_opened(local, cache, order or ScanOrder()), cache.rows)
 
 
-def _opened(local: LocalBase, cache: BlockCache) -> Base:
+def _opened(local: LocalBase, cache: BlockCache, order: ScanOrder) -> Base:
     record = local.record
     if record.kind == "snapshot":
         arena = ArenaBase.open(local.directory)
-        return ChecksumBase(arena, strip_hdfs_value) if record.row_checksum else arena
+        if not record.row_checksum:
+            return arena
+        return ChecksumBase(arena, lambda key, stored: strip_hdfs_value(order.original(key), stored))
     database = RocksBase.open(local.directory, cache=cache, expected_keys=record.total_keys)
     if not record.row_checksum:
         return database
@@ -113,7 +118,11 @@ def _fetch_arena(
     progress.fetched(compressed.stat().st_size)
     progress.stage = BUILDING
     yield
-    pieces = decompressed_pieces(compressed, name=snapshot.path, max_bytes=MAX_RECORDS_BYTES)
+    pieces: Iterable[bytes | memoryview] = decompressed_pieces(
+        compressed, name=snapshot.path, max_bytes=MAX_RECORDS_BYTES
+    )
+    if snapshot.order is not None:
+        pieces = snapshot.order.pieces(pieces, where=snapshot.path)
     for _ in build_arena(directory, pieces):
         yield
     compressed.unlink()

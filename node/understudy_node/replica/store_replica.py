@@ -142,7 +142,7 @@ class StoreReplica:
     def _reopened(self, local: LocalBase) -> Base | None:
         """Open a base of an earlier process; None when it does not open: a reboot may have truncated this copy."""
         try:
-            return open_base(local, self._around.cache)
+            return open_base(local, self._around.cache, self.place.order)
         except DAMAGE as damage:
             log.warning("%s", damage, extra={"action": "local-base-dropped", "task": str(self.place.task)})
             return None
@@ -191,6 +191,7 @@ class StoreReplica:
             committed_at_ns=None if record is None else record.committed_at_ns,
             row_checksum=properties.row_checksum,
             merge_operator_version=properties.merge_operator_version,
+            order=self.place.order,
         )
         try:
             base = yield from restore(snapshot, around.files, around.disk, directory, around.cache, self.restoring)

@@ -19,7 +19,7 @@ def some_key(reader: StoreReader) -> dict[str, object] | None:
             continue
         stored = _first_key(view.stores[reader.store.store_name])
         if stored is not None:
-            return reader.store.codec.to_json(stored[len(reader.row_prefix) :])
+            return reader.store.codec.to_json(reader.key_row(stored))
     return None
 
 

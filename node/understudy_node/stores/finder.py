@@ -17,6 +17,9 @@ class Finder(Protocol):
         `stored` is the key as the provider would keep it: its prefix, then the row.
         """
 
+    def key_row(self, kept: bytes) -> bytes:
+        """The row bytes of the key that a record of the store is found by. `kept` is the record's key."""
+
 
 MakeFinder = Callable[[bytes], Finder]
 """From the provider's prefix of a row."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -25,6 +25,8 @@ class FindingReader(StoreReader):
     """Answers what its `finder` finds."""
 
     finder: Finder
+    keys_at_once: ClassVar[int] = 10
+    """A key may have a thousand elements."""
 
     def look_up(self, key: Key, bound: Bound) -> Answer | Problem:
         reading = self.read_from(key.partition, bound)
@@ -34,6 +36,9 @@ class FindingReader(StoreReader):
         said = ABSENT if found is None else found
         body = b'{"store":%b,"key":%b,%b%b' % (self.json_name, key.json, said, reading.tail)
         return Answer(404 if found is None else 200, body)
+
+    def key_row(self, kept: bytes) -> bytes:
+        return self.finder.key_row(kept)
 
     def find_many(self, rows: Sequence[bytes], reading: Reading) -> list[bytes | Problem | None]:
         view, prefix, find = reading.view, self.row_prefix, self.finder.find

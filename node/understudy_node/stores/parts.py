@@ -5,6 +5,7 @@ A part is a store as readers see it. An operator's store is one part; how it is 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +14,13 @@ from typing import NamedTuple
 import orjson
 
 from understudy_node.checkpoint.description import OperatorDescription, StoreDescription
+from understudy_node.checkpoint.logs import Provider
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
+from understudy_node.engine.scan_order import ScanOrder
 from understudy_node.stores.finder import MakeFinder
 from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
 from understudy_node.stores.results import ResultPrinter
+from understudy_node.stores.sessions import Sessions, session_order, session_printer
 from understudy_node.stores.sets import SEEN, ExpiringSet
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.types import StructType, parse_schema
@@ -56,11 +60,19 @@ def parts_of(operator: OperatorDescription) -> Iterator[Part]:
         yield _part(operator, store)
 
 
+def scan_order_of(operator: OperatorDescription, store: StoreDescription, provider: Provider) -> ScanOrder | None:
+    """In which order a store's keys are kept for readers who scan it; None for a store that is read key by key."""
+    support = SUPPORTED_OPERATORS.get(operator.operator_name)
+    if support is None or support.kind is not StoreKind.SESSION:
+        return None
+    return session_order(parse_schema(store.column_families[0].key_schema), one_row=provider == "hdfs")
+
+
 def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
     support = SUPPORTED_OPERATORS[operator.operator_name]
     (family,) = store.column_families
     stored = parse_schema(family.value_schema)
-    value = stored
+    value, key_json = stored, family.key_schema
     way: Callable[[tuple[str, ...], ResultPrinter | None], Way]
     match operator.operator_name:
         case "dedupe":
@@ -71,6 +83,10 @@ def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
         case "applyInPandasWithState" | "flatMapGroupsWithState":
             value = stored_state(stored)
             way = partial(_group_state_way, value)
+        case "sessionWindowStateStoreSaveExec":
+            key = parse_schema(family.key_schema)
+            key_json = _without_last(family.key_schema)
+            way = partial(_session_way, store.name, key, stored)
         case _:
             way = partial(_value_way, stored)
     return Part(
@@ -78,7 +94,7 @@ def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
         kind=support.kind,
         is_normalised=support.is_normalised,
         store_name=store.name,
-        key_json=family.key_schema,
+        key_json=key_json,
         value=value,
         way=way,
     )
@@ -102,3 +118,21 @@ def _group_state_way(stored: StructType, names: tuple[str, ...], print_result: R
     """The same, and when the group times out."""
     print_found, _ = _value_way(stored, names, print_result)
     return Way(with_timeout(stored, print_found) if has_timeout(stored) else print_found)
+
+
+def _session_way(
+    store_name: str, key: StructType, stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None
+) -> Way:
+    """The sessions of a key, each with its value and result."""
+    print_session = session_printer(stored, names, print_result)
+    return Way(_never, partial(Sessions, store_name, key, print_session))
+
+
+def _never(row: bytes) -> bytes:
+    raise AssertionError("a finder prints what is found")
+
+
+def _without_last(schema_json: str) -> str:
+    """The JSON of a struct without its last column."""
+    schema = json.loads(schema_json)
+    return json.dumps({**schema, "fields": schema["fields"][:-1]})

@@ -41,6 +41,10 @@ class ExpiringSet:
             _EXPIRED[is_expired(expires_us, view.next_watermark_ms)],
         )
 
+    def key_row(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        return kept[self._skip :]
+
 
 def is_expired(expires_us: int, watermark_ms: int | None) -> bool | None:
     """Whether the watermark has reached an expiry, as Spark compares them; None while it is unknown."""

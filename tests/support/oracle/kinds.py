@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType, TimestampType
@@ -162,6 +162,30 @@ def _of_a_group(reader: _SparkReader, version: int, row: OracleRow, value_type: 
     return said
 
 
+def _sessions(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[KindStore]:
+    """The sessions of a key are records of their own, told apart by the last column of their keys."""
+    key_type, value_type = reader.types(operator_id)
+    prefix_type = StructType(key_type.fields[:-1])
+    kept = {}
+    for version, rows in reader.rows(operator_id).items():
+        of_key: dict[tuple[int, str], list[OracleRow]] = {}
+        for row in rows:
+            key = json.dumps(json_array(row.key[:-1], prefix_type))
+            of_key.setdefault((row.partition, key), []).append(row)
+        kept[version] = [
+            Kept(partition, json.loads(key), _said_of_sessions(found, value_type))
+            for (partition, key), found in of_key.items()
+        ]
+    yield KindStore(f"op{operator_id}", operator, "session", kept)
+
+
+def _said_of_sessions(rows: list[OracleRow], value_type: StructType) -> Expected:
+    rows.sort(key=lambda row: row.key[-1])  # type: ignore[arg-type,return-value]  # microseconds
+    values = [cast("dict[str, Any]", json_object(row.value, value_type)) for row in rows]
+    assert [value["session_window"]["start"] for value in values] == [moment(cast(int, row.key[-1])) for row in rows]
+    return {"found": True, "sessions": [{**value["session_window"], "value": value} for value in values]}
+
+
 def moment(micros: int) -> object:
     """A timestamp as an answer prints it."""
     return json_value(micros, TimestampType())
@@ -172,4 +196,5 @@ _READ: dict[str, Callable[[_SparkReader, str, int], Iterator[KindStore]]] = {
     "dedupeWithinWatermark": _one_row_each("set", _of_an_expiring_set),
     "applyInPandasWithState": _one_row_each("value", _of_a_group),
     "globalLimit": _one_row_each("value", _of_a_group),
+    "sessionWindowStateStoreSaveExec": _sessions,
 }

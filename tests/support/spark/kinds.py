@@ -63,11 +63,18 @@ def _limited(source: DataFrame) -> DataFrame:
     return source.select("k").limit(70)
 
 
+def _visits(source: DataFrame) -> DataFrame:
+    keyed = source.select("event", "n", F.col("k").alias("visitor"), F.isnan("d").alias("odd"))
+    grouped = keyed.groupBy("visitor", F.session_window("event", "3 minutes"), "odd")
+    return grouped.agg(F.count("*").alias("visits"), F.max("n"))
+
+
 BRANCHES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "dedupe": _seen,
     "dedupeWithinWatermark": _seen_lately,
     "applyInPandasWithState": _counted_by_hand,
     "globalLimit": _limited,
+    "sessionWindowStateStoreSaveExec": _visits,
 }
 """By Spark's name of the stateful operator."""
 

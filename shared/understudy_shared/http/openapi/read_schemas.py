@@ -50,6 +50,7 @@ _FOUND: Json = {
         "Whether the watermark has passed that, and Spark has not yet removed the key; null while it is not known",
     ),
     "timeout_at": said(TIME_OR_UNKNOWN, "When the group times out, null for never. Of queries that use timeouts"),
+    "sessions": said(list_of(ref("Session")), "By their starts. Of a store of kind `session`"),
 }
 """What is said of a key that is there, by the kind of its store."""
 _KEY: Json = {"key": said(_OBJECT, "The key by column name, as it can be sent again")}
@@ -106,6 +107,9 @@ def read_schemas() -> Json:
         ),
         "CompactAbsent": record(
             "A key of a compact batch that is not there.", {**_status(404), **_KEY, **_found(False), **_INDEX}
+        ),
+        "Session": record(
+            "A session of a key.", {"start": TIME, "end": TIME, "value": _FOUND["value"]}, {"result": _FOUND["result"]}
         ),
         "Read": record("From where, and how old: the same for all results that name it.", _READ, _MARKS),
         "Batch": _batch(),

@@ -7,7 +7,16 @@ import pytest
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.checkpoint.shapes import has_shape_of
 from understudy_node.checkpoint.support import why_unreadable
-from understudy_shared.spark.types import Field, IntType, LongType, SparkType, StringType, StructType, VoidType
+from understudy_shared.spark.types import (
+    Field,
+    IntType,
+    LongType,
+    SparkType,
+    StringType,
+    StructType,
+    TimestampType,
+    VoidType,
+)
 
 
 def struct(**columns: SparkType) -> StructType:
@@ -16,6 +25,8 @@ def struct(**columns: SparkType) -> StructType:
 
 KEY, NO_KEY = struct(k=StringType()), struct()
 STATE, LIMIT = struct(groupState=struct(n=IntType())), struct(key=VoidType())
+SPAN = struct(start=TimestampType(), end=TimestampType())
+SESSION = struct(k=StringType(), sessionStartTime=TimestampType())
 SEEN, EXPIRY = struct(__dummy__=VoidType()), struct(expiresAtMicros=LongType())
 
 
@@ -39,6 +50,10 @@ SEEN, EXPIRY = struct(__dummy__=VoidType()), struct(expiresAtMicros=LongType())
         ("flatMapGroupsWithState", None, KEY, struct(n=IntType(), timeoutTimestamp=LongType()), False),
         ("globalLimit", None, LIMIT, struct(value=LongType()), True),
         ("globalLimit", None, KEY, struct(value=LongType()), False),
+        ("sessionWindowStateStoreSaveExec", "1", SESSION, struct(k=StringType(), session_window=SPAN), True),
+        ("sessionWindowStateStoreSaveExec", "1", SESSION, struct(k=StringType()), False),
+        ("sessionWindowStateStoreSaveExec", "1", SESSION, struct(session_window=LongType()), False),
+        ("sessionWindowStateStoreSaveExec", "1", KEY, struct(session_window=SPAN), False),
     ],
 )
 def test_the_columns_of_a_store_are_those_of_its_operator(
@@ -55,3 +70,10 @@ def test_a_store_of_other_columns_is_refused_by_its_operator_and_columns() -> No
     assert "not those of dedupe" in reason.what
     assert "struct<k:string>" in reason.what
     assert why_unreadable([family], "stateStoreSave", "2", where="here") is None
+
+
+def test_keys_with_a_prefix_are_refused_where_the_operator_has_none() -> None:
+    """RocksDB keeps them apart: they would never be found."""
+    key = '{"type":"struct","fields":[{"name":"k","type":"string","nullable":true,"metadata":{}}]}'
+    family = ColumnFamilySchema("default", 0, key, 0, key)
+    assert why_unreadable([family], "stateStoreSave", "2", num_cols_prefix_key=1, where="here") is not None

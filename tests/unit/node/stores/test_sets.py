@@ -7,10 +7,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.checkpoint.shown import shown
 
-from understudy_node.engine.base import EmptyBase
-from understudy_node.engine.view import View
-from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.sets import ExpiringSet, is_expired
 from understudy_shared.errors import CorruptFileError
 from understudy_shared.spark.types import Field, LongType, StructType
@@ -18,12 +16,6 @@ from understudy_shared.spark.unsafe_row import compile_row_encoder
 
 EXPIRY = StructType((Field("expiresAtMicros", LongType()),))
 encode = compile_row_encoder(EXPIRY)
-
-
-def view(records: dict[bytes, bytes | None], next_watermark_ms: int | None) -> TaskView:
-    """The first version of a task with one store."""
-    stores = {"default": View.of(EmptyBase(), 0).with_changes(records, 1)}
-    return TaskView(1, stores, None, None, next_watermark_ms, frozenset(), b"", b"")
 
 
 @given(expires_us=st.integers(-(2**50), 2**50), watermark_ms=st.integers(-(2**40), 2**40))
@@ -39,22 +31,22 @@ def test_a_key_is_expired_from_the_very_moment_that_the_watermark_reaches(expire
 def test_an_expiry_is_told_with_the_watermark_that_its_version_left(
     prefix: bytes, watermark_ms: int | None, expired: bool | None
 ) -> None:
-    shown = view({prefix + b"k": prefix + encode((1_000_000,))}, watermark_ms)
+    view = shown({prefix + b"k": prefix + encode((1_000_000,))}, next_watermark_ms=watermark_ms)
     finder = ExpiringSet("default", EXPIRY, prefix)
-    found = finder.find(shown, prefix + b"k")
+    found = finder.find(view, prefix + b"k")
     assert found is not None
     assert json.loads(b"{" + found[:-1] + b"}") == {
         "found": True,
         "expires_at": "1970-01-01T00:00:01.000000Z",
         "expired": expired,
     }
-    assert finder.find(shown, prefix + b"absent") is None
+    assert finder.find(view, prefix + b"absent") is None
 
 
 def test_a_key_without_an_expiry_is_damage_and_no_answer() -> None:
-    shown = view({b"k": encode((None,)), b"short": b"x"}, 0)
+    view = shown({b"k": encode((None,)), b"short": b"x"}, next_watermark_ms=0)
     finder = ExpiringSet("default", EXPIRY, b"")
     with pytest.raises(CorruptFileError, match="no expiry"):
-        finder.find(shown, b"k")
+        finder.find(view, b"k")
     with pytest.raises(CorruptFileError):
-        finder.find(shown, b"short")
+        finder.find(view, b"short")
