@@ -32,6 +32,8 @@ class StoreKind(StrEnum):
     """That the key was seen; with `expires_at` where that is forgotten."""
     SESSION = "session"
     """Sessions, each with start, end and value."""
+    JOIN_SIDE = "join-side"
+    """The rows that one side of a join waits with, each with whether it found a match."""
 
 
 class Role(StrEnum):

@@ -60,7 +60,7 @@ def oracle(
 
 
 def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint) -> None:
-    assert {store.operator for store in oracle.stores.values()} == set(BRANCHES)
+    assert {store.operator for store in oracle.stores.values()} == {*BRANCHES, "stateStoreSave"}
     assert len(oracle.versions) == 3
     for store in oracle.stores.values():
         assert all(store.kept[version] for version in oracle.versions), f"{store.operator} keeps nothing"
@@ -77,6 +77,9 @@ def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint) -> None
     assert len(set(timeouts)) > 2
     (visits,) = oracle.of("sessionWindowStateStoreSaveExec")
     assert max(len(kept.said["sessions"]) for kept in visits.kept[oracle.last]) > 2
+    sides = [kept.said["rows"] for side in oracle.of("symmetricHashJoin") for kept in side.kept[oracle.last]]
+    assert max(map(len, sides)) > 2
+    assert {row["matched"] for rows in sides for row in rows} == {True, False}
     assert _keys(lately, oracle.versions[0]) - _keys(lately, oracle.last), "nothing was evicted"
 
 

@@ -28,6 +28,7 @@ from understudy_node.checkpoint.operators import (
 )
 from understudy_node.checkpoint.recognition import require_checkpoint
 from understudy_node.checkpoint.schemas import ColumnFamilySchema, parse_schema_file
+from understudy_node.checkpoint.shapes import JOIN, JOIN_TABLES
 from understudy_node.checkpoint.snapshots import parse_state_files
 from understudy_node.checkpoint.support import (
     refuse_codec,
@@ -179,6 +180,9 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
         if unsupported is None
         else ()
     )
+    if metadata.operator_name == JOIN and unsupported is None:
+        unsupported = _why_incomplete(stores, where)
+        stores = stores if unsupported is None else ()
     served = [store for store in stores if store.unsupported is None]
     # Without key columns everything is in partition 0, whatever the number of shuffle partitions.
     keyless = bool(served) and not any(_has_key(family) for store in served for family in store.column_families)
@@ -226,12 +230,28 @@ def _describe_store(
             families,
             operator.operator_name,
             state_format,
+            table=store.name,
             num_cols_prefix_key=store.num_cols_prefix_key,
             where=f"{files.url}/{path}",
         )
     except UnsupportedError as error:
         unsupported = error
     return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families, unsupported)
+
+
+def _why_incomplete(stores: tuple[StoreDescription, ...], where: str) -> UnsupportedError | None:
+    """Why the sides of a join cannot be read: each of them takes two tables."""
+    missing = JOIN_TABLES - {store.name for store in stores}
+    if missing:
+        fix = "A newer Spark wrote it: use a newer Understudy"
+        return UnsupportedError(f"The join has no store {min(missing)}", where=where, fix=fix)
+    for store in stores:
+        if store.unsupported is not None:
+            reason = store.unsupported
+            return UnsupportedError(
+                f"Store {store.name} of the join: {reason.what}", where=reason.where, fix=reason.fix
+            )
+    return None
 
 
 def _has_key(family: ColumnFamilySchema) -> bool:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from understudy_shared.spark.types import (
+    BooleanType,
     IntType,
     LongType,
     SparkType,
@@ -26,11 +27,31 @@ TIMEOUT: Final = "timeoutTimestamp"
 SESSION_WINDOW: Final = "session_window"
 """The value column with start and end of a session, whatever the query calls it."""
 SESSIONS: Final = "sessionWindowStateStoreSaveExec"
+JOIN: Final = "symmetricHashJoin"
+COUNTS, ROWS = "keyToNumValues", "keyWithIndexToValue"
+"""The two tables of each side of a join: `left-keyToNumValues`, and so on."""
 
 
-def has_shape_of(operator_name: str, key: StructType, value: StructType, state_format: str | None = None) -> bool:
-    """Whether a store with these columns is one that the operator writes in this state format."""
-    fits = _SHAPES.get((operator_name, state_format), _SHAPES.get((operator_name, None)))
+def side_table(side: str, table: str) -> str:
+    """The name of a table of a join."""
+    return f"{side}-{table}"
+
+
+JOIN_SIDES: Final = ("left", "right")
+JOIN_TABLES: Final = frozenset(side_table(side, table) for side in JOIN_SIDES for table in (COUNTS, ROWS))
+
+
+def has_shape_of(
+    operator_name: str,
+    key: StructType,
+    value: StructType,
+    *,
+    state_format: str | None = None,
+    table: str = "",
+) -> bool:
+    """Whether columns are those that the operator writes in this state format, or into this table of a join."""
+    variant = table.partition("-")[2] if operator_name == JOIN else state_format
+    fits = _SHAPES.get((operator_name, variant), _SHAPES.get((operator_name, None)))
     return fits is None or fits(key, value)
 
 
@@ -79,6 +100,20 @@ def _is_row_count(key: StructType, value: StructType) -> bool:
     )
 
 
+def _is_counts(key: StructType, value: StructType) -> bool:
+    return bool(key.fields) and [type(field.type) for field in value.fields] == [LongType]
+
+
+def _is_rows(key: StructType, value: StructType) -> bool:
+    """Keys end with the index, rows with whether they found a match."""
+    ends = [(part.fields[-1].name, type(part.fields[-1].type)) for part in (key, value) if part.fields]
+    return len(key.fields) > 1 and ends == [("index", LongType), ("matched", BooleanType)]
+
+
+def _is_no_table(key: StructType, value: StructType) -> bool:
+    return False
+
+
 _SHAPES: Final[Mapping[tuple[str, str | None], Callable[[StructType, StructType], bool]]] = MappingProxyType(
     {
         ("dedupe", None): _is_seen_set,
@@ -89,6 +124,9 @@ _SHAPES: Final[Mapping[tuple[str, str | None], Callable[[StructType, StructType]
         ("flatMapGroupsWithState", None): _is_flat_group_state,
         ("globalLimit", None): _is_row_count,
         (SESSIONS, None): _is_sessions,
+        (JOIN, COUNTS): _is_counts,
+        (JOIN, ROWS): _is_rows,
+        (JOIN, None): _is_no_table,
     }
 )
-"""By operator and state format, None for any other. An aggregation keeps whatever its functions need."""
+"""By operator and state format, of a join by table; None for any other. An aggregation keeps what its functions need."""

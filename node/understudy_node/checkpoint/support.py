@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
-from understudy_node.checkpoint.shapes import SESSIONS, has_shape_of, prefix_columns
+from understudy_node.checkpoint.shapes import JOIN, SESSIONS, has_shape_of, prefix_columns
 from understudy_shared.errors import UnsupportedError
 from understudy_shared.spark.key_codec import COLLATION_FIX
 from understudy_shared.spark.types import StructType, collated_columns, parse_schema
@@ -25,13 +25,15 @@ class OperatorSupport:
     read. `state_format_conf` is "" for an operator whose layout never had versions.
 
     `is_normalised` is whether Spark normalises floats in keys before it stores them, so that -0.0 is 0.0. It does so
-    for grouping columns of aggregations only, with session windows or without.
+    for the columns of aggregations, with session windows or without, and of joins.
     """
 
     meaning: str
     kind: StoreKind = StoreKind.VALUE
     state_format_conf: str = ""
     state_format_versions: frozenset[str] = frozenset()
+    unsaid_format: str | None = None
+    """The version of a layout that the offset log does not say; None where that makes no difference."""
     is_normalised: bool = True
 
 
@@ -61,6 +63,13 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             is_normalised=False,
         ),
         "globalLimit": OperatorSupport(meaning="limit"),
+        JOIN: OperatorSupport(
+            meaning="stream-stream join",
+            kind=StoreKind.JOIN_SIDE,
+            state_format_conf="spark.sql.streaming.join.stateFormatVersion",
+            state_format_versions=frozenset({"2"}),
+            unsaid_format="1",
+        ),
         SESSIONS: OperatorSupport(
             meaning="session windows",
             kind=StoreKind.SESSION,
@@ -79,7 +88,6 @@ _NEWER_UNDERSTUDY: Final = "A newer Spark, or another operator, wrote it: use a 
 
 _MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "symmetricHashJoin": "stream-stream join",
         "transformWithStateExec": "transformWithState",
         "transformWithStateInPySparkExec": "transformWithState in Python",
     }
@@ -115,7 +123,7 @@ def why_unsupported(
 def state_format_of(operator_name: str, conf: Mapping[str, str]) -> str | None:
     """The version of an operator's state layout, as the offset log says it; None where it does not."""
     row = SUPPORTED_OPERATORS.get(operator_name)
-    return None if row is None or not row.state_format_conf else conf.get(row.state_format_conf)
+    return None if row is None or not row.state_format_conf else conf.get(row.state_format_conf, row.unsaid_format)
 
 
 def why_unreadable(
@@ -123,6 +131,7 @@ def why_unreadable(
     operator_name: str,
     state_format: str | None,
     *,
+    table: str = "",
     num_cols_prefix_key: int = 0,
     where: str,
 ) -> UnsupportedError | None:
@@ -151,7 +160,7 @@ def why_unreadable(
             f"Its key has columns with a collation: {', '.join(collated)}", where=where, fix=COLLATION_FIX
         )
     if num_cols_prefix_key != prefix_columns(operator_name, key) or not has_shape_of(
-        operator_name, key, value, state_format
+        operator_name, key, value, state_format=state_format, table=table
     ):
         return UnsupportedError(
             f"Its columns are not those of {operator_name}: key {key.name:.200}, value {value.name:.200}",

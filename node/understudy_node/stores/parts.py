@@ -1,6 +1,7 @@
 """What readers can ask of an operator, and how each of it is read: decided once, when a store is opened.
 
-A part is a store as readers see it. An operator's store is one part; how it is read follows from the operator's kind.
+A part is a store as readers see it: mostly an operator's one store, of a join one of its sides, which takes two. How it
+is read follows from the operator.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import orjson
 
 from understudy_node.checkpoint.description import OperatorDescription, StoreDescription
 from understudy_node.checkpoint.logs import Provider
+from understudy_node.checkpoint.shapes import COUNTS, JOIN_SIDES, ROWS, side_table
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.engine.scan_order import ScanOrder
 from understudy_node.stores.finder import MakeFinder
 from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
+from understudy_node.stores.join_sides import JoinSide, SideTables, row_printer
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
 from understudy_node.stores.sets import SEEN, ExpiringSet
@@ -56,7 +59,12 @@ class Part:
 def parts_of(operator: OperatorDescription) -> Iterator[Part]:
     """What can be asked of an operator: of stores that this release reads."""
     support = SUPPORTED_OPERATORS.get(operator.operator_name)
-    for store in operator.served if support is not None else ():
+    if support is None:
+        return
+    if support.kind is StoreKind.JOIN_SIDE:
+        yield from (_side(operator, side) for side in JOIN_SIDES if operator.served)
+        return
+    for store in operator.served:
         yield _part(operator, store)
 
 
@@ -100,6 +108,27 @@ def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
     )
 
 
+def _side(operator: OperatorDescription, side: str) -> Part:
+    """One side of a join, by its two tables."""
+    support = SUPPORTED_OPERATORS[operator.operator_name]
+    schemas = {store.name: store.column_families[0] for store in operator.served}
+    names = side_table(side, COUNTS), side_table(side, ROWS)
+    counts, rows = (schemas[name] for name in names)
+    stored = parse_schema(rows.value_schema)
+    tables = SideTables(
+        *names, parse_schema(counts.key_schema), parse_schema(rows.key_schema), parse_schema(counts.value_schema)
+    )
+    return Part(
+        default_name=f"op{operator.operator_id}.{side}",
+        kind=support.kind,
+        is_normalised=support.is_normalised,
+        store_name=tables.counts,
+        key_json=counts.key_schema,
+        value=StructType(stored.fields[:-1]),
+        way=partial(_side_way, tables, stored),
+    )
+
+
 def _value_way(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
     """The value as Spark stored it, and the result where that is known."""
     print_value = compile_json_printer(stored, names)
@@ -126,6 +155,13 @@ def _session_way(
     """The sessions of a key, each with its value and result."""
     print_session = session_printer(stored, names, print_result)
     return Way(_never, partial(Sessions, store_name, key, print_session))
+
+
+def _side_way(
+    tables: SideTables, stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None
+) -> Way:
+    """The rows of a key on a side, each with whether it found a match."""
+    return Way(_never, partial(JoinSide, tables, row_printer(stored, names, print_result)))
 
 
 def _never(row: bytes) -> bytes:

@@ -25,7 +25,7 @@ NO_PARTITION = -1
 """Where a key is that does not parse."""
 
 
-_FOUND_MEMBERS = ("found", "value", "result", "expires_at", "expired", "timeout_at", "sessions")
+_FOUND_MEMBERS = ("found", "value", "result", "expires_at", "expired", "timeout_at", "sessions", "rows")
 
 
 class BatchForm(NamedTuple):

@@ -186,6 +186,27 @@ def _said_of_sessions(rows: list[OracleRow], value_type: StructType) -> Expected
     return {"found": True, "sessions": [{**value["session_window"], "value": value} for value in values]}
 
 
+def _sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[KindStore]:
+    """The rows of a key are records of their own, told apart by the last column of their keys."""
+    for side in ("left", "right"):
+        table = f"{side}-keyWithIndexToValue"
+        key_type, stored_type = reader.types(operator_id, table)
+        join_type, row_type = StructType(key_type.fields[:-1]), StructType(stored_type.fields[:-1])
+        kept = {}
+        for version, found in reader.rows(operator_id, table).items():
+            of_key: dict[tuple[int, str], dict[int, Expected]] = {}
+            for row in found:
+                key = json.dumps(json_array(row.key[:-1], join_type))
+                said = {"value": json_object(row.value[:-1], row_type), "matched": row.value[-1]}
+                of_key.setdefault((row.partition, key), {})[cast(int, row.key[-1])] = said
+            assert all(set(rows) == set(range(len(rows))) for rows in of_key.values())
+            kept[version] = [
+                Kept(partition, json.loads(key), {"found": True, "rows": [rows[index] for index in range(len(rows))]})
+                for (partition, key), rows in of_key.items()
+            ]
+        yield KindStore(f"op{operator_id}.{side}", operator, "join-side", kept)
+
+
 def moment(micros: int) -> object:
     """A timestamp as an answer prints it."""
     return json_value(micros, TimestampType())
@@ -197,4 +218,6 @@ _READ: dict[str, Callable[[_SparkReader, str, int], Iterator[KindStore]]] = {
     "applyInPandasWithState": _one_row_each("value", _of_a_group),
     "globalLimit": _one_row_each("value", _of_a_group),
     "sessionWindowStateStoreSaveExec": _sessions,
+    "symmetricHashJoin": _sides,
+    "stateStoreSave": _one_row_each("value", _of_a_group),
 }

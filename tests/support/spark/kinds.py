@@ -69,12 +69,25 @@ def _visits(source: DataFrame) -> DataFrame:
     return grouped.agg(F.count("*").alias("visits"), F.max("n"))
 
 
+def _counted_pairs(source: DataFrame) -> DataFrame:
+    """A join, and an aggregation over what it gives: even rows wait for odd ones that come within ten minutes."""
+    keyed = source.select("k", "d", "event", "n")
+    left = keyed.where("n is null or n % 2 = 0").toDF("left_k", "left_d", "left_event", "left_n")
+    right = keyed.where("n % 2 != 0").toDF("right_k", "right_d", "right_event", "right_n")
+    together = F.expr(
+        "left_k = right_k AND left_d = right_d AND right_event BETWEEN left_event AND left_event + interval 10 minutes"
+    )
+    paired = left.join(right, together, "leftOuter").select("left_k", "left_event")
+    return paired.groupBy(F.window("left_event", "30 minutes"), "left_k").agg(F.count("*").alias("pairs"))
+
+
 BRANCHES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "dedupe": _seen,
     "dedupeWithinWatermark": _seen_lately,
     "applyInPandasWithState": _counted_by_hand,
     "globalLimit": _limited,
     "sessionWindowStateStoreSaveExec": _visits,
+    "symmetricHashJoin": _counted_pairs,
 }
 """By Spark's name of the stateful operator."""
 

@@ -51,6 +51,7 @@ _FOUND: Json = {
     ),
     "timeout_at": said(TIME_OR_UNKNOWN, "When the group times out, null for never. Of queries that use timeouts"),
     "sessions": said(list_of(ref("Session")), "By their starts. Of a store of kind `session`"),
+    "rows": said(list_of(ref("JoinRow")), "In Spark's order. Of a store of kind `join-side`"),
 }
 """What is said of a key that is there, by the kind of its store."""
 _KEY: Json = {"key": said(_OBJECT, "The key by column name, as it can be sent again")}
@@ -107,6 +108,11 @@ def read_schemas() -> Json:
         ),
         "CompactAbsent": record(
             "A key of a compact batch that is not there.", {**_status(404), **_KEY, **_found(False), **_INDEX}
+        ),
+        "JoinRow": record(
+            "A row of a side of a join.",
+            {"value": _FOUND["value"], "matched": said({"type": ["boolean", "null"]}, "Whether it found a match")},
+            {"result": _FOUND["result"]},
         ),
         "Session": record(
             "A session of a key.", {"start": TIME, "end": TIME, "value": _FOUND["value"]}, {"result": _FOUND["result"]}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
-from understudy_node.checkpoint.shapes import has_shape_of
+from understudy_node.checkpoint.shapes import JOIN_TABLES, has_shape_of
 from understudy_node.checkpoint.support import why_unreadable
 from understudy_shared.spark.types import (
+    BooleanType,
     Field,
     IntType,
     LongType,
@@ -59,7 +60,7 @@ SEEN, EXPIRY = struct(__dummy__=VoidType()), struct(expiresAtMicros=LongType())
 def test_the_columns_of_a_store_are_those_of_its_operator(
     operator: str, state_format: str | None, key: StructType, value: StructType, fits: bool
 ) -> None:
-    assert has_shape_of(operator, key, value, state_format) is fits
+    assert has_shape_of(operator, key, value, state_format=state_format) is fits
 
 
 def test_a_store_of_other_columns_is_refused_by_its_operator_and_columns() -> None:
@@ -77,3 +78,17 @@ def test_keys_with_a_prefix_are_refused_where_the_operator_has_none() -> None:
     key = '{"type":"struct","fields":[{"name":"k","type":"string","nullable":true,"metadata":{}}]}'
     family = ColumnFamilySchema("default", 0, key, 0, key)
     assert why_unreadable([family], "stateStoreSave", "2", num_cols_prefix_key=1, where="here") is not None
+
+
+def test_the_tables_of_a_join_have_each_their_columns() -> None:
+    counts = (KEY, struct(value=LongType()))
+    rows = (struct(field0=StringType(), index=LongType()), struct(n=IntType(), matched=BooleanType()))
+    unmatched = (rows[0], struct(n=IntType()))  # state format 1
+    for table in sorted(JOIN_TABLES):
+        fitting = [
+            has_shape_of("symmetricHashJoin", *columns, state_format="2", table=table)
+            for columns in (counts, rows, unmatched)
+        ]
+        assert fitting == [table.endswith("keyToNumValues"), table.endswith("keyWithIndexToValue"), False], table
+    assert not has_shape_of("symmetricHashJoin", *counts, state_format="2", table="left-tsWithKey")
+    assert not has_shape_of("symmetricHashJoin", *counts, state_format="2", table="default")
