@@ -21,7 +21,7 @@ from understudy_node.replica.task import TaskReplica
 from understudy_node.settings import NodeSettings
 from understudy_node.stores.finding import store_reader
 from understudy_node.stores.lookup import StoreReader
-from understudy_node.stores.parts import scan_order_of
+from understudy_node.stores.parts import has_families, scan_order_of
 from understudy_node.stores.stores import StoreAlias, served_stores
 from understudy_shared.clock import Clock
 from understudy_shared.messages import Announcement, task_key
@@ -188,6 +188,7 @@ def _places(operator: OperatorDescription, task: TaskId, lineage: Lineage, layou
             store.index,
             layout.fits,
             scan_order_of(operator, store, layout.provider),
+            has_families(operator),
         )
         for store in operator.served
     ]

@@ -26,7 +26,7 @@ from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.store_replica import StoreReplica
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import task_view
-from understudy_node.stores.parts import scan_order_of
+from understudy_node.stores.parts import has_families, scan_order_of
 from understudy_node.stores.stores import ServedStore, served_stores
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.words import ApplicationId, TaskId
@@ -114,7 +114,16 @@ class CheckpointReader:
         layout = layout_of(self.record(version))
         order = scan_order_of(operator, store, layout.provider)
         directory = store.directory(partition)
-        place = StorePlace(task, self.description.query_id, store.name, directory, store.index, layout.fits, order)
+        place = StorePlace(
+            task,
+            self.description.query_id,
+            store.name,
+            directory,
+            store.index,
+            layout.fits,
+            order,
+            has_families(operator),
+        )
         around = Surroundings(
             files=self._files, history=self._history, disk=self._disk, cache=BlockCache(), overlay_max_bytes=1 << 40
         )

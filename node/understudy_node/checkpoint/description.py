@@ -28,7 +28,7 @@ from understudy_node.checkpoint.operators import (
 )
 from understudy_node.checkpoint.recognition import require_checkpoint
 from understudy_node.checkpoint.schemas import ColumnFamilySchema, parse_schema_file
-from understudy_node.checkpoint.shapes import JOIN, JOIN_TABLES
+from understudy_node.checkpoint.shapes import FAMILIES_FORMAT, JOIN, JOIN_TABLES
 from understudy_node.checkpoint.snapshots import parse_state_files
 from understudy_node.checkpoint.support import (
     refuse_codec,
@@ -181,7 +181,7 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
         else ()
     )
     if metadata.operator_name == JOIN and unsupported is None:
-        unsupported = _why_incomplete(stores, where)
+        unsupported = _why_incomplete(stores, state_format, where)
         stores = stores if unsupported is None else ()
     served = [store for store in stores if store.unsupported is None]
     # Without key columns everything is in partition 0, whatever the number of shuffle partitions.
@@ -239,12 +239,18 @@ def _describe_store(
     return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families, unsupported)
 
 
-def _why_incomplete(stores: tuple[StoreDescription, ...], where: str) -> UnsupportedError | None:
+def _why_incomplete(
+    stores: tuple[StoreDescription, ...], state_format: str | None, where: str
+) -> UnsupportedError | None:
     """Why the sides of a join cannot be read: each of them takes two tables."""
-    missing = JOIN_TABLES - {store.name for store in stores}
+    if state_format == FAMILIES_FORMAT:
+        found = {family.name for store in stores for family in store.column_families}
+    else:
+        found = {store.name for store in stores}
+    missing = JOIN_TABLES - found
     if missing:
         fix = "A newer Spark wrote it: use a newer Understudy"
-        return UnsupportedError(f"The join has no store {min(missing)}", where=where, fix=fix)
+        return UnsupportedError(f"The join has no table {min(missing)}", where=where, fix=fix)
     for store in stores:
         if store.unsupported is not None:
             reason = store.unsupported

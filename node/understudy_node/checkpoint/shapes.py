@@ -28,6 +28,8 @@ SESSION_WINDOW: Final = "session_window"
 """The value column with start and end of a session, whatever the query calls it."""
 SESSIONS: Final = "sessionWindowStateStoreSaveExec"
 JOIN: Final = "symmetricHashJoin"
+FAMILIES_FORMAT: Final = "3"
+"""The state format of a join whose tables are column families of one store; in format 2 they are stores."""
 COUNTS, ROWS = "keyToNumValues", "keyWithIndexToValue"
 """The two tables of each side of a join: `left-keyToNumValues`, and so on."""
 
@@ -129,4 +131,4 @@ _SHAPES: Final[Mapping[tuple[str, str | None], Callable[[StructType, StructType]
         (JOIN, None): _is_no_table,
     }
 )
-"""By operator and state format, of a join by table; None for any other. An aggregation keeps what its functions need."""
+"""By operator and state format, of a join by table; None for any other. Aggregations keep what their functions need."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
-from understudy_node.checkpoint.shapes import JOIN, SESSIONS, has_shape_of, prefix_columns
+from understudy_node.checkpoint.shapes import FAMILIES_FORMAT, JOIN, SESSIONS, has_shape_of, prefix_columns
 from understudy_shared.errors import UnsupportedError
 from understudy_shared.spark.key_codec import COLLATION_FIX
 from understudy_shared.spark.types import StructType, collated_columns, parse_schema
@@ -67,7 +67,7 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             meaning="stream-stream join",
             kind=StoreKind.JOIN_SIDE,
             state_format_conf="spark.sql.streaming.join.stateFormatVersion",
-            state_format_versions=frozenset({"2"}),
+            state_format_versions=frozenset({"2", "3"}),
             unsaid_format="1",
         ),
         SESSIONS: OperatorSupport(
@@ -135,12 +135,31 @@ def why_unreadable(
     num_cols_prefix_key: int = 0,
     where: str,
 ) -> UnsupportedError | None:
-    """`None` when a store of a supported operator can be served, else the refusal, which names the column."""
+    """`None` when a store of a supported operator can be served, else the refusal, which names the column.
+
+    `table` is the store's name. A join in state format 3 has its tables as column families of one store.
+    """
+    if operator_name == JOIN and state_format == FAMILIES_FORMAT:
+        reasons = [
+            _why_unreadable(each, operator_name, state_format, each.name, num_cols_prefix_key, where)
+            for each in families
+        ]
+        return next((reason for reason in reasons if reason is not None), None)
     if len(families) != 1:
         return UnsupportedError(
             f"It has {len(families)} column families, and one is read", where=where, fix=_NEWER_UNDERSTUDY
         )
-    (family,) = families
+    return _why_unreadable(families[0], operator_name, state_format, table, num_cols_prefix_key, where)
+
+
+def _why_unreadable(  # noqa: PLR0917  # all that a column family is judged by
+    family: ColumnFamilySchema,
+    operator_name: str,
+    state_format: str | None,
+    table: str,
+    num_cols_prefix_key: int,
+    where: str,
+) -> UnsupportedError | None:
     if family.key_encoder is not None and not _SUPPORTED_ENCODER.search(family.key_encoder):
         return UnsupportedError(
             f"Its keys are encoded by {family.key_encoder:.200}", where=where, fix=_NEWER_UNDERSTUDY

@@ -5,8 +5,11 @@ The rule: a base is immutable. Any thread may read it, for as long as it holds a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Protocol
+
+NO_FAMILIES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Base(Protocol):
@@ -25,6 +28,10 @@ class Base(Protocol):
         """How many keys there are; an estimate where counting would mean reading them all."""
 
     @property
+    def families(self) -> Mapping[str, int]:
+        """The ids of Spark's virtual column families, with which their keys begin; empty for a store without any."""
+
+    @property
     def resident_bytes(self) -> int:
         """Its own memory, without the shared block cache."""
 
@@ -39,6 +46,7 @@ class EmptyBase:
     """Version 0: what a store holds before its first batch."""
 
     resident_bytes = 0
+    families = NO_FAMILIES
 
     def get(self, key: bytes) -> bytes | None:
         return None

@@ -46,16 +46,18 @@ class Snapshot:
     def path(self) -> str:
         return f"{self.directory}/{self.file.name}"
 
-    def record(self, source: FileStat, total_keys: int | None) -> BaseRecord:
+    def record(self, source: FileStat, manifest: SnapshotManifest | None) -> BaseRecord:
+        """What is said of the base. `manifest` is that of a RocksDB snapshot."""
         return BaseRecord(
             kind="zip" if self.file.kind == "zip" else "snapshot",
             version=self.file.version,
             unique_id=self.file.unique_id,
             committed_at_ns=self.committed_at_ns,
             source=(source.mtime_ns, source.size, source.inode),
-            total_keys=total_keys,
+            total_keys=None if manifest is None else manifest.total_keys,
             row_checksum=self.row_checksum,
             merge_operator_version=self.merge_operator_version,
+            families={} if manifest is None else dict(manifest.column_families),
         )
 
 
@@ -78,14 +80,14 @@ def restore(  # noqa: PLR0917  # what is restored, from where, to where; and who
         if source is None:
             raise VanishedError("the snapshot is gone", where=snapshot.path)
         if snapshot.file.kind == "zip":
-            total_keys = yield from _fetch_rocksdb(snapshot, files, disk, directory, progress)
+            manifest = yield from _fetch_rocksdb(snapshot, files, disk, directory, progress)
         else:
-            total_keys = None
+            manifest = None
             progress.begin(source.size)
             yield from _fetch_arena(snapshot, files, directory, progress)
         if files.stat(snapshot.path) not in (source, None):
             raise VanishedError("the snapshot was rewritten while it was read", where=snapshot.path)
-        base = disk.finish(directory, snapshot.record(source, total_keys))
+        base = disk.finish(directory, snapshot.record(source, manifest))
         progress.stage = OPENING
         yield
         return open_base(base, cache, snapshot.order)
@@ -93,7 +95,7 @@ def restore(  # noqa: PLR0917  # what is restored, from where, to where; and who
 
 def open_base(local: LocalBase, cache: BlockCache, order: ScanOrder | None = None) -> Base:
     """Open a complete base from local disk. `order`: in which its keys are kept, for readers who scan."""
-    return CachedBase(_opened(local, cache, order or ScanOrder()), cache.rows)
+    return CachedBase(_opened(local, cache, order or ScanOrder()), cache.rows, local.record.families)
 
 
 def _opened(local: LocalBase, cache: BlockCache, order: ScanOrder) -> Base:
@@ -130,7 +132,7 @@ def _fetch_arena(
 
 def _fetch_rocksdb(
     snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, directory: Path, progress: RestoreProgress
-) -> Generator[None, None, int | None]:
+) -> Generator[None, None, SnapshotManifest]:
     data = files.read(snapshot.path)
     manifest = parse_snapshot_zip(data, name=snapshot.path, merge_operator_version=snapshot.merge_operator_version)
     _write_members(manifest, directory)
@@ -147,7 +149,7 @@ def _fetch_rocksdb(
             )
         progress.fetched(size_bytes)
         yield
-    return manifest.total_keys
+    return manifest
 
 
 def _write_members(manifest: SnapshotManifest, directory: Path) -> None:

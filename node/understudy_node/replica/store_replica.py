@@ -75,6 +75,12 @@ class StoreReplica:
             self._around.disk.remove_others(self._choice.local_directory, local.directory)
         else:
             self._around.disk.remove_others(self._choice.local_directory, None)
+            if snapshot is None and self.place.has_families:
+                raise CheckpointError(
+                    f"{self.place.task} has no snapshot yet, which says where its tables are",
+                    where=f"{self._around.files.url}/{self.place.directory}",
+                    fix="Spark writes one after the first batch: the node looks again by itself",
+                )
             version, unique_id = (snapshot.version, snapshot.unique_id) if snapshot else (0, None)
             base = (yield from self._open(snapshot)) if snapshot else EmptyBase()
         self.view = View.of(base, version)

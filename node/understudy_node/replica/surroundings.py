@@ -37,6 +37,7 @@ class StorePlace:
     `fits` says whether a version was written in the layout that the task belongs to. Files of another layout are never
     read: there, the partition holds other keys.
     With an `order`, readers scan it: its keys are kept so, and sorted before a version is shown.
+    One that `has_families` is read only from a snapshot on, because changelogs do not say their ids.
     """
 
     task: TaskId
@@ -46,6 +47,7 @@ class StorePlace:
     index: int
     fits: Callable[[CommitRecord], bool]
     order: ScanOrder | None = None
+    has_families: bool = False
 
     def unique_id(self, record: CommitRecord) -> str | None:
         """Format v2: the attempt that won the version; None in format v1."""

@@ -11,6 +11,7 @@ import orjson
 from understudy_node.engine.row_cache import RowCache
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
+from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder
 from understudy_node.stores.lookup import ABSENT, Answer, Key, StoreReader
 from understudy_node.stores.stores import ServedStore
@@ -39,6 +40,9 @@ class FindingReader(StoreReader):
 
     def key_row(self, kept: bytes) -> bytes:
         return self.finder.key_row(kept)
+
+    def first_bytes(self, view: TaskView) -> bytes:
+        return self.finder.first_bytes(view)
 
     def find_many(self, rows: Sequence[bytes], reading: Reading) -> list[bytes | Problem | None]:
         view, prefix, find = reading.view, self.row_prefix, self.finder.find

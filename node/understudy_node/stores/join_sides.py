@@ -14,6 +14,7 @@ from typing import Final
 import orjson
 
 from understudy_node.engine.scan_order import SLOT_BYTES
+from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.many import MAX_ELEMENTS, found_many, too_many
 from understudy_node.stores.results import ResultPrinter
@@ -27,16 +28,37 @@ _MATCHED: Final = "\0matched"
 """The last column of a stored row, under a name that no column of the query has."""
 
 _INDEX: Final = struct.Struct("<q")
+_FAMILY: Final = struct.Struct("<h")
 
 PrintRow = Callable[[bytes], dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
-class SideTables:
-    """The tables of a side by their stores. `indexed` are the key columns of `rows`, `count` the value of `counts`."""
+class Table:
+    """Where a table is: a store of its own, or in state format 3 a column family of one."""
 
-    counts: str
-    rows: str
+    store: str
+    family: str | None = None
+
+    def __str__(self) -> str:
+        return self.family or self.store
+
+    def first_bytes(self, view: View) -> bytes:
+        """What its keys begin with: the id of the family, which only a snapshot says."""
+        if self.family is None:
+            return b""
+        family_id = view.base.families.get(self.family)
+        if family_id is None:
+            raise CorruptFileError(f"the snapshot has no column family {self.family}", where=f"store {self.store}")
+        return _FAMILY.pack(family_id)
+
+
+@dataclass(frozen=True, slots=True)
+class SideTables:
+    """The tables of a side. `indexed` are the key columns of `rows`, `count` the value of `counts`."""
+
+    counts: Table
+    rows: Table
     key: StructType
     indexed: StructType
     count: StructType
@@ -69,29 +91,33 @@ class JoinSide:
     def find(self, view: TaskView, stored: bytes) -> bytes | None:
         """See `Finder`."""
         tables, skip = self._tables, len(self._row_prefix)
-        kept = view.stores[tables.counts].get(stored)
+        counts, rows = view.stores[tables.counts.store], view.stores[tables.rows.store]
+        kept = counts.get(tables.counts.first_bytes(counts) + stored)
         if kept is None:
             return None
         (count,) = self._decode_count(kept[skip:])
         if not isinstance(count, int) or count < 1:
-            raise CorruptFileError(f"a key of a join with {count} rows", where=f"store {tables.counts}")
+            raise CorruptFileError(f"a key of a join with {count} rows", where=f"table {tables.counts}")
         if count > MAX_ELEMENTS:
             raise too_many("rows")
-        rows = view.stores[tables.rows].get_many(self._keys(stored, count))
         printed = []
-        for index, row in enumerate(rows):
+        for index, row in enumerate(rows.get_many(self._keys(tables.rows.first_bytes(rows), stored, count))):
             if row is None:
-                raise CorruptFileError(f"row {index} of {count} of a key is missing", where=f"store {tables.rows}")
+                raise CorruptFileError(f"row {index} of {count} of a key is missing", where=f"table {tables.rows}")
             printed.append(orjson.dumps(self._print(row[skip:])))
         return found_many("rows", printed)
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
-        return kept[len(self._row_prefix) :]
+        return kept[len(self._row_prefix) + (0 if self._tables.counts.family is None else _FAMILY.size) :]
 
-    def _keys(self, stored: bytes, count: int) -> list[bytes]:
+    def first_bytes(self, view: TaskView) -> bytes:
+        """See `Finder`."""
+        return self._tables.counts.first_bytes(view.stores[self._tables.counts.store])
+
+    def _keys(self, family: bytes, stored: bytes, count: int) -> list[bytes]:
         """The keys of a key's rows: alike but for the index, which is a slot."""
-        skip, slot = len(self._row_prefix), self._slot
-        first = stored[:skip] + self._encode_indexed((*self._decode_key(stored[skip:]), 0))
+        skip, slot = len(self._row_prefix), len(family) + self._slot
+        first = family + stored[:skip] + self._encode_indexed((*self._decode_key(stored[skip:]), 0))
         head, tail = first[:slot], first[slot + SLOT_BYTES :]
         return [head + _INDEX.pack(index) + tail for index in range(count)]

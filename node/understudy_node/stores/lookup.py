@@ -15,6 +15,7 @@ import orjson
 from understudy_node.engine.row_cache import RowCache
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
+from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.bounds import NO_BOUND, Bound, Refusal, refusal
 from understudy_shared.errors import UnderstudyError
@@ -134,6 +135,10 @@ class StoreReader:
     def key_row(self, kept: bytes) -> bytes:
         """The row bytes of the key that a record of the store is found by. `kept` is the record's key."""
         return kept[len(self.row_prefix) :]
+
+    def first_bytes(self, view: TaskView) -> bytes:
+        """What the keys of these records begin with, in a store that has others, too."""
+        return b""
 
     def _refusal(self, bound: Bound, replica: TaskReplica, reading: Reading, known_end: int) -> Refusal | None:
         position = bound.min_position

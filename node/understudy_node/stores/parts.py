@@ -16,12 +16,12 @@ import orjson
 
 from understudy_node.checkpoint.description import OperatorDescription, StoreDescription
 from understudy_node.checkpoint.logs import Provider
-from understudy_node.checkpoint.shapes import COUNTS, JOIN_SIDES, ROWS, side_table
+from understudy_node.checkpoint.shapes import COUNTS, FAMILIES_FORMAT, JOIN, JOIN_SIDES, ROWS, side_table
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.engine.scan_order import ScanOrder
 from understudy_node.stores.finder import MakeFinder
 from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
-from understudy_node.stores.join_sides import JoinSide, SideTables, row_printer
+from understudy_node.stores.join_sides import JoinSide, SideTables, Table, row_printer
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
 from understudy_node.stores.sets import SEEN, ExpiringSet
@@ -76,6 +76,11 @@ def scan_order_of(operator: OperatorDescription, store: StoreDescription, provid
     return session_order(parse_schema(store.column_families[0].key_schema), one_row=provider == "hdfs")
 
 
+def has_families(operator: OperatorDescription) -> bool:
+    """Whether the operator's tables are column families of one store."""
+    return operator.operator_name == JOIN and operator.state_format == FAMILIES_FORMAT
+
+
 def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
     support = SUPPORTED_OPERATORS[operator.operator_name]
     (family,) = store.column_families
@@ -111,18 +116,25 @@ def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
 def _side(operator: OperatorDescription, side: str) -> Part:
     """One side of a join, by its two tables."""
     support = SUPPORTED_OPERATORS[operator.operator_name]
-    schemas = {store.name: store.column_families[0] for store in operator.served}
-    names = side_table(side, COUNTS), side_table(side, ROWS)
-    counts, rows = (schemas[name] for name in names)
+    if has_families(operator):
+        (store,) = operator.served
+        known = {family.name: (Table(store.name, family.name), family) for family in store.column_families}
+    else:
+        known = {store.name: (Table(store.name), store.column_families[0]) for store in operator.served}
+    (counts_table, counts), (rows_table, rows) = (known[side_table(side, table)] for table in (COUNTS, ROWS))
     stored = parse_schema(rows.value_schema)
     tables = SideTables(
-        *names, parse_schema(counts.key_schema), parse_schema(rows.key_schema), parse_schema(counts.value_schema)
+        counts_table,
+        rows_table,
+        parse_schema(counts.key_schema),
+        parse_schema(rows.key_schema),
+        parse_schema(counts.value_schema),
     )
     return Part(
         default_name=f"op{operator.operator_id}.{side}",
         kind=support.kind,
         is_normalised=support.is_normalised,
-        store_name=tables.counts,
+        store_name=counts_table.store,
         key_json=counts.key_schema,
         value=StructType(stored.fields[:-1]),
         way=partial(_side_way, tables, stored),

@@ -86,6 +86,10 @@ class Sessions:
             return kept[_LENGTH.size + len(self._row_prefix) : _LENGTH.size + length]
         return self._encode_prefix(self._decode(self._order.original(kept))[:-1])
 
+    def first_bytes(self, view: TaskView) -> bytes:
+        """See `Finder`."""
+        return b""
+
     def _prefix_of(self, stored: bytes) -> bytes:
         """What the keys of all sessions begin with."""
         if self._row_prefix:

@@ -45,6 +45,10 @@ class ExpiringSet:
         """See `Finder`."""
         return kept[self._skip :]
 
+    def first_bytes(self, view: TaskView) -> bytes:
+        """See `Finder`."""
+        return b""
+
 
 def is_expired(expires_us: int, watermark_ms: int | None) -> bool | None:
     """Whether the watermark has reached an expiry, as Spark compares them; None while it is unknown."""

@@ -20,6 +20,7 @@ from tests.support.spark.queries import QueryOptions, run_query
 PARTITIONS = 3
 BATCHES = 5
 RETAINED = 3
+_JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 
 Expected = dict[str, Any]
 """The members of an answer that say what was found."""
@@ -85,7 +86,7 @@ def write_kinds_checkpoint(
             min_deltas_for_snapshot=2,
             maintenance_interval_ms=100,
             output_mode="append",
-            extra_conf=conf or {},
+            extra_conf={_JOIN_FORMAT: _join_format(state_format), **(conf or {})},
         ),
     )
     batches = run.batch_ids[-RETAINED:]
@@ -95,6 +96,11 @@ def write_kinds_checkpoint(
         for store in _READ[operator](reader, operator, operator_id):
             stores[store.name] = store
     return KindsCheckpoint(run.checkpoint, state_format, tuple(batch + 1 for batch in batches), stores)
+
+
+def _join_format(state_format: StateFormat) -> str:
+    """Joins are kept in four stores, or as column families of one: each with some formats."""
+    return "3" if state_format.format_version == 2 else "2"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
@@ -92,3 +95,21 @@ def test_the_tables_of_a_join_have_each_their_columns() -> None:
         assert fitting == [table.endswith("keyToNumValues"), table.endswith("keyWithIndexToValue"), False], table
     assert not has_shape_of("symmetricHashJoin", *counts, state_format="2", table="left-tsWithKey")
     assert not has_shape_of("symmetricHashJoin", *counts, state_format="2", table="default")
+
+
+def test_a_join_whose_tables_are_column_families_is_judged_by_each_of_them() -> None:
+    def columns(*pairs: tuple[str, str]) -> str:
+        fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in pairs]
+        return json.dumps({"type": "struct", "fields": fields})
+
+    key, number = ("field0", "string"), ("value", "long")
+    good = ColumnFamilySchema("left-keyToNumValues", 0, columns(key), 0, columns(number), "NoPrefixKeyStateEncoderSpec")
+    other = replace(good, name="right-keyWithIndexToValue")
+    ordered = replace(good, key_encoder="RangeKeyScanStateEncoderSpec")
+    assert why_unreadable([good], "symmetricHashJoin", "3", where="here") is None
+    for unread, says in ((other, "not those of symmetricHashJoin"), (ordered, "RangeKeyScan")):
+        reason = why_unreadable([good, unread], "symmetricHashJoin", "3", where="here")
+        assert reason is not None
+        assert says in reason.what
+    several = why_unreadable([good, good], "symmetricHashJoin", "2", table="left-keyToNumValues", where="here")
+    assert several is not None

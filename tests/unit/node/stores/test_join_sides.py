@@ -11,7 +11,7 @@ from tests.support.checkpoint.shown import shown
 
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores import join_sides, many
-from understudy_node.stores.join_sides import JoinSide, SideTables, row_printer
+from understudy_node.stores.join_sides import JoinSide, SideTables, Table, row_printer
 from understudy_shared.errors import CorruptFileError
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.spark.types import BooleanType, Field, LongType, StringType, StructType
@@ -31,7 +31,7 @@ Rows = dict[tuple[str | None, int | None], list[tuple[int, bool]]]
 
 
 def side(prefix: bytes) -> JoinSide:
-    tables = SideTables(COUNTS, ROWS, KEY, INDEXED, COUNT)
+    tables = SideTables(Table(COUNTS), Table(ROWS), KEY, INDEXED, COUNT)
     return JoinSide(tables, row_printer(ROW, ("matched",), None), prefix)
 
 
@@ -98,3 +98,23 @@ def test_a_key_with_more_rows_than_one_answer_holds_is_a_problem_and_never_cut(
     monkeypatch.setattr(join_sides, "MAX_ELEMENTS", 3)
     with pytest.raises(ProblemError, match="more than 3 rows"):
         found_by(prefix, shown_now, ("a", 1))
+
+
+def test_tables_that_are_column_families_are_told_apart_by_the_ids_that_the_snapshot_says() -> None:
+    counts, rows = state({("a", 1): [(5, False), (6, True)]}, b"\x00")
+    together = {b"\x07\x00" + key: value for key, value in counts.items()}
+    together |= {b"\x03\x00" + key: value for key, value in rows.items()}
+    tables = SideTables(Table("default", COUNTS), Table("default", ROWS), KEY, INDEXED, COUNT)
+    known = JoinSide(tables, row_printer(ROW, ("n",), None), b"\x00")
+    view_now = shown(together, families={COUNTS: 7, ROWS: 3, "right-keyToNumValues": 4})
+    key = b"\x00" + encode_key(("a", 1))
+    found = known.find(view_now, key)
+    assert found is not None
+    assert json.loads(b"{" + found[:-1] + b"}")["rows"] == [
+        {"value": {"n": 5}, "matched": False},
+        {"value": {"n": 6}, "matched": True},
+    ]
+    assert known.first_bytes(view_now) == b"\x07\x00"
+    assert known.key_row(b"\x07\x00" + key) == encode_key(("a", 1))
+    with pytest.raises(CorruptFileError, match="no column family left-keyToNumValues"):
+        known.find(shown(together, families={ROWS: 3}), key)
