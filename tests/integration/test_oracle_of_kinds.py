@@ -16,9 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.in_process import cluster
-from tests.support.cluster.served_node import Served, served_node
+from tests.support.cluster.served_node import Reply, Served, served_node
 from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore, write_kinds_checkpoint
+from tests.support.services.openapi import judge
 from tests.support.spark.formats import (
     HDFS_V1,
     ROCKSDB_CHANGELOG_V1,
@@ -124,8 +125,27 @@ def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: Kinds
             if gone is not None:
                 reply = served.look_up(json.loads(gone), store=store.name)
                 assert (reply.status, reply.body["found"]) == (404, False)
-        described = served.get("/v1/stores").body
-        assert described["not_served"] == []
+        described = served.get("/v1/stores")
+        assert described.body["not_served"] == []
+        document = served.get("/openapi.json").body
+        _judge(document, "GET /v1/stores", described)
+        for store in oracle.stores.values():
+            key = store.kept[oracle.last][0].key
+            _judge(document, "GET /v1/stores/{store}/lookup", served.look_up(key, store=store.name))
+            body = json.dumps({"keys": [key, key]}).encode()
+            for query in ("", "?compact=true"):
+                reply = served.post(f"/v1/stores/{store.name}/lookup{query}", body)
+                _judge(document, "POST /v1/stores/{store}/lookup", reply)
+
+
+def test_longs_are_texts_in_every_kind_of_answer_that_is_asked_for_so(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    with served_node(oracle.path, tmp_path / "data") as served:
+        served.wait_for_version(oracle.last)
+        for store in oracle.stores.values():
+            kept = store.kept[oracle.last][0]
+            reply = served.look_up(kept.key, store=store.name, bounds="longs=string")
+            said = {name: value for name, value in reply.body.items() if name not in OF_AN_ANSWER}
+            assert as_text(said) == as_text(_longs_as_text(kept.said)), store.operator
 
 
 def test_every_key_is_answered_through_a_router_as_by_the_node(
@@ -169,6 +189,18 @@ def _assert_answer(oracle: KindsCheckpoint, store: KindStore, kept: Kept, answer
     assert as_text(said) == as_text(kept.said), f"{store.operator} {kept.key}"
     assert as_text(list(answer["key"].values())) == as_text(kept.key)
     assert (answer["partition"], answer["version"]) == (kept.partition, oracle.last)
+
+
+def _judge(document: dict[str, object], call: str, reply: Reply) -> None:
+    judge(document, call, reply.status, reply.content_type, json.dumps(reply.body).encode())
+
+
+def _longs_as_text(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _longs_as_text(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_longs_as_text(inner) for inner in value]
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _keys(store: KindStore, version: int) -> set[str]:

@@ -29,7 +29,7 @@ class ProblemType(Enum):
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "This path does not take this method")
     REQUEST_TIMEOUT = ("request-timeout", 408, "The request did not come in time")
     LINEAGE_CHANGED = ("lineage-changed", 409, "The history that the position refers to is gone")
-    TOO_LARGE = ("too-large", 413, "The request is larger than the limit")
+    TOO_LARGE = ("too-large", 413, "The request, or its answer, is larger than the limit")
     TARGET_TOO_LONG = ("target-too-long", 414, "The request target is longer than the limit")
     NOT_JSON = ("not-json", 415, "What changes something must be sent as JSON")
     NOT_OWNER = ("not-owner", 421, "This host does not hold the key's partition")
