@@ -79,10 +79,10 @@ def restore(  # noqa: PLR0917  # what is restored, from where, to where; and who
         source = files.stat(snapshot.path)
         if source is None:
             raise VanishedError("the snapshot is gone", where=snapshot.path)
+        manifest: SnapshotManifest | None = None
         if snapshot.file.kind == "zip":
             manifest = yield from _fetch_rocksdb(snapshot, files, disk, directory, progress)
         else:
-            manifest = None
             progress.begin(source.size)
             yield from _fetch_arena(snapshot, files, directory, progress)
         if files.stat(snapshot.path) not in (source, None):

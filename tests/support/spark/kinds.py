@@ -35,7 +35,7 @@ def _seen_lately(source: DataFrame) -> DataFrame:
 
 
 def _counted_by_hand(source: DataFrame) -> DataFrame:
-    """State of a group: rows and the last number; one that is not renewed within half an hour of event time is gone."""
+    """State of a group: rows, and an even number of them or null. One that is not renewed for half an hour is gone."""
 
     def count(key: tuple[str], frames: Iterator[Any], state: GroupState) -> Iterator[Any]:
         import pandas  # in Spark's worker, which gets this function alone
@@ -47,7 +47,7 @@ def _counted_by_hand(source: DataFrame) -> DataFrame:
         seen, latest = (state.get[0], state.get[1][0]) if state.exists else (0, None)
         for frame in frames:
             seen += len(frame)
-            latest = None if pandas.isna(frame["n"].iloc[-1]) else int(frame["n"].iloc[-1])
+            latest = None if len(frame) % 2 else len(frame)
         state.update((seen, (latest,)))
         if key[0] != "key-0":  # that one stays
             state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 1_800_000)
@@ -55,7 +55,7 @@ def _counted_by_hand(source: DataFrame) -> DataFrame:
 
     grouped = source.where("k is not null").groupBy(F.col("k").alias("word"))
     return grouped.applyInPandasWithState(
-        count, "word string, seen long", "seen long, last struct<n: long>", "append", "EventTimeTimeout"
+        count, "word string, seen long", "seen long, latest struct<n: long>", "append", "EventTimeTimeout"
     )
 
 
