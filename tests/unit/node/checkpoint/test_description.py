@@ -32,9 +32,17 @@ def aggregation(operator_id: int, key: str = KEY) -> dict[str, bytes]:
     }
 
 
+def named(operator_id: int, operator_name: str, **formats: str) -> dict[str, bytes]:
+    """An operator by its metadata alone, and the state formats of the offset log."""
+    conf = {f"spark.sql.streaming.{name}.stateFormatVersion": version for name, version in formats.items()}
+    return {
+        f"state/{operator_id}/_metadata/metadata": spark.operator_metadata(operator_id, operator_name),
+        "offsets/3": spark.offsets(partitions=6, conf=conf),
+    }
+
+
 def processor(operator_id: int) -> dict[str, bytes]:
-    metadata = spark.operator_metadata(operator_id, "transformWithStateExec")
-    return {f"state/{operator_id}/_metadata/metadata": metadata}
+    return named(operator_id, "transformWithStateExec")
 
 
 BASE = {
@@ -215,9 +223,35 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
             "format 1",
             "stateFormatVersion",
         ),
+        (named(0, "symmetricHashJoin", join="4"), "symmetricHashJoin.* in format 4", "2, 3"),
+        (named(0, "symmetricHashJoin"), "symmetricHashJoin.* in format 1", "2, 3"),
+        (named(0, "sessionWindowStateStoreSaveExec", sessionWindow="2"), "in format 2", "sessionWindow"),
+        (named(0, "flatMapGroupsWithState", flatMapGroupsWithState="3"), "in format 3", "1, 2"),
+        (
+            aggregation(0) | named(0, "symmetricHashJoin", join="2"),
+            "The join has no table left-keyToNumValues",
+            "newer Understudy",
+        ),
+        (aggregation(0) | named(0, "dedupe"), "not those of dedupe", "newer Understudy"),
         (aggregation(0) | {"commits/3": spark.commit(tag="v4")}, "v4", "newer Understudy"),
     ],
-    ids=["operator", "operators", "stateless", "3.5", "avro", "provider", "codec", "agg-v1", "commit-v4"],
+    ids=[
+        "operator",
+        "operators",
+        "stateless",
+        "3.5",
+        "avro",
+        "provider",
+        "codec",
+        "agg-v1",
+        "join-v4",
+        "join-v1",
+        "sessions-v2",
+        "groups-v3",
+        "no-table",
+        "other-columns",
+        "commit-v4",
+    ],
 )
 def test_what_cannot_be_served_is_refused_with_what_to_change(
     tmp_path: Path, content: dict[str, bytes], what: str, fix: str
