@@ -138,6 +138,20 @@ def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: Kinds
                 _judge(document, "POST /v1/stores/{store}/lookup", reply)
 
 
+def test_what_a_scan_would_have_to_sort_is_sorted_before_its_version_is_shown(
+    oracle: KindsCheckpoint, tmp_path: Path
+) -> None:
+    """The order takes memory, so a reader who had to sort would leave more of it in use."""
+    (visits,) = oracle.of("sessionWindowStateStoreSaveExec")
+    with served_node(oracle.path, tmp_path / "data") as served:
+        served.wait_for_version(oracle.last)
+        assert served.node.generation is not None
+        replicas = served.node.generation.readers[StoreName(visits.name)].replicas.values()
+        before = [replica.resident_bytes for replica in replicas]
+        served.look_up_all([kept.key for kept in visits.kept[oracle.last]], store=visits.name)
+        assert [replica.resident_bytes for replica in replicas] == before
+
+
 def test_longs_are_texts_in_every_kind_of_answer_that_is_asked_for_so(oracle: KindsCheckpoint, tmp_path: Path) -> None:
     with served_node(oracle.path, tmp_path / "data") as served:
         served.wait_for_version(oracle.last)
