@@ -24,8 +24,8 @@ class OperatorSupport:
     """A supported operator: its name for users, what its stores keep, and the versions of its state layout that can be
     read. `state_format_conf` is "" for an operator whose layout never had versions.
 
-    `is_normalised` is whether Spark normalises floats in keys before it stores them, so that -0.0 is 0.0. It does so
-    for the columns of aggregations, with session windows or without, and of joins.
+    `is_normalised` is whether Spark normalises floats in keys before it stores them, so that -0.0 is 0.0. For groups
+    with state it does not: it keeps the key that came first.
     """
 
     meaning: str
@@ -46,10 +46,8 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             state_format_conf="spark.sql.streaming.aggregation.stateFormatVersion",
             state_format_versions=frozenset({"2"}),
         ),
-        "dedupe": OperatorSupport(meaning="dropDuplicates", kind=StoreKind.SET, is_normalised=False),
-        "dedupeWithinWatermark": OperatorSupport(
-            meaning="dropDuplicatesWithinWatermark", kind=StoreKind.SET, is_normalised=False
-        ),
+        "dedupe": OperatorSupport(meaning="dropDuplicates", kind=StoreKind.SET),
+        "dedupeWithinWatermark": OperatorSupport(meaning="dropDuplicatesWithinWatermark", kind=StoreKind.SET),
         "applyInPandasWithState": OperatorSupport(
             meaning="applyInPandasWithState",
             state_format_conf=_GROUP_STATE_FORMAT,

@@ -17,8 +17,8 @@ from tests.support.spark.formats import StateFormat
 from tests.support.spark.kinds import BRANCHES, KINDS_SCHEMA, build_kinds, kinds_batches, operators_by_name
 from tests.support.spark.queries import QueryOptions, run_query
 
-PARTITIONS = 3
-BATCHES = 5
+PARTITIONS = 2
+BATCHES = 4
 RETAINED = 3
 _JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 
