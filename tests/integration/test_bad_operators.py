@@ -58,9 +58,7 @@ def run(
         writer.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
 
 
-def test_a_query_of_which_nothing_can_be_served_is_refused_by_its_operator(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_query_of_which_nothing_can_be_served_is_refused_by_its_operator(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     run(spark, checkpoint, joined, ROCKSDB_CHANGELOG_V2, output_mode="append", conf=JOIN_V4)
     error = refusal_to_serve(checkpoint, tmp_path / "data")

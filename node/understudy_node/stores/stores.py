@@ -136,7 +136,7 @@ def served_stores(
 ) -> dict[StoreName, ServedStore]:
     """Every store that can be served, by name. Raises AliasError for aliases that fit nothing."""
     stores: dict[StoreName, ServedStore] = {}
-    defaults = set()
+    defaults: set[str] = set()
     for operator in description.operators:
         defaults.update(name for name, _ in operator.refusals)  # each will be served as that by a later release
         for part in parts_of(operator):

@@ -1,7 +1,7 @@
 """One query of every kind of state: a branch per stateful operator, side by side, in one checkpoint.
 
-Rows are made from a seed. Event time moves half an hour with each batch, the watermark follows twenty minutes behind: in
-four batches Spark evicts some of what expires, and leaves some that has expired already.
+Rows are made from a seed. Event time moves half an hour with each batch, the watermark follows twenty minutes behind:
+in four batches Spark evicts some of what expires, and leaves some that has expired already.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _counted_by_hand(source: DataFrame) -> DataFrame:
     """State of a group: rows, and an even number of them or null. One that is not renewed for half an hour is gone."""
 
     def count(key: tuple[str, float], frames: Iterator[Any], state: GroupState) -> Iterator[Any]:
-        import pandas  # in Spark's worker, which gets this function alone
+        import pandas  # type: ignore[import-untyped]  # in Spark's worker, which gets this function alone
 
         if state.hasTimedOut:
             state.remove()
