@@ -8,7 +8,7 @@ from typing import Final
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 
 MAX_ELEMENTS: Final = 1_000
-"""As many as keys of a batch: they take the event loop for about 5 ms."""
+"""As many as keys of a batch: printing them holds the event loop."""
 
 MAX_ELEMENTS_BYTES: Final = 1024 * 1024
 """Of one key, printed. A batch of a thousand keys has a bound of its own."""
