@@ -11,7 +11,7 @@ SOAK_ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo check format test verify soak bench screenshots release clean
+.PHONY: help setup browser helm demo check format test verify soak bench screenshots release clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -22,6 +22,10 @@ setup: ## make .venv with everything in it; quick and without network when nothi
 browser: ## Chromium for the tests of the page, by Debian's packages; without it they are skipped
 	@command -v chromium >/dev/null || { apt-get -qq update && \
 		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null; }
+
+helm: setup ## Helm and the schemas of Kubernetes, for the tests of the chart; without them they are skipped
+	@[ -x .cache/helm/bin/kubernetes-validate ] || { $(BIN)/uv venv --quiet --clear --python $(BIN)/python .cache/helm && \
+		$(BIN)/uv pip install --quiet --python .cache/helm helm-python-sdk==0.2.2 kubernetes-validate==1.37.0; }
 
 demo: setup ## the main job: a query over real flights, three nodes, two routers; Ctrl-C stops it
 	@$(BIN)/understudy demo $(DEMO_ARGS)

@@ -42,7 +42,7 @@ from understudy_shared.local_redis import local_redis
 PLAIN = """
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from understudy_shared.http import service as http_service
-http_service.HttpProtocol = lambda guard, direct, bodies, heads, **named: HttpToolsProtocol(**named)
+http_service.HttpProtocol = lambda guard, access, direct, bodies, heads, **named: HttpToolsProtocol(**named)
 """
 """Code that takes the limits off a service."""
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from benchmarks.report import Report
 
 LOOKUPS, BATCHES, FOLLOWING = "benchmarks.lookups", "benchmarks.batches", "benchmarks.following"
-RESTORE, SCALE = "benchmarks.restore_and_lookup", "benchmarks.scale"
+RESTORE, SCALE, IDLE = "benchmarks.restore_and_lookup", "benchmarks.scale", "benchmarks.idle"
 CONSTANT, REDIS_GET, NGINX_HOP = "constant ASGI app", "FastAPI + redis-py GET", "nginx, forwarded to nginx"
 KS_LOCAL = "Kafka Streams, local"
 KS_FORWARDED = "Kafka Streams, forwarded with Vert.x"
@@ -54,8 +54,15 @@ def goals_table(report: Report) -> str:
 
 
 def outcomes(report: Report) -> list[Outcome]:
-    """Every goal, in the order of the issue that set them."""
-    return [*_lookups(report), *_batches(report), *_restores(report), *_following(report), *_scale(report)]
+    """Every goal, in the order of the issues that set them."""
+    return [
+        *_lookups(report),
+        *_batches(report),
+        *_restores(report),
+        *_following(report),
+        *_scale(report),
+        *_idle(report),
+    ]
 
 
 def _lookups(report: Report) -> Iterator[Outcome]:
@@ -109,6 +116,13 @@ def _scale(report: Report) -> Iterator[Outcome]:
     subject = "1000 nodes, 100000 replicas"
     yield _at_most(report, "gossip of 1,000 nodes, router CPU", (SCALE, subject, "router_core"), 0.1, "core")
     yield _at_most(report, "... longest pause of its loop", (SCALE, subject, "longest_pause_ms"), 20, "ms")
+
+
+def _idle(report: Report) -> Iterator[Outcome]:
+    for tasks in (12, 1000):
+        for case in ("page closed", "1 viewer", "200 viewers"):
+            subject = f"{tasks} tasks, {case}"
+            yield _at_most(report, f"idle node, {subject}", (IDLE, subject, "node_core"), 0.02, "core")
 
 
 _Place = tuple[str, str, str]

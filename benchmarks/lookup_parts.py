@@ -29,6 +29,7 @@ from understudy_node.http.app import create_app
 from understudy_node.http.lookups import NodeLookups
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
+from understudy_shared.auth.principals import UNGUARDED
 from understudy_shared.bounds import NO_BOUND
 from understudy_shared.clock import SystemClock
 from understudy_shared.http.connection_guard import ConnectionGuard
@@ -45,6 +46,7 @@ class Unheard:
     """An exchange whose reply goes nowhere."""
 
     trace: Trace | None = None
+    authorization = UNGUARDED
 
     def reply(self, *_: object) -> None: ...
 

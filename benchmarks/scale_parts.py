@@ -22,6 +22,8 @@ from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import choose
 from understudy_router.routing.explain import key_hash
 from understudy_shared.bounds import NO_BOUND
+from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.signing import Keyring
 from understudy_shared.messages import AssignedTask, Assignment, Endpoint, Heartbeat
 from understudy_shared.sliced_assignment import decode_slices
 
@@ -139,6 +141,21 @@ def _messages(cluster: Cluster) -> Iterator[Cost]:
         return Heartbeat.decode(payload, application_id=APPLICATION, where="here")
 
     yield least("read a heartbeat", hear, calls=100)
+    yield from _signatures(payload, document)
+
+
+def _signatures(heartbeat: bytes, assignment: bytes) -> Iterator[Cost]:
+    """Of two processes with one key: what one signs, the other judges. No message counts twice."""
+    one, other = (MessageAuth(APPLICATION, Keyring([b"k" * 32]), sender=f"node-{number}") for number in (1, 2))
+    yield least("sign a heartbeat", lambda: one.sealed(b"heartbeat", heartbeat), calls=100)
+    waiting = iter([one.sealed(b"heartbeat", heartbeat) for _ in range(100 * RUNS)])
+
+    def judge() -> None:
+        other.refuse_stale(other.opened(next(waiting)))
+
+    yield least("judge the signature of a heartbeat", judge, calls=100)
+    large = one.sealed(b"assignment", assignment)
+    yield least("judge the signature of an assignment, in a thread", lambda: other.opened(large))
 
 
 def _choices(cluster: Cluster) -> Iterator[Cost]:

@@ -17,7 +17,7 @@ from understudy_node.cluster.heartbeat import heartbeat_of
 from understudy_node.follow.end import End
 from understudy_node.node import Node
 from understudy_shared.bus.gossip import digest_of
-from understudy_shared.messages import Catalogue, Endpoint, Heartbeat
+from understudy_shared.messages import Catalogue, Endpoint, Heartbeat, QueryProgress
 from understudy_shared.words import HostInfo, LagInfo, Lineage, ReplicaState, Role
 
 APPLICATION = "scale"
@@ -83,6 +83,9 @@ class SimulatedNode:
 
     def causes(self) -> dict[str, str]:
         return {}
+
+    def query_progress(self) -> QueryProgress:
+        return QueryProgress()
 
     def wake(self) -> None: ...
 

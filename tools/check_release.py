@@ -18,6 +18,7 @@ from pathlib import Path
 MAX_WHEEL_BYTES = 4_000_000
 """Four times what it is: a folder that does not belong in it would show."""
 PAGE_FILES = ("templates/page.html", "static/page.css", "static/main.js", "static/vendor/uPlot.iife.min.js")
+RUNBOOKS = Path(__file__).parents[1] / "docs" / "runbooks"
 REQUIRED = ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type")
 
 
@@ -52,6 +53,8 @@ def wheel_problems(wheel: Path, project: dict[str, dict[str, object]]) -> list[s
     problems += [f"{package} has no py.typed" for package in packages if f"{package}/py.typed" not in names]
     problems += [f"{package} is not in it" for package in packages if f"{package}/__init__.py" not in names]
     page_files = [f"understudy_router/page/{name}" for name in PAGE_FILES]
+    runbooks = [*(page.name for page in RUNBOOKS.glob("*.md")), "operations.md"]
+    page_files += [f"understudy_shared/runbooks/{name}" for name in runbooks]
     problems += [f"{name} is not in it" for name in page_files if name not in names]
     foreign = sorted({name.partition("/")[0] for name in names} - {*packages, info.rstrip("/")})
     problems += [f"{name} does not belong in a wheel" for name in foreign]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ import click
 import orjson
 
 from understudy.console import print_json, print_lines
+from understudy.credentials import authorization
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.http_client import Server, path_segment, server_url
 from understudy.load import Load
@@ -77,7 +79,8 @@ def bench(
     with Server(url, timeout_s=timeout_s) as server:
         server.get(path, {"key": keys[0], **as_parameters(given)}, wait_ms=wait_ms_of(given))
     targets = [f"{path}?{urlencode({'key': key, **as_parameters(given)})}" for key in keys]
-    requests = [f"GET {target} HTTP/1.1\r\nhost: {place.netloc}\r\n\r\n".encode() for target in targets]
+    shown = "".join(f"{name}: {value}\r\n" for name, value in authorization(os.environ).items())
+    requests = [f"GET {target} HTTP/1.1\r\nhost: {place.netloc}\r\n{shown}\r\n".encode() for target in targets]
     load = Load(
         place.hostname,
         place.port or 80,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ from understudy.options import server_options
 from understudy.pages import Lines, Page, Sheet
 from understudy.reading import problems_as_json
 from understudy_shared.printable import printable
+
+ASK_EVERY_S = 1.0
+"""Between two questions of one command."""
 
 MAX_LISTED = 20
 """Store partitions of each kind that are listed for people; --json has all that the router lists."""
@@ -52,8 +56,15 @@ def health(*, url: str, timeout_s: float, as_json: bool) -> None:
 
 @click.command("safe-to-stop", epilog=EXIT_CODES_HELP)
 @click.argument("node_id")
+@click.option(
+    "--within-s",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Seconds to ask again while it is no, or while no router answers.",
+)
 @server_options
-def safe_to_stop(node_id: str, *, url: str, timeout_s: float, as_json: bool) -> None:
+def safe_to_stop(node_id: str, *, within_s: float, url: str, timeout_s: float, as_json: bool) -> None:
     """Ask a router whether the node NODE_ID may be stopped now. It ends with 0 for yes and with 3 for no.
 
     Yes means that every store partition keeps a caught-up replica within the bound of its store. If it is no, wait, or
@@ -63,9 +74,10 @@ def safe_to_stop(node_id: str, *, url: str, timeout_s: float, as_json: bool) -> 
     Examples:
       understudy safe-to-stop node-2
       understudy safe-to-stop node-2 --json && kubectl delete pod node-2
+      understudy safe-to-stop node-2 --within-s 120 || understudy drain node-2
     """
     with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
-        body = server.get(f"/admin/v1/nodes/{path_segment(node_id)}/safe-to-stop")
+        body = _asked_until_yes(server, f"/admin/v1/nodes/{path_segment(node_id)}/safe-to-stop", within_s=within_s)
     answer = orjson.loads(body)
     if as_json:
         print_json(body)
@@ -74,6 +86,21 @@ def safe_to_stop(node_id: str, *, url: str, timeout_s: float, as_json: bool) -> 
     if not answer["safe"]:
         fix = f"Wait and ask again, or: understudy drain {printable(node_id)}"
         raise CommandError(f"{printable(node_id)} is not safe to stop", fix=fix, exit_code=ExitCode.REFUSED)
+
+
+def _asked_until_yes(server: Server, path: str, *, within_s: float) -> bytes:
+    """The first yes, else the last answer. Raises CommandError when the last question got none."""
+    until_s = time.monotonic() + within_s
+    while True:
+        is_last = time.monotonic() >= until_s
+        try:
+            body = server.get(path)
+            if is_last or orjson.loads(body)["safe"]:
+                return body
+        except CommandError as refused:
+            if is_last or refused.exit_code is ExitCode.USAGE:  # wrong usage is wrong the next time, too
+                raise
+        time.sleep(ASK_EVERY_S)
 
 
 def health_page(report: Mapping[str, Any]) -> Page:

@@ -23,13 +23,14 @@ from urllib.request import (
 
 import orjson
 
+from understudy.credentials import FIXES, authorization
 from understudy.exits import CommandError, ExitCode
 from understudy_shared.printable import printable
 from understudy_shared.trace import parse_traceparent
 
 PROBLEM_TYPE = "application/problem+json"
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-_NOT_THE_CALLERS_FAULT = {409, 421, 429}
+_NOT_THE_CALLERS_FAULT = {401, 403, 409, 421, 429}
 """Statuses below 500 that do not blame the request: the same request may work later or at another server."""
 
 
@@ -37,15 +38,15 @@ class ServerProblemError(CommandError):
     """A problem that the server sent; `body` is its JSON as it came, `slug` its type."""
 
     def __init__(self, problem: Mapping[str, Any], body: bytes) -> None:
+        self.slug = str(problem.get("type", ""))
         super().__init__(
             printable(str(problem.get("detail") or problem.get("title") or "the server refused")),
             where=printable(str(problem.get("where", ""))),
-            fix=printable(str(problem.get("fix", ""))),
+            fix=FIXES.get(self.slug) or printable(str(problem.get("fix", ""))),
             exit_code=problem_exit_code(problem),
             notes=[printable(candidate_line(candidate)) for candidate in problem.get("candidates", [])],
         )
         self.body = body
-        self.slug = str(problem.get("type", ""))
 
 
 class Reply(NamedTuple):
@@ -57,10 +58,13 @@ class Reply(NamedTuple):
 
 
 class Server:
-    """A node or router at `url`; `http://` may be left out. Each call has a connection of its own."""
+    """A node or router at `url`; `http://` may be left out. Each call has a connection of its own, and shows the key of
+    the environment.
+    """
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
         self._url = server_url(url)
+        self._authorization = authorization(os.environ)
         self._timeout_s = timeout_s
         self._opener = _opener(uses_proxies=urlsplit(self._url).hostname not in _LOOPBACK)
 
@@ -85,7 +89,8 @@ class Server:
     def not_ready(self) -> list[str]:
         """Why the server says that it is not ready; empty when it is. A silent server is not ready either."""
         try:
-            reply = self._send(Request(self._url + "/readyz"), self._timeout_s)  # noqa: S310  # checked: http or https
+            request = Request(self._url + "/readyz", None, self._authorization)  # noqa: S310  # checked: http or https
+            reply = self._send(request, self._timeout_s)
         except (OSError, HTTPException, ValueError) as error:
             return [f"it does not answer: {_cause(error)}"]
         document = _json(reply.body)
@@ -97,7 +102,8 @@ class Server:
     ) -> bytes:
         timeout_s = self._timeout_s + wait_ms / 1000
         query = f"?{urlencode(parameters)}" if parameters else ""
-        headers = _trace_header() if content is None else {"Content-Type": "application/json", **_trace_header()}
+        kind = {} if content is None else {"Content-Type": "application/json"}
+        headers = {**kind, **_trace_header(), **self._authorization}
         try:
             request = Request(self._url + path + query, content, headers, method=method)  # noqa: S310  # checked above
             reply = self._send(request, timeout_s)

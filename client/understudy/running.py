@@ -22,11 +22,12 @@ import orjson
 from pydantic import ValidationError
 
 from understudy.console import print_lines
+from understudy.credentials import FIXES
 from understudy.exits import CommandError, ExitCode
-from understudy.http_client import Server, path_segment
+from understudy.http_client import Server, ServerProblemError, path_segment
 from understudy.progress import BarDisplay, Generation, LogDisplay, RunningNode, RunningService, watch
 from understudy.service_settings import settings_error, unknown_variables
-from understudy.welcome import url_of
+from understudy.welcome import guarded_lines, url_of
 from understudy_shared.errors import SettingsError, UnderstudyError
 from understudy_shared.logs import LogFormat, configure_logging
 
@@ -167,23 +168,36 @@ class Welcome:
 
     def _run(self, service: RunningService) -> None:
         url = url_of(service.host)
-        with Server(url, timeout_s=FIRST_REPLY_TIMEOUT_S) as server:
-            display = BarDisplay() if self._on_terminal else LogDisplay()
-            if not watch(_ReadyOverHttp(service, server), display, self._stopping):
-                return
-            try:
-                document = orjson.loads(server.get("/v1/stores"))
-                if isinstance(service, RunningNode):
-                    add_keys(server, document)
-            except UnderstudyError as error:
-                if not self._stopping.is_set():
-                    log.warning("%s", error, extra={"action": "welcome-failed"})
-                return
+        try:
+            with Server(url, timeout_s=FIRST_REPLY_TIMEOUT_S) as server:
+                display = BarDisplay() if self._on_terminal else LogDisplay()
+                if watch(_ReadyOverHttp(service, server), display, self._stopping):
+                    self._greet(url, _shown_stores(service, server))
+        except UnderstudyError as error:
+            if not self._stopping.is_set():
+                log.warning("%s", error, extra={"action": "welcome-failed"})
+
+    def _greet(self, url: str, document: Mapping[str, Any] | None) -> None:
+        """Say that the service is ready, and what can be asked, if that was shown."""
         if not self._on_terminal:
-            log.info("serving", extra={"action": "serving", "url": url, "stores": len(document["stores"])})
+            stores = {} if document is None else {"stores": len(document["stores"])}
+            log.info("serving", extra={"action": "serving", "url": url, **stores})
         if self._speaks:
-            print_lines(self._greeting(url, document))
+            print_lines(guarded_lines(url) if document is None else self._greeting(url, document))
             sys.stdout.flush()
+
+
+def _shown_stores(service: RunningService, server: Server) -> dict[str, Any] | None:
+    """What `/v1/stores` shows this command; None when the service wants a key for it that the command does not have."""
+    try:
+        document: dict[str, Any] = orjson.loads(server.get("/v1/stores"))
+    except ServerProblemError as problem:
+        if problem.slug in FIXES:
+            return None
+        raise
+    if isinstance(service, RunningNode):
+        add_keys(server, document)
+    return document
 
 
 def run_service(

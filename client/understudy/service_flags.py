@@ -19,8 +19,8 @@ class Flag:
     """A setting as a flag. `default` is the service's: a value, or words when it is derived."""
 
     name: str
-    kind: Literal["text", "number", "size", "path"]
-    default: int | str | None
+    kind: Literal["text", "number", "size", "path", "switch"]
+    default: int | str | bool | None
     help: str
     is_required: bool = False
 
@@ -35,12 +35,17 @@ class Flag:
             return "[required]"
         if self.default is None:
             return "[default: none]"
+        if self.kind == "switch":
+            return f"[default: {'on' if self.default else 'off'}]"
         is_size = self.kind == "size" and isinstance(self.default, int)
         return f"[default: {size_text(int(self.default)) if is_size else self.default}]"
 
 
-_HOST = Flag(
-    "host", "text", "127.0.0.1", "Address to listen on. There is no authentication yet: mind who can reach it."
+_HOST = Flag("host", "text", "127.0.0.1", "Address to listen on; beyond this machine only with credentials.")
+_ACCESS = (
+    Flag("credentials_file", "path", None, "TOML file with roles and hashed keys: every request needs a key then."),
+    Flag("cluster_secret_file", "path", None, "File with the secret that nodes and routers of an application share."),
+    Flag("insecure_bind", "switch", False, "Listen beyond this machine although no credential is asked for."),
 )
 _MAX_IN_FLIGHT = Flag("max_in_flight", "number", 1024, "Requests answered at once; one more gets 429.")
 _MAX_KEY_BYTES = Flag("max_key_bytes", "size", 64 * KIB, "Longest key, as Spark encodes it, that readers may ask for.")
@@ -57,6 +62,15 @@ _REDIS = Flag(
     None,
     "Redis or Valkey: redis://host:port/db, unix:///path or redis+sentinel://host:port,host:port/service.",
     is_required=True,
+)
+_BUS = (
+    _REDIS,
+    Flag("redis_password_file", "path", None, "File with the password of the user in --redis."),
+    Flag("redis_ca_file", "path", None, "Whom to trust with rediss://, as PEM; else the system's authorities."),
+    Flag("redis_cert_file", "path", None, "Client certificate for a Redis that asks for one, as PEM."),
+    Flag("redis_key_file", "path", None, "The key of that certificate, if it is in another file."),
+    Flag("gossip_key_file", "path", None, "File with the key that signs gossip; without one nothing is signed."),
+    Flag("gossip_accept_unsigned", "switch", False, "Accept unsigned gossip too, while processes get their key."),
 )
 
 
@@ -91,10 +105,11 @@ _FOLLOWING = (
     _MAX_KEY_BYTES,
     Flag("metrics_max_partitions", "number", 256, "Replicas with series of their own in /metrics; the rest by store."),
     *_CONNECTIONS,
+    *_ACCESS,
 )
 
 _MEMBER = (
-    _REDIS,
+    *_BUS,
     _NODE_PROCESSES,
     Flag("node_id", "text", "advertised host and port", "Names the node; unique, and the same after a restart."),
     Flag("advertise_host", "text", "--host", "Host that routers connect to."),
@@ -113,7 +128,7 @@ NODE_FLAGS = (*_MEMBER, _HOST, _port(7101), *_FOLLOWING)
 
 ROUTER_FLAGS = (
     Flag("application_id", "text", None, "The query whose nodes to route to.", is_required=True),
-    _REDIS,
+    *_BUS,
     _HOST,
     _port(8080),
     Flag("hop_timeout_ms", "number", 1000, "How long in ms a node may take before the next candidate is asked."),
@@ -131,4 +146,5 @@ ROUTER_FLAGS = (
     _MAX_IN_FLIGHT,
     _MAX_KEY_BYTES,
     *_CONNECTIONS,
+    *_ACCESS,
 )

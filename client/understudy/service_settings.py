@@ -22,13 +22,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 PREFIX = "UNDERSTUDY_"
 FLAGS_OF: Mapping[str, Sequence[Flag]] = {"serve": SERVE_FLAGS, "node": NODE_FLAGS, "router": ROUTER_FLAGS}
 _ALL_FLAGS = [flag for flags in FLAGS_OF.values() for flag in flags]
-_OTHER_VARIABLES = ("checkpoint", "config", "log_format", "log_level", "url")
+_OTHER_VARIABLES = ("api_key", "api_key_file", "checkpoint", "config", "log_format", "log_level", "url")
 
 _TYPES: Mapping[str, click.ParamType[Any]] = {
     "text": click.STRING,
     "number": click.INT,
     "size": click.STRING,
     "path": click.Path(),
+    "switch": click.BOOL,
 }
 
 
@@ -41,6 +42,7 @@ def setting_options(table: Sequence[Flag]) -> Callable[[Command], Command]:
                 flag.option,
                 flag.name,
                 type=_TYPES[flag.kind],
+                is_flag=flag.kind == "switch" or None,
                 metavar="SIZE" if flag.kind == "size" else None,
                 default=None,
                 help=f"{flag.help}  {flag.default_text}",

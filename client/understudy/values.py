@@ -14,6 +14,12 @@ import orjson
 from understudy_shared.durations import duration_text as known_duration_text
 from understudy_shared.printable import printable
 
+_LISTS = ("sessions", "rows")
+"""Members of an answer that hold all elements of a key."""
+
+_MOMENTS = {"expires_at": "expires", "expired": "expired", "timeout_at": "times out"}
+"""Members of an answer beside what is stored, and what they are called here."""
+
 
 def shown(value: object) -> str:
     """One value in one line. A text that could be mistaken for something else, or that is not printable, is quoted."""
@@ -64,12 +70,7 @@ def answer_rows(answer: Mapping[str, Any], *, raw: bool) -> list[tuple[str, str,
         f"{count_text(lag['offset_lag'], 'versions')} behind, time lag {duration_text(lag['time_lag_ms'])}"
     )
     rows = [*_section("key", answer["key"])]
-    if not answer["found"]:
-        rows.append(("value", "absent", ""))
-    elif "result" in answer:
-        rows += _section("result", answer["result"])
-    if answer["found"] and (raw or "result" not in answer):
-        rows += _section("value", answer["value"])
+    rows += _found_rows(answer, raw=raw) if answer["found"] else [("value", "absent", "")]
     rows += [
         ("version", age, ""),
         ("committed", shown(answer["committed_at"]), ""),
@@ -92,9 +93,33 @@ def batch_row(answer: Mapping[str, Any], *, raw: bool) -> tuple[str, ...]:
     lag = answer["lag"]["offset_lag"]
     age = f"version {answer['version']}, {count_text(lag, 'behind')}"
     is_found = answer["found"]
-    shown_first = quoted(answer.get("result", answer["value"])) if is_found else ""
-    stored = (quoted(answer["value"]) if is_found else "",) if raw else ()
+    shown_first = _found_cell(answer) if is_found else ""
+    stored = (quoted(answer["value"]) if "value" in answer else "",) if raw else ()
     return quoted(answer["key"]), "found" if is_found else "absent", shown_first, *stored, age
+
+
+def _found_rows(answer: Mapping[str, Any], *, raw: bool) -> list[tuple[str, str, str]]:
+    """What was found, by the members that the kind of the store gives an answer."""
+    rows = []
+    if "result" in answer:
+        rows += _section("result", answer["result"])
+    if "value" in answer and (raw or "result" not in answer):
+        rows += _section("value", answer["value"])
+    for member in _LISTS:
+        rows += [
+            (member if index == 0 else "", str(index + 1), quoted(each))
+            for index, each in enumerate(answer.get(member, ()))
+        ]
+    return [*rows, *((name, shown(answer[member]), "") for member, name in _MOMENTS.items() if member in answer)]
+
+
+def _found_cell(answer: Mapping[str, Any]) -> str:
+    """The same in one cell of a table."""
+    for member in ("result", "value", *_LISTS):
+        if member in answer:
+            return quoted(answer[member])
+    moments = {name: answer[member] for member, name in _MOMENTS.items() if member in answer}
+    return quoted(moments) if moments else ""
 
 
 def absence_note(answer: Mapping[str, Any]) -> str:

@@ -57,6 +57,15 @@ def node_lines(url: str, document: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def guarded_lines(url: str) -> list[str]:
+    """What a service prints that asks for keys, when this command has none: readers have theirs."""
+    return [
+        f"Ready at {url}, for those who have a key",
+        "",
+        f"Try: UNDERSTUDY_API_KEY_FILE=FILE understudy stores --url {url}; understudy keys makes keys. Ctrl-C stops.",
+    ]
+
+
 def example_target(store: Mapping[str, Any]) -> str:
     """A lookup of a key that exists, else of the schema's example: the path form where it is possible."""
     path = f"/v1/stores/{path_segment(store['store'])}"

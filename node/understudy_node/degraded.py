@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from understudy_node.follow.end import End
+from understudy_shared.auth.access import CREDENTIALS
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.processes.group import WORKERS
-from understudy_shared.words import WRITES_REFUSED
+from understudy_shared.words import UNSIGNED_ACCEPTED, WRITES_REFUSED
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 LAG_UNKNOWN = "lag-unknown"
@@ -14,7 +15,17 @@ BUS_AWAY = "bus-away"
 OWN_MESSAGE = "own-message"
 """A message of this node does not validate, so it was not sent."""
 
-CAUSES = (BUS_AWAY, WRITES_REFUSED, OWN_MESSAGE, CHECKPOINT_UNREADABLE, LAG_UNKNOWN, MEMORY, WORKERS)
+CAUSES = (
+    BUS_AWAY,
+    WRITES_REFUSED,
+    OWN_MESSAGE,
+    CHECKPOINT_UNREADABLE,
+    LAG_UNKNOWN,
+    UNSIGNED_ACCEPTED,
+    MEMORY,
+    CREDENTIALS,
+    WORKERS,
+)
 """The labels of the metric."""
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import orjson
-
 from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription
 from understudy_node.checkpoint.logs import Provider
 from understudy_node.follow.end import End
@@ -21,7 +19,9 @@ from understudy_node.replica.progress import Progress
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task import TaskReplica
 from understudy_node.settings import NodeSettings
+from understudy_node.stores.finding import store_reader
 from understudy_node.stores.lookup import StoreReader
+from understudy_node.stores.parts import has_families, scan_order_of
 from understudy_node.stores.stores import StoreAlias, served_stores
 from understudy_shared.clock import Clock
 from understudy_shared.messages import Announcement, task_key
@@ -151,19 +151,17 @@ def build_generation(
                     replica = wiring.replica(_places(operator, task, description.query_id, layout), Role.STANDBY)
                 held[partition] = replica
     partitions = {operator.operator_id: operator.partitions for operator in description.operators}
+    rows = wiring.around.cache.rows
     readers = {
-        name: StoreReader(
-            store=store,
+        name: store_reader(
+            store,
             application_id=application_id,
             lineage=description.query_id,
             partitions=partitions[store.operator_id],
             replicas=by_operator[store.operator_id],
             row_prefix=ROW_PREFIX[layout.provider],
-            json_name=orjson.dumps(store.name),
             max_key_bytes=wiring.settings.max_key_bytes,
-            layout=store.codec.layout(partitions[store.operator_id]),
-            printed=wiring.around.cache.rows,
-            section=wiring.around.cache.rows.new_section(),
+            rows=rows,
         )
         for name, store in served_stores(description, aliases).items()
     }
@@ -182,6 +180,15 @@ def build_generation(
 
 def _places(operator: OperatorDescription, task: TaskId, lineage: Lineage, layout: Layout) -> list[StorePlace]:
     return [
-        StorePlace(task, lineage, store.name, store.directory(task.partition), store.index, layout.fits)
+        StorePlace(
+            task,
+            lineage,
+            store.name,
+            store.directory(task.partition),
+            store.index,
+            layout.fits,
+            scan_order_of(operator, store, layout.provider),
+            has_families(operator),
+        )
         for store in operator.served
     ]

@@ -31,7 +31,7 @@ from understudy_node.settings import NodeSettings
 from understudy_node.stores.stores import read_aliases, served_stores
 from understudy_shared.clock import Clock
 from understudy_shared.errors import NotACheckpointError, UnderstudyError, UnsupportedError
-from understudy_shared.messages import Announcement
+from understudy_shared.messages import Announcement, QueryProgress
 from understudy_shared.times import utc_text
 from understudy_shared.words import HostInfo, Lineage, Role
 
@@ -210,6 +210,10 @@ class Node:
             "batch_in_progress": self.batch_in_progress,
         }
 
+    def query_progress(self) -> QueryProgress:
+        """The same in short, for heartbeats."""
+        return self._cadence.progress(self._clock.monotonic_ms())
+
     def _turn(self) -> float:
         """One poll and what follows from it. Returns the time until the next, in ms."""
         if self._watch is not None:
@@ -252,7 +256,9 @@ class Node:
 
     def _handle(self, poll: Poll) -> None:
         self.batch_in_progress = poll.batch_in_progress
-        if self._cadence.saw(poll.end, now_ms=self._clock.monotonic_ms()):
+        now_ms = self._clock.monotonic_ms()
+        self._cadence.saw_batch(poll.end.version, has_begun=poll.batch_in_progress, now_ms=now_ms)
+        if self._cadence.saw(poll.end, now_ms=now_ms):
             self.events.note("resumed", f"batch {poll.end.version - 1} was committed")
         match poll.verdict:
             case Verdict.RECREATED:

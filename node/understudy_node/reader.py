@@ -5,11 +5,16 @@ It reads as a replica does (same restore, same changelogs), but once and up to a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from understudy_node.checkpoint.description import CheckpointDescription, describe
+from understudy_node.checkpoint.description import (
+    CheckpointDescription,
+    OperatorDescription,
+    StoreDescription,
+    describe,
+)
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import batch_ids
 from understudy_node.checkpoint.opening import open_checkpoint_files
@@ -20,6 +25,8 @@ from understudy_node.generation import ROW_PREFIX, Layout, layout_of
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.store_replica import StoreReplica
 from understudy_node.replica.surroundings import StorePlace, Surroundings
+from understudy_node.replica.task_view import task_view
+from understudy_node.stores.parts import has_families, scan_order_of
 from understudy_node.stores.stores import ServedStore, served_stores
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.words import ApplicationId, TaskId
@@ -64,22 +71,58 @@ class CheckpointReader:
         return record
 
     def rows(self, store: ServedStore, version: int) -> Iterator[Row]:
-        """Every row of a store at a version, partition by partition, in key order."""
+        """Every row of a store at a version, partition by partition, in key order; of sessions as keys are kept."""
         layout = layout_of(self.record(version))
         prefix = len(ROW_PREFIX[layout.provider])
         for partition in range(self._partitions(store, layout)):
             for key, value in self.view(store, partition, version).scan():
                 yield Row(partition, key[prefix:], value[prefix:])
 
+    def finder(self, store: ServedStore, partition: int, version: int) -> Callable[[bytes], bytes | None]:
+        """A function from a key's row bytes to what an answer says of it at `version`, None for an absent key."""
+        record = self.record(version)
+        prefix = ROW_PREFIX[layout_of(record).provider]
+        operator = self._operator(store)
+        views = {found.name: self._view(operator, found, partition, version) for found in operator.served}
+        if store.make_finder is None:
+            view = views[store.store_name]
+
+            def find(row: bytes) -> bytes | None:
+                stored = view.get(prefix + row)
+                return None if stored is None else store.print_found(stored[len(prefix) :])
+
+            return find
+        task = TaskId(ApplicationId("reader"), store.operator_id, partition)
+        shown = task_view(
+            task, self.description.query_id, version=version, stores=views, record=record, marks=frozenset()
+        )
+        finder = store.make_finder(prefix)
+        return lambda row: finder.find(shown, prefix + row)
+
     def view(self, store: ServedStore, partition: int, version: int) -> View:
         """One partition of a store at exactly `version`."""
+        operator = self._operator(store)
+        (found,) = (found for found in operator.served if found.name == store.store_name)
+        return self._view(operator, found, partition, version)
+
+    def _operator(self, store: ServedStore) -> OperatorDescription:
+        (operator,) = (each for each in self.description.operators if each.operator_id == store.operator_id)
+        return operator
+
+    def _view(self, operator: OperatorDescription, store: StoreDescription, partition: int, version: int) -> View:
         task = TaskId(ApplicationId("reader"), store.operator_id, partition)
-        fits = layout_of(self.record(version)).fits
-        (place,) = (
-            StorePlace(task, self.description.query_id, found.name, found.directory(partition), found.index, fits)
-            for operator in self.description.operators
-            for found in operator.served
-            if operator.operator_id == store.operator_id and found.name == store.store_name
+        layout = layout_of(self.record(version))
+        order = scan_order_of(operator, store, layout.provider)
+        directory = store.directory(partition)
+        place = StorePlace(
+            task,
+            self.description.query_id,
+            store.name,
+            directory,
+            store.index,
+            layout.fits,
+            order,
+            has_families(operator),
         )
         around = Surroundings(
             files=self._files, history=self._history, disk=self._disk, cache=BlockCache(), overlay_max_bytes=1 << 40

@@ -21,6 +21,7 @@ from understudy_shared.http.edge import App
 from understudy_shared.http.service import BACKLOG, Departure, bound_socket, cannot_listen, run
 from understudy_shared.private_files import keep_files_private
 from understudy_shared.processes.link import WorkerLink
+from understudy_shared.spans import require_exporter
 from understudy_shared.words import HostInfo
 
 SWITCH_INTERVAL_S = 0.0005
@@ -33,12 +34,14 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     Raises UnderstudyError for what the caller can fix: the checkpoint, the settings, the port.
     """
     parsed = NodeSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
+    require_exporter()
     keep_files_private()
+    access = parsed.access(parsed.application, parsed.host, is_node=True)
     node, listener = open_node(parsed)
     if started is not None:
         started(node)
     guard = node.settings.connection_guard()
-    serve_app(create_app(node, guard=guard), listener, guard=guard)
+    serve_app(create_app(node, guard=guard, access=access), listener, guard=guard)
 
 
 def open_node(

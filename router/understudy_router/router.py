@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
-from understudy_router.cluster.degraded import causes_of
+from understudy_router.cluster.degraded import Cause, causes_of
 from understudy_router.cluster.neighbour_applications import NeighbourApplications
 from understudy_router.cluster.remembering import RouterMemory
 from understudy_router.cluster.tables import Tables
@@ -20,7 +20,6 @@ from understudy_router.forwarding.forward import Forwarder
 from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import Choice, Reason, choose
 from understudy_router.routing.explain import key_hash
-from understudy_router.routing.lag_report import EVERY, Which, lag_report
 from understudy_router.served import ServedReads
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.hop_replies import OVERLOADED, Known
@@ -29,9 +28,11 @@ from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.patience import Patience
 from understudy_router.transport.probing import Probing
 from understudy_router.transport.wire import WireError
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.bounds import Bound
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.clock import Clock
 from understudy_shared.hop import HopReply
 from understudy_shared.http.node_calls import BadReplyError, NodeCallError, NodeCalls
@@ -82,21 +83,24 @@ class Router:
         host: HostInfo,
         clock: Clock,
         remembered: Remembered | None = None,
+        auth: MessageAuth | None = None,
+        identity: ClusterIdentity | None = None,
     ) -> None:
-        """`remembered` is where it keeps what it needs to start without the bus; None: nowhere.
+        """`remembered` is where it keeps what it needs to start without the bus; None: nowhere. `auth` judges messages;
+        without it no signature is looked at. `identity` is shown to the nodes.
 
         Raises SettingsError for malformed seeds.
         """
         self.settings = settings
         self.host = host
         self.served = ServedReads()
-        self.gossip = Gossip(bus, settings.application_id)
+        self.gossip = Gossip(bus, settings.application_id, auth)
         self.tables = Tables(
             end_expiry_ms=settings.end_expiry_ms,
             suspect_after_ms=settings.suspect_after_ms,
             refuse=self.gossip.refuse,
         )
-        self.nodes = NodeCalls(settings.application_id)
+        self.nodes = NodeCalls(settings.application_id, self.gossip.auth, identity)
         self.watcher = Watcher(
             self.gossip,
             self.tables,
@@ -119,6 +123,7 @@ class Router:
             hop_timeout_ms=settings.hop_timeout_ms,
             allowance=self.budget.balance,
             clock=clock,
+            identity=identity,
         )
         self.forwarder = Forwarder(
             self.clients,
@@ -184,13 +189,15 @@ class Router:
 
     def causes(self) -> Mapping[str, str]:
         """What does not work although lookups do, and why, by cause."""
-        return causes_of(
+        found = causes_of(
             self.tables,
             bus_lost_why=self.watcher.bus_lost_why,
             unheard=self.watcher.silent_nodes.unheard(),
             no_catalogue_why=self.watcher.unusable or self.watcher.last_catalogue_error,
             now_ms=self._clock.monotonic_ms(),
         )
+        unsigned = self.gossip.auth.accepting_unsigned()
+        return found if unsigned is None else {**found, Cause.UNSIGNED_ACCEPTED: unsigned}
 
     def not_ready(self) -> list[str]:
         """Why this router should not be sent readers; empty when it should. Lag and a lost bus never make it so."""
@@ -311,20 +318,6 @@ class Router:
             what = f"the node refuses with {status}: {document.get('detail', 'no reason')!s:.200}"
             raise ProblemError(Problem(ProblemType.BAD_REPLY, what, node_id, "Look at that node and its log"))
         return document
-
-    def lag_report(self, store: str | None, which: Which = EVERY) -> Iterator[bytes]:
-        """The lag of every replica, or of those that are asked for, as this router knows it. JSON, in pieces."""
-        return lag_report(
-            self.tables,
-            self.watcher.stores,
-            application_id=self.settings.application_id,
-            view_of=self.host,
-            now_ms=self._clock.monotonic_ms(),
-            now_us=self._clock.wall_us(),
-            unheard=self.watcher.silent_nodes.unheard(),
-            store=store,
-            which=which,
-        )
 
     @property
     def clock(self) -> Clock:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
+from understudy_shared.auth.access import Access
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.http.service import BACKLOG, Departure, bound_socket, run
@@ -24,6 +25,7 @@ from understudy_shared.processes.supervisor import run_workers
 from understudy_shared.processes.worker_process import WorkerOrder
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
+from understudy_shared.spans import require_exporter
 from understudy_shared.words import HostInfo
 
 
@@ -43,11 +45,13 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
     """
     parsed = RouterSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
     parse_seeds(parsed.seed)
+    require_exporter()
     keep_files_private()
+    access = access_to(parsed)
     listener = bound_socket(parsed.host, parsed.port)
     host = HostInfo(parsed.host, listener.getsockname()[1])
     if parsed.processes == 1:
-        _serve(parsed, host, listener=listener, started=started)
+        _serve(parsed, host, access, listener=listener, started=started)
         return
     own = worker_settings(parsed, parsed.processes, port=host.port)
     order = WorkerOrder("understudy_router.serve:serve_as_worker", own, configured_logging())
@@ -56,28 +60,37 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
     )
 
 
+def access_to(settings: RouterSettings) -> Access:
+    """Who may ask this router what. Raises SettingsError."""
+    return settings.access(settings.application_id, settings.host, is_node=False)
+
+
 def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
     """Serve as one process of several; connections come through the link."""
     parsed = RouterSettings(**settings)
     keep_files_private()
-    _serve(parsed, HostInfo(parsed.host, parsed.port), link=link)
+    _serve(parsed, HostInfo(parsed.host, parsed.port), access_to(parsed), link=link)
 
 
 def _serve(
     settings: RouterSettings,
     host: HostInfo,
+    access: Access,
     *,
     listener: socket.socket | None = None,
     link: WorkerLink | None = None,
     started: Callable[[StartedRouter], None] | None = None,
 ) -> None:
-    bus = RedisBus(settings.redis)
-    remembered = Remembered(settings.data_directory, settings.application_id)
-    router = Router(settings, bus, host=host, clock=SystemClock(), remembered=remembered)
+    bus = RedisBus(settings.redis_url)
+    auth = settings.message_auth(settings.application_id, sender=f"router {host.host}:{host.port}")
+    remembered = Remembered(settings.data_directory, settings.application_id, auth)
+    router = Router(
+        settings, bus, host=host, clock=SystemClock(), remembered=remembered, auth=auth, identity=access.identity
+    )
     if listener is not None:
         listener.listen(BACKLOG)
     if started is not None:
         started(router)
     guard = settings.connection_guard()
-    app = create_app(router, guard, link)
+    app = create_app(router, guard, link, access)
     run(app, listener, Departure(router.leave, settings.shutdown_delay_ms), guard, link)

@@ -11,7 +11,7 @@ its bound would be a bug of ours, and must not stay unseen.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from understudy_shared.bounds import NO_BOUND, Bound, refusal
 from understudy_shared.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
@@ -29,6 +29,9 @@ who take turns.
 
 MAX_TEXTS = 1024
 """Texts that are kept until they are counted: about a millisecond of work then."""
+
+MAX_STORES = 4096
+"""Stores with counts of their own. Names of stores may change as long as the process runs."""
 
 TEXT_BYTES = 176
 """Longer than any lag that a node of ours prints; what follows it is the same for all answers of a replica."""
@@ -52,6 +55,22 @@ class _Kept:
         self.violates = False
 
 
+class StoreReads:
+    """Counts of one store. `kept` are answers that are not counted yet, by the text of their lag."""
+
+    __slots__ = ("answers", "kept", "refused_by_bound", "staleness_ms")
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self.refused_by_bound = 0
+        self.staleness_ms = Histogram(STALENESS_BOUNDS_MS)
+        self.kept: dict[bytes, _Kept] = {}
+
+    def failed(self, problem: Problem) -> None:
+        """Count a read that got no answer, if its bound is why."""
+        self.refused_by_bound += _is_refused_by_bound(problem)
+
+
 class ServedReads:
     """Counts of one router. `violations` are answers beyond the bound that was asked for: it stays 0."""
 
@@ -66,7 +85,11 @@ class ServedReads:
         self._staleness_ms = Histogram(STALENESS_BOUNDS_MS)
         self._offset_lag = Histogram(OFFSET_LAG_BOUNDS)
         self._answers = self._unknown = 0
-        self._kept: dict[bytes, _Kept] = {}
+        self._stores: dict[str, StoreReads] = {}
+        self._unnamed = StoreReads()
+        """Reads of which nobody says the store."""
+        self._texts, self._uncounted = 0, list[StoreReads]()
+        """Texts that are kept in all, and the stores that keep some."""
         self._exact, self._turn = EXACT, 0
 
     def __repr__(self) -> str:
@@ -74,18 +97,25 @@ class ServedReads:
 
     # ---- on the way of every lookup
 
-    def answered(self, outcome: HopOutcome, bound: Bound) -> None:
+    def of(self, store: str) -> StoreReads:
+        """The counts of a store. Of very many stores the last ones share theirs."""
+        found = self._stores.get(store)
+        if found is None and len(self._stores) < MAX_STORES:
+            found = self._stores[store] = StoreReads()
+        return found or self._unnamed
+
+    def answered(self, outcome: HopOutcome, bound: Bound, store: StoreReads | None = None) -> None:
         """Count the answer to a reader who asked for `bound`."""
         if bound is NO_BOUND:
             if not self._exact:
                 self._turn += 1
                 if self._turn % STRIDE == 0:
-                    self._count(outcome, bound, STRIDE)
+                    self._count(outcome, bound, STRIDE, store or self._unnamed)
                 return
             self._exact -= 1
-        self._count(outcome, bound, 1)
+        self._count(outcome, bound, 1, store or self._unnamed)
 
-    def _count(self, outcome: HopOutcome, bound: Bound, times: int) -> None:
+    def _count(self, outcome: HopOutcome, bound: Bound, times: int, store: StoreReads) -> None:
         """Count so many answers of one outcome."""
         tail = outcome[2]
         if tail:
@@ -94,9 +124,10 @@ class ServedReads:
             tail = outcome[1]
             start = tail.rfind(_LAG)
         text = tail[start : start + TEXT_BYTES]
-        kept = self._kept.get(text) or self._first(text)
+        kept = store.kept.get(text) or self._first(text, store)
         if kept is None:
             self.unreadable += times
+            store.answers += times
             return
         kept.count += times
         if kept.bound is not bound:
@@ -104,13 +135,17 @@ class ServedReads:
         if kept.violates:
             self.violations += times
 
-    def answered_many(self, results: Iterable[HopOutcome | Problem], bound: Bound) -> None:
+    def answered_many(
+        self, results: Iterable[HopOutcome | Problem], bound: Bound, store: StoreReads | None = None
+    ) -> None:
         """Count the results of a batch. Those of one partition share their tail."""
+        store = store or self._unnamed
         counts: dict[bytes, int] = {}
         first: dict[bytes, HopOutcome] = {}
         for result in results:
             if isinstance(result, Problem):
                 self.failed(result)
+                store.failed(result)
                 continue
             tail = result[2] or result[1]
             if tail in counts:
@@ -118,24 +153,27 @@ class ServedReads:
             else:
                 counts[tail], first[tail] = 1, result
         for tail, count in counts.items():
-            self._count(first[tail], bound, count)
+            self._count(first[tail], bound, count, store)
 
     def failed(self, problem: Problem) -> None:
         """Count a read that got no answer; one that was the reader's mistake counts in neither."""
         if problem.refusal is not None:
-            self.refused_by_bound += problem.type is ProblemType.NO_ACCEPTABLE_REPLICA
+            self.refused_by_bound += _is_refused_by_bound(problem)
         else:
             self.errors += problem.status >= 500 or problem.type is ProblemType.OVERLOADED
 
-    def _first(self, text: bytes) -> _Kept | None:
+    def _first(self, text: bytes, store: StoreReads) -> _Kept | None:
         found = _FIELDS.match(text)
         if found is None:
             return None
-        if len(self._kept) >= MAX_TEXTS:
+        if self._texts >= MAX_TEXTS:
             self._fold()
+        if not store.kept:
+            self._uncounted.append(store)
+        self._texts += 1
         version, end, offset_lag, time_lag_ms = (None if part == b"null" else int(part) for part in found.groups())
         assert version is not None, "the pattern wants digits"
-        kept = self._kept[text] = _Kept(LagInfo(version, end, offset_lag, time_lag_ms))
+        kept = store.kept[text] = _Kept(LagInfo(version, end, offset_lag, time_lag_ms))
         return kept
 
     # ---- for metrics and reports
@@ -164,21 +202,38 @@ class ServedReads:
         self._read()
         return self._unknown
 
+    @property
+    def stores(self) -> Mapping[str, StoreReads]:
+        """The counts of each store that was read."""
+        self._read()
+        return self._stores
+
     def _read(self) -> None:
         self._fold()
         self._exact = EXACT
 
     def _fold(self) -> None:
-        for kept in self._kept.values():
-            count, lag = kept.count, kept.lag
-            self._answers += count
-            if lag.offset_lag is None:
-                self._unknown += count
-            else:
-                self._offset_lag.observe_many(lag.offset_lag, count)
-            if lag.time_lag_ms is not None:
-                self._staleness_ms.observe_many(lag.time_lag_ms, count)
-        self._kept.clear()
+        for store in self._uncounted:
+            for kept in store.kept.values():
+                self._add(store, kept.count, kept.lag)
+            store.kept.clear()
+        self._uncounted.clear()
+        self._texts = 0
+
+    def _add(self, store: StoreReads, count: int, lag: LagInfo) -> None:
+        self._answers += count
+        store.answers += count
+        if lag.offset_lag is None:
+            self._unknown += count
+        else:
+            self._offset_lag.observe_many(lag.offset_lag, count)
+        if lag.time_lag_ms is not None:
+            self._staleness_ms.observe_many(lag.time_lag_ms, count)
+            store.staleness_ms.observe_many(lag.time_lag_ms, count)
+
+
+def _is_refused_by_bound(problem: Problem) -> bool:
+    return problem.refusal is not None and problem.type is ProblemType.NO_ACCEPTABLE_REPLICA
 
 
 def is_beyond(lag: LagInfo, bound: Bound) -> bool:

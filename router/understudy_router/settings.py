@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from pydantic import Field
 
+from understudy_shared.bus.settings import BusSettings
 from understudy_shared.http.lookup_requests import DEFAULT_KEY_BYTES, MAX_KEY_BYTES
 from understudy_shared.http.settings import HttpServiceSettings
 from understudy_shared.service_settings import Port
@@ -17,17 +18,14 @@ MAX_NAME_BYTES = 200
 """Longest name of a folder: file systems allow 255."""
 
 
-class RouterSettings(HttpServiceSettings):
+class RouterSettings(BusSettings, HttpServiceSettings):
     """The settings of `understudy router`."""
-
-    redis: str = Field(min_length=1)
-    """Redis or Valkey, shared with the nodes: redis://host:port/db, rediss://, unix:///path."""
 
     application_id: str = Field(min_length=1, max_length=256)
     """The query whose nodes are asked. A router reads no checkpoint, so there is nothing to derive it from."""
 
     host: str = "127.0.0.1"
-    """Loopback by default: there is no authentication yet."""
+    """Loopback by default. Beyond it a service asks for credentials, or is told that it need not."""
 
     port: Port = 8080
     """0 takes any free port and logs it."""

@@ -1,6 +1,7 @@
 """Time as an argument: durations come from a monotonic clock, wall time is only printed.
 
-No clock of this machine is ever compared with another machine's.
+No clock of this machine is compared with another machine's, but for one purpose: a signed message that is minutes
+away from the clock here is refused (`bus/replay.py`).
 """
 
 from __future__ import annotations

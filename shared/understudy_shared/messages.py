@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.plausible import CEILING
-from understudy_shared.words import HostInfo, TaskId
+from understudy_shared.words import HostInfo, StoreKind, TaskId
 
 FORMAT: Literal[1] = 1
 """The major format of every document here. A reader accepts its own format and older ones."""
@@ -131,6 +131,19 @@ class Freshness(BaseModel):
     p99_ms: Count
 
 
+class QueryProgress(BaseModel):
+    """What the checkpoint's files show of the query itself, as far as a node saw them change."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    since_commit_ms: Count | None = None
+    """Since the last commit arrived; None when this node saw none arrive."""
+    commit_interval_ms: Count | None = None
+    """Between the last two commits that it saw arrive."""
+    batch_ms: Count | None = None
+    """Since it first saw that the batch after the end has begun; None: that batch has not begun."""
+
+
 class Applied(BaseModel):
     """How far a replica is. `version` is None while nothing of it is open; `time_lag_ms` None while unknown."""
 
@@ -183,6 +196,8 @@ class Heartbeat(Message):
     """Causes, by name, of what does not work at this node although lookups do."""
     freshness: Freshness | None = None
     """None when this node made nothing visible lately, or does not know when it was committed."""
+    query: QueryProgress | None = None
+    """None from a node of an older release."""
 
     @property
     def standing(self) -> str:
@@ -210,6 +225,8 @@ class CatalogueStore(BaseModel):
     store: Name
     operator_id: Count
     operator: Name
+    kind: Name = StoreKind.VALUE.value
+    """What it keeps of a key (`StoreKind`); nodes of an older release serve values only."""
     key_schema: str = Field(max_length=MAX_SCHEMA_CHARACTERS)
     """Spark's JSON of the key columns' struct."""
     key_names: list[str] = Field(max_length=MAX_COLUMNS)

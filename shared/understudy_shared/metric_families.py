@@ -18,8 +18,13 @@ _PROCESS = ProcessCollector(registry=None)
 
 
 def about_the_process() -> Iterator[Metric]:
-    """The release, and what the system says of this process: CPU time, memory, open files."""
+    """The release, and what the system says of this process."""
     yield InfoMetricFamily("understudy_build", "The running release", {"version": version("understudy")})
+    yield from used_by_the_process()
+
+
+def used_by_the_process() -> Iterator[Metric]:
+    """What the system says of this process: CPU time, memory, open files, when it was started."""
     yield from _PROCESS.collect()
 
 

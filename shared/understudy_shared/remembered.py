@@ -1,9 +1,9 @@
 """Documents kept on disk for a start without the bus: one file of each kind, the last one saved.
 
 A file is written beside the one before it, synced, and renamed over it, so a process that is killed leaves one or the
-other, whole. It carries its format and a hash; what is damaged, foreign, oversized or of a later release is a warning,
-and nothing is remembered. A folder that cannot be written is a warning once: what is remembered is never needed while
-the bus is there.
+other, whole. It carries its format, a hash, and, with a key, a signature. What is damaged, foreign, oversized, unsigned
+or of a later release is a warning, and nothing is remembered. A folder that cannot be written is a warning once: what
+is remembered is never needed while the bus is there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import TypeVar
 
+from understudy_shared.bus.message_auth import MessageAuth, UnauthenticError
+from understudy_shared.bus.signing import MAX_LINE_BYTES
 from understudy_shared.messages import MAX_MESSAGE_BYTES, BadMessageError, Message
 from understudy_shared.private_files import PRIVATE_FOLDER
 
@@ -30,7 +32,7 @@ MIN_GAP_S = 1.0
 FLUSH_TIMEOUT_S = 2.0
 """At the end of the process; a disk that hangs is not waited for."""
 
-_MAX_FILE_BYTES = MAX_MESSAGE_BYTES + 256
+_MAX_FILE_BYTES = MAX_MESSAGE_BYTES + 256 + MAX_LINE_BYTES
 
 M = TypeVar("M", bound=Message)
 
@@ -38,10 +40,11 @@ M = TypeVar("M", bound=Message)
 class Remembered:
     """The documents of one application in one folder. Calls block on the disk; two processes may share a folder."""
 
-    def __init__(self, folder: Path, application_id: str) -> None:
-        """Nothing is touched yet."""
+    def __init__(self, folder: Path, application_id: str, auth: MessageAuth | None = None) -> None:
+        """Nothing is touched yet. `auth` signs and judges documents; without it no signature is looked at."""
         self.folder = folder
         self._application_id = application_id
+        self._auth = auth or MessageAuth(application_id)
         self._refused: str | None = None
 
     def load(self, kind: type[M]) -> M | None:
@@ -56,8 +59,16 @@ class Remembered:
             self._warn(f"cannot be read: {error.strerror or error}", path)
             return None
         head, _, document = content.partition(b"\n")
-        if len(content) > _MAX_FILE_BYTES or head != _head(document):
+        written, _, line = head.partition(b" signed")
+        if len(content) > _MAX_FILE_BYTES or written != _head(document):
             self._warn("is damaged, or of a later release", path)
+            return None
+        try:
+            signature = f"signed{line.decode('latin-1')}" if line else None
+            self._auth.check_remembered(signature, _name(kind), document)
+        except UnauthenticError as error:
+            self._auth.on_refused(error, str(path))
+            self._warn(f"is {error.what}", path)
             return None
         try:
             return kind.decode(document, application_id=self._application_id, where=str(path))
@@ -72,7 +83,9 @@ class Remembered:
             return self._not_saved(f"a {type(document).__name__.lower()} of {len(payload)} bytes is too large")
         try:
             self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-            _replace(self._path(type(document)), _head(payload) + b"\n" + payload)
+            line = self._auth.remembered_line(_name(type(document)), payload)
+            head = _head(payload) if line is None else b"%b %b" % (_head(payload), line)
+            _replace(self._path(type(document)), head + b"\n" + payload)
         except OSError as error:
             return self._not_saved(error.strerror or str(error))
         self._refused = None
@@ -140,6 +153,10 @@ class Memory:
     def _save(self, documents: list[Message]) -> None:
         for document in documents:
             self._remembered.save(document)
+
+
+def _name(kind: type[Message]) -> bytes:
+    return kind.__name__.lower().encode()
 
 
 def _head(document: bytes) -> bytes:

@@ -22,6 +22,22 @@ StoreName = NewType("StoreName", str)
 WRITES_REFUSED = "bus-writes-refused"
 """The cause by which a node is degraded whose writes the bus refuses: it says so in its heartbeats."""
 
+UNSIGNED_ACCEPTED = "gossip-unsigned"
+"""The cause by which a service is degraded that has a key and accepts unsigned documents all the same."""
+
+
+class StoreKind(StrEnum):
+    """What a store keeps of a key, and so what an answer says of it."""
+
+    VALUE = "value"
+    """One value."""
+    SET = "set"
+    """That the key was seen; with `expires_at` where that is forgotten."""
+    SESSION = "session"
+    """Sessions, each with start, end and value."""
+    JOIN_SIDE = "join-side"
+    """The rows that one side of a join waits with, each with whether it found a match."""
+
 
 class Role(StrEnum):
     """What a replica is for its task."""

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from understudy_router.admin.changes import EVENTS
 from understudy_router.admin.feed import MAX_VIEWERS
 from understudy_router.admin.history import MAX_SERIES
 from understudy_router.admin.indicators import NAMES
@@ -55,6 +56,11 @@ def test_what_can_be_chosen_is_documented() -> None:
     text = section(API, "Admin API of a router")
     for name in {*STATES, *(sort.removeprefix("-") for sort in SORTS), *NAMES}:
         assert f"`{name}`" in text, name
+
+
+def test_every_event_that_is_found_between_two_looks_is_documented() -> None:
+    text = section(API, "Admin API of a router")
+    assert [event for event in EVENTS if f"`{event}`" not in text] == []
 
 
 def test_every_indicator_is_documented_with_what_to_do() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 
-import click
 import pytest
 from tests.support.services.deploy_files import (
     DOCKER,
@@ -17,23 +16,16 @@ from tests.support.services.deploy_files import (
     SERVICES,
     SETTINGS,
     STACK,
+    known_variables,
+    read_compose,
     variables,
 )
 
-from understudy.commands import cli
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
 
 PROJECT_VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 each_service = pytest.mark.parametrize("name", SERVICES)
-
-
-def known_variables(image: str) -> set[str]:
-    """What a service's process reads: its settings, and what its command takes from the environment."""
-    command = cli.get_command(click.Context(cli), image) if image in HTTP.values() else None
-    options = [] if command is None else command.params
-    envvars = {option.envvar for option in options if isinstance(option.envvar, str)}
-    return {f"UNDERSTUDY_{name.upper()}" for name in SETTINGS[image].model_fields} | envvars
 
 
 def environment_of(name: str) -> dict[str, str]:
@@ -45,13 +37,13 @@ def environment_of(name: str) -> dict[str, str]:
 def test_the_stack_is_the_demos_topology() -> None:
     counts = {image: list(IMAGES.values()).count(image) for image in IMAGES.values()}
     assert counts == {"pipeline": 1, "node": 3, "router": 2}
-    assert set(SERVICES) - set(OURS) == {"valkey"}
+    assert set(SERVICES) - set(OURS) == {"valkey", "prometheus", "alertmanager"}
 
 
 @each_service
 def test_every_image_has_a_version_and_ours_is_the_projects(name: str) -> None:
     repository, _, tag = SERVICES[name]["image"].partition(":")
-    assert re.match(r"\d+\.\d+\.\d+", tag)
+    assert re.match(r"v?\d+\.\d+\.\d+", tag)
     if name in OURS:
         assert (repository, tag) == (
             f"understudy-{IMAGES[name]}",
@@ -118,11 +110,15 @@ def test_the_pipeline_is_well_when_the_checkpoint_that_nodes_follow_has_a_commit
     assert f"{environment_of('pipeline')['UNDERSTUDY_CHECKPOINT']}/commits" in test
 
 
-def test_only_routers_can_be_reached_and_only_from_this_machine() -> None:
+def test_only_routers_and_monitoring_can_be_reached_and_only_from_this_machine() -> None:
+    shown = {name: 8080 for name in SERVICES if IMAGES.get(name) == "router"} | {
+        "prometheus": 9090,
+        "alertmanager": 9093,
+    }
     for name, service in SERVICES.items():
         ports = service.get("ports", [])
-        assert bool(ports) == (IMAGES.get(name) == "router")
-        assert all(re.fullmatch(r"127\.0\.0\.1:\d+:8080", port) for port in ports)
+        assert bool(ports) == (name in shown)
+        assert all(re.fullmatch(rf"127\.0\.0\.1:\d+:{shown[name]}", port) for port in ports)
         assert ("edge" in service["networks"]) == bool(ports)
     assert STACK["networks"]["cluster"] == {"internal": True}
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
@@ -130,7 +126,8 @@ def test_only_routers_can_be_reached_and_only_from_this_machine() -> None:
 
 
 def test_the_checkpoint_is_written_by_the_pipeline_alone_and_local_state_is_shared_by_nobody() -> None:
-    mounts = [(name, *volume.split(":")) for name in SERVICES for volume in SERVICES[name].get("volumes", [])]
+    volumes = [(name, volume) for name in SERVICES for volume in SERVICES[name].get("volumes", [])]
+    mounts = [(name, *volume.split(":")) for name, volume in volumes if not volume.startswith(".")]
     assert {volume for _, volume, *_ in mounts} == set(STACK["volumes"])
     writers = [name for name, volume, _, *mode in mounts if volume == "checkpoint" and mode != ["ro"]]
     assert writers == ["pipeline"]
@@ -143,3 +140,36 @@ def test_what_a_container_writes_to_belongs_to_its_user_in_the_image() -> None:
     made = " ".join(DOCKER.stage("runtime").all("RUN"))
     targets = {volume.split(":")[1] for service in OURS.values() for volume in service.get("volumes", [])}
     assert all(re.search(rf"install -d -o understudy -g understudy.* {target}\b", made) for target in targets)
+
+
+# The profile `monitoring`
+
+
+def test_monitoring_starts_only_when_it_is_asked_for_and_reads_files_of_this_repository() -> None:
+    for name in ("prometheus", "alertmanager"):
+        assert SERVICES[name]["profiles"] == ["monitoring"]
+        files = [volume for volume in SERVICES[name]["volumes"] if volume.startswith(".")]
+        assert files
+        for source, _, mode in (volume.split(":") for volume in files):
+            assert (ROOT / source).is_file()
+            assert mode == "ro"
+    assert [name for name, service in SERVICES.items() if "profiles" in service] == ["prometheus", "alertmanager"]
+
+
+def test_prometheus_scrapes_every_node_and_router_where_it_listens() -> None:
+    configuration = read_compose((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    (job,) = configuration["scrape_configs"]
+    (group,) = job["static_configs"]
+    ports = {name: environment_of(name)["UNDERSTUDY_PORT"] for name in HTTP}
+    assert set(group["targets"]) == {f"{name}:{port}" for name, port in ports.items()}
+    assert group["labels"] == {"application": environment_of("router-1")["UNDERSTUDY_APPLICATION_ID"]}
+    for name in HTTP:
+        assert set(SERVICES[name]["networks"]) & set(SERVICES["prometheus"]["networks"])
+
+
+def test_alerts_go_to_the_alertmanager_of_the_stack() -> None:
+    configuration = read_compose((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    (manager,) = configuration["alerting"]["alertmanagers"]
+    (target,) = manager["static_configs"][0]["targets"]
+    name, _, port = target.partition(":")
+    assert any(published.endswith(f":{port}") for published in SERVICES[name]["ports"])

@@ -139,7 +139,7 @@ def test_every_alert_has_a_case_that_is_silent_fires_and_goes() -> None:
     assert cases.keys() == {rule["alert"] for rule in rules()}
     for name, case in cases.items():
         counts = [len(look["exp_samples"]) for look in case["promql_expr_test"]]
-        assert counts == [0, 1, 0], name
+        assert counts == [0, 1, 0] * (len(counts) // 3) != [], name
         assert all(name in look["expr"] for look in case["promql_expr_test"])
 
 

@@ -20,6 +20,8 @@ from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
+from understudy_router.admin.lag_tree import lag_tree
+from understudy_router.admin.watching import Looking
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
@@ -100,7 +102,8 @@ async def router_hears(payloads: Sequence[bytes]) -> None:
         router.choose(stores.by_name["words"], partition, NO_BOUND)
     watcher.stores = stores
     for store in (None, "words"):
-        orjson.loads(b"".join(router.lag_report(store)))
+        snapshot = await Looking(router).snapshot()
+        orjson.loads(b"".join(lag_tree(snapshot, store=store)))
     assert router.dead is None
     await router.nodes.close()
 
@@ -140,7 +143,7 @@ def test_no_catalogue_ends_what_a_router_does(inputs: int) -> None:
 
     def attempt(batch: Sequence[bytes]) -> None:
         for payload in batch:
-            found = asyncio.run(gossip._open(Catalogue, payload, _Turns(), where="test"))
+            found = asyncio.run(gossip._open(Catalogue, gossip.auth.opened(payload), _Turns(), where="test"))
             if found is None:
                 continue
             try:

@@ -17,6 +17,7 @@ from tests.support.cluster.in_process import LIMIT_S, TASKS, VERSION, Cluster, C
 from tests.support.services.event_streams import Viewer, applied
 from tests.support.services.openapi import judge, strict, validator
 from tests.support.services.raw_http import RawClient
+from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_router.admin.admin import Admin
@@ -250,6 +251,19 @@ def test_more_viewers_than_there_may_be_are_refused(router: ClusterRouter, monke
         assert (reply.status, reply.problem) == (503, "too-many-viewers")
 
 
+def test_a_store_says_how_many_of_its_reads_kept_their_bound_and_how_old_the_answers_were(
+    router: ClusterRouter,
+) -> None:
+    assert {router.look_up([word]).status for word in WORDS[:5]} <= {200, 404}
+
+    def served() -> tuple[object, object]:
+        (store,) = cast(Any, router.get("/admin/v1/overview").body["stores"])
+        return store["within_bound_percent"], store["staleness_p99_ms"]
+
+    wait_until(lambda: served()[0] == 100.0, what="the reads to be counted", limit_s=LIMIT_S)
+    assert isinstance(served()[1], int)
+
+
 def test_nobody_may_stop_a_node_that_has_the_last_replica_and_the_answer_says_of_what(
     tmp_path: Path, redis: RedisServer, checkpoint: HandmadeCheckpoint
 ) -> None:
@@ -300,6 +314,11 @@ def test_each_fault_has_its_own_word_and_takes_it_back(
         assert drained["symptom"] == "n2 is draining"
         router.post("/admin/v1/nodes/n2/drain", b'{"drain":false}')
         wait_for(router, "nodes", lambda found: found["state"] == "ok")
+        told: Any = router.get("/admin/v1/overview").body["events"]
+        said = {each["event"]: each["detail"] for each in told}
+        assert said["lag-unknown"].startswith("no node confirms the end of the commit log")
+        assert said.keys() >= {"lag-known", "drain", "drain-undone"}
+        assert said["drain-undone"] == "n2: somebody took the drain back"
 
         with Viewer(router.port) as viewer:
             document = viewer.until("overview").data

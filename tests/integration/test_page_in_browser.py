@@ -206,6 +206,22 @@ def test_the_page_has_no_barrier_that_a_checker_finds(
         assert violations(live.page, axe_source()) == []
 
 
+@pytest.mark.parametrize("theme", in_full((("light",), ("dark",)), if_in=("dark",), names=("light", "dark")))
+def test_a_runbook_opens_from_the_health_line_and_is_readable(browser: Browser, router: FakeRouter, theme: str) -> None:
+    router.show(degraded())
+    with shown(browser, f"{router.url}/admin/", color_scheme=theme) as live:
+        page = live.page
+        page.locator("#summary a").click()
+        expect(page).to_have_url(re.compile("/admin/runbooks/nodes$"))
+        expect(page.locator("main")).to_contain_text("For readers.")
+        assert violations(page, axe_source()) == []
+        page.goto(f"{router.url}/admin/runbooks/reads")
+        assert violations(page, axe_source()) == []
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+        assert live.errors == []
+
+
 def test_the_dialog_and_an_answer_have_no_barrier_either(live: Shown) -> None:
     page = live.page
     page.locator('#ask input[data-field="tailnum"]').fill("N14228")

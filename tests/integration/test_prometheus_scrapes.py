@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from tests.support.bus.redis_server import redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import APPLICATION, cluster
 from tests.support.services.prometheus import LIMIT_S, prometheus
+from tests.support.services.quick_rules import quicker
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 ALERTS = (Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yml").read_text()
-
-
-def at_once(rules: str) -> str:
-    """The rules as they are, without their patience: no test waits for minutes."""
-    return re.sub(r"(?m)^ +for: \w+\n", "", rules)
+QUICKER = 300
+"""A minute is a scrape."""
 
 
 def test_alerts_fire_when_their_faults_are_caused_and_go_when_they_are_mended(tmp_path: Path) -> None:
@@ -30,7 +27,7 @@ def test_alerts_fire_when_their_faults_are_caused_and_go_when_they_are_mended(tm
         router = known.start_router(end_expiry_ms=500)
         wait_until(lambda: router.not_ready() == "", what="the router", limit_s=LIMIT_S)
         ports = [router.port, *(node.port for node in known.nodes.values())]
-        with prometheus(tmp_path / "prometheus", {APPLICATION: ports}, at_once(ALERTS)) as server:
+        with prometheus(tmp_path / "prometheus", {APPLICATION: ports}, quicker(ALERTS, QUICKER)) as server:
             up = f'sum(up{{application="{APPLICATION}"}})'
             wait_until(
                 lambda: [each["value"][1] for each in server.query(up)] == ["3"], what="targets", limit_s=LIMIT_S

@@ -85,6 +85,7 @@ async def test_a_hop_says_what_is_asked_for_and_what_this_router_knows() -> None
         (status(200, b"not a hop"), "bad-reply"),
         (status(200, encode_reply(HopReply(1, 1, 7, []))), "bad-reply"),
         (status(500, b"oops"), "bad-reply"),
+        (Raw(b"HTTP/1.1 307 X\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"), "bad-reply"),
     ],
 )
 async def test_what_one_node_cannot_answer_the_next_one_does_for_free(answer: Answer | Raw, reason: str) -> None:

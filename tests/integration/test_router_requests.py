@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.support.bus.redis_server import redis_server
@@ -94,7 +96,7 @@ def test_a_bug_in_a_route_is_an_internal_problem_and_the_connection_lives_on(
         raise ZeroDivisionError("a bug of the test")
 
     with monkeypatch.context() as patched:
-        patched.setattr(router.router, "lag_report", broken)
+        patched.setattr("understudy_router.admin.lag_routes.lag_tree", broken)
         connection = http.client.HTTPConnection("127.0.0.1", router.port, timeout=LIMIT_S)
         try:
             for method in ("GET", "HEAD"):
@@ -111,3 +113,27 @@ def test_a_bug_in_a_route_is_an_internal_problem_and_the_connection_lives_on(
         "a request failed unexpectedly"
     ] * 2
     assert router.get("/admin/v1/lag").status == 200
+
+
+def test_a_long_report_is_sent_while_it_is_made_and_the_connection_lives_on(
+    router: ClusterRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nodes_and_stores(tree: dict[str, Any]) -> object:
+        rows = [row for store in tree["stores"] for row in store["partitions"]]
+        return [node["node_id"] for node in tree["nodes"]], [(row["partition"], row["node_id"]) for row in rows]
+
+    short = router.get("/admin/v1/lag").body
+    monkeypatch.setattr("understudy_shared.http.app.LONG_BYTES", 10)
+    connection = http.client.HTTPConnection("127.0.0.1", router.port, timeout=LIMIT_S)
+    try:
+        for method in ("HEAD", "GET"):
+            connection.request(method, "/admin/v1/lag")
+            response = connection.getresponse()
+            found = response.read()
+            assert (response.status, response.headers["content-type"]) == (200, "application/json")
+            assert (response.headers["content-length"], found == b"") == (None, method == "HEAD")
+        assert nodes_and_stores(json.loads(found)) == nodes_and_stores(short)
+        connection.request("GET", "/livez")
+        assert connection.getresponse().status == 200
+    finally:
+        connection.close()

@@ -62,6 +62,14 @@ def test_the_metrics_are_the_sum_over_the_workers_whichever_answers_and_stay_whe
     assert service.metric(ASKED) >= asked
 
 
+def test_the_metrics_of_the_process_include_the_supervisors_own(service: Supervised) -> None:
+    """The workers of this service say nothing of their processes, so what is there is the supervisor's."""
+    assert service.metric("process_cpu_seconds_total") > 0
+    assert service.metric("process_resident_memory_bytes") > 1024 * 1024
+    assert service.metric("process_open_fds") > 0
+    assert service.metric("process_start_time_seconds") > 0
+
+
 def test_it_is_ready_only_while_every_worker_is_and_says_which_is_not(service: Supervised) -> None:
     service.say("unready-1")
     assert {service.not_ready() for _ in range(4)} == {"worker 1: not yet"}

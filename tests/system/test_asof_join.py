@@ -94,9 +94,8 @@ def read_again(spark: SparkSession, run: AsofRun, options: Mapping[str, str]) ->
     return run.joined()
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(JANUARY, id="january"), pytest.param(YEAR, id="year", marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("case", [pytest.param(JANUARY, id="january"), pytest.param(YEAR, id="year")])
 def test_killed_or_read_again_in_other_batches_no_flight_gets_other_weather(
     spark: SparkSession, server: RedisServer, tmp_path: Path, case: Case
 ) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from understudy_node.checkpoint.documents import parse_object
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import (
     Commit,
@@ -29,9 +28,17 @@ from understudy_node.checkpoint.operators import (
 )
 from understudy_node.checkpoint.recognition import require_checkpoint
 from understudy_node.checkpoint.schemas import ColumnFamilySchema, parse_schema_file
+from understudy_node.checkpoint.shapes import FAMILIES_FORMAT, JOIN, JOIN_TABLES
 from understudy_node.checkpoint.snapshots import parse_state_files
-from understudy_node.checkpoint.support import refuse_codec, refuse_encoding, why_unreadable, why_unsupported
+from understudy_node.checkpoint.support import (
+    refuse_codec,
+    refuse_encoding,
+    state_format_of,
+    why_unreadable,
+    why_unsupported,
+)
 from understudy_shared.errors import CorruptFileError, UnsupportedError, VanishedError
+from understudy_shared.spark.types import VoidType, parse_schema
 from understudy_shared.words import Lineage
 
 
@@ -60,6 +67,8 @@ class OperatorDescription:
     partitions: int
     stores: tuple[StoreDescription, ...]
     unsupported: UnsupportedError | None
+    state_format: str | None = None
+    """The version of its state layout; None where the offset log does not say it."""
 
     @property
     def served(self) -> tuple[StoreDescription, ...]:
@@ -163,11 +172,17 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
     except UnsupportedError as error:
         return OperatorDescription(operator_id, "unknown", offsets.properties.shuffle_partitions, (), error)
     unsupported = why_unsupported(operator_id, metadata.operator_name, conf=offsets.conf, where=where)
+    state_format = state_format_of(metadata.operator_name, offsets.conf)
     stores = (
-        tuple(_describe_store(files, operator_id, index, store) for index, store in enumerate(metadata.stores))
+        tuple(
+            _describe_store(files, metadata, state_format, index, store) for index, store in enumerate(metadata.stores)
+        )
         if unsupported is None
         else ()
     )
+    if metadata.operator_name == JOIN and unsupported is None:
+        unsupported = _why_incomplete(stores, state_format, where)
+        stores = stores if unsupported is None else ()
     served = [store for store in stores if store.unsupported is None]
     # Without key columns everything is in partition 0, whatever the number of shuffle partitions.
     keyless = bool(served) and not any(_has_key(family) for store in served for family in store.column_families)
@@ -177,6 +192,7 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
         partitions=1 if keyless else offsets.properties.shuffle_partitions,
         stores=stores,
         unsupported=unsupported,
+        state_format=state_format,
     )
 
 
@@ -198,7 +214,10 @@ def _read_metadata(files: CheckpointFiles, operator_id: int, batch_id: int) -> O
     return metadata
 
 
-def _describe_store(files: CheckpointFiles, operator_id: int, index: int, store: StoreMetadata) -> StoreDescription:
+def _describe_store(
+    files: CheckpointFiles, operator: OperatorMetadata, state_format: str | None, index: int, store: StoreMetadata
+) -> StoreDescription:
+    operator_id = operator.operator_id
     if store.schema_file_names:
         path = f"state/{operator_id}/_stateSchema/{store.name}/{store.schema_file_names[-1]}"
     else:
@@ -207,14 +226,44 @@ def _describe_store(files: CheckpointFiles, operator_id: int, index: int, store:
     unsupported: UnsupportedError | None
     try:
         families = parse_schema_file(files.read(path), name=path)
-        unsupported = why_unreadable(families, where=f"{files.url}/{path}")
+        unsupported = why_unreadable(
+            families,
+            operator.operator_name,
+            state_format,
+            table=store.name,
+            num_cols_prefix_key=store.num_cols_prefix_key,
+            where=f"{files.url}/{path}",
+        )
     except UnsupportedError as error:
         unsupported = error
     return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families, unsupported)
 
 
+def _why_incomplete(
+    stores: tuple[StoreDescription, ...], state_format: str | None, where: str
+) -> UnsupportedError | None:
+    """Why the sides of a join cannot be read: each of them takes two tables."""
+    if state_format == FAMILIES_FORMAT:
+        found = {family.name for store in stores for family in store.column_families}
+    else:
+        found = {store.name for store in stores}
+    missing = JOIN_TABLES - found
+    if missing:
+        fix = "A newer Spark wrote it: use a newer Understudy"
+        return UnsupportedError(f"The join has no table {min(missing)}", where=where, fix=fix)
+    for store in stores:
+        if store.unsupported is not None:
+            reason = store.unsupported
+            return UnsupportedError(
+                f"Store {store.name} of the join: {reason.what}", where=reason.where, fix=reason.fix
+            )
+    return None
+
+
 def _has_key(family: ColumnFamilySchema) -> bool:
-    return bool(parse_object(family.key_schema.encode(), name=f"key schema of {family.name}").get("fields"))
+    """Whether rows have keys; a limit's one column is always null."""
+    fields = parse_schema(family.key_schema).fields
+    return any(not isinstance(field.type, VoidType) for field in fields)
 
 
 def _writes_changelogs(

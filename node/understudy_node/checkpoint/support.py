@@ -12,19 +12,32 @@ from types import MappingProxyType
 from typing import Final
 
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
+from understudy_node.checkpoint.shapes import FAMILIES_FORMAT, JOIN, SESSIONS, has_shape_of, prefix_columns
 from understudy_shared.errors import UnsupportedError
 from understudy_shared.spark.key_codec import COLLATION_FIX
 from understudy_shared.spark.types import StructType, collated_columns, parse_schema
+from understudy_shared.words import StoreKind
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorSupport:
-    """A supported operator: its name for users, and the versions of its state layout that can be read."""
+    """A supported operator: its name for users, what its stores keep, and the versions of its state layout that can be
+    read. `state_format_conf` is "" for an operator whose layout never had versions.
+
+    `is_normalised` is whether Spark normalises floats in keys before it stores them, so that -0.0 is 0.0. For groups
+    with state it does not: it keeps the key that came first.
+    """
 
     meaning: str
-    state_format_conf: str
-    state_format_versions: frozenset[str]
+    kind: StoreKind = StoreKind.VALUE
+    state_format_conf: str = ""
+    state_format_versions: frozenset[str] = frozenset()
+    unsaid_format: str | None = None
+    """The version of a layout that the offset log does not say; None where that makes no difference."""
+    is_normalised: bool = True
 
+
+_GROUP_STATE_FORMAT: Final = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
 
 SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
     {
@@ -33,6 +46,34 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             state_format_conf="spark.sql.streaming.aggregation.stateFormatVersion",
             state_format_versions=frozenset({"2"}),
         ),
+        "dedupe": OperatorSupport(meaning="dropDuplicates", kind=StoreKind.SET),
+        "dedupeWithinWatermark": OperatorSupport(meaning="dropDuplicatesWithinWatermark", kind=StoreKind.SET),
+        "applyInPandasWithState": OperatorSupport(
+            meaning="applyInPandasWithState",
+            state_format_conf=_GROUP_STATE_FORMAT,
+            state_format_versions=frozenset({"1", "2"}),
+            is_normalised=False,
+        ),
+        "flatMapGroupsWithState": OperatorSupport(
+            meaning="flatMapGroupsWithState, mapGroupsWithState",
+            state_format_conf=_GROUP_STATE_FORMAT,
+            state_format_versions=frozenset({"1", "2"}),
+            is_normalised=False,
+        ),
+        "globalLimit": OperatorSupport(meaning="limit"),
+        JOIN: OperatorSupport(
+            meaning="stream-stream join",
+            kind=StoreKind.JOIN_SIDE,
+            state_format_conf="spark.sql.streaming.join.stateFormatVersion",
+            state_format_versions=frozenset({"2", "3"}),
+            unsaid_format="1",
+        ),
+        SESSIONS: OperatorSupport(
+            meaning="session windows",
+            kind=StoreKind.SESSION,
+            state_format_conf="spark.sql.streaming.sessionWindow.stateFormatVersion",
+            state_format_versions=frozenset({"1"}),
+        ),
     }
 )
 
@@ -40,22 +81,16 @@ SUPPORTED_CODECS: Final = frozenset({"lz4", "zstd", "snappy"})
 SUPPORTED_ENCODINGS: Final = frozenset({"unsaferow"})
 
 _SUPPORTED_ENCODER: Final = re.compile(r"\bNoPrefixKeyStateEncoder(?:Spec)?\b")
-"""Keys as they are. The others put a prefix, or an order, into the bytes."""
+"""Keys as they are. The others put a prefix, or an order, into the bytes. Schema files of session windows name none."""
 _NEWER_UNDERSTUDY: Final = "A newer Spark, or another operator, wrote it: use a newer Understudy"
 
 _MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "dedupe": "dropDuplicates",
-        "dedupeWithinWatermark": "dropDuplicatesWithinWatermark",
-        "symmetricHashJoin": "stream-stream join",
-        "sessionWindowStateStoreSaveExec": "session windows",
-        "applyInPandasWithState": "applyInPandasWithState",
-        "flatMapGroupsWithState": "flatMapGroupsWithState",
         "transformWithStateExec": "transformWithState",
         "transformWithStateInPySparkExec": "transformWithState in Python",
-        "globalLimit": "limit",
     }
 )
+"""What users call the operators that are refused."""
 
 
 def why_unsupported(
@@ -72,7 +107,7 @@ def why_unsupported(
             where=where,
             fix=f"Supported: {supported}",
         )
-    version = conf.get(row.state_format_conf)
+    version = state_format_of(operator_name, conf)
     if version is not None and version not in row.state_format_versions:
         return UnsupportedError(
             f"Operator {operator_id} ({operator_name}) keeps its state in format {version}",
@@ -83,30 +118,71 @@ def why_unsupported(
     return None
 
 
-def why_unreadable(families: Sequence[ColumnFamilySchema], *, where: str) -> UnsupportedError | None:
-    """`None` when a store of a supported operator can be served, else the refusal, which names the column."""
+def state_format_of(operator_name: str, conf: Mapping[str, str]) -> str | None:
+    """The version of an operator's state layout, as the offset log says it; None where it does not."""
+    row = SUPPORTED_OPERATORS.get(operator_name)
+    return None if row is None or not row.state_format_conf else conf.get(row.state_format_conf, row.unsaid_format)
+
+
+def why_unreadable(
+    families: Sequence[ColumnFamilySchema],
+    operator_name: str,
+    state_format: str | None,
+    *,
+    table: str = "",
+    num_cols_prefix_key: int = 0,
+    where: str,
+) -> UnsupportedError | None:
+    """`None` when a store of a supported operator can be served, else the refusal, which names the column.
+
+    `table` is the store's name. A join in state format 3 has its tables as column families of one store.
+    """
+    if operator_name == JOIN and state_format == FAMILIES_FORMAT:
+        reasons = [
+            _why_unreadable(each, operator_name, state_format, each.name, num_cols_prefix_key, where)
+            for each in families
+        ]
+        return next((reason for reason in reasons if reason is not None), None)
     if len(families) != 1:
         return UnsupportedError(
             f"It has {len(families)} column families, and one is read", where=where, fix=_NEWER_UNDERSTUDY
         )
-    (family,) = families
+    return _why_unreadable(families[0], operator_name, state_format, table, num_cols_prefix_key, where)
+
+
+def _why_unreadable(  # noqa: PLR0917  # all that a column family is judged by
+    family: ColumnFamilySchema,
+    operator_name: str,
+    state_format: str | None,
+    table: str,
+    num_cols_prefix_key: int,
+    where: str,
+) -> UnsupportedError | None:
     if family.key_encoder is not None and not _SUPPORTED_ENCODER.search(family.key_encoder):
         return UnsupportedError(
             f"Its keys are encoded by {family.key_encoder:.200}", where=where, fix=_NEWER_UNDERSTUDY
         )
-    key: StructType | None = None
+    parsed: list[StructType] = []
     for part, schema in (("key", family.key_schema), ("value", family.value_schema)):
         try:
-            parsed = parse_schema(schema)
+            parsed.append(parse_schema(schema))
         except UnsupportedError as error:
             return UnsupportedError(f"Its {part} has a {error.where}: {error.what}", where=where, fix=error.fix)
         except RecursionError:
             return UnsupportedError(f"Its {part} is nested too deeply", where=where, fix="Store a flatter structure")
-        key = key or parsed
-    collated = () if key is None else collated_columns(key)
+    key, value = parsed
+    collated = collated_columns(key)
     if collated:
         return UnsupportedError(
             f"Its key has columns with a collation: {', '.join(collated)}", where=where, fix=COLLATION_FIX
+        )
+    if num_cols_prefix_key != prefix_columns(operator_name, key) or not has_shape_of(
+        operator_name, key, value, state_format=state_format, table=table
+    ):
+        return UnsupportedError(
+            f"Its columns are not those of {operator_name}: key {key.name:.200}, value {value.name:.200}",
+            where=where,
+            fix=_NEWER_UNDERSTUDY,
         )
     return None
 

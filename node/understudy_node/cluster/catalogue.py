@@ -29,6 +29,7 @@ def _store(reader: StoreReader) -> CatalogueStore:
         store=store.name,
         operator_id=store.operator_id,
         operator=store.operator_name,
+        kind=store.kind.value,
         key_schema=store.key_schema_json,
         key_names=list(store.codec.names),
         num_hash_columns=store.codec.num_hash_columns,

@@ -13,6 +13,7 @@ from understudy_node.cluster.assignor import duties_of
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.remembering import Remembering
 from understudy_node.node import Node
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
 from understudy_shared.messages import Assignment, Endpoint
 from understudy_shared.plausible import Order, is_plausible_order
@@ -35,16 +36,18 @@ class AssignmentFollower:
         remembered: Remembered | None,
         seeds: Collection[HostInfo],
         changed: Callable[[], None],
+        identity: ClusterIdentity | None = None,
     ) -> None:
-        """`changed` is called after another assignment was accepted."""
+        """`changed` is called after another assignment was accepted. `identity` is shown to other nodes."""
         self.assignment: Assignment | None = None
         self.remembering = Remembering(
             node,
-            gossip.application_id,
+            gossip,
             remembered=remembered,
             seeds=seeds,
             heartbeat_ms=heartbeat_ms,
             take=self.follow,
+            identity=identity,
         )
         self._node = node
         self._gossip = gossip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, NamedTuple
 
+from understudy_node.follow.end import End
 from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
 from understudy_shared.errors import UnderstudyError
@@ -43,6 +44,9 @@ class _ReplicaStatus(NamedTuple):
 
 _NOTHING = _ReplicaStatus(None, None, ReplicaState.CREATED, None, None)
 
+_Kind = tuple[int | None, ReplicaState, UnderstudyError | None, Restore | None]
+"""Version, state, error and restore: what is read of every replica. Those of one kind are equally far."""
+
 
 def heartbeat_of(
     node: Node,
@@ -64,20 +68,15 @@ def heartbeat_of(
     """The node now; `now_ms` is its monotonic clock."""
     generation = node.generation
     replicas = () if generation is None else generation.replicas
-    read = [(replica, _version(replica), replica.state, replica.error, replica.restore) for replica in replicas]
+    kinds = {replica.key: _kind(replica) for replica in replicas}
     end = node.end
-    standings = {
-        replica.key: _standing(
-            version,
-            None if version is None else replica.progress.lag_at(version, end, now_ms=now_ms).time_lag_ms,
-            at,
-            error,
-            restore,
-        )
-        for replica, version, at, error, restore in read
-    }
-    most = Counter(standings.values()).most_common(1)
-    usual = most[0][0] if most else _NOTHING
+    one_of = dict(zip(kinds.values(), replicas, strict=True))  # of a thousand tasks in step, one lag is computed
+    standings = {kind: _standing(kind, replica, end, now_ms) for kind, replica in one_of.items()}
+    counts: Counter[_ReplicaStatus] = Counter()
+    for kind, count in Counter(kinds.values()).items():
+        counts[standings[kind]] += count
+    usual = counts.most_common(1)[0][0] if counts else _NOTHING
+    unusual = {kind: standing.applied() for kind, standing in standings.items() if standing != usual}
     return Heartbeat(
         application_id=node.settings.application,
         node_id=node_id,
@@ -93,14 +92,15 @@ def heartbeat_of(
         end_version=end.version,
         end_age_ms=None if end.confirmed_ms is None else max(0, round(now_ms - end.confirmed_ms)),
         applied=usual.applied(),
-        exceptions={task: standing.applied() for task, standing in standings.items() if standing != usual},
-        held=_held(node, list(standings)),
+        exceptions={task: unusual[kind] for task, kind in kinds.items() if kind in unusual} if unusual else {},
+        held=_held(node, list(kinds)),
         term=term,
         epoch=epoch,
         catalogue=catalogue,
         checkpoint=masked_location(node.settings.checkpoint),
         degraded=degraded or [],
         freshness=node.measures.visible.freshness(now_ms),
+        query=node.query_progress(),
     )
 
 
@@ -132,18 +132,16 @@ def least_heartbeat(
     )
 
 
-def _version(replica: TaskReplica) -> int | None:
+def _kind(replica: TaskReplica) -> _Kind:
     view = replica.view
-    return None if view is None else view.version
+    version = None if view is None else view.version
+    return version, replica.state, replica.error, replica.restore
 
 
-def _standing(
-    version: int | None,
-    time_lag_ms: int | None,
-    state: ReplicaState,
-    error: UnderstudyError | None,
-    restore: Restore | None,
-) -> _ReplicaStatus:
+def _standing(kind: _Kind, replica: TaskReplica, end: End, now_ms: float) -> _ReplicaStatus:
+    """How far the replicas of a kind are, by one of them: a node measures all of them against one end."""
+    version, state, error, restore = kind
+    time_lag_ms = None if version is None else replica.progress.lag_at(version, end, now_ms=now_ms).time_lag_ms
     said = None if error is None else str(error)[:MAX_ERROR_CHARACTERS]
     return _ReplicaStatus(version, time_lag_ms, state, said, restore)
 

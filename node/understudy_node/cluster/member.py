@@ -22,14 +22,17 @@ from understudy_node.cluster.peer_polling import PeerPoller
 from understudy_node.cluster.placement import Placement
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.clock import Clock
 from understudy_shared.masking import masked
 from understudy_shared.messages import Assignment, Catalogue, Heartbeat
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
 from understudy_shared.supervise import Supervisor
+from understudy_shared.words import UNSIGNED_ACCEPTED
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +50,11 @@ class ClusterMember:
         incarnation: str,
         clock: Clock,
         remembered: Remembered | None = None,
+        auth: MessageAuth | None = None,
+        identity: ClusterIdentity | None = None,
     ) -> None:
-        """`remembered` is where it keeps its assignment for a start without the bus; None: nowhere.
+        """`remembered` is where it keeps its assignment for a start without the bus; None: nowhere. `auth` signs and
+        judges messages; without it nothing is signed. `identity` is shown to other nodes.
 
         Raises SettingsError for malformed seeds.
         """
@@ -56,7 +62,7 @@ class ClusterMember:
         self.node_id = node_id
         self.draining = False
         self.num_standby_replicas = settings.num_standby_replicas
-        self.gossip = Gossip(bus, settings.application)
+        self.gossip = Gossip(bus, settings.application, auth)
         self._bus = bus
         heartbeat_ms = settings.lag_refresh_ms
         self._neighbours = Neighbours(self.gossip.refuse)
@@ -64,6 +70,8 @@ class ClusterMember:
         self._tasks = Supervisor()
         self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._wakes = False
+        """Whether the loop will notice a change anyway."""
         self._bus_state = BusState()
         self._placement = Placement(
             self.gossip,
@@ -84,6 +92,7 @@ class ClusterMember:
             remembered=remembered,
             seeds=parse_seeds(settings.seed),
             changed=self._changed.set,
+            identity=identity,
         )
         self._own = OwnMessages(
             node,
@@ -123,7 +132,7 @@ class ClusterMember:
         )
         self._peers = PeerPoller(
             self._neighbours,
-            settings.application,
+            self.gossip,
             heartbeat_ms=heartbeat_ms,
             members=self._follower.members,
             assigns=lambda: self._placement.fence is not None,
@@ -132,6 +141,7 @@ class ClusterMember:
             take=self._follower.follow,
             changed=self.changed,
             clock=clock,
+            identity=identity,
         )
 
     def start(self) -> None:
@@ -185,7 +195,9 @@ class ClusterMember:
 
     def causes(self) -> Mapping[str, str]:
         """What of the cluster does not work although lookups do, and why, by cause."""
-        return {**self._bus_state.causes, **self._own.causes()}
+        unsigned = self.gossip.auth.accepting_unsigned()
+        shouted = {} if unsigned is None else {UNSIGNED_ACCEPTED: unsigned}
+        return {**self._bus_state.causes, **self._own.causes(), **shouted}
 
     def not_ready(self) -> list[str]:
         """Why this node should not be sent readers, beyond what the node itself says."""
@@ -201,9 +213,14 @@ class ClusterMember:
         return reasons
 
     def changed(self) -> None:
-        """Something in the heartbeat has changed; called from any thread."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._changed.set)
+        """Something in the heartbeat has changed; called from any thread. A thousand tasks wake the loop once."""
+        if self._loop is not None and not self._wakes and not self._loop.is_closed():
+            self._wakes = True
+            self._loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        self._wakes = False  # first: what changes from here on wakes the loop again
+        self._changed.set()
 
     def drain(self, draining: bool) -> None:
         """Ask the cluster to move this node's tasks away, or take that back."""

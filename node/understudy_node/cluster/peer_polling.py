@@ -14,6 +14,8 @@ import random
 from collections.abc import Callable, Mapping
 
 from understudy_node.cluster.neighbours import Neighbours
+from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.bus.gossip import Gossip
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.node_calls import NodeCalls
@@ -33,7 +35,7 @@ class PeerPoller:
     def __init__(
         self,
         neighbours: Neighbours,
-        application_id: str,
+        gossip: Gossip,
         *,
         heartbeat_ms: int,
         members: Callable[[], Mapping[str, Endpoint]],
@@ -43,12 +45,13 @@ class PeerPoller:
         take: Callable[[Assignment], None],
         changed: Callable[[], None],
         clock: Clock,
+        identity: ClusterIdentity | None = None,
     ) -> None:
         """`order` is (term, epoch) of the followed assignment; `take` gets a later one. `changed` is called when a node
-        newly did not answer.
+        newly did not answer. `identity` is shown to other nodes.
         """
         self._neighbours = neighbours
-        self._calls = NodeCalls(application_id)
+        self._calls = NodeCalls(gossip.application_id, gossip.auth, identity)
         self._heartbeat_ms = heartbeat_ms
         self._members = members
         self._assigns = assigns

@@ -17,7 +17,7 @@ from understudy_node.cluster.holdings import Holdings, members_of
 from understudy_shared.bus.base import BusError, Fence
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Seen
 from understudy_shared.clock import Clock
-from understudy_shared.messages import Assignment
+from understudy_shared.messages import Assignment, Heartbeat
 from understudy_shared.plausible import is_later
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,8 @@ class Placement:
         """The lineage that waits for its first assignment, and since when."""
         self._at_rest: object = None
         """The inputs of the last decision that changed nothing."""
+        self._said_at_rest: object = None
+        """What these inputs were made of; None when they must be made again."""
         self._holdings = Holdings(acceptable_recovery_lag)
         self._away = Away(rebalance_delay_ms)
 
@@ -81,7 +83,7 @@ class Placement:
 
     def forget(self) -> None:
         """Forget the known assignment: it was forged."""
-        self._known, self._has_read, self._behind_since_ms = None, False, None
+        self._known, self._has_read, self._behind_since_ms, self._said_at_rest = None, False, None, None
 
     async def give_up(self) -> None:
         """Let another node assign. Raises BusError; the lease is forgotten all the same."""
@@ -135,7 +137,7 @@ class Placement:
 
     def _learn(self, assignment: Assignment | None) -> None:
         if assignment is not None and is_later(assignment.order, self._order):
-            self._known = assignment
+            self._known, self._said_at_rest = assignment, None
             self._holdings.follow(assignment)
 
     def _who_is_away(self, members: Sequence[Member], nodes: Sequence[Seen]) -> list[Member]:
@@ -263,6 +265,9 @@ class Placement:
         order: tuple[int, int],
     ) -> Assignment | None:
         """The next assignment; None when Redis has it already. Reads what only the turn that waits for it changes."""
+        said = (layout, members, away, [_said(each.heartbeat) for each in nodes])
+        if self._has_stored_known and said == self._said_at_rest:
+            return None  # between two commits: who is caught up with which of thousands of tasks stays as it is
         lineage, partitions, tasks = layout
         known = self._known
         endpoints = {each.heartbeat.node_id: each.heartbeat.endpoint for each in nodes}
@@ -270,6 +275,7 @@ class Placement:
         caught_up = {task: {each.node_id for each in replicas if each.caught_up} for task, replicas in held.items()}
         question = (self._order, layout, endpoints, members, away, caught_up)
         if self._has_stored_known and question == self._at_rest:
+            self._said_at_rest = said
             return None
         assigned = assign(
             members,
@@ -293,9 +299,25 @@ class Placement:
             draining=sorted(member.node_id for member in members if member.draining),
         )
         if self._has_stored_known and self._stored is not None and says_the_same(self._stored, found):
-            self._at_rest = question
+            self._at_rest, self._said_at_rest = question, said
             return None
         return found
+
+
+def _said(heartbeat: Heartbeat) -> tuple[object, ...]:
+    """What of a heartbeat an assignment depends on, beside who the members are: all but ages and numbers."""
+    applied = heartbeat.applied
+    return (
+        heartbeat.node_id,
+        heartbeat.endpoint,
+        heartbeat.lineage,
+        heartbeat.partitions,
+        heartbeat.end_version,
+        (heartbeat.term, heartbeat.epoch),
+        heartbeat.held,
+        (applied.version, applied.state),
+        heartbeat.exceptions,
+    )
 
 
 def says_the_same(one: Assignment, other: Assignment) -> bool:

@@ -12,6 +12,8 @@ import random
 from collections.abc import Callable, Collection
 
 from understudy_node.node import Node
+from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.bus.gossip import Gossip
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.node_calls import NodeCalls
 from understudy_shared.messages import Assignment
@@ -31,12 +33,13 @@ class Remembering:
     def __init__(
         self,
         node: Node,
-        application_id: str,
+        gossip: Gossip,
         *,
         remembered: Remembered | None,
         seeds: Collection[HostInfo],
         heartbeat_ms: int,
         take: Callable[[Assignment], None],
+        identity: ClusterIdentity | None = None,
     ) -> None:
         """`remembered` is the folder for assignments; without one nothing is kept."""
         self._node = node
@@ -44,7 +47,7 @@ class Remembering:
         self._seeds = frozenset(seeds)
         self._heartbeat_ms = heartbeat_ms
         self._take = take
-        self._calls = NodeCalls(application_id)
+        self._calls = NodeCalls(gossip.application_id, gossip.auth, identity)
         self._asks = asyncio.Semaphore(MAX_ASKED)
         self._random = random.Random()  # noqa: S311  # jitter
         self._away = asyncio.Event()

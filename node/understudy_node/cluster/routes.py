@@ -7,9 +7,11 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.cluster.member import ClusterMember
+from understudy_shared.bus.message_auth import NONCE_HEADER, SIGNATURE_HEADER
 from understudy_shared.http.app import json_response
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.messages import Assignment, Message
 
 
 def cluster_routes(member: ClusterMember) -> APIRouter:
@@ -17,25 +19,24 @@ def cluster_routes(member: ClusterMember) -> APIRouter:
     router = APIRouter()
 
     @router.get("/internal/v1/lags")
-    async def lags() -> Response:
+    async def lags(request: Request) -> Response:
         """The heartbeat that this node would send now: what routers ask for while the bus is away."""
-        return Response(member.heartbeat().encode(), media_type="application/json")
+        return await _signed(member, request, member.heartbeat())
 
     @router.get("/internal/v1/catalogue")
-    async def catalogue() -> Response:
+    async def catalogue(request: Request) -> Response:
         """What can be asked, with all that is needed to encode and place keys."""
         found = member.catalogue()
         if found is None:
             raise _not_yet("no batch has been committed yet")
-        return Response(found[1].encode(), media_type="application/json", headers={"etag": f'"{found[0]}"'})
+        return await _signed(member, request, found[1], etag=f'"{found[0]}"')
 
     @router.get("/internal/v1/assignment")
-    async def assignment() -> Response:
+    async def assignment(request: Request) -> Response:
         """The assignment that this node follows."""
         if member.assignment is None:
             raise _not_yet("no assignment is known yet")
-        document = await asyncio.to_thread(member.assignment.encode)  # it may have four megabytes
-        return Response(document, media_type="application/json")
+        return await _signed(member, request, member.assignment)
 
     @router.post("/admin/v1/drain")
     async def drain(request: Request) -> Response:
@@ -44,6 +45,22 @@ def cluster_routes(member: ClusterMember) -> APIRouter:
         return json_response({"node_id": member.node_id, "draining": member.draining}, 202)
 
     return router
+
+
+async def _signed(member: ClusterMember, request: Request, message: Message, **headers: str) -> Response:
+    """A message as JSON, signed for the nonce of the request if both sides have a key."""
+    auth, nonce = member.gossip.auth, request.headers.get(NONCE_HEADER)
+    name = type(message).__name__.lower().encode()
+
+    def make() -> tuple[bytes, str | None]:
+        document = message.encode()
+        return document, auth.answer_line(nonce, name, document)
+
+    is_large = isinstance(message, Assignment)  # it may have four megabytes
+    document, line = await asyncio.to_thread(make) if is_large else make()
+    if line is not None:
+        headers[SIGNATURE_HEADER] = line
+    return Response(document, media_type="application/json", headers=headers)
 
 
 def _not_yet(what: str) -> ProblemError:

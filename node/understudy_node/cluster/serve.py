@@ -21,8 +21,10 @@ from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.http.app import create_app
 from understudy_node.node import Node
 from understudy_node.serve import open_node, serve_app
+from understudy_shared.auth.access import Access
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.errors import SettingsError
@@ -37,6 +39,7 @@ from understudy_shared.processes.supervisor import run_workers
 from understudy_shared.processes.worker_process import WorkerOrder
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
+from understudy_shared.spans import require_exporter
 from understudy_shared.words import HostInfo
 
 log = logging.getLogger(__name__)
@@ -68,9 +71,11 @@ def main(settings: dict[str, object], started: Callable[[StartedNodes], None] | 
             fix="Say with --advertise-host by which name or address this node is reached",
         )
     parse_seeds(parsed.seed)
+    require_exporter()
     if parsed.processes == 1:
         _serve(parsed, started=started)
     else:
+        access_to(parsed)  # what is refused is refused before any node starts
         host, orders = nodes_of(parsed)
         run_workers(orders, host=host, listener=None, delay_ms=parsed.shutdown_delay_ms, started=started)
 
@@ -111,6 +116,17 @@ def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
     _serve(ClusterNodeSettings(**settings), link=link)
 
 
+def access_to(settings: ClusterNodeSettings) -> Access:
+    """Who may ask this node what. Raises SettingsError: a node that refuses its routers looks like one that failed."""
+    if settings.credentials_file is not None and settings.cluster_secret_file is None:
+        raise SettingsError(
+            "there are credentials for readers, and none for the routers",
+            where="cluster_secret_file",
+            fix="Give all nodes and routers of the application the same --cluster-secret-file",
+        )
+    return settings.access(settings.application, settings.host, is_node=True)
+
+
 def _serve(
     parsed: ClusterNodeSettings,
     *,
@@ -118,28 +134,40 @@ def _serve(
     started: Callable[[StartedNodes], None] | None = None,
 ) -> None:
     keep_files_private()
+    access = access_to(parsed)
     node, listener = open_node(parsed, advertised_host=parsed.advertised_host, advertised_port=parsed.advertise_port)
     try:
         node.assign({})
         node_id = parsed.node_id or f"{node.host.host}-{node.host.port}"
         incarnation = uuid.uuid4().hex
-        asyncio.run(_claim(parsed, node, node_id, incarnation))
-        bus = RedisBus(parsed.redis)
+        auth = parsed.message_auth(parsed.application, sender=node_id)
+        asyncio.run(_claim(parsed, node, node_id, incarnation, auth=auth))
+        bus = RedisBus(parsed.redis_url)
     except BaseException:
         listener.close()
         raise
-    remembered = Remembered(node.settings.data_directory / "cluster", parsed.application)
+    remembered = Remembered(node.settings.data_directory / "cluster", parsed.application, auth)
     member = ClusterMember(
-        node, bus, parsed, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
+        node,
+        bus,
+        parsed,
+        node_id=node_id,
+        incarnation=incarnation,
+        clock=SystemClock(),
+        remembered=remembered,
+        auth=auth,
+        identity=access.identity,
     )
     if started is not None:
         started(node)
     guard = parsed.connection_guard()
-    app = create_app(node, member, cluster_routes(member), guard=guard, group=link)
+    app = create_app(node, member, cluster_routes(member), guard=guard, group=link, access=access)
     serve_app(app, listener, Departure(member.leave, parsed.shutdown_delay_ms), guard=guard, link=link)
 
 
-async def _claim(settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str) -> None:
+async def _claim(
+    settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str, *, auth: MessageAuth
+) -> None:
     """Claim the node id before anything is served. While the bus is away the claim is skipped."""
     first = Heartbeat(
         application_id=settings.application,
@@ -158,9 +186,9 @@ async def _claim(settings: ClusterNodeSettings, node: Node, node_id: str, incarn
         epoch=0,
         checkpoint=masked_location(settings.checkpoint),
     )
-    bus = RedisBus(settings.redis)
+    bus = RedisBus(settings.redis_url)
     try:
-        await claim(Gossip(bus, settings.application), first)
+        await claim(Gossip(bus, settings.application, auth), first)
     except BusError as error:
         log.warning("%s; waiting for it", error, extra={"action": "bus-lost"})
     finally:

@@ -9,17 +9,15 @@ from urllib.parse import quote
 from pydantic import Field
 
 from understudy_node.settings import NodeSettings
+from understudy_shared.bus.settings import BusSettings
 from understudy_shared.service_settings import Port
 
 MAX_NAME_BYTES = 200
 """Longest name of a folder; file systems allow 255."""
 
 
-class ClusterNodeSettings(NodeSettings):
+class ClusterNodeSettings(BusSettings, NodeSettings):
     """The settings of `understudy node`."""
-
-    redis: str = Field(min_length=1)
-    """Redis or Valkey, shared with the other nodes and the routers: redis://host:port/db, rediss://, unix:///path."""
 
     node_id: str = Field("", max_length=200)
     """Names this node; unique in the cluster, and the same after a restart. By default `{advertise_host}-{port}`."""

@@ -28,6 +28,7 @@ from understudy_node.engine.arena_format import (
     records_path,
 )
 from understudy_node.engine.arena_order import sorted_offsets
+from understudy_node.engine.base import NO_FAMILIES
 from understudy_shared.errors import CorruptFileError
 
 _PAGE_RECORDS: Final = 1_024
@@ -35,6 +36,8 @@ _PAGE_RECORDS: Final = 1_024
 
 class ArenaBase:
     """A finished arena, mapped. Dropping the last reference unmaps it; readers in flight keep it mapped."""
+
+    families = NO_FAMILIES
 
     def __init__(self, directory: Path, records: mmap, index: mmap, header: Header) -> None:
         self.directory = directory

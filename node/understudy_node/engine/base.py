@@ -5,8 +5,11 @@ The rule: a base is immutable. Any thread may read it, for as long as it holds a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Protocol
+
+NO_FAMILIES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Base(Protocol):
@@ -18,8 +21,15 @@ class Base(Protocol):
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]: ...
 
+    def prepare_scan(self) -> object:
+        """Do in this thread what the first scan would have to do."""
+
     def count(self) -> int:
         """How many keys there are; an estimate where counting would mean reading them all."""
+
+    @property
+    def families(self) -> Mapping[str, int]:
+        """The ids of Spark's virtual column families, with which their keys begin; empty for a store without any."""
 
     @property
     def resident_bytes(self) -> int:
@@ -36,6 +46,7 @@ class EmptyBase:
     """Version 0: what a store holds before its first batch."""
 
     resident_bytes = 0
+    families = NO_FAMILIES
 
     def get(self, key: bytes) -> bytes | None:
         return None
@@ -45,6 +56,9 @@ class EmptyBase:
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return iter(())
+
+    def prepare_scan(self) -> None:
+        """Does nothing: there is nothing to sort."""
 
     def count(self) -> int:
         return 0

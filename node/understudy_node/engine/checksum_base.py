@@ -5,7 +5,7 @@ The rule: a row that fails its checksum is an error, never an answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from understudy_node.checkpoint.row_checksum import ChecksumError
 from understudy_node.engine.base import Base
@@ -31,8 +31,15 @@ class ChecksumBase:
             if value is not None:
                 yield key, value
 
+    def prepare_scan(self) -> object:
+        return self._base.prepare_scan()
+
     def count(self) -> int:
         return self._base.count()
+
+    @property
+    def families(self) -> Mapping[str, int]:
+        return self._base.families
 
     @property
     def resident_bytes(self) -> int:

@@ -18,6 +18,7 @@ from typing import Final
 
 from rocksdict import AccessType, Cache, Env, Options, Rdict, ReadOptions
 
+from understudy_node.engine.base import NO_FAMILIES
 from understudy_node.engine.row_cache import MAX_ROW_CACHE_BYTES, SHARE_OF_BLOCK_CACHE, RowCache
 from understudy_shared.errors import CorruptFileError, UnsupportedError
 
@@ -47,6 +48,9 @@ class BlockCache:
 
 class RocksBase:
     """Spark's own files, opened. Dropping the last reference closes it; readers in flight keep it open."""
+
+    families = NO_FAMILIES
+    """Spark keeps them beside its files: who opens these knows them."""
 
     def __init__(self, database: Rdict, directory: Path, expected_keys: int | None) -> None:
         self.directory = directory
@@ -113,6 +117,9 @@ class RocksBase:
             last = record[0]
             yield record
         self._check_end(last, start, bounds)
+
+    def prepare_scan(self) -> None:
+        """Does nothing: its tables are sorted."""
 
     def count(self) -> int:
         """Exact when the snapshot said so; otherwise an estimate that counts overwritten records again."""

@@ -7,12 +7,12 @@ older one moves to the younger one, and the older one is dropped when the younge
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import count
 from typing import Final, Literal
 
-from understudy_node.engine.base import Base
+from understudy_node.engine.base import NO_FAMILIES, Base
 
 Place = tuple[int, bytes]
 """The section of a base, or of a printer, and the key in it."""
@@ -88,9 +88,10 @@ class RowCache:
 
 
 class CachedBase:
-    """A base whose rows are remembered."""
+    """A base whose rows are remembered. `families` are the ids of its column families."""
 
-    def __init__(self, base: Base, rows: RowCache) -> None:
+    def __init__(self, base: Base, rows: RowCache, families: Mapping[str, int] = NO_FAMILIES) -> None:
+        self.families = families
         self._base = base
         self._rows = rows
         self._section = rows.new_section()
@@ -129,6 +130,9 @@ class CachedBase:
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return self._base.scan(start, end)
+
+    def prepare_scan(self) -> object:
+        return self._base.prepare_scan()
 
     def count(self) -> int:
         return self._base.count()

@@ -43,14 +43,19 @@ class Tier:
         return self._changes_bytes + (_POINTER_BYTES * len(self.changes) if self._sorted_keys is not None else 0)
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-        # Two threads may both sort: the lists are equal, and either may be kept.
-        keys = self._sorted_keys
-        if keys is None:
-            keys = self._sorted_keys = sorted(self.changes)
+        keys = self.prepare_scan()
         first = 0 if start is None else bisect_left(keys, start)
         last = len(keys) if end is None else bisect_left(keys, end)
         changes = self.changes
         return ((keys[at], changes[keys[at]]) for at in range(first, last))
+
+    def prepare_scan(self) -> list[bytes]:
+        """The keys in order, sorted once."""
+        # Two threads may both sort: the lists are equal, and either may be kept.
+        keys = self._sorted_keys
+        if keys is None:
+            keys = self._sorted_keys = sorted(self.changes)
+        return keys
 
 
 def with_newest(tiers: tuple[Tier, ...], newest: Tier) -> tuple[Tier, ...]:

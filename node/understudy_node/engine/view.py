@@ -97,6 +97,12 @@ class View:
         # The small layers first, so that a record of the base, the long one, passes through one merge only.
         return without_deletes(newer_over_older(reduce(newer_over_older, layers), base))
 
+    def prepare_scan(self) -> None:
+        """Sort in this thread what the first scan would have to sort, so that no reader waits for it."""
+        for tier in self.tiers:
+            tier.prepare_scan()
+        self.base.prepare_scan()
+
     def with_changes(self, changes: Mapping[bytes, bytes | None], version: int) -> View:
         """The view after one more version, or several at once. `changes` is given away: never change it again."""
         assert version > self.version, f"version {version} is not newer than {self.version}"

@@ -1,4 +1,4 @@
-"""Measures how often a query commits, and whether it still does (no I/O; time is passed in).
+"""Measures how often a query commits, whether it still does, and whether a batch has begun (no I/O; time is passed in).
 
 Files look the same for a stopped query and for one without input; both count as idle once nothing was committed for a
 minute and for ten times the usual interval.
@@ -7,6 +7,7 @@ minute and for ten times the usual interval.
 from __future__ import annotations
 
 from understudy_node.follow.end import End
+from understudy_shared.messages import QueryProgress
 
 IDLE_AFTER_MS = 60_000.0
 IDLE_INTERVALS = 10
@@ -20,6 +21,8 @@ class Cadence:
         self._interval_ms = 0.0
         self._idle = False
         self._since_ms: float | None = None
+        self._batch: tuple[int, float] | None = None
+        """The version before the batch that has begun, and when that was first seen."""
 
     def saw(self, end: End, *, now_ms: float) -> bool:
         """Record a poll; True when an idle query committed again."""
@@ -32,6 +35,22 @@ class Cadence:
         self._moved_ms = end.moved_ms
         resumed, self._idle = self._idle, False
         return resumed
+
+    def saw_batch(self, after_version: int, *, has_begun: bool, now_ms: float) -> None:
+        """Record whether the batch after that version has begun."""
+        if not has_begun:
+            self._batch = None
+        elif self._batch is None or self._batch[0] != after_version:
+            self._batch = (after_version, now_ms)
+
+    def progress(self, now_ms: float) -> QueryProgress:
+        """What was seen of the query, for other processes."""
+        since_ms, batch = self.since_commit_ms(now_ms), self._batch  # read once: another thread polls
+        return QueryProgress(
+            since_commit_ms=None if since_ms is None else _count(since_ms),
+            commit_interval_ms=_count(self._interval_ms) or None,
+            batch_ms=None if batch is None else _count(now_ms - batch[1]),
+        )
 
     def since_commit_ms(self, now_ms: float) -> float | None:
         """Time since this process last saw a commit arrive; None when it saw none."""
@@ -57,3 +76,7 @@ class Cadence:
 
     def _is_idle(self, now_ms: float) -> bool:
         return self.quiet_ms(now_ms) > max(IDLE_AFTER_MS, IDLE_INTERVALS * self._interval_ms)
+
+
+def _count(ms: float) -> int:
+    return max(0, round(ms))

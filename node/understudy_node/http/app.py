@@ -20,6 +20,7 @@ from understudy_node.http.reads import Reads
 from understudy_node.http.routes import admin_routes, example_routes, read_routes
 from understudy_node.http.visibility import Visibility
 from understudy_node.node import Node
+from understudy_shared.auth.access import Access
 from understudy_shared.http.app import Framework, answer_with_problems, service_app
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.edge import App
@@ -27,6 +28,7 @@ from understudy_shared.http.lookups import LookupsFirst
 from understudy_shared.http.openapi.document import add_document
 from understudy_shared.messages import Assignment
 from understudy_shared.processes.group import Alone, Group, Report, Status
+from understudy_shared.spans import close_spans, open_spans
 from understudy_shared.store_bounds import read_store_bounds
 
 
@@ -75,10 +77,12 @@ def create_app(
     *routers: APIRouter,
     guard: ConnectionGuard | None = None,
     group: Group | None = None,
+    access: Access | None = None,
 ) -> App:
     """The application that serves `node`, and the `routers` that its companion brings.
 
-    `guard` watches over its connections, `group` has the other nodes of its supervisor.
+    `guard` watches over its connections, `group` has the other nodes of its supervisor, `access` decides who may ask
+    what.
     """
     guard, group = guard or ConnectionGuard(), group or Alone()
     reads = Reads(node, read_store_bounds(node.settings.store_bounds))
@@ -108,12 +112,14 @@ def create_app(
             if companion is not None:
                 await companion.stop()
             await asyncio.to_thread(node.stop)
+            await close_spans(app.spans)
 
     http = service_app("Understudy node", lifespan)
     limit = node.settings.max_in_flight
     hop_order = None if companion is None else order
     hops = Hops(Framework(http), reads, order=hop_order, max_in_flight=limit)
-    app = NodeLookups(hops, reads, max_in_flight=limit)
+    app = NodeLookups(hops, reads, max_in_flight=limit, access=access)
+    app.spans = hops.spans = open_spans("understudy-node", node.host)
     report = _report(node, companion, app, guard, group)
     group.join(report)
     http.include_router(read_routes(node, reads))
@@ -121,7 +127,7 @@ def create_app(
     http.include_router(admin_routes(node, reads, group, report.dead))
     for router in routers:
         http.include_router(router)
-    add_document(http, node_service)
+    add_document(http, node_service, is_guarded=app.access.is_on)
     answer_with_problems(http)
     return app
 
@@ -133,7 +139,7 @@ def _report(
 
     def causes() -> Mapping[str, str]:
         cluster = {} if companion is None else companion.causes()
-        return {**node.causes(), **cluster, **guard.causes(), **group.causes()}
+        return {**node.causes(), **cluster, **guard.causes(), **lookups.access.causes(), **group.causes()}
 
     def status() -> Status:
         reasons = node.not_ready() + ([] if companion is None else companion.not_ready())

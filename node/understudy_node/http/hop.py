@@ -20,6 +20,7 @@ from understudy_node.http.hop_lookups import (
     outcome_of,
     outdated,
 )
+from understudy_node.http.hop_spans import record_hop
 from understudy_node.http.read_log import ReadLog
 from understudy_node.http.reads import Reads
 from understudy_node.stores.lookup import StoreReader
@@ -54,6 +55,7 @@ from understudy_shared.http.edge import (
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
 from understudy_shared.plausible import is_later, is_plausible
 from understudy_shared.position import Position
+from understudy_shared.spans import Spans
 from understudy_shared.words import StoreName
 
 SMALL_HOP_BYTES = 16 * 1024
@@ -79,6 +81,8 @@ class Hops:
     """ASGI application: answers hops, and passes other requests to `app`. `order`: None without a cluster."""
 
     def __init__(self, app: App, reads: Reads, *, order: Order | None, max_in_flight: int) -> None:
+        self.spans: Spans | None = None
+        """Where spans of the lookups in hops are recorded, if anywhere."""
         self._app = app
         self._reads = reads
         self._order = order
@@ -203,6 +207,8 @@ class Hops:
         self._counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
         if request.traces:
             self._log.traced(outcomes, request.traces)
+            if self.spans is not None:
+                record_hop(self.spans, request, outcomes, took_s=time.monotonic() - began_s)
         return encoded
 
     def _lookups(

@@ -16,7 +16,7 @@ from understudy_shared.bounds import Bound
 from understudy_shared.hop import ABSENT, FOUND, MAX_HOP_BYTES, PROBLEM, HopKey, HopOutcome
 from understudy_shared.http.problems import Problem, ProblemType
 
-HOP_SLICE_KEYS = 200
+HOP_SLICE_KEYS = StoreReader.keys_at_once
 """Keys answered before the event loop is yielded: about 1 ms."""
 
 
@@ -44,7 +44,7 @@ _MISPLACED = outcome_of(outdated("this is no key of this partition as Spark woul
 class GroupLookups:
     """The lookups of one group, partition by partition, each partition at one version.
 
-    Iteration does the work in slices, and yields the number of keys in each. `body_bytes`: what the answers so far take
+    Iteration does the work in slices, and yields the cost of each in keys. `body_bytes`: what the answers so far take
     in a reply.
     """
 
@@ -75,16 +75,16 @@ class GroupLookups:
                 by_partition[key[0]] = [index]
             else:
                 indexes.append(index)
-        done = self._done
+        done, step = self._done, self._reader.keys_at_once
         for partition, indexes in by_partition.items():
             reading = self._read_from(partition)
-            for start in range(0, len(indexes), HOP_SLICE_KEYS):
-                part = indexes[start : start + HOP_SLICE_KEYS]
+            for start in range(0, len(indexes), step):
+                part = indexes[start : start + step]
                 outcomes = self._look_up(partition, reading, [keys[index][1] for index in part])
                 for index, outcome in zip(part, outcomes, strict=True):
                     done[index] = outcome
                     self._count(outcome)
-                yield len(part)
+                yield len(part) * HOP_SLICE_KEYS // step
 
     def _count(self, outcome: HopOutcome) -> None:
         self.body_bytes += len(outcome[1]) if self._shares_tails else len(outcome[1]) + len(outcome[2])

@@ -15,6 +15,9 @@ from understudy_node.http.reads import Reads, Request, batch_slices
 from understudy_node.http.visibility import Visibility
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import Answer
+from understudy_shared.auth.access import Access
+from understudy_shared.auth.principals import KeyScope
+from understudy_shared.auth.shown import require_printed_key
 from understudy_shared.bounds import Bound, Refusal
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.batches import BatchAnswer, parse_batch
@@ -29,8 +32,8 @@ from understudy_shared.trace import Trace
 class NodeLookups(LookupsFirst):
     """Answers from the replicas of this node, in front of `hops`. `in_flight` counts batches, and lookups that wait."""
 
-    def __init__(self, hops: Hops, reads: Reads, *, max_in_flight: int) -> None:
-        super().__init__(hops, max_in_flight=max_in_flight, requests=reads.requests)
+    def __init__(self, hops: Hops, reads: Reads, *, max_in_flight: int, access: Access | None = None) -> None:
+        super().__init__(hops, max_in_flight=max_in_flight, requests=reads.requests, access=access)
         self.accepts_body, self.answer_body = hops.accepts_body, hops.answer_body
         self.visibility: Visibility | None = None
         self._reads = reads
@@ -40,6 +43,8 @@ class NodeLookups(LookupsFirst):
     def answer(self, target: bytes, exchange: Exchange) -> None:
         began_s = monotonic()
         request = self._reads.parse(target)
+        if exchange.authorization.keys.prefixes is not None:
+            require_printed_key(exchange.authorization.keys, request.key.json)
         if request.bound.min_position is None:
             try:
                 outcome = request.reader.look_up(request.key, request.bound)
@@ -98,7 +103,9 @@ class NodeLookups(LookupsFirst):
     def has_store(self, store: str) -> bool:
         return self._reads.has_store(store)
 
-    async def batch_body(self, store: str, receive: Receive, trace: Trace | None, *, is_compact: bool) -> bytes:
+    async def batch_body(
+        self, store: str, receive: Receive, trace: Trace | None, scope: KeyScope, *, is_compact: bool
+    ) -> bytes:
         reader = self._reads.reader(store)
         keys, params = parse_batch(await read_body(receive))
         bound = self._reads.bound(reader, params)
@@ -108,7 +115,7 @@ class NodeLookups(LookupsFirst):
             await self._wait_for_all(reader.replicas.values(), bound)
         answer = BatchAnswer(reader.json_name, is_compact=is_compact)
         results: list[bytes] = []
-        for part in batch_slices(reader, keys, bound, answer):
+        for part in batch_slices(reader, keys, bound, answer, scope):
             results += part
             if len(results) < len(keys):
                 await asyncio.sleep(0)

@@ -74,6 +74,7 @@ class NodeMetrics:
             degraded.add_metric((cause,), cause in causes)
         yield degraded
         yield from self._guard.metrics()
+        yield from self._lookups.access.metrics()
         if self._cluster is not None:
             yield from _cluster_metrics(
                 self._cluster, is_connected=causes.keys().isdisjoint((BUS_AWAY, WRITES_REFUSED))

@@ -43,6 +43,10 @@ class ReadLog:
         if not log.isEnabledFor(logging.DEBUG):
             return
         for index, trace in traces:
-            kind, body, _ = outcomes[index]
-            outcome = str(orjson.loads(body)["type"]) if kind == PROBLEM else OUTCOMES[kind]
+            outcome = outcome_text(outcomes[index])
             log.debug("a traced read: %s", outcome, extra={"action": "read", "outcome": outcome, **trace.ids})
+
+
+def outcome_text(outcome: HopOutcome) -> str:
+    """`found`, `absent`, or the type of a problem."""
+    return str(orjson.loads(outcome.body)["type"]) if outcome.kind == PROBLEM else OUTCOMES[outcome.kind]

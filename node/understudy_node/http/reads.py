@@ -10,9 +10,10 @@ from understudy_node.generation import Generation
 from understudy_node.node import Node
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.lookup import ABSENT, Key, StoreReader
+from understudy_shared.auth.principals import EVERY_KEY, KeyScope
 from understudy_shared.bounds import Bound
 from understudy_shared.errors import UnknownStoreError
-from understudy_shared.http.batches import BatchAnswer, problem_result, resolve_keys
+from understudy_shared.http.batches import BatchAnswer, BatchKeys, problem_result, resolve_keys
 from understudy_shared.http.lookup_requests import (
     ReadParams,
     key_and_params,
@@ -31,6 +32,18 @@ from understudy_shared.words import StoreName
 
 BATCH_SLICE_KEYS = 100
 """Keys answered before the event loop is yielded: about 2 ms."""
+
+MAX_BATCH_BYTES = 64 * 1024 * 1024
+"""Results of a batch of keys that have many elements; the keys behind are refused one by one."""
+
+_NO_ROOM = problem_result(
+    Problem(
+        ProblemType.TOO_LARGE,
+        f"the results before this key take more than {MAX_BATCH_BYTES} bytes",
+        where="keys",
+        fix="Send several batches",
+    )
+)
 
 
 class Request(NamedTuple):
@@ -125,25 +138,35 @@ class Reads:
 
 
 def batch_slices(
-    reader: StoreReader, keys: Sequence[object], bound: Bound, answer: BatchAnswer
+    reader: StoreReader, keys: Sequence[object], bound: Bound, answer: BatchAnswer, scope: KeyScope = EVERY_KEY
 ) -> Iterator[list[bytes]]:
-    """The results of a batch, a bounded slice at a time, each partition at one version throughout."""
+    """The results of a batch, a bounded slice at a time, each partition at one version throughout. A key outside of
+    `scope` has a problem.
+    """
     readings: dict[int, Reading | Problem] = {}
-    for start in range(0, len(keys), BATCH_SLICE_KEYS):
-        yield _results(reader, keys[start : start + BATCH_SLICE_KEYS], bound, readings, answer)
+    step, room = min(BATCH_SLICE_KEYS, reader.keys_at_once), MAX_BATCH_BYTES
+    for start in range(0, len(keys), step):
+        part = keys[start : start + step]
+        if room <= 0:
+            yield [_NO_ROOM] * len(part)
+            continue
+        resolved = resolve_keys(reader.store.codec, part, reader.partitions, reader.max_key_bytes, scope)
+        results = _results(reader, resolved, bound, readings, answer)
+        if step < BATCH_SLICE_KEYS:  # a key may have many elements
+            room -= sum(map(len, results))
+        yield results
 
 
 def _results(
     reader: StoreReader,
-    keys: Sequence[object],
+    resolved: BatchKeys,
     bound: Bound,
     readings: dict[int, Reading | Problem],
     answer: BatchAnswer,
 ) -> list[bytes]:
     """The results of some keys. `readings` keeps the version that was first read of each partition."""
-    resolved = resolve_keys(reader.store.codec, keys, reader.partitions, reader.max_key_bytes)
     rows, printed = resolved.rows, resolved.printed
-    results = [b""] * len(keys)
+    results = [b""] * len(rows)
     for index, problem in resolved.problems.items():
         results[index] = problem_result(problem)
     for partition, indexes in resolved.by_partition().items():

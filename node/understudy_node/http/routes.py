@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from understudy_node.http.admin import lag_report
@@ -13,6 +13,8 @@ from understudy_node.http.reads import Reads
 from understudy_node.node import Node
 from understudy_node.stores.examples import some_key
 from understudy_node.stores.lookup import StoreReader
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.shown import shown_status, shown_stores
 from understudy_shared.http.app import json_response
 from understudy_shared.processes.group import Group
 
@@ -22,11 +24,12 @@ def read_routes(node: Node, reads: Reads) -> APIRouter:
     router = APIRouter()
 
     @router.get("/v1/stores")
-    async def stores() -> Response:
-        """Every served store with its schema, and the stores of the checkpoint that are not served."""
+    async def stores(request: Request) -> Response:
+        """Every served store that the caller sees, with its schema, and what of the checkpoint is not served."""
         generation = reads.generation()
         described = [_described(reader, reads, node) for reader in generation.readers.values()]
-        return json_response({"stores": described, "not_served": generation.not_served()})
+        principal = authorization_of(request.scope).principal
+        return json_response(shown_stores(principal, described, generation.not_served()))
 
     @router.get("/v1/stores/{store}")
     async def store_schema(store: str) -> Response:
@@ -58,16 +61,18 @@ def admin_routes(node: Node, reads: Reads, group: Group, dead: Callable[[], str 
         return json_response(lag_report(node, None if store is None else reads.reader(store).store.name))
 
     @router.get("/livez")
-    async def livez() -> Response:
+    async def livez(request: Request) -> Response:
         """Alive: the event loop runs and no background task died."""
         why = dead()
-        return json_response({"alive": why is None, "reason": why}, 200 if why is None else 503)
+        shown = shown_status(authorization_of(request.scope).principal, {"alive": why is None, "reason": why})
+        return json_response(shown, 200 if why is None else 503)
 
     @router.get("/readyz")
-    async def readyz() -> Response:
+    async def readyz(request: Request) -> Response:
         """Every task can be answered from; lag does not matter here."""
         status = await group.status()
-        return json_response(status.document(), status.http_status)
+        shown = shown_status(authorization_of(request.scope).principal, status.document())
+        return json_response(shown, status.http_status)
 
     @router.get("/metrics")
     async def prometheus() -> Response:

@@ -112,6 +112,8 @@ class ChangelogReader:
         changes = slices[0].changes
         for part in slices[1:]:
             changes.update(part.changes)
+        if self._place.order is not None:
+            changes = self._place.order.changes(changes)
         operations = tuple(operation for part in slices for operation in part.operations)
         return ReadChangelog(name, stat, slices[0].lineage, changes, operations)
 

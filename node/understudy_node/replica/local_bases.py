@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from understudy_node.checkpoint.files import DISK_FULL, FetchMethod, FileStat
 from understudy_shared.errors import UnderstudyError
@@ -44,6 +44,8 @@ class BaseRecord(BaseModel):
     total_keys: int | None
     row_checksum: bool
     merge_operator_version: int
+    families: dict[str, int] = Field(default_factory=dict)
+    """The ids of Spark's virtual column families."""
 
     def is_of(self, stat: FileStat) -> bool:
         """Whether the source file is still the one this base was made from."""

@@ -7,7 +7,7 @@ piece. A generator yields between steps and returns the base.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from understudy_node.engine.base import Base
 from understudy_node.engine.checksum_base import ChecksumBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.row_cache import CachedBase
+from understudy_node.engine.scan_order import ScanOrder
 from understudy_node.replica.local_bases import BaseRecord, LocalBase, LocalBases, writing
 from understudy_node.replica.restore_progress import BUILDING, OPENING, RestoreProgress
 from understudy_shared.errors import CorruptFileError, VanishedError
@@ -38,21 +39,25 @@ class Snapshot:
     committed_at_ns: int | None
     row_checksum: bool
     merge_operator_version: int
+    order: ScanOrder | None = None
+    """Of keys that readers scan."""
 
     @property
     def path(self) -> str:
         return f"{self.directory}/{self.file.name}"
 
-    def record(self, source: FileStat, total_keys: int | None) -> BaseRecord:
+    def record(self, source: FileStat, manifest: SnapshotManifest | None) -> BaseRecord:
+        """What is said of the base. `manifest` is that of a RocksDB snapshot."""
         return BaseRecord(
             kind="zip" if self.file.kind == "zip" else "snapshot",
             version=self.file.version,
             unique_id=self.file.unique_id,
             committed_at_ns=self.committed_at_ns,
             source=(source.mtime_ns, source.size, source.inode),
-            total_keys=total_keys,
+            total_keys=None if manifest is None else manifest.total_keys,
             row_checksum=self.row_checksum,
             merge_operator_version=self.merge_operator_version,
+            families={} if manifest is None else dict(manifest.column_families),
         )
 
 
@@ -74,30 +79,32 @@ def restore(  # noqa: PLR0917  # what is restored, from where, to where; and who
         source = files.stat(snapshot.path)
         if source is None:
             raise VanishedError("the snapshot is gone", where=snapshot.path)
+        manifest: SnapshotManifest | None = None
         if snapshot.file.kind == "zip":
-            total_keys = yield from _fetch_rocksdb(snapshot, files, disk, directory, progress)
+            manifest = yield from _fetch_rocksdb(snapshot, files, disk, directory, progress)
         else:
-            total_keys = None
             progress.begin(source.size)
             yield from _fetch_arena(snapshot, files, directory, progress)
         if files.stat(snapshot.path) not in (source, None):
             raise VanishedError("the snapshot was rewritten while it was read", where=snapshot.path)
-        base = disk.finish(directory, snapshot.record(source, total_keys))
+        base = disk.finish(directory, snapshot.record(source, manifest))
         progress.stage = OPENING
         yield
-        return open_base(base, cache)
+        return open_base(base, cache, snapshot.order)
 
 
-def open_base(local: LocalBase, cache: BlockCache) -> Base:
-    """Open a complete base from local disk."""
-    return CachedBase(_opened(local, cache), cache.rows)
+def open_base(local: LocalBase, cache: BlockCache, order: ScanOrder | None = None) -> Base:
+    """Open a complete base from local disk. `order`: in which its keys are kept, for readers who scan."""
+    return CachedBase(_opened(local, cache, order or ScanOrder()), cache.rows, local.record.families)
 
 
-def _opened(local: LocalBase, cache: BlockCache) -> Base:
+def _opened(local: LocalBase, cache: BlockCache, order: ScanOrder) -> Base:
     record = local.record
     if record.kind == "snapshot":
         arena = ArenaBase.open(local.directory)
-        return ChecksumBase(arena, strip_hdfs_value) if record.row_checksum else arena
+        if not record.row_checksum:
+            return arena
+        return ChecksumBase(arena, lambda key, stored: strip_hdfs_value(order.original(key), stored))
     database = RocksBase.open(local.directory, cache=cache, expected_keys=record.total_keys)
     if not record.row_checksum:
         return database
@@ -113,7 +120,11 @@ def _fetch_arena(
     progress.fetched(compressed.stat().st_size)
     progress.stage = BUILDING
     yield
-    pieces = decompressed_pieces(compressed, name=snapshot.path, max_bytes=MAX_RECORDS_BYTES)
+    pieces: Iterable[bytes | memoryview] = decompressed_pieces(
+        compressed, name=snapshot.path, max_bytes=MAX_RECORDS_BYTES
+    )
+    if snapshot.order is not None:
+        pieces = snapshot.order.pieces(pieces, where=snapshot.path)
     for _ in build_arena(directory, pieces):
         yield
     compressed.unlink()
@@ -121,7 +132,7 @@ def _fetch_arena(
 
 def _fetch_rocksdb(
     snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, directory: Path, progress: RestoreProgress
-) -> Generator[None, None, int | None]:
+) -> Generator[None, None, SnapshotManifest]:
     data = files.read(snapshot.path)
     manifest = parse_snapshot_zip(data, name=snapshot.path, merge_operator_version=snapshot.merge_operator_version)
     _write_members(manifest, directory)
@@ -138,7 +149,7 @@ def _fetch_rocksdb(
             )
         progress.fetched(size_bytes)
         yield
-    return manifest.total_keys
+    return manifest
 
 
 def _write_members(manifest: SnapshotManifest, directory: Path) -> None:

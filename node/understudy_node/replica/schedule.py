@@ -1,8 +1,9 @@
 """Which replicas get a step of work now: those that are behind, and now and then all of them, to read ahead.
 
 A worker goes on with a replica as long as it has work. So replicas are looked at only when something may have given
-them work, the end moved or they are others than before, and every `retry_ms` for all else. A node with a thousand tasks
-polls a hundred times a second.
+them work: the end moved, they are others than before, or one of them did not get to the end `retry_ms` ago. While all
+show the end there is a look now and then all the same, for what was not thought of. A node with a thousand tasks polls
+a hundred times a second.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from understudy_node.replica.workers import Workers
 PREFETCH_FLOOR_MS = 25.0
 PREFETCH_MS_PER_TASK = 2.0
 """Looking for the next version's file costs a stat or a listing per task; this bounds it to a few percent of a core."""
+
+LOOKS_AT_REST = 5
+"""While every replica shows the end, so many `retry_ms` pass between two looks, which cost by tasks."""
 
 
 class WorkSchedule:
@@ -42,18 +46,21 @@ class WorkSchedule:
             return
         self._looked_at = (end_version, replicas)
         due: list[TaskReplica] = []
+        is_at_rest = True
         for replica in replicas:
-            behind = replica.behind
-            if replica.view is not None and (behind or replica.progress.is_limited):
-                history.commit_time_ns(replica.view.version + 1)  # cached: lookups compute time lag from it
+            behind, view = replica.behind, replica.view
+            shows_end = view is not None and view.version == end_version
+            is_at_rest = is_at_rest and shows_end and not behind and replica.error is None
+            if view is not None and (behind or replica.progress.is_limited):
+                history.commit_time_ns(view.version + 1)  # cached: lookups compute time lag from it
             if behind:
                 if replica.error is None or retry:
                     due.append(replica)
             elif prefetch and replica.want_prefetch():
                 due.append(replica)
         self._workers.submit(*due)
-        if retry:
-            self._next_retry_ms = now_ms + self._retry_ms
+        next_look_ms = now_ms + self._retry_ms * (LOOKS_AT_REST if is_at_rest else 1)
+        self._next_retry_ms = next_look_ms if retry else min(self._next_retry_ms, next_look_ms)
         if prefetch:
             self._next_prefetch_ms = now_ms + prefetch_interval_ms(len(replicas))
 

@@ -75,6 +75,12 @@ class StoreReplica:
             self._around.disk.remove_others(self._choice.local_directory, local.directory)
         else:
             self._around.disk.remove_others(self._choice.local_directory, None)
+            if snapshot is None and self.place.has_families:
+                raise CheckpointError(
+                    f"{self.place.task} has no snapshot yet, which says where its tables are",
+                    where=f"{self._around.files.url}/{self.place.directory}",
+                    fix="Spark writes one after the first batch: the node looks again by itself",
+                )
             version, unique_id = (snapshot.version, snapshot.unique_id) if snapshot else (0, None)
             base = (yield from self._open(snapshot)) if snapshot else EmptyBase()
         self.view = View.of(base, version)
@@ -142,7 +148,7 @@ class StoreReplica:
     def _reopened(self, local: LocalBase) -> Base | None:
         """Open a base of an earlier process; None when it does not open: a reboot may have truncated this copy."""
         try:
-            return open_base(local, self._around.cache)
+            return open_base(local, self._around.cache, self.place.order)
         except DAMAGE as damage:
             log.warning("%s", damage, extra={"action": "local-base-dropped", "task": str(self.place.task)})
             return None
@@ -191,6 +197,7 @@ class StoreReplica:
             committed_at_ns=None if record is None else record.committed_at_ns,
             row_checksum=properties.row_checksum,
             merge_operator_version=properties.merge_operator_version,
+            order=self.place.order,
         )
         try:
             base = yield from restore(snapshot, around.files, around.disk, directory, around.cache, self.restoring)

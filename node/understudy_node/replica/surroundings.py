@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.engine.rocksdb_base import BlockCache
+from understudy_node.engine.scan_order import ScanOrder
 from understudy_node.follow.history import CommitRecord, History
 from understudy_node.measures import Measures
 from understudy_node.replica.local_bases import LocalBases
@@ -35,6 +36,8 @@ class StorePlace:
 
     `fits` says whether a version was written in the layout that the task belongs to. Files of another layout are never
     read: there, the partition holds other keys.
+    With an `order`, readers scan it: its keys are kept so, and sorted before a version is shown.
+    One that `has_families` is read only from a snapshot on, because changelogs do not say their ids.
     """
 
     task: TaskId
@@ -43,6 +46,8 @@ class StorePlace:
     directory: str
     index: int
     fits: Callable[[CommitRecord], bool]
+    order: ScanOrder | None = None
+    has_families: bool = False
 
     def unique_id(self, record: CommitRecord) -> str | None:
         """Format v2: the attempt that won the version; None in format v1."""

@@ -81,6 +81,9 @@ class TaskStores:
         stores = {store.place.name: store.view for store in self._stores if store.view is not None}
         if shown is not None and shown.version == version and shown.marks == self.marks and shown.stores == stores:
             return None
+        for store in self._stores:
+            if store.place.order is not None:
+                stores[store.place.name].prepare_scan()
         place = self._places[0]
         record = self._around.history.record(version)
         return task_view(place.task, place.lineage, version=version, stores=stores, record=record, marks=self.marks)

@@ -32,6 +32,8 @@ class Mark(StrEnum):
 class TaskView:
     """All stores of a task at `version`. Times are None when Spark already purged the version's commit file.
 
+    `next_watermark_ms` is what the version left to the next batch.
+
     `stamp` and `seal` are the parts of every answer's JSON that are the same for the whole version.
     """
 
@@ -39,6 +41,7 @@ class TaskView:
     stores: Mapping[str, View]
     committed_at_us: int | None
     watermark_ms: int | None
+    next_watermark_ms: int | None
     marks: frozenset[Mark]
     stamp: bytes
     seal: bytes
@@ -70,6 +73,7 @@ def task_view(
         stores=stores,
         committed_at_us=committed_at_us,
         watermark_ms=watermark_ms,
+        next_watermark_ms=None if record is None else record.commit.next_watermark_ms,
         marks=marks,
         stamp=orjson.dumps(stamp)[1:-1],
         seal=orjson.dumps(seal)[1:-1],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain, islice
 
+from understudy_node.engine.scan_order import after_prefix
 from understudy_node.engine.view import View
 from understudy_node.stores.lookup import StoreReader
 
@@ -17,14 +18,15 @@ def some_key(reader: StoreReader) -> dict[str, object] | None:
         view = replica.view
         if view is None:
             continue
-        stored = _first_key(view.stores[reader.store.store_name])
+        stored = _first_key(view.stores[reader.store.store_name], reader.first_bytes(view))
         if stored is not None:
-            return reader.store.codec.to_json(stored[len(reader.row_prefix) :])
+            return reader.store.codec.to_json(reader.key_row(stored))
     return None
 
 
-def _first_key(view: View) -> bytes | None:
-    """Looks at records of the base and at the newest changes: no tier is sorted for it."""
-    changed = (key for tier in view.tiers for key in islice(tier.changes, MAX_LOOKS))
-    base = (key for key, _ in islice(view.base.scan(), MAX_LOOKS))
+def _first_key(view: View, first: bytes) -> bytes | None:
+    """Looks at records of the base and at the newest changes: no tier is sorted for it. Keys begin with `first`."""
+    changed = (key for tier in view.tiers for key in islice(tier.changes, MAX_LOOKS) if key.startswith(first))
+    scan = view.base.scan(first, after_prefix(first)) if first else view.base.scan()
+    base = (key for key, _ in islice(scan, MAX_LOOKS))
     return next((key for key in chain(base, changed) if view.get(key) is not None), None)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import orjson
 
 from understudy_node.engine.row_cache import RowCache
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
+from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.bounds import NO_BOUND, Bound, Refusal, refusal
 from understudy_shared.errors import UnderstudyError
@@ -61,6 +62,8 @@ class StoreReader:
     printed: RowCache
     section: int
     """Where printed rows are remembered."""
+    keys_at_once: ClassVar[int] = 200
+    """Keys looked up before the event loop is yielded: about 1 ms."""
 
     def resolve(self, row: tuple[object, ...]) -> Key:
         """The key of a parsed row; hashing says the partition, as it did for Spark."""
@@ -125,17 +128,17 @@ class StoreReader:
         known = self.printed.find(place)
         if isinstance(known, bytes):
             return known
-        printed = self._print(stored)
+        printed = self.store.print_found(stored[len(self.row_prefix) :])
         self.printed.keep(place, printed)
         return printed
 
-    def _print(self, stored: bytes) -> bytes:
-        store = self.store
-        value = store.print_value(stored[len(self.row_prefix) :])
-        if store.print_result is None:
-            return b'"found":true,"value":%b,' % orjson.dumps(value)
-        result = orjson.dumps(store.print_result(value))
-        return b'"found":true,"value":%b,"result":%b,' % (orjson.dumps(value), result)
+    def key_row(self, kept: bytes) -> bytes:
+        """The row bytes of the key that a record of the store is found by. `kept` is the record's key."""
+        return kept[len(self.row_prefix) :]
+
+    def first_bytes(self, view: TaskView) -> bytes:
+        """What the keys of these records begin with, in a store that has others, too."""
+        return b""
 
     def _refusal(self, bound: Bound, replica: TaskReplica, reading: Reading, known_end: int) -> Refusal | None:
         position = bound.min_position

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription
+from understudy_node.checkpoint.description import CheckpointDescription
+from understudy_node.stores.parts import parts_of
 from understudy_node.stores.results import ResultAlias
 from understudy_node.stores.stores import AliasError, StoreAlias, served_stores
 from understudy_shared.messages import AnnouncedStore, Announcement
@@ -38,30 +39,42 @@ def naming_of(
     left_out: list[str] = []
     for announced in announcement.stores:
         try:
-            default, said = _only_store(description, announced), _alias(announced)
-            merged = {**aliases, default: _merged(file.get(default, StoreAlias()), said)}
+            said = _aliases(description, announced)
+            merged = {**aliases, **{name: _merged(file.get(name, StoreAlias()), each) for name, each in said.items()}}
             served_stores(description, merged)
         except Exception as error:  # whatever is wrong with names, the stores are served without them
             left_out.append(f"names for operator {announced.operator_id}: {error}")
         else:
             aliases = merged
-            fitting.append(default)
+            fitting += said
     return Naming(aliases, fitting, left_out)
 
 
-def _only_store(description: CheckpointDescription, announced: AnnouncedStore) -> str:
-    for operator in description.operators:
-        if operator.operator_id == announced.operator_id and _has_one_store(operator):
-            return operator.default_name(operator.stores[0])
-    known = [str(operator.operator_id) for operator in description.operators if _has_one_store(operator)]
-    raise AliasError(
-        f"the query has no operator {announced.operator_id} with one store that is served",
-        fix=f"Operators with one store: {', '.join(known) or 'none'}",
-    )
+def _aliases(description: CheckpointDescription, announced: AnnouncedStore) -> dict[str, StoreAlias]:
+    """What is announced of an operator, by default store name: the sides of a join share its names."""
+    parts = {
+        operator.operator_id: [part.default_name for part in parts_of(operator)]
+        for operator in description.operators
+        if len(operator.served) == len(operator.stores)
+    }
+    names = parts.get(announced.operator_id)
+    if not names:
+        known = [str(operator_id) for operator_id, found in parts.items() if found]
+        raise AliasError(
+            f"the query has no operator {announced.operator_id} that is served as a whole",
+            fix=f"Operators that are: {', '.join(known) or 'none'}",
+        )
+    said = _alias(announced)
+    if len(names) == 1:
+        return {names[0]: said}
+    if announced.value is not None or announced.result:
+        raise AliasError("the sides of a join have columns of their own", fix="Announce its name and its key")
+    return {name: StoreAlias(name=_side_name(said.name, name), key=said.key) for name in names}
 
 
-def _has_one_store(operator: OperatorDescription) -> bool:
-    return len(operator.stores) == len(operator.served) == 1
+def _side_name(name: str | None, default: str) -> str | None:
+    """`pairs.left` for a join that is called `pairs`."""
+    return None if name is None else f"{name}.{default.rpartition('.')[2]}"
 
 
 def _alias(announced: AnnouncedStore) -> StoreAlias:

@@ -20,13 +20,15 @@ function and buffers (names of value columns, or their indexes):
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription, StoreDescription
+from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription
+from understudy_node.stores.finder import MakeFinder
+from understudy_node.stores.parts import Part, PrintFound, parts_of
 from understudy_node.stores.results import (
     ResultAlias,
     ResultError,
@@ -36,14 +38,10 @@ from understudy_node.stores.results import (
     unused_columns,
 )
 from understudy_shared.errors import SettingsError
-from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.names import unique_names
-from understudy_shared.spark.types import StructType, parse_schema
-from understudy_shared.words import StoreName
-
-IS_NORMALISED = True
-"""Every operator that is served is one whose keys Spark normalises before it stores them."""
+from understudy_shared.spark.types import StructType, VoidType, parse_schema
+from understudy_shared.words import StoreKind, StoreName
 
 
 class AliasError(SettingsError):
@@ -64,13 +62,15 @@ class StoreAlias(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ServedStore:
-    """One store as readers see it. `codec` turns a key into row bytes; `print_value` a value's bytes into JSON, and
-    `print_result` that JSON into what the query would output (None when that is not known).
+    """One store as readers see it. `codec` turns a key into row bytes, `print_found` what is stored under it into what
+    an answer says, and `print_result` a printed value into what the query would output (None when that is not known).
+    With `make_finder` an answer takes more than what is stored under the key.
     """
 
     name: StoreName
     operator_id: int
     operator_name: str
+    kind: StoreKind
     store_name: str
     codec: KeyCodec
     key_schema: StructType
@@ -81,8 +81,9 @@ class ServedStore:
     """Name and type of the result columns; empty when the results are not known."""
     unnamed: tuple[str, ...]
     """Value columns that no result is made of, where results are known."""
-    print_value: Callable[[bytes], dict[str, object]]
     print_result: ResultPrinter | None
+    print_found: PrintFound
+    make_finder: MakeFinder | None
     has_keys: bool
     is_normalised: bool
 
@@ -92,6 +93,7 @@ class ServedStore:
             "store": self.name,
             "operator_id": self.operator_id,
             "operator": self.operator_name,
+            "kind": self.kind,
             "key": self.codec.columns,
             "value": self.value_columns(),
             **({"result": self.results} if self.results else {}),
@@ -134,17 +136,16 @@ def served_stores(
 ) -> dict[StoreName, ServedStore]:
     """Every store that can be served, by name. Raises AliasError for aliases that fit nothing."""
     stores: dict[StoreName, ServedStore] = {}
-    defaults = set()
+    defaults: set[str] = set()
     for operator in description.operators:
-        for store in operator.stores:
-            default = operator.default_name(store)
-            defaults.add(default)
-            if store.unsupported is not None:
-                continue  # named for what it will be served as by a later release
-            served = _serve(operator, store, default, aliases.get(default, StoreAlias()))
+        defaults.update(name for name, _ in operator.refusals)  # each will be served as that by a later release
+        for part in parts_of(operator):
+            defaults.add(part.default_name)
+            served = _serve(operator, part, aliases.get(part.default_name, StoreAlias()))
             if served.name in stores:
                 raise AliasError(f"two stores are named {served.name!r}", fix="Give each store a name of its own")
             stores[served.name] = served
+    defaults.discard("")  # all of an operator has no name
     unknown = sorted(set(aliases) - defaults)
     if unknown:
         known = ", ".join(sorted(defaults)) or "none"
@@ -152,9 +153,8 @@ def served_stores(
     return stores
 
 
-def _serve(operator: OperatorDescription, store: StoreDescription, default: str, alias: StoreAlias) -> ServedStore:
-    (family,) = store.column_families
-    key_schema, value_schema = parse_schema(family.key_schema), parse_schema(family.value_schema)
+def _serve(operator: OperatorDescription, part: Part, alias: StoreAlias) -> ServedStore:
+    default, key_schema, value_schema = part.default_name, parse_schema(part.key_json), part.value
     key_names = _names(default, "key", key_schema, alias.key)
     value_names = _names(default, "value", value_schema, alias.value)
     results = dict(alias.result or {})
@@ -162,22 +162,25 @@ def _serve(operator: OperatorDescription, store: StoreDescription, default: str,
         print_result = compile_results(results, value_schema, value_names) if results else None
     except ResultError as error:
         raise AliasError(error.what, where=f"alias of {default}, {error.where}", fix=error.fix) from None
+    way = part.way(value_names, print_result)
     return ServedStore(
         name=StoreName(alias.name or default),
         operator_id=operator.operator_id,
         operator_name=operator.operator_name,
-        store_name=store.name,
-        codec=KeyCodec(key_schema, names=key_names, is_normalised=IS_NORMALISED),
+        kind=part.kind,
+        store_name=part.store_name,
+        codec=KeyCodec(key_schema, names=key_names, is_normalised=part.is_normalised),
         key_schema=key_schema,
-        key_schema_json=family.key_schema,
+        key_schema_json=part.key_json,
         value_schema=value_schema,
         value_names=value_names,
         results=tuple(result_columns(results, value_schema, value_names)),
         unnamed=tuple(unused_columns(results, value_schema, value_names)) if results else (),
-        print_value=compile_json_printer(value_schema, value_names),
         print_result=print_result,
-        has_keys=bool(key_schema.fields),
-        is_normalised=IS_NORMALISED,
+        print_found=way.print_found,
+        make_finder=way.make_finder,
+        has_keys=any(not isinstance(field.type, VoidType) for field in key_schema.fields),
+        is_normalised=part.is_normalised,
     )
 
 

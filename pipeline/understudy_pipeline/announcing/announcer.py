@@ -8,8 +8,10 @@ thread calls Redis, so that a Redis that hangs delays neither a batch nor other 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -18,6 +20,7 @@ from pydantic import ValidationError
 from understudy_pipeline.announcing.query_plan import QueryPlan, announced_stores
 from understudy_pipeline.announcing.spark_query import OnCommit, OnEnd, SparkQuery
 from understudy_shared.bus.base import BusError
+from understudy_shared.bus.key_file import message_auth
 from understudy_shared.bus.redis_sync import SyncPublisher
 from understudy_shared.clock import Clock, SystemClock
 from understudy_shared.errors import SettingsError
@@ -69,19 +72,23 @@ def announce(
     redis: str,
     names: Mapping[int, str] | None = None,
     listen: bool = True,
+    gossip_key_file: str | Path | None = None,
 ) -> Announced:
     """Announce a started query to the nodes of `application_id`, until it ends or `close` is called.
 
     `redis` is the URL that the nodes use: redis://host:port/db, rediss:// or unix:///path. A store takes the alias of
     the DataFrame that aggregates (`.agg(...).alias("aircraft")`); `names` sets or overrides names by operator id. With
-    `listen=False` only names are sent, no commits. Raises SettingsError for a malformed URL or application id. It never
-    fails because Redis cannot be reached.
+    `listen=False` only names are sent, no commits. `gossip_key_file` is the file of the nodes' setting of that name, by
+    default that of the variable UNDERSTUDY_GOSSIP_KEY_FILE. Raises SettingsError for a malformed URL, application id or
+    key file. It never fails because Redis cannot be reached.
     """
     try:
         Announcement(application_id=application_id, query_id="any", stores=[])
     except ValidationError:
         raise SettingsError("the application id must have 1 to 256 characters", where="application_id") from None
-    publisher = SyncPublisher(redis, application_id)
+    file = gossip_key_file or os.environ.get("UNDERSTUDY_GOSSIP_KEY_FILE")
+    auth = message_auth(application_id, Path(file) if file else None, accept_unsigned=False, sender="pipeline")
+    publisher = SyncPublisher(redis, application_id, auth)
     return Announced(
         SparkQuery(query),
         publisher,

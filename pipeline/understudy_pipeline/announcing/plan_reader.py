@@ -23,6 +23,7 @@ JavaObject = Any
 """An object in the JVM. py4j resolves its members at run time."""
 
 _FINAL_AGGREGATES = frozenset({"HashAggregateExec", "SortAggregateExec", "ObjectHashAggregateExec"})
+_SAVING = frozenset({"StateStoreSaveExec", "SessionWindowStateStoreSaveExec"})
 _BETWEEN_EXECUTED = frozenset({"InputAdapter", "SortExec", "WholeStageCodegenExec"})
 """Nodes that may lie between the final aggregation and the operator that saves its buffers."""
 
@@ -43,7 +44,7 @@ def read_plan(execution: JavaObject) -> QueryPlan:
 
 def _visit_executed(node: JavaObject, final: JavaObject | None, found: list[StatefulAggregate]) -> None:
     kind = _class(node)
-    if kind == "StateStoreSaveExec" and final is not None:
+    if kind in _SAVING and final is not None:
         found.append(_stateful_aggregate(node, final))
     below = node if kind in _FINAL_AGGREGATES else final if kind in _BETWEEN_EXECUTED else None
     for child in _each(node.children()):
@@ -51,12 +52,15 @@ def _visit_executed(node: JavaObject, final: JavaObject | None, found: list[Stat
 
 
 def _stateful_aggregate(save: JavaObject, final: JavaObject) -> StatefulAggregate:
+    has_session = _class(save) == "SessionWindowStateStoreSaveExec"
+    keys = save.keyWithoutSessionExpressions() if has_session else save.keyExpressions()
     return StatefulAggregate(
         operator_id=save.stateInfo().get().operatorId(),
         state_format=save.stateFormatVersion(),
-        keys=tuple(_column(key) for key in _each(save.keyExpressions())),
+        keys=tuple(_column(key) for key in _each(keys)),
         saved=tuple(_column(column) for column in _each(save.child().output())),
         functions=tuple(_function(each) for each in _each(final.aggregateExpressions())),
+        session=_column(save.sessionExpression()) if has_session else None,
     )
 
 

@@ -44,7 +44,8 @@ class Function:
 class StatefulAggregate:
     """An aggregation as executed. `saved` are the columns that go to the state store: the keys and all buffers.
 
-    `state_format` is the version of the row layout: from 2 on, the keys are not stored again beside the buffers.
+    `state_format` is the version of the row layout: from 2 on, the keys are not stored again beside the buffers. With a
+    `session` window whole rows are, and `keys` are without it.
     """
 
     operator_id: int
@@ -52,6 +53,7 @@ class StatefulAggregate:
     keys: tuple[Column, ...]
     saved: tuple[Column, ...]
     functions: tuple[Function, ...]
+    session: Column | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +134,10 @@ def _store_names(written: Mapping[int, WrittenAggregate | None], names: Mapping[
 
 
 def _aggregate_store(operator: StatefulAggregate, written: WrittenAggregate | None, name: str | None) -> AnnouncedStore:
-    key_ids = {key.id for key in operator.keys}
+    session = operator.session
+    key_ids = {key.id for key in (*operator.keys, *(() if session is None else (session,)))}
     buffers = [column for column in operator.saved if column.id not in key_ids]
-    stored = buffers if operator.state_format >= 2 else list(operator.saved)
+    stored = buffers if operator.state_format >= 2 and session is None else list(operator.saved)
     return AnnouncedStore(
         operator_id=operator.operator_id,
         name=name,
@@ -155,11 +158,24 @@ def _is_valid_name(name: str) -> bool:
 def _key_names(operator: StatefulAggregate, written: WrittenAggregate | None) -> list[str]:
     """The grouping columns as the user named them, or Spark's names if the two cannot be matched by position."""
     spark = [key.name for key in operator.keys]
-    if written is None or written.grouping_types != tuple(key.type for key in operator.keys):
+    positions = None if written is None else _key_positions(operator, written.grouping_types)
+    if written is None or positions is None:
         return spark
     shown = _output_names(written)
     named = {output.grouping: shown[output.id] for output in reversed(written.outputs) if output.grouping is not None}
-    return [named.get(position, name) for position, name in enumerate(spark)]
+    return [named.get(position, name) for position, name in zip(positions, spark, strict=True)]
+
+
+def _key_positions(operator: StatefulAggregate, grouping_types: Sequence[str]) -> list[int] | None:
+    """Which of the grouping columns the keys are; None if that is not certain."""
+    positions = list(range(len(grouping_types)))
+    if operator.session is not None:
+        windows = [position for position in positions if grouping_types[position] == operator.session.type]
+        if len(windows) != 1:
+            return None
+        positions.remove(windows[0])
+    types = [grouping_types[position] for position in positions]
+    return positions if types == [key.type for key in operator.keys] else None
 
 
 def _output_names(written: WrittenAggregate) -> dict[int, str]:

@@ -36,12 +36,14 @@ SHOWN_POINTS = 60
 
 
 class Admin:
-    """`served` counts what readers got; None where nothing counts."""
+    """`served` counts what readers got; None where nothing counts. `is_exposed`: strangers may reach the router."""
 
-    def __init__(self, router: Router, bounds: StoreBounds, served: ServedReads | None = None) -> None:
+    def __init__(
+        self, router: Router, bounds: StoreBounds, served: ServedReads | None = None, *, is_exposed: bool = False
+    ) -> None:
         self.looking = Looking(router)
         self.feed = Feed(self._overview, router.clock)
-        self._observer = Observer(served)
+        self._observer = Observer(served, is_exposed=is_exposed)
         self._router = router
         self._bounds = bounds
         self._release = version("understudy")
@@ -158,6 +160,7 @@ class Admin:
             restores=observed.restores,
             disagreements=observed.disagreements,
             events=observed.events,
+            served=observed.served,
             release=self._release,
         )
         return await in_slices(overview_of(material, before))

@@ -1,4 +1,4 @@
-"""Indicators of what the cluster is made of: nodes, replicas, the bus (pure)."""
+"""Indicators of what the cluster is made of: nodes, replicas, the bus, and who may reach it (pure)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def nodes(situation: Situation) -> Indicator:
     snapshot = situation.snapshot
     views = list(snapshot.nodes.values())
     dead = [view for view in views if view.dead is not None and not view.dead.said_farewell]
-    gone = [view for view in snapshot.holders if not view.is_live and view not in dead]
+    listed = set(ids(dead))
+    gone = [view for view in snapshot.holders if not view.is_live and view.node_id not in listed]
     live = [view for view in views if view.is_live]
     if not live:
         return Indicator(
@@ -169,4 +170,18 @@ def agreement(situation: Situation) -> Indicator:
         f"this router says {first.router_says}; {first.node_id} says {first.node_says}",
         "compare with what the other routers show; look at the network between",
         tuple(dict.fromkeys(each.difference.node_id for each in found)),
+    )
+
+
+def access(situation: Situation) -> Indicator:
+    """Whether strangers may reach this router, and are asked for nothing."""
+    if not situation.is_exposed:
+        return Indicator("access")
+    return Indicator(
+        "access",
+        State.ATTENTION,
+        "Other machines may reach this router, and it asks nobody for a credential",
+        "whoever reaches it reads every store and drains nodes",
+        "insecure_bind says that the network keeps strangers out",
+        "give it --credentials-file, or let it listen on loopback",
     )

@@ -14,6 +14,7 @@ import orjson
 
 from understudy_router.admin.grid import RowKey
 from understudy_router.admin.overview import Overview
+from understudy_router.admin.settling import Kept
 
 MAX_KEPT = 60
 """Deltas that are kept for viewers that come back or are slow."""
@@ -57,6 +58,7 @@ class Delta:
 def delta_of(before: Overview, now: Overview) -> Delta:
     """What changed."""
     old, new = before.grid, now.grid
+    is_same = new.rows is old.rows
     members = {
         name: orjson.dumps(getattr(new, name))
         for name in ("columns", "total", "order")
@@ -71,14 +73,18 @@ def delta_of(before: Overview, now: Overview) -> Delta:
             for name, kept in now.sections.items()
             if (known := before.sections.get(name)) is None or known.text != kept.text
         },
-        rows={
-            key: row.text
-            for key, row in new.rows.items()
-            if (known := old.rows.get(key)) is None or (known is not row and known.text != row.text)
-        },
-        gone=frozenset(old.rows.keys() - new.rows.keys()),
+        rows={} if is_same else _changed(old.rows, new.rows),
+        gone=frozenset(() if is_same else old.rows.keys() - new.rows.keys()),
         grid=members,
     )
+
+
+def _changed(old: Mapping[RowKey, Kept], new: Mapping[RowKey, Kept]) -> dict[RowKey, bytes]:
+    return {
+        key: row.text
+        for key, row in new.items()
+        if (known := old.get(key)) is None or (known is not row and known.text != row.text)
+    }
 
 
 def merged(deltas: Iterable[Delta]) -> Delta:

@@ -1,4 +1,4 @@
-"""What happened, with numbers that last: the tables keep the last events without any (pure).
+"""What happened, with numbers that last: what the tables note, and what changed from one look to the next (pure).
 
 Between two looks more may have happened than the tables keep; then numbers are left out, as many as can be missing.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from understudy_router.admin.changes import Known, changes
+from understudy_router.admin.query_looks import Quiet
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.tables import MAX_EVENTS, TableEvent
 from understudy_shared.times import utc_text
@@ -21,21 +23,27 @@ class EventLog:
 
     def __init__(self) -> None:
         self._last: TableEvent | None = None
+        self._known = Known()
         self._happened: deque[Happened] = deque(maxlen=MAX_SHOWN)
         self._next = 1
 
-    def see(self, snapshot: Snapshot) -> list[Happened]:
-        """Take in the events that the tables keep now. Returns the newest first."""
+    def see(self, snapshot: Snapshot, quiet: Quiet | None = None) -> list[Happened]:
+        """Take in what the tables keep now, and what changed since the last look. Returns the newest first."""
         events = snapshot.events
         places = [place for place, event in enumerate(events) if event is self._last]
         if not places and self._last is not None and events:
             self._next += MAX_EVENTS
         for event in events[places[-1] + 1 if places else 0 :]:
-            at = wall_text(snapshot, event.at_ms)
-            self._happened.append({"id": self._next, "at": at, "event": event.event, "detail": event.detail})
-            self._next += 1
+            self._note(wall_text(snapshot, event.at_ms), event.event, event.detail)
         self._last = events[-1] if events else self._last
+        self._known, lines = changes(self._known, snapshot, quiet)
+        for kind, detail in lines:
+            self._note(wall_text(snapshot, snapshot.about.now_ms), kind, detail)
         return list(reversed(self._happened))
+
+    def _note(self, at: str | None, event: str, detail: str) -> None:
+        self._happened.append({"id": self._next, "at": at, "event": event, "detail": detail})
+        self._next += 1
 
 
 def wall_text(snapshot: Snapshot, at_ms: float) -> str | None:

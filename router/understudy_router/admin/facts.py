@@ -14,6 +14,9 @@ from understudy_shared.words import HostInfo
 DEAD = "DEAD"
 """The state of a replica whose node does not live."""
 
+UNKNOWN = "UNKNOWN"
+"""How a state is asked for that nobody knows."""
+
 RUNNING = "RUNNING"
 
 

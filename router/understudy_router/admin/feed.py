@@ -120,14 +120,16 @@ class Feed:
 
     # ---- a viewer's side
 
-    def stream(self, last_event_id: str | None) -> EventStream:
-        """The response to one viewer. Raises a problem when the service stops, or there are too many viewers."""
+    def stream(self, last_event_id: str | None, is_known: Callable[[], bool] = lambda: True) -> EventStream:
+        """The response to one viewer, until his credential counts no more. Raises a problem when the service stops, or
+        there are too many viewers.
+        """
         if self._is_ending:
             raise ProblemError(Problem(ProblemType.NOT_INITIALISED, "this router stops", fix="Ask another router"))
         if self.viewers >= self._max_viewers:
             detail = f"{self.viewers} viewers watch this router"
             raise ProblemError(Problem(ProblemType.TOO_MANY_VIEWERS, detail, fix="Close some, or ask another router"))
-        return EventStream(self, _tick_of(last_event_id))
+        return EventStream(self, _tick_of(last_event_id), is_known)
 
     def enter(self) -> None:
         self.viewers += 1
@@ -138,9 +140,9 @@ class Feed:
         if not self.viewers:
             self._watched.clear()
 
-    async def messages(self, tick: int | None) -> AsyncIterator[bytes]:
+    async def messages(self, tick: int | None, is_known: Callable[[], bool] = lambda: True) -> AsyncIterator[bytes]:
         """What a viewer gets that has the overview of `tick`; None: it has nothing."""
-        while not self._is_ending:
+        while not self._is_ending and is_known():
             changed, now = self._changed, self._now
             if now is not None and now.tick != tick and self._is_good():
                 for piece in _pieces(self._message(tick, now)):
@@ -170,9 +172,9 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, feed: Feed, tick: int | None) -> None:
+    def __init__(self, feed: Feed, tick: int | None, is_known: Callable[[], bool]) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(feed.messages(tick), headers=headers)
+        super().__init__(feed.messages(tick, is_known), headers=headers)
         self._feed = feed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

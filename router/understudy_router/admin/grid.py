@@ -1,6 +1,7 @@
 """The grid of the overview: a row per store partition, a cell per replica (pure, in slices).
 
-Above MAX_REPLICAS only the partitions of the worst replicas have a row. A row that only got older stays as it was.
+Above MAX_REPLICAS only the partitions of the worst replicas have a row. A row that only got older stays as it was, and
+so does the whole grid while each node says one thing of all its replicas, and the same as before.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 
 import orjson
 
+from understudy_router.admin.facts import Facts
 from understudy_router.admin.lag_page import Query, first_of
 from understudy_router.admin.restoring import percent_of
-from understudy_router.admin.settling import Kept, settled, settled_ms
+from understudy_router.admin.settling import Kept, settled_ms
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
 
@@ -35,6 +37,8 @@ class Grid:
     rows: Mapping[RowKey, Kept]
     total: int
     order: str
+    basis: object = None
+    """Equal bases mean equal rows; None: they have to be compared."""
 
     def whole(self) -> bytes:
         """The section of the document."""
@@ -51,6 +55,9 @@ def grid_of(snapshot: Snapshot, before: Grid | None) -> Generator[None, None, Gr
     rows: dict[RowKey, Kept] = {}
     replicas = sum(len(layout.of_store(route)) for route in layout.routes)
     is_whole = replicas <= MAX_REPLICAS
+    basis = _basis(snapshot) if is_whole else None
+    if before is not None and basis is not None and basis == before.basis:
+        return before
     shown: Iterable[tuple[StoreRoute, int]]
     shown = _every_row(snapshot) if is_whole else (yield from _worst_rows(snapshot))
     used: set[int] = set()
@@ -61,7 +68,14 @@ def grid_of(snapshot: Snapshot, before: Grid | None) -> Generator[None, None, Gr
         if place % SLICE_ROWS == 0:
             yield
     columns = layout.node_ids if is_whole else tuple(layout.node_ids[number] for number in sorted(used))
-    return Grid(columns, rows, sum(route.partitions for route in layout.routes), "all" if is_whole else "worst")
+    return Grid(columns, rows, sum(route.partitions for route in layout.routes), "all" if is_whole else "worst", basis)
+
+
+def _basis(snapshot: Snapshot) -> object:
+    """What all rows are made of, while no replica differs from its node's others; else None."""
+    if any(view.own for view in snapshot.holders):
+        return None
+    return snapshot.layout, tuple(_shape(view.facts) for view in snapshot.holders)
 
 
 def _every_row(snapshot: Snapshot) -> Iterator[tuple[StoreRoute, int]]:
@@ -88,21 +102,30 @@ def _worst_rows(snapshot: Snapshot) -> Generator[None, None, Sequence[tuple[Stor
 
 def _row(snapshot: Snapshot, key: RowKey, task: int, before: Kept | None) -> Kept:
     layout = snapshot.layout
-    cells: dict[str, object] = {}
-    shape: list[object] = []
-    for replica in layout.holders(task):
-        node_id, facts = layout.node_ids[layout.node[replica]], snapshot.facts(replica)
-        role, percent = _LETTERS[layout.role[replica]], percent_of(facts)
-        cells[node_id] = {
+    replicas = [
+        (layout.node_ids[layout.node[replica]], _LETTERS[layout.role[replica]], snapshot.facts(replica))
+        for replica in layout.holders(task)
+    ]
+    shape = tuple((node_id, role, _shape(facts)) for node_id, role, facts in replicas)
+    if before is not None and before.shape == shape:
+        return before
+    store, partition = key
+    cells = {
+        node_id: {
             "role": role,
             "state": facts.state,
             "lag": facts.offset_lag,
             "lag_ms": facts.time_lag_ms,
             "age_ms": facts.report_age_ms,
-            "percent": percent,
+            "percent": percent_of(facts),
             "error": facts.error,
         }
-        noisy = (settled_ms(facts.time_lag_ms), settled_ms(facts.report_age_ms))
-        shape.append((node_id, role, facts.state, facts.offset_lag, noisy, percent, facts.error))
-    store, partition = key
-    return settled(before, tuple(shape), {"store": store, "partition": partition, "cells": cells})
+        for node_id, role, facts in replicas
+    }
+    return Kept(shape, orjson.dumps({"store": store, "partition": partition, "cells": cells}))
+
+
+def _shape(facts: Facts) -> tuple[object, ...]:
+    """What makes a cell another one: ages by their steps."""
+    lag_ms, age_ms = settled_ms(facts.time_lag_ms), settled_ms(facts.report_age_ms)
+    return facts.state, facts.offset_lag, lag_ms, age_ms, percent_of(facts), facts.error

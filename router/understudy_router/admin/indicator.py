@@ -43,6 +43,11 @@ class Indicator:
     action: str = ""
     affected: tuple[str, ...] = ()
 
+    @property
+    def runbook(self) -> str:
+        """What to do, as a path in the repository; the router shows it at /admin/runbooks/{name}."""
+        return f"docs/runbooks/{self.name}.md"
+
     def document(self) -> dict[str, object]:
         return {
             "name": self.name,
@@ -51,7 +56,7 @@ class Indicator:
             "impact": self.impact,
             "cause": self.cause,
             "action": self.action,
-            "runbook": f"docs/runbooks/{self.name}.md",
+            "runbook": self.runbook,
             "affected": list(self.affected[:MAX_AFFECTED]),
         }
 
@@ -74,6 +79,8 @@ class Situation:
     trends: Sequence[tuple[str, Trend]] = ()
     freshness_p99_ms: int | None = None
     disagreements: Sequence[Disagreement] = ()
+    is_exposed: bool = False
+    """Whether others than this machine reach this router, and are asked for no credential."""
 
 
 def store_partitions(snapshot: Snapshot, tasks: Sequence[int]) -> tuple[str, ...]:

@@ -17,11 +17,10 @@ from typing import NamedTuple
 from zlib import crc32
 
 from understudy_router.admin.cursors import BadCursorError, Cursor
-from understudy_router.admin.facts import Facts
+from understudy_router.admin.facts import UNKNOWN, Facts
 from understudy_router.admin.layout import ROLES
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.routing.lag_report import UNKNOWN
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100

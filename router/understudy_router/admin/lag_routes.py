@@ -1,4 +1,4 @@
-"""`GET /admin/v1/lag` of a router over HTTP: the tree of before, pages, CSV, and the ETag of what did not change."""
+"""`GET /admin/v1/lag` of a router over HTTP: the tree, pages, CSV, and the ETag of what did not change."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from understudy_router.admin.csv_rows import CSV_TYPE, csv_text
 from understudy_router.admin.cursors import decoded, encoded
 from understudy_router.admin.lag_page import DEFAULT_LIMIT, MAX_LIMIT, SORTS, STATES, Page, every_row
 from understudy_router.admin.lag_page import Query as LagQuery
+from understudy_router.admin.lag_tree import Which, lag_tree
 from understudy_router.admin.layout import ROLES
 from understudy_router.admin.overview import bus_document
 from understudy_router.admin.snapshot import Snapshot
-from understudy_router.router import Router
-from understudy_router.routing.lag_report import Which
-from understudy_shared.http.app import sliced_json_response
+from understudy_shared.http.app import streamed_json_response
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 
 FORMATS = ("json", "csv")
@@ -34,7 +33,7 @@ def _choice(values: Iterable[str], alias: str | None = None) -> Any:
     return Query(alias=alias, max_length=64, json_schema_extra={"enum": list(values)})
 
 
-def lag_routes(router: Router, admin: Admin) -> APIRouter:
+def lag_routes(admin: Admin) -> APIRouter:
     """The one route."""
     routes = APIRouter()
 
@@ -64,7 +63,8 @@ def lag_routes(router: Router, admin: Admin) -> APIRouter:
         is_csv = form == "csv" or (form is None and _accepts_csv(request))
         is_paged = (limit, cursor, sort, top) != (None, None, None, None)
         if not is_csv and not is_paged:
-            return await sliced_json_response(router.lag_report(store, Which(node, state, role)))
+            looked = await admin.looking.snapshot(max_age_ms=0)
+            return await streamed_json_response(lag_tree(looked, store=store, which=Which(node, state, role)))
         query = LagQuery(
             store=store,
             node=node,

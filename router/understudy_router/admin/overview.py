@@ -22,6 +22,7 @@ from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.safe_to_stop import Losses
 from understudy_router.admin.settling import Kept, settled, settled_ms
 from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.store_reads import NOTHING_SERVED, StoreServed
 from understudy_router.admin.trends import NO_TREND, Trend
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_shared.times import utc_text
@@ -46,6 +47,8 @@ class Material:
     restores: Sequence[Mapping[str, object]] = ()
     disagreements: Sequence[Disagreement] = ()
     events: Sequence[Happened] = ()
+    served: Mapping[str, StoreServed] = field(default_factory=dict)
+    """What readers got, by store."""
     release: str = ""
 
 
@@ -181,6 +184,7 @@ def _counts(snapshot: Snapshot) -> dict[str, object]:
 def _store(material: Material, route: StoreRoute) -> dict[str, object]:
     summary = material.snapshot.totals.summaries[route.operator_id]
     trend = material.trends.get(route.name, NO_TREND)
+    served = material.served.get(route.name, NOTHING_SERVED)
     columns = route.codec.columns
     return {
         "store": route.name,
@@ -196,6 +200,9 @@ def _store(material: Material, route: StoreRoute) -> dict[str, object]:
         "unknown": summary.unknown,
         "trend": trend.direction,
         "eta_s": trend.eta_s,
+        "within_bound_percent": served.within_bound_percent,
+        "staleness_p99_ms": served.staleness_p99_ms,
+        "staleness_is_more": served.is_more,
         "history": list(material.history.get(route.name, ())),
         "key": [{"name": column["name"], "type": column["type"]} for column in columns],
         "example": orjson.dumps([column["example"] for column in columns]).decode(),

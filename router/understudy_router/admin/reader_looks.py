@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from understudy_router.admin.facts import NodeView
 from understudy_router.admin.indicator import (
     Indicator,
     Situation,
@@ -11,6 +10,7 @@ from understudy_router.admin.indicator import (
     store_partitions,
     store_partitions_in_all,
 )
+from understudy_router.admin.query_looks import quiet_query
 from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.durations import duration_text
 
@@ -19,9 +19,6 @@ MANY_ERRORS_PERCENT, SOME_ERRORS_PERCENT = 5.0, 0.5
 
 OLD_MS = 60_000
 """A p99 from commit to visible above it is worth a look."""
-
-QUIET_PACES, MIN_QUIET_MS = 5, 5_000
-"""The query counts as silent after so many of its usual times between commits."""
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 """The cause by which a node is degraded that cannot follow its checkpoint."""
@@ -81,7 +78,7 @@ def checkpoint(situation: Situation) -> Indicator:
     live = [view for view in snapshot.nodes.values() if view.is_live]
     if not live:
         return Indicator("checkpoint", State.UNKNOWN, "No node can say how the checkpoint is", action="start a node")
-    blind = [view.node_id for view in live if _has_cause(view, CHECKPOINT_UNREADABLE)]
+    blind = blind_nodes(snapshot)
     if not store_partitions_in_all(snapshot) and not blind:
         return Indicator(
             "checkpoint",
@@ -118,8 +115,7 @@ def checkpoint(situation: Situation) -> Indicator:
 
 def freshness(situation: Situation) -> Indicator:
     """Whether the query commits, and what it commits is soon visible."""
-    snapshot, usual_ms = situation.snapshot, situation.usual_commit_ms
-    if not snapshot.end_confirmed:
+    if not situation.snapshot.end_confirmed:
         return Indicator(
             "freshness",
             State.UNKNOWN,
@@ -127,14 +123,10 @@ def freshness(situation: Situation) -> Indicator:
             cause="the end of the commit log is not known",
             action="see checkpoint",
         )
-    if usual_ms is not None and situation.silent_ms > max(MIN_QUIET_MS, QUIET_PACES * usual_ms):
+    quiet = quiet_query(situation)
+    if quiet is not None:
         return Indicator(
-            "freshness",
-            State.ATTENTION,
-            f"The query has not committed for {duration_text(round(situation.silent_ms))}",
-            "answers stay what they are",
-            f"it usually commits every {duration_text(round(usual_ms))}: it stopped, hangs, or has no input",
-            "look at the query",
+            "freshness", State.ATTENTION, quiet.symptom, "answers stay what they are", quiet.cause, quiet.action
         )
     growing = [store for store, trend in situation.trends if trend.direction == "growing"]
     if growing:
@@ -166,5 +158,11 @@ def _count(snapshot: Snapshot) -> int:
     return sum(summary.unserved * len(stores_of[operator_id]) for operator_id, summary in summaries)
 
 
-def _has_cause(view: NodeView, cause: str) -> bool:
-    return view.heartbeat is not None and cause in view.heartbeat.degraded
+def blind_nodes(snapshot: Snapshot) -> list[str]:
+    """The live nodes that cannot read the checkpoint."""
+    views = snapshot.nodes.values()
+    return [
+        view.node_id
+        for view in views
+        if view.heartbeat is not None and CHECKPOINT_UNREADABLE in view.heartbeat.degraded
+    ]

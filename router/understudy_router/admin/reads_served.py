@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
+
+from understudy_router.admin.store_reads import StoreReadRates, StoreReads, StoreServed
 
 WINDOW_MS = 60_000
 MIN_MS = 900
@@ -36,6 +38,8 @@ class ServedReads(Protocol):
     def answers(self) -> int: ...
     @property
     def errors(self) -> int: ...
+    @property
+    def stores(self) -> Mapping[str, StoreReads]: ...
 
 
 class Counts(NamedTuple):
@@ -65,6 +69,7 @@ class ReadRates:
     def __init__(self, served: ServedReads | None) -> None:
         self._served = served
         self._seen: deque[Counts] = deque(maxlen=MAX_SEEN)
+        self._stores = StoreReadRates()
 
     def see(self, now_ms: float) -> Rates:
         """Look at the counters now. Returns the rates over the last minute."""
@@ -78,6 +83,10 @@ class ReadRates:
         if not self._seen or now_ms - self._seen[-1].at_ms >= MIN_MS:
             self._seen.append(now)
         return rates
+
+    def of_stores(self, now_ms: float) -> dict[str, StoreServed]:
+        """Look at the counters of each store now."""
+        return {} if self._served is None else self._stores.see(now_ms, self._served.stores)
 
     def staleness(self) -> dict[str, list[float | None]]:
         """How old the answers were, since the router started: counts up to each bound, the last above all."""

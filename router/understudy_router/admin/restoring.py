@@ -1,8 +1,8 @@
-"""The restores that go on: how far, and how fast (pure; time is passed in)."""
+"""The restores that go on: how far, and how fast (pure, in slices; time is passed in)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from understudy_router.admin.facts import Facts
@@ -11,6 +11,9 @@ from understudy_router.admin.snapshot import Snapshot
 MAX_SHOWN = 200
 MIN_MS = 900
 """Shortest time that a rate is taken over."""
+
+SLICE = 1000
+"""Replicas that are looked at in one slice: a millisecond or less."""
 
 
 class _Seen(NamedTuple):
@@ -27,18 +30,22 @@ class Restoring:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], _Seen] = {}
 
-    def see(self, snapshot: Snapshot) -> list[dict[str, object]]:
+    def see(self, snapshot: Snapshot) -> Generator[None, None, list[dict[str, object]]]:
         """The first MAX_SHOWN restores."""
-        before, self._seen = self._seen, {}
+        before, seen_now = self._seen, dict[tuple[str, str], _Seen]()
         found: list[dict[str, object]] = []
         now_ms, stores_of = snapshot.about.now_ms, snapshot.layout.stores_of
-        for node_id, task, operator_id, facts in _restoring(snapshot):
+        for each in _restoring(snapshot):
+            if each is None:
+                yield
+                continue
             if len(found) >= MAX_SHOWN:
                 break
+            node_id, task, operator_id, facts = each
             restore, rate = facts.restore, None
             if restore is not None:
                 seen = _seen(before.get((node_id, task)), now_ms, restore.done_bytes)
-                self._seen[node_id, task] = seen
+                seen_now[node_id, task] = seen
                 rate = seen.bytes_per_s
             found.append(
                 {
@@ -51,6 +58,7 @@ class Restoring:
                     "bytes_per_s": rate,
                 }
             )
+        self._seen = seen_now
         return found
 
 
@@ -66,12 +74,21 @@ def is_restoring(facts: Facts) -> bool:
     return facts.state in {"RESTORING", "CREATED"} or facts.restore is not None
 
 
-def _restoring(snapshot: Snapshot) -> Iterator[tuple[str, str, int, Facts]]:
-    layout = snapshot.layout
+def _restoring(snapshot: Snapshot) -> Iterator[tuple[str, str, int, Facts] | None]:
+    """The replicas that restore, by node; None at the end of each slice."""
+    layout, looked_at = snapshot.layout, 0
     for number, view in enumerate(snapshot.holders):
+        if looked_at >= SLICE:
+            looked_at = 0
+            yield None
+        looked_at += 1 + len(view.own)
         if not view.is_live or not (is_restoring(view.facts) or any(map(is_restoring, view.own.values()))):
             continue
         for replica in layout.of_node[number]:
+            if looked_at >= SLICE:
+                looked_at = 0
+                yield None
+            looked_at += 1
             facts = snapshot.facts(replica)
             if is_restoring(facts):
                 task = layout.task[replica]

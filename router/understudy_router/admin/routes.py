@@ -9,14 +9,14 @@ from fastapi import APIRouter, Query, Request, Response
 from understudy_router.admin.admin import HISTORY_MINUTES, Admin
 from understudy_router.admin.feed import EventStream
 from understudy_router.admin.lag_routes import Filter, lag_routes
-from understudy_router.router import Router
+from understudy_shared.auth.access import is_known
 from understudy_shared.http.app import is_head, json_response
 
 
-def overview_routes(router: Router, admin: Admin) -> APIRouter:
+def overview_routes(admin: Admin) -> APIRouter:
     """Lag, health, nodes, history, and the overview as a document and as a stream."""
     routes = APIRouter()
-    routes.include_router(lag_routes(router, admin))
+    routes.include_router(lag_routes(admin))
 
     @routes.get("/admin/v1/health")
     async def health() -> Response:
@@ -52,6 +52,6 @@ def overview_routes(router: Router, admin: Admin) -> APIRouter:
         """Server-sent events: the overview, then what changes of it, at most once a second."""
         if is_head(request):
             return Response(media_type=EventStream.media_type)
-        return admin.feed.stream(request.headers.get("last-event-id"))
+        return admin.feed.stream(request.headers.get("last-event-id"), is_known(request.scope))
 
     return routes

@@ -57,6 +57,8 @@ class Snapshot:
     end_age_ms: int | None
     """Since a node last confirmed the end; None when none says that it is confirmed."""
     events: tuple[TableEvent, ...]
+    bus_lost_why: str | None
+    """Why the tables hear nothing of the bus."""
     changes: int
     """`Tables.changes` when it was begun."""
     totals: Totals
@@ -86,6 +88,7 @@ def gather(
         layout = yield from lay_out(assignment, stores)
     lineage, end = tables.lineage, tables.end_version
     is_confirmed, catalogue = tables.end_confirmed(about.now_ms), tables.catalogue_digest
+    bus_lost_why = tables.bus_lost_why
     reader = _Reader(tables, layout, previous, now_ms=about.now_ms, end=end if is_confirmed else None)
     reports = list(tables.nodes.values())
     views: dict[str, NodeView] = {}
@@ -113,6 +116,7 @@ def gather(
         end_confirmed=is_confirmed,
         end_age_ms=round(min(confirmed)) if confirmed else None,
         events=tuple(tables.events),
+        bus_lost_why=bus_lost_why,
         changes=changes,
         totals=totals,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 WINDOW_MS = 60_000
@@ -19,6 +19,9 @@ MIN_CHANGE = 2
 
 PACE_KEPT = 32
 """Changes of the end by which the usual time between commits is known."""
+
+SLICE_STORES = 40
+"""Stores whose trends are computed in one slice: one or two milliseconds."""
 
 Direction = Literal["steady", "growing", "shrinking", "unknown"]
 
@@ -83,6 +86,15 @@ class Trends:
 
     def of(self, store: str) -> Trend:
         return trend_of(tuple(self._seen.get(store, ())))
+
+    def of_all(self, stores: Iterable[str]) -> Generator[None, None, dict[str, Trend]]:
+        """The trends of many stores, in slices."""
+        found: dict[str, Trend] = {}
+        for place, store in enumerate(stores, 1):
+            found[store] = self.of(store)
+            if place % SLICE_STORES == 0:
+                yield
+        return found
 
 
 class Pace:

@@ -19,10 +19,12 @@ from understudy_router.admin.history import History
 from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import Report, health_of
 from understudy_router.admin.layout import Layout
+from understudy_router.admin.query_looks import quiet_query
 from understudy_router.admin.reads_served import Rates, ReadRates, ServedReads
 from understudy_router.admin.recording import Freshness, freshness_of, lag_of, points_of
 from understudy_router.admin.restoring import Restoring
 from understudy_router.admin.snapshot import About, Snapshot, gather
+from understudy_router.admin.store_reads import StoreServed
 from understudy_router.admin.trends import Pace, Trend, Trends
 from understudy_router.router import Router
 
@@ -116,39 +118,46 @@ class Observed:
     restores: list[dict[str, object]]
     disagreements: list[Disagreement]
     events: list[Happened]
+    served: dict[str, StoreServed]
+    """By store."""
 
 
 class Observer:
     """Takes each snapshot in once."""
 
-    def __init__(self, served: ServedReads | None) -> None:
+    def __init__(self, served: ServedReads | None, *, is_exposed: bool = False) -> None:
+        """`is_exposed`: others than this machine reach the router, and are asked for no credential."""
+        self._is_exposed = is_exposed
         self.history = History()
         self.reads = ReadRates(served)
         self._trends, self._pace = Trends(), Pace()
         self._restoring, self._disagreements, self._events = Restoring(), Disagreements(), EventLog()
         self._last: Observed | None = None
         self._recorded: Layout | None = None
-        self._recording = asyncio.Lock()
+        self._seeing = asyncio.Lock()
 
     async def see(self, snapshot: Snapshot) -> Observed:
         """What there is to say of a snapshot."""
-        last = self._last
-        if last is not None and last.snapshot.tick >= snapshot.tick:
+        async with self._seeing:
+            last = self._last
+            if last is None or last.snapshot.tick < snapshot.tick:
+                self._last = last = await in_slices(self._observed(snapshot))
+                await self._record(last)
             return last
-        self._last = observed = self._observed(snapshot)
-        await self._record(observed)
-        return observed
 
-    def _observed(self, snapshot: Snapshot) -> Observed:
+    def _observed(self, snapshot: Snapshot) -> Generator[None, None, Observed]:
         now_ms, routes = snapshot.about.now_ms, snapshot.layout.routes
         summaries = snapshot.totals.summaries
         lags = [(route.name, lag_of(summaries[route.operator_id])) for route in routes]
         self._trends.see(now_ms, snapshot.end_version, lags)
         if snapshot.end_version:
             self._pace.see(now_ms, snapshot.lineage, snapshot.end_version)
-        trends = {store: self._trends.of(store) for store, _ in lags}
+        trends = yield from self._trends.of_all(store for store, _ in lags)
         rates, freshness = self.reads.see(now_ms), freshness_of(snapshot)
+        yield
         disagreements = self._disagreements.see(snapshot)
+        yield
+        restores = yield from self._restoring.see(snapshot)
         situation = Situation(
             snapshot=snapshot,
             rates=rates,
@@ -157,24 +166,25 @@ class Observer:
             trends=tuple(trends.items()),
             freshness_p99_ms=freshness[1],
             disagreements=disagreements,
+            is_exposed=self._is_exposed,
         )
+        health = yield from health_of(situation)
         return Observed(
             snapshot=snapshot,
-            health=health_of(situation),
+            health=health,
             rates=rates,
             freshness=freshness,
             trends=trends,
-            restores=self._restoring.see(snapshot),
+            restores=restores,
             disagreements=disagreements,
-            events=self._events.see(snapshot),
+            events=self._events.see(snapshot, quiet_query(situation)),
+            served=self.reads.of_stores(now_ms),
         )
 
     async def _record(self, observed: Observed) -> None:
         """Take a point of the last hour, when one is due."""
-        async with self._recording:
-            now_ms = observed.snapshot.about.now_ms
-            layout = observed.snapshot.layout
-            if self.history.is_due(now_ms) or layout is not self._recorded:
-                self._recorded = layout  # another one may have partitions of which there was no point yet
-                points = await in_slices(points_of(observed.snapshot, observed.freshness, observed.rates))
-                self.history.note(now_ms, points)
+        now_ms, layout = observed.snapshot.about.now_ms, observed.snapshot.layout
+        if self.history.is_due(now_ms) or layout is not self._recorded:
+            self._recorded = layout  # another one may have partitions of which there was no point yet
+            points = await in_slices(points_of(observed.snapshot, observed.freshness, observed.rates))
+            self.history.note(now_ms, points)

@@ -106,6 +106,7 @@ def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
         "store": store.store,
         "operator_id": store.operator_id,
         "operator": store.operator,
+        "kind": store.kind,
         "key": codec.columns,
         "value": store.value,
         **({"result": _results(store)} if store.result else {}),

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from understudy_router.cluster.tables import Tables
+from understudy_shared.auth.access import CREDENTIALS
 from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.processes.group import WORKERS
-from understudy_shared.words import WRITES_REFUSED
+from understudy_shared.words import UNSIGNED_ACCEPTED, WRITES_REFUSED
 
 FEW = 3
 """Most nodes that a message names."""
@@ -22,7 +23,9 @@ class Cause(StrEnum):
     WRITES_REFUSED = WRITES_REFUSED
     LAG_UNKNOWN = "lag-unknown"
     NO_CATALOGUE = "no-catalogue"
+    UNSIGNED_ACCEPTED = UNSIGNED_ACCEPTED
     MEMORY = MEMORY
+    CREDENTIALS = CREDENTIALS
     WORKERS = WORKERS
 
 

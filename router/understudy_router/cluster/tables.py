@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from heapq import nlargest
 from typing import NamedTuple
 
 from understudy_router.cluster.health import Change, Health, HealthTable
 from understudy_router.cluster.known_end import KnownEnd
+from understudy_router.cluster.promotions import promotions
 from understudy_shared.admission import MemberAdmission
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.messages import Assignment, Farewell, Heartbeat
@@ -205,20 +205,14 @@ class Tables:
         if not is_plausible_order(assignment.order, self.order):
             self._refuse("assignment", "assignment {}.{}, where {}.{} is known".format(*assignment.order, *self.order))
             return False
-        self._promoted(self.assignment or assignment, assignment, now_ms)
+        for line in promotions(self.assignment or assignment, assignment):
+            self._event(now_ms, "promoted", line)
         self.previous, self.assignment = self.assignment, assignment
         self._holders = assignment.holders
         self._catalogue = None
         self._end.forget()
         self._changed()
         return True
-
-    def _promoted(self, before: Assignment, after: Assignment, now_ms: float) -> None:
-        """Note whose active changed."""
-        pairs = ((task, before.tasks.get(task, duty).active, duty.active) for task, duty in after.tasks.items())
-        promoted = [each for each in pairs if each[1] != each[2]]
-        for task, old_active, active in nlargest(MAX_EVENTS, promoted)[::-1]:
-            self._event(now_ms, "promoted", f"{active} is active for {task}, after {old_active}")
 
     def bus_lost(self, now_ms: float, why: str) -> None:
         """The bus is away: silence on it does not show that a node died."""

@@ -27,6 +27,7 @@ from understudy_router.forwarding.fallback import (
 )
 from understudy_router.forwarding.read import Attempt, Read, Reader, Result
 from understudy_router.forwarding.read_log import ReadLog
+from understudy_router.forwarding.recorded import traced
 from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice
 from understudy_router.transport.node_client import NodeClient
@@ -117,7 +118,7 @@ class Forwarder:
             route, bound, keys, lookup.on_reply, began_ms, began_ms + self._first_limit_ms, first.role == "active"
         )
         if reader.trace is not None:
-            request.trace, client.carries_traces = reader.trace, True
+            request = lookup.request = traced(request, reader.trace, first, client)
         client.submit(request)
 
     async def look_up_many(
@@ -135,7 +136,7 @@ class Forwarder:
     def after_first(self, lookup: _SingleLookup, reply: Reply) -> None:
         """Go on with a single lookup whose first attempt failed or is delayed."""
         request = lookup.request
-        read = self._new_read(request.route, request.bound, request.keys, request.asked_ms, request.trace)
+        read = self._new_read(request.route, request.bound, request.keys, request.asked_ms, lookup.reader.trace)
         read.plans[request.keys[0].partition] = ReplicaPlan(lookup.choice)
         attempt = Attempt(lookup.choice.order[0], lookup.client, request, (0,))
         read.sent(attempt)
@@ -215,10 +216,11 @@ class Forwarder:
         now_ms = self._clock.monotonic_ms()
         until_ms = min(now_ms + self._hop_timeout_ms, read.deadline_ms)
         keys = [read.keys[index] for index in indexes]
-        request = NodeRequest(read.route, read.bound, keys, None, now_ms, until_ms, candidate.role == "active")
-        request.alone, request.trace = alone, read.trace
         client = self._clients.to(candidate.node_id, candidate.endpoint)
-        client.carries_traces = client.carries_traces or read.trace is not None
+        request = NodeRequest(read.route, read.bound, keys, None, now_ms, until_ms, candidate.role == "active")
+        if read.trace is not None:
+            request = traced(request, read.trace, candidate, client)
+        request.alone = alone
         attempt = Attempt(candidate, client, request, indexes)
         request.on_reply = read.arrive_by(attempt)
         read.sent(attempt)

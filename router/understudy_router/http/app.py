@@ -19,19 +19,26 @@ from understudy_router.http.reads import Reads
 from understudy_router.http.routes import admin_routes, read_routes
 from understudy_router.page.routes import page_routes
 from understudy_router.router import Router
+from understudy_shared.auth.access import Access
 from understudy_shared.http.app import Framework, answer_with_problems, service_app
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.openapi.document import add_document
 from understudy_shared.processes.group import Alone, Group, Report, Status
+from understudy_shared.spans import close_spans, open_spans
 from understudy_shared.store_bounds import read_store_bounds
 
 
-def create_app(router: Router, guard: ConnectionGuard | None = None, group: Group | None = None) -> RouterLookups:
-    """The application that serves by `router`; `guard` watches over its connections, `group` has all processes."""
+def create_app(
+    router: Router, guard: ConnectionGuard | None = None, group: Group | None = None, access: Access | None = None
+) -> RouterLookups:
+    """The application that serves by `router`. `guard` watches over its connections, `group` has all processes,
+    `access` decides who may ask what.
+    """
     guard, group = guard or ConnectionGuard(), group or Alone()
     bounds = read_store_bounds(router.settings.store_bounds)
-    reads = Reads(router.stores, bounds, max_key_bytes=router.settings.max_key_bytes)
-    admin = Admin(router, bounds, router.served)
+    reads = Reads(router.stores, bounds, router.served, max_key_bytes=router.settings.max_key_bytes)
+    is_exposed = access is not None and access.is_exposed
+    admin = Admin(router, bounds, router.served, is_exposed=is_exposed)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -40,14 +47,16 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
             yield
         finally:
             await router.stop()
+            await close_spans(app.spans)
 
     http = service_app("Understudy router", lifespan)
     limit = router.settings.max_in_flight
-    app = RouterLookups(Framework(http), reads, router.forwarder, router.served, max_in_flight=limit)
+    app = RouterLookups(Framework(http), reads, router.forwarder, max_in_flight=limit, access=access)
+    app.spans = open_spans("understudy-router", router.host)
     http.include_router(read_routes(router, reads))
 
     def causes() -> Mapping[str, str]:
-        return {**router.causes(), **guard.causes(), **group.causes()}
+        return {**router.causes(), **guard.causes(), **app.access.causes(), **group.causes()}
 
     group.join(
         Report(
@@ -58,8 +67,8 @@ def create_app(router: Router, guard: ConnectionGuard | None = None, group: Grou
         )
     )
     http.include_router(admin_routes(router, group))
-    http.include_router(overview_routes(router, admin))
+    http.include_router(overview_routes(admin))
     http.include_router(page_routes(admin.overview_document, admin.last_hour))
-    add_document(http, router_service)
+    add_document(http, router_service, is_guarded=app.access.is_on)
     answer_with_problems(http)
     return app

@@ -15,7 +15,9 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.forward import Forwarder
 from understudy_router.forwarding.read import Result
 from understudy_router.http.reads import Reads, Request
-from understudy_router.served import ServedReads
+from understudy_shared.auth.access import Access
+from understudy_shared.auth.principals import EVERY_KEY, KeyScope
+from understudy_shared.auth.shown import require_key
 from understudy_shared.hop import FOUND, HopKey, HopOutcome, hop_keys
 from understudy_shared.http.batches import (
     NO_PARTITION,
@@ -30,6 +32,7 @@ from understudy_shared.http.edge import JSON_TYPE, App, Receive, bug, read_body
 from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.lookups import LookupsFirst
 from understudy_shared.http.problems import Problem
+from understudy_shared.spans import RecordedTrace
 from understudy_shared.trace import Trace
 
 log = logging.getLogger(__name__)
@@ -42,15 +45,18 @@ class RouterLookups(LookupsFirst):
     """Answers by asking the nodes."""
 
     def __init__(
-        self, app: App, reads: Reads, forwarder: Forwarder, served: ServedReads, *, max_in_flight: int
+        self, app: App, reads: Reads, forwarder: Forwarder, *, max_in_flight: int, access: Access | None = None
     ) -> None:
-        super().__init__(app, max_in_flight=max_in_flight, requests=reads.requests, failed=served.failed)
+        failed = reads.served.failed
+        super().__init__(app, max_in_flight=max_in_flight, requests=reads.requests, failed=failed, access=access)
         self._reads = reads
         self._forwarder = forwarder
-        self._served = served
+        self._served = reads.served
 
     def answer(self, target: bytes, exchange: Exchange) -> None:
         request = self._reads.parse(target)
+        if exchange.authorization.keys.prefixes is not None:
+            require_key(exchange.authorization, request.key)
         self.begin()
         done = partial(self._done, request, exchange)
         try:
@@ -63,10 +69,10 @@ class RouterLookups(LookupsFirst):
         counts = request.counts
         counts.duration_ms.observe(took_ms)
         if exchange.trace is not None:
-            _log_traced(request, result, took_ms, exchange.trace)
+            _tell_traced(request, result, took_ms, exchange.trace)
         try:
             if isinstance(result, HopOutcome):
-                self._served.answered(result, request.bound)
+                self._served.answered(result, request.bound, request.served)
                 body = request.head + result[1] + result[2]
                 if request.longs_as_text:
                     body = longs_as_text(body)
@@ -78,6 +84,7 @@ class RouterLookups(LookupsFirst):
             elif result is None:
                 counts.count("cancelled")
             else:
+                request.served.failed(result)
                 self.reply_problem(exchange, result, counts)
         except Exception as error:
             self.reply_problem(exchange, bug(error), counts)
@@ -85,39 +92,45 @@ class RouterLookups(LookupsFirst):
     def has_store(self, store: str) -> bool:
         return self._reads.has_store(store)
 
-    async def batch_body(self, store: str, receive: Receive, trace: Trace | None, *, is_compact: bool) -> bytes:
+    async def batch_body(
+        self, store: str, receive: Receive, trace: Trace | None, scope: KeyScope, *, is_compact: bool
+    ) -> bytes:
         route = self._reads.route(store)
         keys, params = parse_batch(await read_body(receive))
-        resolved = await resolved_keys(route, keys, self._reads.max_key_bytes)
+        resolved = await resolved_keys(route, keys, self._reads.max_key_bytes, scope)
         bound = self._reads.bound(route, params)
         asked = keys_to_ask(resolved)
         reader = AsgiExchange(receive, trace)
         found = await self._forwarder.look_up_many(route, bound, asked, reader) if asked else []
-        self._served.answered_many(found, bound)
+        self._served.answered_many(found, bound, self._served.of(route.name))
         return batch_body(BatchAnswer(route.json_name, is_compact=is_compact), resolved, found)
 
 
-def _log_traced(request: Request, result: Result | None, took_ms: float, trace: Trace) -> None:
-    """A reader who sent a trace finds what came of its lookup, at DEBUG."""
-    if not log.isEnabledFor(logging.DEBUG):
-        return
+def _tell_traced(request: Request, result: Result | None, took_ms: float, trace: Trace) -> None:
+    """A reader who sent a trace finds what came of its lookup: in the span, and in the log at DEBUG."""
     if result is None:
         outcome = "cancelled"
     else:
         outcome = result.type.slug if isinstance(result, Problem) else "found" if result[0] == FOUND else "absent"
-    ids = {"store": request.route.name, "partition": request.keys[0].partition, **trace.ids}
-    fields = {"action": "read", "outcome": outcome, "took_ms": round(took_ms, 3), **ids}
-    log.debug("a traced read: %s", outcome, extra=fields)
+    partition = request.keys[0].partition
+    if isinstance(trace, RecordedTrace):
+        trace.span.note({"understudy.partition": partition, "understudy.outcome": outcome})
+    if log.isEnabledFor(logging.DEBUG):
+        ids = {"store": request.route.name, "partition": partition, **trace.ids}
+        fields = {"action": "read", "outcome": outcome, "took_ms": round(took_ms, 3), **ids}
+        log.debug("a traced read: %s", outcome, extra=fields)
 
 
-async def resolved_keys(route: StoreRoute, keys: Sequence[object], max_key_bytes: int) -> BatchKeys:
+async def resolved_keys(
+    route: StoreRoute, keys: Sequence[object], max_key_bytes: int, scope: KeyScope = EVERY_KEY
+) -> BatchKeys:
     """The keys of a batch, parsed, encoded and placed, a bounded slice at a time."""
     resolved = BatchKeys([], [], [], {})
     for start in range(0, len(keys), PARSE_SLICE_KEYS):
         if start:
             await asyncio.sleep(0)
-        part = resolve_keys(route.codec, keys[start : start + PARSE_SLICE_KEYS], route.partitions, max_key_bytes)
-        resolved.extend(part)
+        part = keys[start : start + PARSE_SLICE_KEYS]
+        resolved.extend(resolve_keys(route.codec, part, route.partitions, max_key_bytes, scope))
     return resolved
 
 

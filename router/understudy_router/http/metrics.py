@@ -44,6 +44,7 @@ class RouterMetrics:
         yield from self._known()
         yield from self._nodes()
         yield from self._guard.metrics()
+        yield from self._lookups.access.metrics()
 
     def _served(self) -> Iterator[Metric]:
         """How old the answers were that readers got."""

@@ -22,7 +22,7 @@ from understudy_shared.http.openapi.json_schema import (
 )
 from understudy_shared.http.problems import ProblemType
 
-INDICATORS = ("reads", "checkpoint", "freshness", "nodes", "redundancy", "bus", "restores", "agreement")
+INDICATORS = ("reads", "checkpoint", "freshness", "nodes", "redundancy", "bus", "restores", "agreement", "access")
 STATES = ("ok", "attention", "hurt", "unknown")
 SERIES = ("lag_batches", "time_lag_ms", "freshness_p50_ms", "freshness_p99_ms", "reads_per_s")
 _SCHEMA: Json = {"schema": said({"const": 1}, "Grows when a member changes its meaning")}
@@ -39,6 +39,7 @@ def admin_schemas() -> Json:
     health: Json = {
         "state": said(one_of(STATES), "The worst of the indicators"),
         "headline": said(TEXT, "`all well`, or who is hurt, why, and what to do"),
+        "runbook": said(TEXT_OR_NULL, "Of the headline, as in an indicator"),
         "indicators": list_of(ref("Indicator")),
     }
     kinds = ("last_replica", "active", "bound")
@@ -65,7 +66,7 @@ def admin_schemas() -> Json:
                 "impact": TEXT,
                 "cause": TEXT,
                 "action": TEXT,
-                "runbook": said(TEXT_OR_NULL, "A path in the repository"),
+                "runbook": said(TEXT_OR_NULL, "A path in the repository; also `/admin/runbooks/{name}` of a router"),
                 "affected": list_of(TEXT),
             },
         ),
@@ -115,6 +116,7 @@ def _health_call() -> Call:
         "router": "127.0.0.1:8080",
         "state": "attention",
         "headline": "4 partitions have one replica less, because node-3 does not answer: start another node",
+        "runbook": "docs/runbooks/nodes.md",
         "indicators": [indicator],
     }
     return Call(

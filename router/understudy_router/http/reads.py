@@ -11,6 +11,7 @@ from typing import NamedTuple
 import orjson
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
+from understudy_router.served import ServedReads, StoreReads
 from understudy_shared.bounds import NO_BOUND, Bound
 from understudy_shared.hop import HopKey
 from understudy_shared.http.lookup_requests import (
@@ -34,7 +35,7 @@ MAX_BOUNDS = 1024
 
 
 class Request(NamedTuple):
-    """A single-key lookup: `keys` holds just its key; `head` begins its answer; `counts` are those of its store."""
+    """A lookup of one key: `keys` holds just that; `head` begins its answer; `counts` and `served` are its store's."""
 
     route: StoreRoute
     bound: Bound
@@ -42,6 +43,13 @@ class Request(NamedTuple):
     head: bytes
     longs_as_text: bool
     counts: OperationCounts
+    served: StoreReads
+
+    @property
+    def key(self) -> dict[str, object]:
+        """Its key as answers print it."""
+        found: dict[str, object] = orjson.loads(self.head[:-1] + b"}")["key"]
+        return found
 
 
 class Reads:
@@ -50,9 +58,15 @@ class Reads:
     """
 
     def __init__(
-        self, stores: Callable[[], Stores], store_bounds: StoreBounds, *, max_key_bytes: int = DEFAULT_KEY_BYTES
+        self,
+        stores: Callable[[], Stores],
+        store_bounds: StoreBounds,
+        served: ServedReads,
+        *,
+        max_key_bytes: int = DEFAULT_KEY_BYTES,
     ) -> None:
         self.requests = RequestCounts()
+        self.served = served
         self.store_bounds = store_bounds
         self.max_key_bytes = max_key_bytes
         self._stores = stores
@@ -104,9 +118,8 @@ class Reads:
                 row, params = key_and_params(route.codec, form, query)
                 longs = pop_longs(params)
                 key, head = keyed(route, row, self.max_key_bytes)
-                return Request(
-                    route, self.bound(route, params), (key,), head, longs, self.requests.of("lookup", route.name)
-                )
+                bound, counts = self.bound(route, params), self.requests.of("lookup", route.name)
+                return Request(route, bound, (key,), head, longs, counts, self.served.of(route.name))
             case _:
                 raise ProblemError(unknown_path(raw_path))
 

@@ -11,6 +11,9 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.http.reads import Reads
 from understudy_router.router import Router
 from understudy_router.routing.explain import explain_key, explain_store
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.principals import Authorization
+from understudy_shared.auth.shown import require_key, shown_status, shown_stores
 from understudy_shared.http.app import json_response, sliced_json_response
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.lookup_requests import key_and_params, numbers_as_text, pop_longs
@@ -23,11 +26,12 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/v1/stores")
-    async def stores() -> Response:
-        """Every store of the application, with its schema, and what of the checkpoint is not served."""
+    async def stores(request: Request) -> Response:
+        """Every store of the application that the caller sees, with its schema, and what is not served."""
         known = router.stores()
         described = [_described(router, reads, route) for route in known.by_name.values()]
-        return json_response({"stores": described, "not_served": known.not_served})
+        principal = authorization_of(request.scope).principal
+        return json_response(shown_stores(principal, described, known.not_served))
 
     @routes.get("/v1/stores/{store}")
     async def store_schema(store: str) -> Response:
@@ -40,7 +44,7 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
         query: bytes = request.scope["query_string"]
         parameters = parse_query(query)
         if "key" in parameters:
-            return json_response(explained(store, ["lookup"], query))
+            return json_response(explained(store, ["lookup"], query, authorization_of(request.scope)))
         route = reads.route(store)
         pop_longs(parameters)
         reads.bound(route, parameters)  # they count for a key only; one that is misspelt is refused all the same
@@ -50,11 +54,14 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
     async def key_metadata(store: str, key: str, request: Request) -> Response:
         """Which nodes this router would ask for a key, which not, and why."""
         _, _, _, _, *segments = split_path(request.scope["raw_path"])
-        return json_response(explained(store, ["keys", *segments], request.scope["query_string"]))
+        query: bytes = request.scope["query_string"]
+        return json_response(explained(store, ["keys", *segments], query, authorization_of(request.scope)))
 
-    def explained(store: str, form: list[str], query: bytes) -> dict[str, object]:
+    def explained(store: str, form: list[str], query: bytes, authorization: Authorization) -> dict[str, object]:
         route = reads.route(store)
         row, params = key_and_params(route.codec, form, query)
+        if authorization.keys.prefixes is not None:
+            require_key(authorization, route.codec.to_json(route.codec.encode(row)))
         longs = pop_longs(params)
         bound = reads.bound(route, params)
         shown = explain_key(router.tables, route, row, bound, load=router.clients.loads, now_ms=router.now_ms())
@@ -74,16 +81,18 @@ def admin_routes(router: Router, group: Group) -> APIRouter:
         return json_response(await router.drain(node_id, drain=wanted), 202)
 
     @routes.get("/livez")
-    async def livez() -> Response:
+    async def livez(request: Request) -> Response:
         """The event loop turns and no background task died."""
         dead = router.dead
-        return json_response({"alive": dead is None, "reason": dead}, 200 if dead is None else 503)
+        shown = shown_status(authorization_of(request.scope).principal, {"alive": dead is None, "reason": dead})
+        return json_response(shown, 200 if dead is None else 503)
 
     @routes.get("/readyz")
-    async def readyz() -> Response:
+    async def readyz(request: Request) -> Response:
         """It is known what can be asked and who has it; without the bus lookups go on, degraded."""
         status = await group.status()
-        return json_response(status.document(), status.http_status)
+        shown = shown_status(authorization_of(request.scope).principal, status.document())
+        return json_response(shown, status.http_status)
 
     @routes.get("/metrics")
     async def prometheus() -> Response:

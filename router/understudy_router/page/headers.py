@@ -32,4 +32,4 @@ SECURITY = {
 """Headers of the page and of each of its files."""
 
 PAGE = {**SECURITY, "cache-control": "no-store"}
-"""Headers of the page itself. It is true only now, so nobody may keep it."""
+"""Headers of the page itself, which is true only now, so nobody may keep it; and of runbooks."""

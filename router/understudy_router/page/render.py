@@ -11,11 +11,13 @@ from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from understudy_router.page.cells import Replica, cell_text, kind_of
 from understudy_router.page.drawing import CURVE_HEIGHT, CURVE_WIDTH, curve_path, top_of
 from understudy_router.page.page_query import KINDS, VIEWS, PageQuery
 from understudy_router.page.replicas import blank_replica, facts_of, find_replica, grid_view
+from understudy_router.page.runbooks import Runbook
 from understudy_router.page.views import (
     MARKS,
     Bar,
@@ -46,6 +48,13 @@ def page_pieces(overview: Document, histories: Histories, query: PageQuery, buil
     """The page, piece by piece."""
     shown = {**_head(overview, build), **_sections(overview, query), **_replicas(overview, histories, query)}
     return _environment().get_template("page.html").generate(shown, curves=_curves(histories, query))
+
+
+def runbook_page(runbook: Runbook, build: str) -> str:
+    """A runbook as a page."""
+    body = Markup(runbook.html)  # noqa: S704  # our own text
+    shown = {"title": runbook.title, "body": body, "static": f"/admin/static/{build}/"}
+    return _environment().get_template("runbook.html").render(shown)
 
 
 def opened_place(query: PageQuery, overview: Document) -> Replica | None:

@@ -1,4 +1,4 @@
-"""`/admin/`: the page, and the files that it loads. It shows what `overview` says, and reads nothing else."""
+"""`/admin/`: the page, its files, and the runbooks. It shows what `overview` says, and reads nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from fastapi import APIRouter, Request, Response
 from understudy_router.page import headers
 from understudy_router.page.assets import ASK_AGAIN, FOREVER, Asset, page_assets
 from understudy_router.page.page_query import PageQuery, read_query
-from understudy_router.page.render import NO_HISTORY, load_templates, opened_place, page_pieces
+from understudy_router.page.render import NO_HISTORY, load_templates, opened_place, page_pieces, runbook_page
+from understudy_router.page.runbooks import INDEX, runbooks
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import ProblemError
 
@@ -45,6 +46,15 @@ def page_routes(overview: Overview, history: History) -> APIRouter:
         shown = await overview()
         pieces = page_pieces(shown, await histories_of(history, query, shown), query, page_assets().build)
         return Response(await joined(pieces), media_type="text/html", headers=headers.PAGE)
+
+    @routes.get("/admin/runbooks/")
+    @routes.get("/admin/runbooks/{name}")
+    async def runbook(request: Request, name: str = INDEX) -> Response:
+        """What to do in a fault. The first one takes a moment to be made, and others are answered meanwhile."""
+        found = (await asyncio.to_thread(runbooks)).get(name)
+        if found is None:
+            raise ProblemError(unknown_path(request.scope["raw_path"]))
+        return Response(runbook_page(found, page_assets().build), media_type="text/html", headers=headers.PAGE)
 
     @routes.get("/admin/static/{path:path}")
     async def static(path: str, request: Request) -> Response:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,15 +18,21 @@ Document = Mapping[str, Any]
 MARKS = {"ok": "●", "attention": "▲", "hurt": "✕", "moving": "↻", "unknown": "?"}
 """The shape of a state, so that its colour is not needed."""
 
+NOTHING = "-"
+"""Of what there was none; what is not known is UNKNOWN."""
+
+_RUNBOOK = re.compile(r"docs/runbooks/([\w-]+)\.md", re.ASCII)
+
 TRENDS = {"steady": "→ steady", "growing": "↑ growing", "shrinking": "↓ shrinking", "unknown": UNKNOWN}
 
 
 class Shown(NamedTuple):
-    """What a slot shows: a text, the state that colours it ("" for none), and what is said on hover."""
+    """What a slot shows: a text, the state that colours it ("" for none), what is said on hover, and where it leads."""
 
     text: str
     state: str = ""
     title: str = ""
+    href: str = ""
 
 
 Slots = dict[str, Shown]
@@ -39,6 +46,7 @@ def health_slots(overview: Document) -> Slots:
         "mark": Shown(MARKS.get(state, UNKNOWN), state, state),
         "headline": Shown(health["headline"], state),
         "summary": Shown(summary(counts), "", "what this router knows of"),
+        "runbook": runbook_link(health["runbook"], "Runbook: "),
     }
 
 
@@ -68,9 +76,15 @@ def indicator_slots(indicator: Document) -> Slots:
         "impact": Shown(indicator["impact"]),
         "cause": Shown(indicator["cause"]),
         "action": Shown(indicator["action"]),
-        "runbook": Shown(indicator["runbook"] or ""),
+        "runbook": runbook_link(indicator["runbook"]),
         "affected": Shown(", ".join(affected[:12]) + more),
     }
+
+
+def runbook_link(path: str | None, before: str = "") -> Shown:
+    """A runbook by its path in the repository, as the page of this router that has it."""
+    found = _RUNBOOK.fullmatch(path or "")
+    return Shown(path or "") if found is None else Shown(before + found[1], "", "", f"/admin/runbooks/{found[1]}")
 
 
 def figure_slots(overview: Document) -> Slots:
@@ -107,6 +121,7 @@ def store_slots(store: Document) -> Slots:
     words = [f"{number(store[name])} {word}" for name, word, _ in kinds if store[name]]
     eta = "" if store["eta_s"] is None else f", ETA {duration(store['eta_s'] * 1000)}"
     is_lagging = (store["worst_lag"] or 0) >= LAGGING_FROM and store["trend"] == "growing"
+    bound = store["within_bound_percent"]
     return {
         "name": Shown(store["store"]),
         "partitions": Shown(number(store["partitions"])),
@@ -119,9 +134,17 @@ def store_slots(store: Document) -> Slots:
             f"{batches(store['worst_lag'])}, {age(store['worst_lag_ms'])}",
         ),
         "lag_ms": Shown(age(store["worst_lag_ms"])),
+        "bound": Shown(NOTHING if bound is None else percent(bound), "", "reads answered within their bound lately"),
+        "served": Shown(served_words(store), "", "how old its answers were"),
         "trend": Shown(f"{TRENDS.get(store['trend'], UNKNOWN)}{eta}", "attention" if is_lagging else ""),
         "wellness": Shown(" · ".join(words) or "all served", state),
     }
+
+
+def served_words(store: Document) -> str:
+    """How old the answers of a store were, but for one in a hundred."""
+    p99 = store["staleness_p99_ms"]
+    return "" if p99 is None else f"p99 {'>' if store['staleness_is_more'] else '≤'} {duration(p99)}"
 
 
 def store_spark(store: Document) -> str:

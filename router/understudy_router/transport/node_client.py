@@ -17,6 +17,7 @@ from understudy_router.transport.patience import Patience
 from understudy_router.transport.probe import Prober
 from understudy_router.transport.request_queue import RequestQueue
 from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply, connect
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.clock import Clock
 from understudy_shared.hop import HopGroup, HopReply, HopRequest, HopTrace, encode_request
 from understudy_shared.supervise import Supervisor
@@ -32,7 +33,9 @@ _CLOSED = HopFailure(WireError.REFUSED, "the client of this node was closed")
 
 
 class NodeClient:
-    """The client of one node at one address. `heard_ms` is when the node last answered anything."""
+    """The client of one node at one address. `heard_ms` is when the node last answered anything; `identity` is what it
+    is shown.
+    """
 
     def __init__(
         self,
@@ -44,9 +47,11 @@ class NodeClient:
         counts: HopCounts,
         patience: Patience,
         clock: Clock,
+        identity: ClusterIdentity | None = None,
     ) -> None:
         self.node_id = node_id
         self.host = host
+        self.identity = identity or ClusterIdentity(None, application_id)
         self.heard_ms = -math.inf
         self.is_silent = False
         """Whether the node was reported silent and has answered nothing since."""
@@ -324,7 +329,9 @@ class NodeClient:
 
     async def _connect(self) -> None:
         now_ms = self._connecting_since_ms = self._clock.monotonic_ms()
-        connection = await connect(self.host, max(request.until_ms for request in self._waiting.requests) - now_ms)
+        connection = await connect(
+            self.host, max(request.until_ms for request in self._waiting.requests) - now_ms, self.identity
+        )
         self._connecting_since_ms = None
         if isinstance(connection, HopConnection):
             self._idle.append(connection)

@@ -12,6 +12,7 @@ from understudy_router.transport.hop_replies import HopCounts, Listener
 from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.patience import Patience
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.clock import Clock
 from understudy_shared.words import HostInfo
 
@@ -38,9 +39,10 @@ class NodeClients:
         hop_timeout_ms: float,
         allowance: Callable[[float], float],
         clock: Clock,
+        identity: ClusterIdentity | None = None,
     ) -> None:
         """A node is reported after `suspect_after_ms` of silence while others answer. `allowance(now_ms)` is how many
-        keys may be hedged now.
+        keys may be hedged now. `identity` is shown to the nodes.
         """
         self.counts = HopCounts()
         self._application_id = application_id
@@ -51,6 +53,7 @@ class NodeClients:
         self._allowance = allowance
         self._tick_ms = min(TICK_MS, max(5.0, hop_timeout_ms / 20))
         self._clock = clock
+        self._identity = identity or ClusterIdentity(None, application_id)
         self._ticked_ms = clock.monotonic_ms()
         self._awake_since_ms = self._swept_ms = self._ticked_ms
         self._clients: dict[tuple[str, str, int], NodeClient] = {}
@@ -74,6 +77,7 @@ class NodeClients:
                 counts=self.counts,
                 patience=self._patience,
                 clock=self._clock,
+                identity=self._identity,
             )
             self._newest[node_id] = client
         return client

@@ -11,6 +11,7 @@ from typing import Protocol
 from understudy_router.transport.hop_replies import decoded_reply, is_stale
 from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply, connect
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.clock import Clock
 from understudy_shared.hop import HopReply
 from understudy_shared.supervise import Supervisor
@@ -25,6 +26,7 @@ class ProbeTarget(Protocol):
 
     node_id: str
     host: HostInfo
+    identity: ClusterIdentity
 
     def borrow(self) -> HopConnection | None: ...
     def give_back(self, connection: HopConnection) -> None: ...
@@ -98,7 +100,7 @@ class Prober:
                 return connection, outcome
             if not is_stale(connection, outcome):
                 return None, HopFailure(outcome.error, outcome.detail)
-        opened = await connect(self._way.host, self._until_ms - self._clock.monotonic_ms())
+        opened = await connect(self._way.host, self._until_ms - self._clock.monotonic_ms(), self._way.identity)
         if isinstance(opened, WireFailure):
             return None, HopFailure(opened.error, opened.detail)
         outcome = await self._send(opened)

@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 
 import httptools
 
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.hop import CONTENT_TYPE, MAX_HOP_BYTES, PATH
 from understudy_shared.words import HostInfo
 
@@ -52,12 +53,12 @@ Done = Callable[["HopConnection", WireReply | WireFailure], None]
 """Called once for each hop."""
 
 
-async def connect(host: HostInfo, timeout_ms: float) -> HopConnection | WireFailure:
-    """Open a connection. Returns it, or why there is none."""
+async def connect(host: HostInfo, timeout_ms: float, identity: ClusterIdentity) -> HopConnection | WireFailure:
+    """Open a connection on which hops show `identity`. Returns it, or why there is none."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(max(0.001, timeout_ms / 1000)):
-            _, connection = await loop.create_connection(lambda: HopConnection(host), host.host, host.port)
+            _, connection = await loop.create_connection(lambda: HopConnection(host, identity), host.host, host.port)
     except TimeoutError:
         return WireFailure(WireError.TIMEOUT, "no connection in time")
     except (OSError, UnicodeError) as error:
@@ -82,12 +83,12 @@ def _whole_body(data: bytes) -> bytes | None:
 class HopConnection(asyncio.Protocol):
     """A keep-alive connection. `used` counts the hops that got a reply on it."""
 
-    def __init__(self, host: HostInfo) -> None:
+    def __init__(self, host: HostInfo, identity: ClusterIdentity) -> None:
         authority = f"[{host.host}]" if ":" in host.host else host.host
         self._head = (
             f"POST {PATH} HTTP/1.1\r\nhost: {authority}:{host.port}\r\ncontent-type: {CONTENT_TYPE.decode()}\r\n"
-            "content-length: "
         ).encode()
+        self._identity = identity
         self.used = 0
         self._transport: asyncio.Transport | None = None
         self._done: Done | None = None
@@ -108,7 +109,9 @@ class HopConnection(asyncio.Protocol):
         assert self._transport is not None, "sent on a closed connection"
         assert self._done is None, "one hop at a time"
         self._done = done
-        self._transport.write(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
+        # The header is read for each hop: it changes when the cluster's secret is replaced.
+        shown = self._identity.header
+        self._transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (self._head, shown, len(body), body))
 
     def give_up(self, error: WireError, detail: str) -> None:
         """Close the connection; the hop in flight fails with this error."""

@@ -19,6 +19,7 @@ import orjson
 
 from understudy_shared.bus.applications import KEY_PREFIX, NODE, Applications, key_root
 from understudy_shared.bus.base import Back, Bus, Fence, Lost
+from understudy_shared.bus.message_auth import LARGE_BYTES, Authentic, MessageAuth, UnauthenticError
 from understudy_shared.messages import (
     Announcement,
     Assignment,
@@ -41,6 +42,9 @@ SLICE_S = 0.002
 
 CATALOGUE_EXPIRY_MS = 24 * 3600 * 1000
 """Nodes rewrite theirs far more often. A catalogue that no node has announced for a day is never read."""
+
+MAX_SOURCES = 256
+"""Sources of refused documents that have a line in the log each; more of them share one, as kinds do."""
 
 M = TypeVar("M", bound=Message)
 Spoken = Heartbeat | Farewell | Assignment | CommitHint | Announcement
@@ -84,33 +88,40 @@ class Names:
 
 
 class Gossip:
-    """The bus of one application. Calls raise BusError. A document that does not parse is counted and left out."""
+    """The bus of one application. Calls raise BusError. A document that does not parse, or is not from this cluster, is
+    counted and left out.
+    """
 
-    def __init__(self, bus: Bus, application_id: str) -> None:
+    def __init__(self, bus: Bus, application_id: str, auth: MessageAuth | None = None) -> None:
+        """`auth` signs and judges documents; without it nothing is signed."""
         self.application_id = application_id
         self.names = Names(application_id)
         self.refused: Counter[str] = Counter()
         """Documents that were not used, by kind."""
+        self.auth = auth or MessageAuth(application_id)
+        self.auth.on_refused = self._unauthentic
         self._bus = bus
+        self._sources: set[tuple[str, str]] = set()
+        """Who was named in the log for which reason."""
 
     async def beat(self, heartbeat: Heartbeat) -> bool:
         """Write and publish a heartbeat. False when another process uses the node id: then nothing was written."""
         return await self._bus.put_owned(
             self.names.node(heartbeat.node_id),
             heartbeat.incarnation,
-            enveloped(heartbeat),
+            self._sealed(heartbeat),
             expiry_ms=heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS,
             channel=self.names.channel,
         )
 
     async def say(self, heartbeat: Heartbeat) -> None:
         """Publish a heartbeat without writing it, for a bus that refuses writes."""
-        await self._bus.publish(self.names.channel, enveloped(heartbeat))
+        await self._bus.publish(self.names.channel, self._sealed(heartbeat))
 
     async def leave(self, farewell: Farewell) -> None:
         """Delete a node's heartbeat and publish its farewell."""
         key = self.names.node(farewell.node_id)
-        await self._bus.delete_owned(key, farewell.incarnation, enveloped(farewell), channel=self.names.channel)
+        await self._bus.delete_owned(key, farewell.incarnation, self._sealed(farewell), channel=self.names.channel)
 
     async def nodes(self, *, known: Collection[str] = ()) -> list[Seen]:
         """The last heartbeat of each live node and its age: `known` nodes first, others up to the bounds of a scan."""
@@ -119,12 +130,13 @@ class Gossip:
         turns = _Turns()
         for key, stored in sorted((await self._bus.scan(self.names.nodes, known=keys)).items()):
             await turns.give()
-            heartbeat = await self._open(Heartbeat, stored.payload, turns, where=key)
-            if heartbeat is None:
+            found_here = await self._authentic(stored.payload, where=key)
+            heartbeat = None if found_here is None else await self._open(Heartbeat, found_here, turns, where=key)
+            if found_here is None or heartbeat is None:
                 continue
             if self.names.node(heartbeat.node_id) != key:
                 self.refuse("heartbeat", f"a heartbeat of node {heartbeat.node_id!r} under another's key ({key})")
-            else:
+            elif self._is_current(found_here, heartbeat, where=key):
                 expiry_ms = heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
                 age_ms = expiry_ms if stored.left_ms is None else max(0, expiry_ms - stored.left_ms)
                 found.append(Seen(heartbeat, age_ms))
@@ -137,7 +149,7 @@ class Gossip:
 
     async def write_catalogue(self, digest: str, catalogue: Catalogue) -> None:
         """Write a catalogue under its hash; the same hash is always the same content."""
-        await self._bus.put(self.names.catalogue(digest), enveloped(catalogue), expiry_ms=CATALOGUE_EXPIRY_MS)
+        await self._bus.put(self.names.catalogue(digest), self._sealed(catalogue), expiry_ms=CATALOGUE_EXPIRY_MS)
 
     async def catalogue(self, digest: str) -> Catalogue | None:
         """The catalogue with this hash; None without one, and for content that does not have this hash."""
@@ -145,8 +157,9 @@ class Gossip:
         stored = await self._bus.get(key)
         if stored is None:
             return None
-        found = await self._open(Catalogue, stored.payload, _Turns(), where=key)
-        if found is not None and not _is_named(stored.payload.partition(b"\n")[2], digest):
+        authentic = await self._authentic(stored.payload, where=key)
+        found = None if authentic is None else await self._open(Catalogue, authentic, _Turns(), where=key)
+        if authentic is not None and found is not None and not _is_named(authentic.document, digest):
             self.refuse("catalogue", f"a catalogue that was altered: its hash is not its name ({key})")
             return None
         return found
@@ -158,7 +171,7 @@ class Gossip:
         """Write the next assignment; False when the fence no longer holds or a later one is there."""
         return await self._bus.put_fenced(
             self.names.assignment,
-            await asyncio.to_thread(enveloped, assignment),  # it may have four megabytes
+            await asyncio.to_thread(self._sealed, assignment),  # it may have four megabytes
             epoch=assignment.epoch,
             fence=fence,
             channel=self.names.channel,
@@ -182,12 +195,13 @@ class Gossip:
 
     async def hint(self, hint: CommitHint) -> None:
         """Publish that a version was committed."""
-        await self._bus.publish(self.names.channel, enveloped(hint))
+        await self._bus.publish(self.names.channel, self._sealed(hint))
 
     async def announce(self, announcement: Announcement) -> None:
         """Write and publish what the pipeline says of its query."""
-        await self._bus.put(self.names.announcement, enveloped(announcement))
-        await self._bus.publish(self.names.channel, enveloped(announcement))
+        spoken = self._sealed(announcement)
+        await self._bus.put(self.names.announcement, spoken)
+        await self._bus.publish(self.names.channel, spoken)
 
     async def announcement(self) -> Announcement | None:
         return await self._read(Announcement, self.names.announcement)
@@ -207,23 +221,51 @@ class Gossip:
                 await messages.aclose()
 
     async def _hear(self, payload: bytes, turns: _Turns) -> Spoken | None:
-        name, _, document = payload.partition(b"\n")
-        kind = _SPOKEN.get(name)
-        if kind is None:
-            self.refuse("message", f"a message of unknown kind {name[:40]!r} ({self.names.channel})")
+        found = await self._authentic(payload, where=self.names.channel, is_heard=True)
+        if found is None:
             return None
-        return await self._decode(kind, document, turns, where=self.names.channel)
+        kind = _SPOKEN.get(found.kind)
+        if kind is None:
+            self.refuse("message", f"a message of unknown kind {found.kind[:40]!r} ({self.names.channel})")
+            return None
+        return await self._decode(kind, found.document, turns, where=self.names.channel)
 
     async def _read(self, kind: type[M], key: str) -> M | None:
         stored = await self._bus.get(key)
-        return None if stored is None else await self._open(kind, stored.payload, _Turns(), where=key)
+        found = None if stored is None else await self._authentic(stored.payload, where=key)
+        return None if found is None else await self._open(kind, found, _Turns(), where=key)
 
-    async def _open(self, kind: type[M], payload: bytes, turns: _Turns, *, where: str) -> M | None:
-        name, _, document = payload.partition(b"\n")
-        if name != _KIND_OF[kind]:
+    async def _authentic(self, payload: bytes, *, where: str, is_heard: bool = False) -> Authentic | None:
+        """The document in a payload, if this cluster has signed it, and, of what is heard, just now."""
+        try:
+            is_large = self.auth.is_on and len(payload) > LARGE_BYTES
+            found = await asyncio.to_thread(self.auth.opened, payload) if is_large else self.auth.opened(payload)
+            if is_heard:
+                self.auth.refuse_stale(found)
+        except UnauthenticError as error:
+            self._unauthentic(error, where)
+            return None
+        return found
+
+    def _is_current(self, found: Authentic, heartbeat: Heartbeat, *, where: str) -> bool:
+        """Whether a heartbeat in a key is the last one of its process, as far as is known here."""
+        try:
+            return self.auth.is_current(found, kept_ms=heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS)
+        except UnauthenticError as error:
+            self._unauthentic(error, where)
+            return False
+
+    def _unauthentic(self, error: UnauthenticError, where: str) -> None:
+        self.refuse(error.reason, f"{error} ({where})", source=error.source or where)
+
+    def _sealed(self, message: Message) -> bytes:
+        return sealed(self.auth, message)
+
+    async def _open(self, kind: type[M], found: Authentic, turns: _Turns, *, where: str) -> M | None:
+        if found.kind != _KIND_OF[kind]:
             self.refuse(kind.__name__.lower(), f"something that is no {kind.__name__.lower()} ({where})")
             return None
-        return await self._decode(kind, document, turns, where=where)
+        return await self._decode(kind, found.document, turns, where=where)
 
     async def _decode(self, kind: type[M], document: bytes, turns: _Turns, *, where: str) -> M | None:
         try:
@@ -242,11 +284,16 @@ class Gossip:
             self.refuse(type(heard).__name__.lower(), f"a message that could not be handled: {error!r:.500}")
             log.debug("could not be handled", exc_info=True, extra={"action": "bad-message"})
 
-    def refuse(self, kind: str, why: str) -> None:
-        """Count and log a document that is not used, or only partly used."""
+    def refuse(self, kind: str, why: str, *, source: str | None = None) -> None:
+        """Count and log a document that is not used, or only partly used. What has a `source` is logged once for it."""
         self.refused[kind] += 1
         count = self.refused[kind]
-        if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: a flood of them must not flood the log
+        if source is not None and ((kind, source) in self._sources or len(self._sources) < MAX_SOURCES):
+            is_due = (kind, source) not in self._sources
+            self._sources.add((kind, source))
+        else:
+            is_due = count & (count - 1) == 0
+        if is_due:  # once, or the 1st, 2nd, 4th, 8th ...: a flood of them must not flood the log
             log.warning("left out %s", why, extra={"action": "bad-message", "kind": kind, "count": count})
 
 
@@ -263,8 +310,13 @@ class _Turns:
 
 
 def enveloped(message: Message) -> bytes:
-    """The bytes of a document on the bus: its kind, a line end, and its JSON."""
+    """The bytes of an unsigned document on the bus: its kind, a line end, and its JSON."""
     return b"%b\n%b" % (_KIND_OF[type(message)], message.encode())
+
+
+def sealed(auth: MessageAuth, message: Message) -> bytes:
+    """The same, after the line of its signature if `auth` has a key."""
+    return auth.sealed(_KIND_OF[type(message)], message.encode())
 
 
 def digest_of(catalogue: Catalogue) -> str:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
+    InvalidResponse,
     NoPermissionError,
     RedisError,
     ResponseError,
@@ -18,6 +19,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from understudy_shared.bus.base import BusError, BusRefusedError
+from understudy_shared.bus.redis_tls import tls_trouble
 from understudy_shared.errors import SettingsError
 from understudy_shared.masking import is_ambiguous, masked, repeats, words_of
 
@@ -27,6 +29,15 @@ _CLUSTER_SCHEMES = frozenset(("redis+cluster", "rediss+cluster"))
 _OF_SENTINELS = "sentinel_"
 
 T = TypeVar("T")
+_HUNG_UP = ("closed by server", "reset by peer")
+"""What redis-py says of a peer that ends a connection, as a port for TLS does with plain text."""
+
+_KEY = re.compile(r"(us:\{[^}]*\}:)([a-z]+)(:?)")
+_DENIED_COMMAND = re.compile(r"run the '([\w|-]+)'")
+_IN_SCRIPT = ("ACL failure in script", "user executing the script can't")
+"""What Redis says, with another code than outside of scripts, when a script of ours may not do something. 7.0 has the
+second form, which names no command."""
+
 _HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}")
 Parse = Callable[[str], Mapping[str, Any]]
 """redis-py's parser of URLs, from its blocking or its asyncio half."""
@@ -98,6 +109,7 @@ def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: obje
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "decode_responses": False,
+        "driver_info": None,  # no CLIENT SETINFO: an ACL user needs no right to CLIENT, and ACL LOG stays empty
         "health_check_interval": 0,
         "protocol": 2,  # messages then come in order with replies, and the server pushes nothing else
         **ours,
@@ -132,9 +144,11 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
         return BusError(
             f"Redis refused the login while {doing}: {why}", where=where, fix="Check user and password in the URL"
         )
-    if isinstance(error, NoPermissionError):
-        fix = "Give the user scripts, SCAN and publishing on the keys and channels us:*"
-        return BusRefusedError(f"Redis refused {doing}: {why}", where=where, fix=fix)
+    if isinstance(error, NoPermissionError) or any(text in str(error) for text in _IN_SCRIPT):
+        return BusRefusedError(f"Redis refused {doing}: {why}", where=where, fix=_missing_right(str(error), doing))
+    trouble = tls_trouble(error)
+    if trouble is not None:
+        return BusError(f"Redis cannot be reached by TLS while {doing}: {trouble.why}", where=where, fix=trouble.fix)
     if isinstance(error, ResponseError):
         fix = "Check that it is a primary of Redis or Valkey, not a replica or a cluster's node, and has memory left"
         return BusRefusedError(f"Redis refused {doing}: {why}", where=where, fix=fix)
@@ -142,13 +156,39 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
         return BusError(
             f"Redis did not answer within {timeout_ms} ms while {doing}",
             where=where,
-            fix="Check that it runs, is not overloaded, and that this host may reach it",
+            fix="Check that it runs, is not overloaded, and that this host may reach it" + _about_tls(url, error),
         )
     return BusError(
         f"Redis cannot be reached while {doing}: {why}",
         where=where,
-        fix="Check that it runs there and that this host may reach it",
+        fix="Check that it runs there and that this host may reach it" + _about_tls(url, error),
     )
+
+
+def _missing_right(said: str, doing: str) -> str:
+    """Which rule the ACL user lacks. Redis names the command, but never the key or the channel."""
+    found = _KEY.search(doing)
+    root, kind, rest = ("us:", "*", "") if found is None else found.groups()
+    command = _DENIED_COMMAND.search(said)
+    if command is not None:
+        rule = f"+{command[1]}"
+    elif "channel" in said:
+        rule = f"&{root}events" if found is not None else "&us:*"
+    elif "key" in said:
+        rule = f"~{root}{kind}{':*' if rest else ''}"
+    else:
+        return "Compare the user with deploy/redis/users.acl, which has all that each service needs"
+    return f"Give this user {rule}; deploy/redis/users.acl has all that each service needs"
+
+
+def _about_tls(url: str, error: BaseException) -> str:
+    """What else to check when one side may speak TLS and the other not: neither is told so by the other."""
+    is_late = isinstance(error, (TimeoutError, RedisTimeoutError))
+    was_hung_up = isinstance(error, InvalidResponse) or any(text in str(error) for text in _HUNG_UP)
+    if url.lower().startswith("rediss"):
+        asks = "; if it asks for a client certificate, give one with --redis-cert-file" if was_hung_up else ""
+        return ". Does it speak TLS at this port?" if is_late else asks
+    return "; if it speaks TLS at this port, write rediss://" if was_hung_up and not url.startswith("unix") else ""
 
 
 def _refuse_ambiguous(url: str) -> None:

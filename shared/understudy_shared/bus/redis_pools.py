@@ -1,6 +1,7 @@
 """Connection pools for a Redis URL: one for asyncio, one for a thread. Sentinel URLs lead to the primary.
 
-No call is retried: its caller decides, within its own deadline. No I/O happens when a pool is made.
+No call is retried: its caller decides, within its own deadline. Nothing is connected when a pool is made, but files for
+TLS are read, so that a wrong one is refused at the start.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from redis.retry import Retry
 
 from understudy_shared.bus.redis_connection import connection_options, sentinel_place
 from understudy_shared.bus.redis_sentinel import SentinelPool, ThreadSentinelPool
+from understudy_shared.bus.redis_tls import ThreadTlsConnection, TlsConnection, with_verified_tls
 
 
 def task_pool(url: str, *, timeout_s: float, max_connections: int) -> aio.BlockingConnectionPool:
@@ -27,7 +29,7 @@ def task_pool(url: str, *, timeout_s: float, max_connections: int) -> aio.Blocki
     if place is not None:
         return SentinelPool(place, timeout_s=timeout_s, retry=retry, **bounds)
     options = connection_options(url, parse_url_for_tasks, timeout_s=timeout_s, retry=retry)
-    return aio.BlockingConnectionPool(**{**options, **bounds})
+    return aio.BlockingConnectionPool(**{**with_verified_tls(options, TlsConnection), **bounds})
 
 
 def thread_pool(url: str, *, timeout_s: float) -> redis.ConnectionPool:
@@ -37,4 +39,4 @@ def thread_pool(url: str, *, timeout_s: float) -> redis.ConnectionPool:
     if place is not None:
         return ThreadSentinelPool(place, timeout_s=timeout_s, retry=retry)
     options = connection_options(url, parse_url, timeout_s=timeout_s, retry=retry)
-    return redis.ConnectionPool(**{**options, "max_connections": 1})
+    return redis.ConnectionPool(**{**with_verified_tls(options, ThreadTlsConnection), "max_connections": 1})

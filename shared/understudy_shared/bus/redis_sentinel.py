@@ -25,6 +25,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from understudy_shared.bus.redis_connection import Parse, SentinelPlace, connection_options
+from understudy_shared.bus.redis_tls import (
+    SentinelTlsConnection,
+    ThreadSentinelTlsConnection,
+    TlsOptions,
+    refuse_bad_files,
+    with_verified_tls,
+)
 
 PRIMARY_CHECK_MS = 2000
 """Longest time that an open connection may stay with a server that is no longer the primary."""
@@ -39,10 +46,13 @@ class SentinelPool(tasks.SentinelConnectionPool, aio.BlockingConnectionPool):
     def __init__(self, place: SentinelPlace, *, timeout_s: float, retry: object, **options: Any) -> None:
         """`timeout_s` is the deadline of a call on a connection, `options` are those of a BlockingConnectionPool.
 
-        No I/O. Raises what redis-py raises for options that it does not know.
+        Only files are read. Raises what redis-py raises for options that it does not know, SettingsError for bad files.
         """
-        asked = _options(place.sentinel_url, parse_url_for_tasks, timeout_s=_turn_s(place, timeout_s), retry=retry)
-        server_options = _options(place.server_url, parse_url_for_tasks, timeout_s=timeout_s, retry=retry)
+        turn_s = _turn_s(place, timeout_s)
+        asked = _sentinel_options(place.sentinel_url, parse_url_for_tasks, timeout_s=turn_s, retry=retry)
+        server_options = _server_options(
+            place, parse_url_for_tasks, SentinelTlsConnection, timeout_s=timeout_s, retry=retry
+        )
         sentinels = _Sentinel(_shuffled(place), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
         options = {**server_options, **options, "redis_connect_func": _greet}
         super().__init__(place.service, sentinels, **options)  # type: ignore[no-untyped-call]
@@ -75,8 +85,10 @@ class ThreadSentinelPool(threads.SentinelConnectionPool):
     """One connection to the primary, for a thread that makes one call at a time."""
 
     def __init__(self, place: SentinelPlace, *, timeout_s: float, retry: object) -> None:
-        asked = _options(place.sentinel_url, parse_url, timeout_s=_turn_s(place, timeout_s), retry=retry)
-        server_options = _options(place.server_url, parse_url, timeout_s=timeout_s, retry=retry)
+        asked = _sentinel_options(place.sentinel_url, parse_url, timeout_s=_turn_s(place, timeout_s), retry=retry)
+        server_options = _server_options(
+            place, parse_url, ThreadSentinelTlsConnection, timeout_s=timeout_s, retry=retry
+        )
         sentinels = _ThreadSentinel(_shuffled(place), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
         options = {**server_options, "max_connections": 1, "redis_connect_func": _greet_from_thread}
         super().__init__(place.service, sentinels, **options)  # type: ignore[no-untyped-call]
@@ -133,10 +145,20 @@ def _refuse_replica(hello: list[Any]) -> None:
         raise RedisConnectionError("the server that the sentinels name is a replica")
 
 
-def _options(url: str, parse: Parse, *, timeout_s: float, retry: object) -> dict[str, Any]:
-    """Options for a pool that chooses the class of its connections: `ssl` says whether they use TLS."""
+def _server_options(
+    place: SentinelPlace, parse: Parse, tls_class: type, *, timeout_s: float, retry: object
+) -> dict[str, Any]:
+    """Options for connections to the primary; a pool without a class of its own takes one without TLS."""
+    options = connection_options(place.server_url, parse, timeout_s=timeout_s, retry=retry)
+    return with_verified_tls(options, tls_class)
+
+
+def _sentinel_options(url: str, parse: Parse, *, timeout_s: float, retry: object) -> dict[str, Any]:
+    """Options for a client of a sentinel, which chooses its connections itself: `ssl` says whether they use TLS."""
     options = connection_options(url, parse, timeout_s=timeout_s, retry=retry)
     is_tls = options.pop("connection_class", None) is not None
+    if is_tls:
+        refuse_bad_files(TlsOptions.of(options))
     return {**options, "ssl": is_tls}
 
 

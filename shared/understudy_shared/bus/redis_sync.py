@@ -16,7 +16,8 @@ import redis
 from redis.exceptions import RedisError
 
 from understudy_shared.bus.base import BusError
-from understudy_shared.bus.gossip import Names, enveloped
+from understudy_shared.bus.gossip import Names, sealed
+from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.redis_connection import bus_error, checked
 from understudy_shared.bus.redis_pools import thread_pool
 from understudy_shared.bus.redis_scripts import PUT
@@ -34,14 +35,15 @@ Work = tuple[Callable[[], None], "Future[None]"]
 class SyncPublisher:
     """Publishes commits and the announcement of one query. Any thread may call; one call is made at a time."""
 
-    def __init__(self, url: str, application_id: str) -> None:
-        """Nothing is connected yet. Raises SettingsError for a URL that names no Redis."""
+    def __init__(self, url: str, application_id: str, auth: MessageAuth | None = None) -> None:
+        """Nothing is connected yet; without `auth` nothing is signed. Raises SettingsError for what is no Redis URL."""
         self.failures = 0
         """How many hints could not be sent."""
         self.where = masked(url)
         self._url = url
         self._application_id = application_id
         self._names = Names(application_id)
+        self._auth = auth or MessageAuth(application_id)
         pool = checked(url, lambda: thread_pool(url, timeout_s=DEADLINE_MS / 1000))
         checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
         self._client: redis.Redis = redis.Redis(connection_pool=pool)
@@ -53,7 +55,7 @@ class SyncPublisher:
     def hint(self, version: int) -> None:
         """Publish that `version` was committed. Never raises: without it, nodes see the commit at their next poll."""
         try:
-            spoken = enveloped(CommitHint(application_id=self._application_id, version=version))
+            spoken = sealed(self._auth, CommitHint(application_id=self._application_id, version=version))
             self._do("hinting", lambda: self._publish(spoken))
         except Exception as error:  # no error of a hint may end the user's query
             self.failures += 1
@@ -63,7 +65,7 @@ class SyncPublisher:
 
     def announce(self, announcement: Announcement) -> None:
         """Write and publish what the pipeline says of its query. Raises BusError."""
-        spoken = enveloped(announcement)
+        spoken = sealed(self._auth, announcement)
 
         def write() -> None:
             self._client.set(self._names.announcement, PUT + spoken)

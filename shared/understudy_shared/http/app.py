@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -11,17 +11,23 @@ import orjson
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
 
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.shown import shown_problem
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.audit import Audit
 from understudy_shared.http.cross_site import why_refused
-from understudy_shared.http.edge import Receive, Scope, Send, bug, not_allowed, send_problem, without_body
+from understudy_shared.http.edge import NOSNIFF, Receive, Scope, Send, bug, not_allowed, send_problem, without_body
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import refuse_unroutable
 
 
 def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
-    """The application of a service. Each of its routes refuses changes from pages of other sites."""
+    """The application of a service. Each of its routes refuses changes from pages of other sites, and writes the audit
+    log.
+    """
     return FastAPI(
         title=title,
         version="1",
@@ -29,7 +35,7 @@ def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextMa
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # its redirect is not JSON, and leads to the host that the request names
-        dependencies=[Depends(_refuse_cross_site)],
+        dependencies=[Depends(Audit().note), Depends(_refuse_cross_site)],
     )
 
 
@@ -42,6 +48,33 @@ def json_response(content: object, status: int = 200) -> Response:
 def is_head(request: Request) -> bool:
     """Whether a request that is routed as GET was HEAD: an answer without an end has to be none then."""
     return request.scope.get(_ASKED) == "HEAD"
+
+
+LONG_BYTES = 1 << 20
+"""A longer answer of many pieces may be sent while it is made: to join 24 MB holds the loop for 20 ms and more."""
+
+
+async def streamed_json_response(pieces: Iterator[bytes]) -> Response:
+    """A response of one line of JSON whose pieces may be made as slowly as they are read: of something that does not
+    change. A long one is sent piece by piece, without its length; an error after its beginning ends the connection.
+    """
+    made, size_bytes = [], 0
+    for piece in pieces:
+        made.append(piece)
+        size_bytes += len(piece)
+        if size_bytes > LONG_BYTES:
+            return StreamingResponse(_sent(b"".join(made), pieces), media_type="application/json")
+        await asyncio.sleep(0)
+    return Response(b"".join([*made, b"\n"]), media_type="application/json")
+
+
+async def _sent(made: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
+    yield made
+    for piece in rest:
+        if piece:
+            yield piece
+        await asyncio.sleep(0)  # sending waits for nothing while the reader takes all
+    yield b"\n"
 
 
 async def sliced_json_response(pieces: Iterable[bytes]) -> Response:
@@ -74,7 +107,7 @@ class Framework:
         async def send_and_note(message: MutableMapping[str, Any]) -> None:
             nonlocal has_begun
             has_begun = True
-            await send(message)
+            await send(_with_nosniff(message))
 
         try:
             refuse_unroutable(scope["raw_path"])
@@ -83,7 +116,14 @@ class Framework:
             await send_problem(send, problem_of(error))
         except Exception as error:
             if not has_begun:  # else `_bug`, below, has answered, or a part of the answer was sent
-                await send_problem(send, bug(error))
+                await send_problem(send, shown_problem(authorization_of(scope).principal, bug(error)))
+
+
+def _with_nosniff(message: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The start of a response with the header, if the route did not set it."""
+    if message["type"] != "http.response.start" or any(name == NOSNIFF[0] for name, _ in message["headers"]):
+        return message
+    return {**message, "headers": [*message["headers"], NOSNIFF]}
 
 
 _ASKED = "understudy.method"
@@ -104,9 +144,9 @@ async def _refuse_cross_site(request: Request) -> None:
         raise ProblemError(refused)
 
 
-async def _ours(_: Request, error: Exception) -> Response:
+async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, UnderstudyError), "registered for these only"
-    return _response(problem_of(error))
+    return _response(shown_problem(authorization_of(request.scope).principal, problem_of(error)))
 
 
 async def _theirs(request: Request, error: Exception) -> Response:
@@ -120,8 +160,8 @@ async def _parameters(_: Request, error: Exception) -> Response:
     return _response(Problem(ProblemType.BAD_REQUEST, f"a parameter does not fit: {error}", fix="See /openapi.json"))
 
 
-async def _bug(_: Request, error: Exception) -> Response:
-    return _response(bug(error))
+async def _bug(request: Request, error: Exception) -> Response:
+    return _response(shown_problem(authorization_of(request.scope).principal, bug(error)))
 
 
 def _response(problem: Problem) -> Response:

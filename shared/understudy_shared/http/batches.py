@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import orjson
 
+from understudy_shared.auth.principals import EVERY_KEY, KeyScope
+from understudy_shared.auth.shown import require_printed_key
 from understudy_shared.bounds import MAX_BATCH_KEYS, parse_flag
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.lookup_requests import ReadParams, encoded_key, pop_longs
@@ -25,7 +27,7 @@ NO_PARTITION = -1
 """Where a key is that does not parse."""
 
 
-_FOUND_MEMBERS = ("found", "value", "result")
+_FOUND_MEMBERS = ("found", "value", "result", "expires_at", "expired", "timeout_at", "sessions", "rows")
 
 
 class BatchForm(NamedTuple):
@@ -102,9 +104,13 @@ def parse_batch(body: bytes) -> tuple[list[object], ReadParams]:
     return keys, bounds
 
 
-def resolve_keys(codec: KeyCodec, keys: Sequence[object], partitions: int, max_key_bytes: int) -> BatchKeys:
-    """Parse, encode, place and print keys: by columns where that is possible, else one by one."""
-    encoded = codec.encode_columns(keys, partitions)
+def resolve_keys(
+    codec: KeyCodec, keys: Sequence[object], partitions: int, max_key_bytes: int, scope: KeyScope = EVERY_KEY
+) -> BatchKeys:
+    """Parse, encode, place and print keys: by columns where that is possible, else one by one. A key outside of `scope`
+    has a problem.
+    """
+    encoded = codec.encode_columns(keys, partitions) if scope.prefixes is None else None
     if encoded is not None and max(map(len, encoded.rows)) <= max_key_bytes:
         return BatchKeys(*encoded, {})
     resolved = BatchKeys([], [], [], {})
@@ -113,6 +119,7 @@ def resolve_keys(codec: KeyCodec, keys: Sequence[object], partitions: int, max_k
             row = codec.parse_json(key)
             data = encoded_key(codec, row, max_key_bytes)
             partition, printed = codec.partition(row, partitions), orjson.dumps(codec.to_json(data))
+            require_printed_key(scope, printed)
         except UnderstudyError as error:
             resolved.problems[index] = problem_of(error)
             partition, data, printed = NO_PARTITION, b"", b""

@@ -21,11 +21,9 @@ def why_refused(method: str, headers: Mapping[str, str]) -> Problem | None:
     """Why a request is refused as one of another site; None when it may pass. Header names are in lower case."""
     if method in READING:
         return None
-    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    if site is not None and site not in _OWN_SITES:
-        return _cross_site(f"the browser says that its page is {site:.40}", "header Sec-Fetch-Site")
-    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
-        return _cross_site(f"the page is of {origin:.200}, not of this service", "header Origin")
+    foreign = why_foreign(headers)
+    if foreign is not None:
+        return foreign
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         return Problem(
@@ -34,6 +32,16 @@ def why_refused(method: str, headers: Mapping[str, str]) -> Problem | None:
             "header Content-Type",
             "Send Content-Type: application/json, with curl by -H 'content-type: application/json'",
         )
+    return None
+
+
+def why_foreign(headers: Mapping[str, str]) -> Problem | None:
+    """Why a request comes from a page of another site, as far as the browser says it; None when it may pass."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None and site not in _OWN_SITES:
+        return _cross_site(f"the browser says that its page is {site:.40}", "header Sec-Fetch-Site")
+    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+        return _cross_site(f"the page is of {origin:.200}, not of this service", "header Origin")
     return None
 
 

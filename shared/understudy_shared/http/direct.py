@@ -12,11 +12,15 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from understudy_shared.http.edge import Receive
+from understudy_shared.auth.principals import UNGUARDED, Authorization
+from understudy_shared.http.edge import JSON_TYPE, NOSNIFF, Receive
 from understudy_shared.http.problems import CONTENT_TYPE, Problem
 from understudy_shared.trace import Trace
 
 Headers = Iterable[tuple[bytes, bytes]]
+
+_TYPE_LINES = {kind: b"%b\r\n%b: %b" % (kind, *NOSNIFF) for kind in (JSON_TYPE, CONTENT_TYPE)}
+"""What follows `content-type:` in answers for readers; hops have a type of their own, and go to routers only."""
 
 
 class ReaderLeftError(Exception):
@@ -24,9 +28,12 @@ class ReaderLeftError(Exception):
 
 
 class Exchange(Protocol):
-    """One request that waits for its reply. `trace` is its trace context, if it has one."""
+    """One request that waits for its reply. `trace` is its trace context, if it has one; `authorization` is what it was
+    granted.
+    """
 
     trace: Trace | None
+    authorization: Authorization
 
     def reply(self, status: int, content_type: bytes, body: bytes, headers: Headers = (), /) -> None:
         """Send the reply, on the event loop. A second one, and one to a reader who left, is dropped."""
@@ -68,10 +75,11 @@ class AnswersBodies(Protocol):
 class DirectExchange:
     """A request that the protocol handed over. `send` writes the reply."""
 
-    __slots__ = ("_on_left", "_send", "trace")
+    __slots__ = ("_on_left", "_send", "authorization", "trace")
 
     def __init__(self, send: Callable[[int, bytes, bytes, Headers], None]) -> None:
         self.trace: Trace | None = None
+        self.authorization = UNGUARDED
         self._send: Callable[[int, bytes, bytes, Headers], None] | None = send
         self._on_left: Callable[[], None] | None = None
 
@@ -108,8 +116,9 @@ class Reply(NamedTuple):
 class AsgiExchange:
     """A request that came by ASGI. Watching for the reader's disconnect costs a task."""
 
-    def __init__(self, receive: Receive, trace: Trace | None = None) -> None:
+    def __init__(self, receive: Receive, trace: Trace | None = None, authorization: Authorization = UNGUARDED) -> None:
         self.trace = trace
+        self.authorization = authorization
         self._receive = receive
         self._replied: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         self._watch: asyncio.Task[None] | None = None
@@ -144,7 +153,7 @@ def response(status: int, content_type: bytes, body: bytes, headers: Headers, *,
         more += b"connection: close\r\n"
     return b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n%b" % (
         STATUS_LINE[status],
-        content_type,
+        _TYPE_LINES.get(content_type, content_type),
         len(body),
         more,
         body,

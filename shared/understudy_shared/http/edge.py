@@ -20,6 +20,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON_TYPE = b"application/json"
+NOSNIFF = (b"x-content-type-options", b"nosniff")
+"""With every answer but those that carry it already: a browser shall take nothing of ours for a script or a page."""
+
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Room for 1,000 keys of 8 KiB, or 100 of the longest that are accepted by default."""
 
@@ -76,7 +79,7 @@ async def send_reply(
     send: Send, status: int, body: bytes, content_type: bytes, headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
     """Send one whole response."""
-    head = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers]
+    head = [(b"content-type", content_type), NOSNIFF, (b"content-length", b"%d" % len(body)), *headers]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})
 

@@ -14,7 +14,7 @@ It acts before any routing. It differs from uvicorn's protocol in three ways:
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.config import Config
@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
+from understudy_shared.auth.access import Access
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.connection_limits import (
     ENDLESS,
@@ -38,6 +39,7 @@ from understudy_shared.http.connection_limits import (
     Refusal,
     reason_of,
 )
+from understudy_shared.http.edge import Scope
 from understudy_shared.http.held_flow import HeldFlow
 from understudy_shared.http.refusals import problem_response, refusing, says_why
 
@@ -55,8 +57,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     # uvicorn's attributes fill what CPython keeps quick in an instance's dict (30 names).
     __slots__ = (
-        "_body_bytes", "_body_read_s", "_guard", "_held", "_held_at", "_in_head", "_in_message", "_is_direct",
-        "_is_taken", "_left_bytes", "_lingering", "_now", "_quiet_bytes", "_refusal", "_restricted",
+        "_access", "_body_bytes", "_body_read_s", "_guard", "_held", "_held_at", "_in_head", "_in_message",
+        "_is_direct", "_is_taken", "_left_bytes", "_lingering", "_now", "_quiet_bytes", "_refusal", "_restricted",
         "_running", "_since_s", "_surplus_bytes", "_unread_bytes", "_unread_since_s",
     )  # fmt: skip
 
@@ -71,9 +73,12 @@ class LimitedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         guard: ConnectionGuard,
+        access: Access | None = None,
     ) -> None:
+        """`access` decides who may ask what; None where nobody is asked who he is."""
         super().__init__(config, server_state, app_state, _loop)
         self._guard = guard
+        self._access = access
         self._is_direct = False
         """Whether `_take` took the request that was parsed last, which is then answered without ASGI."""
         self._is_taken = False
@@ -288,12 +293,15 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         guard = self._guard
+        refusal: Refusal | None = None
         if self._restricted or guard.pressure is Pressure.REFUSE:
             refusal = guard.refuses(cycle.scope["path"], restricted=self._restricted)
-            if refusal is not None:
-                guard.note(refusal, self.client, self._now())
-                cycle.keep_alive = False
-                app = refusing(refusal)
+        if refusal is not None:
+            guard.note(refusal, self.client, self._now())
+            cycle.keep_alive = False
+            app = refusing(refusal)
+        elif self._access is not None:
+            app = self._access.admitted(cast(Scope, cycle.scope), app, self.client, self._now())
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 

@@ -75,7 +75,7 @@ def pop_longs(parameters: dict[str, str]) -> bool:
 
 
 def longs_as_text(body: bytes) -> bytes:
-    """An answer, or the results of a batch, with every whole number in `key`, `value` and `result` as a string.
+    """An answer, or the results of a batch, with every whole number in `key` and in what was found as a string.
 
     By type and not by size: a column that is a byte, short, int or long is a string in every answer. A double keeps its
     decimal point in JSON, so the two cannot be confused.
@@ -96,7 +96,7 @@ def numbers_as_text(value: object) -> object:
     return [numbers_as_text(inner) for inner in value] if isinstance(value, list) else value
 
 
-_PRINTED_PARTS = frozenset({"key", "value", "result"})
+_PRINTED_PARTS = frozenset({"key", "value", "result", "sessions", "rows"})
 
 
 def _key_segments(segments: list[str]) -> list[str]:

@@ -10,6 +10,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
+from understudy_shared.auth.principals import KeyScope
+from understudy_shared.auth.shown import shown_batch, shown_problem
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.batches import batch_form
 from understudy_shared.http.direct import AsgiExchange, Exchange, ReaderLeftError, reply_problem
@@ -29,11 +32,14 @@ from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.request_counts import NO_STORE, OperationCounts, RequestCounts
 from understudy_shared.http.target import STORES, split_path
+from understudy_shared.spans import RecordedExchange, Spans, begin_request, end_request
 from understudy_shared.trace import Trace, trace_of
+
+KEY_ROUTE, LOOKUP_ROUTE = "/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/lookup"
 
 
 class LookupsFirst(ABC):
-    """ASGI application. `requests` are its counts, for the metrics."""
+    """ASGI application. `requests` are its counts, for the metrics; `access` decides who may ask it what."""
 
     def __init__(
         self,
@@ -42,11 +48,15 @@ class LookupsFirst(ABC):
         max_in_flight: int,
         requests: RequestCounts,
         failed: Callable[[Problem], None] = lambda problem: None,
+        access: Access | None = None,
     ) -> None:
         """`failed` is called for each lookup, and each batch as a whole, that ends with a problem."""
+        self.access = access or Access()
         self.requests = requests
         self._failed = failed
         self.in_flight = 0
+        self.spans: Spans | None = None
+        """Where spans of requests are recorded, if anywhere."""
         self._app = app
         self._max_in_flight = max_in_flight
 
@@ -55,8 +65,10 @@ class LookupsFirst(ABC):
         """Answer a GET of one key, at once or later, by `reply_...`. Raises a problem only before that."""
 
     @abstractmethod
-    async def batch_body(self, store: str, receive: Receive, trace: Trace | None, *, is_compact: bool) -> bytes:
-        """The answer to the batch in a body; `trace` is that of its request.
+    async def batch_body(
+        self, store: str, receive: Receive, trace: Trace | None, scope: KeyScope, *, is_compact: bool
+    ) -> bytes:
+        """The answer to the batch in a body; `trace` is that of its request, `scope` the keys that it may ask for.
 
         Raises the problem of a batch that is answered as a whole, and ReaderLeftError.
         """
@@ -77,6 +89,11 @@ class LookupsFirst(ABC):
         return True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.access.is_on and scope["type"] == "http" and AUTHORIZATION not in scope:
+            # Our protocol has decided before. A server that is not ours has not.
+            app = self.access.admitted(scope, self, scope.get("client"), time.monotonic())
+            await app(scope, receive, send)
+            return
         call = _call(scope["raw_path"]) if scope["type"] == "http" else None
         if call is None:
             await self._app(scope, receive, send)
@@ -92,30 +109,51 @@ class LookupsFirst(ABC):
 
     async def _single(self, scope: Scope, receive: Receive, send: Send) -> None:
         query: bytes = scope["query_string"]
-        exchange = AsgiExchange(receive, trace_of(scope["headers"]))
-        self._answer(b"%b?%b" % (scope["raw_path"], query) if query else scope["raw_path"], exchange)
+        exchange = AsgiExchange(receive, trace_of(scope["headers"]), authorization_of(scope))
+        target = b"%b?%b" % (scope["raw_path"], query) if query else scope["raw_path"]
+        self._answer(target, exchange, scope["method"])
         reply = await exchange.replied()
         if reply is not None:
             await send_reply(send, reply.status, reply.body, reply.content_type, reply.headers)
 
-    def _answer(self, target: bytes, exchange: Exchange) -> None:
+    def _answer(self, target: bytes, exchange: Exchange, method: str = "GET") -> None:
         try:
+            if self.spans is not None:
+                exchange = self._recorded(self.spans, method, target.partition(b"?")[0], exchange)
             self.answer(target, exchange)
         except UnderstudyError as error:
             self.reply_problem(exchange, problem_of(error))
         except Exception as error:
             self.reply_problem(exchange, bug(error))
 
+    def _recorded(self, spans: Spans, method: str, raw_path: bytes, exchange: Exchange) -> Exchange:
+        """The exchange with a span, if that is sampled."""
+        route = LOOKUP_ROUTE if _call(raw_path) == b"lookup" else KEY_ROUTE
+        trace = begin_request(spans, method, route, exchange.trace, self._known_store(raw_path))
+        return exchange if trace is None else RecordedExchange(exchange, trace)
+
+    def _known_store(self, raw_path: bytes) -> str:
+        """The store that a path names, if there is one of that name: else it may be anything, even a key."""
+        name = raw_path[len(STORES) :].partition(b"/")[0].decode("latin-1")
+        return name if self.has_store(name) else ""
+
     async def _batch(self, scope: Scope, receive: Receive, send: Send) -> None:
         began_s, store = time.monotonic(), NO_STORE
         problem: Problem | None = None
         outcome, body = "answered", b""
+        trace = trace_of(scope["headers"])
+        recorded = None
+        if self.spans is not None:
+            known = self._known_store(scope["raw_path"])
+            recorded = begin_request(self.spans, "POST", LOOKUP_ROUTE, trace, known)
+        principal, keys = authorization_of(scope)
         try:
             self.begin()
             try:
                 form = batch_form(scope["query_string"])
                 store = _store_of_batch(scope["raw_path"])
-                body = await self.batch_body(store, receive, trace_of(scope["headers"]), is_compact=form.is_compact)
+                body = await self.batch_body(store, receive, recorded or trace, keys, is_compact=form.is_compact)
+                body = shown_batch(principal, body)
                 if form.longs_as_text:
                     body = longs_as_text(body)
             finally:
@@ -129,9 +167,11 @@ class LookupsFirst(ABC):
         counts = self.requests.of("batch", store if self.has_store(store) else NO_STORE)
         counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
         counts.count(outcome if problem is None else problem.type.slug)
+        if recorded is not None:
+            end_request(recorded.span, problem.status if problem else 200 if outcome == "answered" else None)
         if problem is not None:
             self._failed(problem)
-            await send_problem(send, problem)
+            await send_problem(send, shown_problem(principal, problem))
         elif outcome == "answered":
             await send_reply(send, 200, body, JSON_TYPE)
 
@@ -160,7 +200,7 @@ class LookupsFirst(ABC):
         """Reply with a problem; without `counts` to a request that names no store there is."""
         (counts or self.requests.of("lookup")).count(problem.type.slug)
         self._failed(problem)
-        reply_problem(exchange, problem)
+        reply_problem(exchange, shown_problem(exchange.authorization.principal, problem))
 
 
 def _call(raw_path: bytes) -> bytes | None:

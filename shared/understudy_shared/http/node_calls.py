@@ -1,7 +1,8 @@
 """What is asked of nodes besides lookups, rarely: their heartbeat, catalogue and assignment, and to drain.
 
 Ordinary HTTP with httpx. Rule: whatever comes back is bounded in time and size and is JSON, else it is refused unread;
-redirects are not followed, nothing is unpacked. Documents are then validated as if they came over the bus.
+redirects are not followed, nothing is unpacked. Documents are then validated as if they came over the bus; with a key
+they must be signed, for this very question.
 """
 
 from __future__ import annotations
@@ -9,12 +10,20 @@ from __future__ import annotations
 import asyncio
 import sys
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import anyio._backends._asyncio  # noqa: F401  # else at the first call: 65 ms in which no lookup is answered
 import httpx
 import orjson
 
+from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.bus.message_auth import (
+    LARGE_BYTES,
+    NONCE_HEADER,
+    SIGNATURE_HEADER,
+    MessageAuth,
+    UnauthenticError,
+)
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.messages import (
     MAX_MESSAGE_BYTES,
@@ -42,6 +51,9 @@ MAX_CONNECTIONS = 32
 MAX_DRAIN_BYTES = 64 * 1024
 """Largest reply to a drain; it names the node and whether it drains."""
 
+UNKNOWN_HERE = "it does not know this service as one of its cluster"
+SAME_FILE = "Give all nodes and routers of the application the same --cluster-secret-file"
+
 _JSON_TYPES = frozenset(("application/json", "application/problem+json"))
 
 M = TypeVar("M", bound=Message)
@@ -53,6 +65,12 @@ class NodeCallError(UnderstudyError):
 
 class BadReplyError(NodeCallError):
     """A node answered with what no node of ours sends, or more of it. Nothing of it was used."""
+
+
+class _Reply(NamedTuple):
+    status: int
+    body: bytes
+    signature: str | None
 
 
 class _Transport(httpx.AsyncHTTPTransport):
@@ -68,10 +86,15 @@ class _Transport(httpx.AsyncHTTPTransport):
 
 
 class NodeCalls:
-    """The nodes' HTTP, for one application."""
+    """The nodes' HTTP, for one application. `identity` is shown to them."""
 
-    def __init__(self, application_id: str) -> None:
+    def __init__(
+        self, application_id: str, auth: MessageAuth | None = None, identity: ClusterIdentity | None = None
+    ) -> None:
+        """`auth` judges signatures of documents; without it none is looked at. `identity` is shown to the nodes."""
         self._application_id = application_id
+        self._auth = auth or MessageAuth(application_id)
+        self._identity = identity or ClusterIdentity(None, application_id)
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
         # Nodes are reached directly, whatever proxy the environment names.
         transport = _Transport(limits=limits, trust_env=False)
@@ -95,14 +118,14 @@ class NodeCalls:
     async def drain(self, host: HostInfo, *, drain: bool) -> tuple[int, dict[str, object]]:
         """Status and JSON object of the node's reply."""
         url = _url(host, "/admin/v1/drain")
-        status, body = await self._exchange("POST", url, orjson.dumps({"drain": drain}), max_bytes=MAX_DRAIN_BYTES)
+        reply = await self._exchange("POST", url, orjson.dumps({"drain": drain}), max_bytes=MAX_DRAIN_BYTES)
         try:
-            document = orjson.loads(body)
+            document = orjson.loads(reply.body)
         except orjson.JSONDecodeError as error:
             raise BadReplyError(f"the node's reply is not JSON: {error}", where=url) from None
         if not isinstance(document, dict):
             raise BadReplyError("the node's reply is not a JSON object", where=url)
-        return status, document
+        return reply.status, document
 
     async def close(self) -> None:
         """Give connections back."""
@@ -110,22 +133,48 @@ class NodeCalls:
 
     async def _get(self, kind: type[M], host: HostInfo, path: str) -> M:
         url = _url(host, path)
-        status, body = await self._exchange("GET", url, None, max_bytes=MAX_MESSAGE_BYTES)
-        if status != 200:
-            raise NodeCallError(f"the node answers {status}", where=url)
-        return await decode(kind, body, application_id=self._application_id, where=url, give=lambda: asyncio.sleep(0))
+        nonce = self._auth.new_nonce()
+        reply = await self._exchange("GET", url, None, max_bytes=MAX_MESSAGE_BYTES, nonce=nonce)
+        if reply.status in (401, 403):
+            raise NodeCallError(f"the node answers {reply.status}: {UNKNOWN_HERE}", where=url, fix=SAME_FILE)
+        if reply.status != 200:
+            raise NodeCallError(f"the node answers {reply.status}", where=url)
+        await self._authenticate(kind, reply, nonce, url)
+        return await decode(kind, reply.body, application_id=self._application_id, where=url, give=_give)
 
-    async def _exchange(self, method: str, url: str, content: bytes | None, *, max_bytes: int) -> tuple[int, bytes]:
-        """Status and JSON of a reply. Raises NodeCallError."""
-        headers = {} if content is None else {"content-type": "application/json"}
+    async def _authenticate(self, kind: type[Message], reply: _Reply, nonce: str | None, url: str) -> None:
+        """Refuse a reply that no process of this cluster has signed for this question. Raises BadReplyError."""
+        name = kind.__name__.lower().encode()
+        try:
+            if self._auth.is_on and len(reply.body) > LARGE_BYTES:
+                await asyncio.to_thread(self._auth.check_answer, reply.signature, nonce, name, reply.body)
+            else:
+                self._auth.check_answer(reply.signature, nonce, name, reply.body)
+        except UnauthenticError as error:
+            self._auth.on_refused(error, url)
+            raise BadReplyError(f"the node's reply is refused: {error.what}", where=url, fix=error.fix) from None
+
+    async def _exchange(
+        self, method: str, url: str, content: bytes | None, *, max_bytes: int, nonce: str | None = None
+    ) -> _Reply:
+        """Status, JSON and signature of a reply. Raises NodeCallError."""
+        kind = {} if content is None else {"content-type": "application/json"}
+        headers = {**kind, **self._identity.headers}
+        if nonce is not None:
+            headers[NONCE_HEADER] = nonce
         try:
             async with (
                 asyncio.timeout(DEADLINE_S),
                 self._client.stream(method, url, content=content, headers=headers) as reply,
             ):
-                return reply.status_code, await _body(reply, url, max_bytes)
+                body = await _body(reply, url, max_bytes)
+                return _Reply(reply.status_code, body, reply.headers.get(SIGNATURE_HEADER))
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:  # ValueError: a malformed host
             raise NodeCallError(f"the node does not answer: {error or type(error).__name__}", where=url) from None
+
+
+async def _give() -> None:
+    await asyncio.sleep(0)
 
 
 async def _body(reply: httpx.Response, url: str, max_bytes: int) -> bytes:

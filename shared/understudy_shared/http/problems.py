@@ -15,6 +15,8 @@ from understudy_shared.errors import BadKeyError, CheckpointError, UnderstudyErr
 from understudy_shared.position import BadPositionError, LineageChangedError
 
 CONTENT_TYPE = b"application/problem+json"
+AUTHENTICATE = b'Bearer realm="understudy"'
+"""What a request without a valid credential is asked for (RFC 6750)."""
 
 
 class ProblemType(Enum):
@@ -23,13 +25,15 @@ class ProblemType(Enum):
     BAD_KEY = ("bad-key", 400, "The key does not fit the store's key columns")
     BAD_BOUND = ("bad-bound", 400, "A bound is unknown, mistyped or out of range")
     BAD_REQUEST = ("bad-request", 400, "The request does not parse")
+    UNAUTHENTICATED = ("unauthenticated", 401, "The request needs a valid credential")
     CROSS_SITE = ("cross-site", 403, "A page of another site may not change anything here")
+    FORBIDDEN = ("forbidden", 403, "The credential does not allow this")
     UNKNOWN_STORE = ("unknown-store", 404, "There is no such store")
     UNKNOWN_PATH = ("unknown-path", 404, "There is nothing at this path")
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "This path does not take this method")
     REQUEST_TIMEOUT = ("request-timeout", 408, "The request did not come in time")
     LINEAGE_CHANGED = ("lineage-changed", 409, "The history that the position refers to is gone")
-    TOO_LARGE = ("too-large", 413, "The request is larger than the limit")
+    TOO_LARGE = ("too-large", 413, "The request, or its answer, is larger than the limit")
     TARGET_TOO_LONG = ("target-too-long", 414, "The request target is longer than the limit")
     NOT_JSON = ("not-json", 415, "What changes something must be sent as JSON")
     NOT_OWNER = ("not-owner", 421, "This host does not hold the key's partition")
@@ -71,6 +75,7 @@ class Problem:
     def headers(self) -> list[tuple[bytes, bytes]]:
         """What goes with it into the head of a response, besides type and length."""
         found = [(b"retry-after", b"1")] if self.status in (429, 503) else []
+        found += [(b"www-authenticate", AUTHENTICATE)] if self.status == 401 else []
         return [*found, (b"allow", self.allow.encode())] if self.allow else found
 
     @property

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from understudy_shared.auth.access import Access
+from understudy_shared.auth.api_keys import Presented, presented_in
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.connection_limits import INTERNAL_PREFIX, Pressure
 from understudy_shared.http.direct import AnswersBodies, AnswersDirectly, DirectExchange, Headers, response
@@ -25,16 +27,20 @@ _LOOKUP_LINE = re.compile(rb"GET (/v1/stores/[A-Za-z0-9/_.~%:,=&?+@!$'()*;-]+) H
 
 
 class ParsedHead(NamedTuple):
-    """A request that was answered directly. Of a POST the whole head is kept, of a lookup all but its first line."""
+    """A request that was answered directly. Of a POST the whole head is kept, of a lookup all but its first line.
+
+    `presented` is the credential in exactly these bytes. What it is good for is asked for each request anew.
+    """
 
     target: bytes = b""
     body_bytes: int = 0
+    presented: Presented | None = None
 
 
 class HttpProtocol(LimitedProtocol):
     """One connection."""
 
-    __slots__ = ("_bodies", "_closes", "_direct", "_exchange", "_heads", "_received", "_taken_bytes")
+    __slots__ = ("_bodies", "_closes", "_direct", "_exchange", "_heads", "_presented", "_received", "_taken_bytes")
 
     def __init__(
         self,
@@ -44,6 +50,7 @@ class HttpProtocol(LimitedProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         guard: ConnectionGuard,
+        access: Access | None = None,
         direct: AnswersDirectly | None = None,
         bodies: AnswersBodies | None = None,
         heads: ParsedCache[ParsedHead] | None = None,
@@ -51,13 +58,15 @@ class HttpProtocol(LimitedProtocol):
         """`heads`: heads of requests that were answered directly. A hop with an equal one is not parsed again, nor is a
         lookup that differs in its target only.
         """
-        super().__init__(config, server_state, app_state, _loop, guard=guard)
+        super().__init__(config, server_state, app_state, _loop, guard=guard, access=access)
         self._direct, self._bodies = direct, bodies
         self._heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES) if heads is None else heads
         self._exchange: DirectExchange | None = None
         """The request that was taken, until it is answered."""
         self._closes = False
         """Whether the connection ends with its answer."""
+        self._presented: Presented | None = None
+        """The credential of the request that was parsed last."""
         self._taken_bytes: int | None = None
         """The size of its body, if it was parsed and taken in this read."""
         self._received = bytearray()
@@ -80,18 +89,19 @@ class HttpProtocol(LimitedProtocol):
     def _takes_lookup(self, data: bytes) -> bool:
         """Hand over a lookup whose headers were parsed before."""
         line = _LOOKUP_LINE.match(data)
-        if line is None or self._heads.get(data[line.end() :]) is None:
-            return False
-        if not (self._is_at_rest() and self._may_look_up()):
+        head = None if line is None else self._heads.get(data[line.end() :])
+        if line is None or head is None or not (self._is_at_rest() and self._may_look_up()):
             return False
         self.url, self._closes = line[1], False
-        return self._hand_over(line[1])
+        return self._hand_over(line[1], head.presented)
 
     def _takes_with_body(self, data: bytes) -> bool:
         """Hand over a request of which the head was parsed before, and the whole body came in the same read."""
         start = data.find(_END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(_END_OF_HEAD)
         head = self._heads.get(data[:start])
         if head is None or head.body_bytes != len(data) - start or self._bodies is None or not self._is_at_rest():
+            return False
+        if self._access is not None and not self._access.peer(head.presented):
             return False
         self.url, self._closes = head.target, False
         exchange = self._exchange = DirectExchange(self._reply)
@@ -109,9 +119,9 @@ class HttpProtocol(LimitedProtocol):
         if end + body_bytes != len(data):
             return
         if body_bytes:
-            self._heads.keep(data[:end], ParsedHead(self.url, body_bytes))
+            self._heads.keep(data[:end], ParsedHead(self.url, body_bytes, self._presented))
         elif line := _LOOKUP_LINE.match(data):
-            self._heads.keep(data[line.end() :], ParsedHead())
+            self._heads.keep(data[line.end() :], ParsedHead(presented=self._presented))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -148,10 +158,16 @@ class HttpProtocol(LimitedProtocol):
         ):
             return False
         self._closes = not parser.should_keep_alive()
-        method = parser.get_method()
+        access, method = self._access, parser.get_method()
+        self._presented = None if access is None else presented_in(self.headers)
         if method == b"GET" and is_lookup and not has_body:
-            self._hand_over(url, self.headers)
-        elif method == b"POST" and is_internal and self._accepts_body(url, self._left_bytes):
+            self._hand_over(url, self._presented, self.headers)
+        elif (
+            method == b"POST"
+            and is_internal
+            and self._accepts_body(url, self._left_bytes)
+            and (access is None or access.peer(self._presented))
+        ):
             self._exchange, self._is_direct, self._is_taken = DirectExchange(self._reply), True, True
         self._taken_bytes = self._left_bytes if self._is_direct else None
         return self._is_direct
@@ -159,11 +175,20 @@ class HttpProtocol(LimitedProtocol):
     def _accepts_body(self, target: bytes, size_bytes: int) -> bool:
         return size_bytes > 0 and self._bodies is not None and self._bodies.accepts_body(target, size_bytes)
 
-    def _hand_over(self, target: bytes, headers: Headers = ()) -> bool:
-        """Let the application answer a lookup. False: it does not. A head that was parsed before has no trace."""
+    def _hand_over(self, target: bytes, presented: Presented | None, headers: Headers = ()) -> bool:
+        """Let the application answer a lookup. False: it does not, or it is not granted here. A head that was parsed
+        before has no trace.
+        """
         if self._direct is None:
             return False
-        exchange = self._exchange = DirectExchange(self._reply)
+        if self._access is None:
+            exchange = self._exchange = DirectExchange(self._reply)
+        else:
+            authorization = self._access.lookup(target, presented)
+            if authorization is None:
+                return False
+            exchange = self._exchange = DirectExchange(self._reply)
+            exchange.authorization = authorization
         if headers:
             exchange.trace = trace_of(headers)
         self._is_direct = self._is_taken = True  # the reply may come before the next line

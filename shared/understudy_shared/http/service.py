@@ -29,6 +29,7 @@ from typing import NamedTuple
 import uvicorn
 from uvicorn.server import HANDLED_SIGNALS
 
+from understudy_shared.auth.access import Access
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_guard import ConnectionGuard, raise_file_limit
 from understudy_shared.http.direct import AnswersBodies, AnswersDirectly
@@ -60,7 +61,8 @@ class Departure(NamedTuple):
 class Service(uvicorn.Server):
     """Serves `app` until a signal, or until `should_exit` is set; the module says how it ends.
 
-    `guard` holds its connections within their limits. `link` is there in a worker process.
+    `guard` holds its connections within their limits. `link` is there in a worker process. Who may ask what is the
+    application's `access`, if it has one.
     """
 
     def __init__(
@@ -71,12 +73,15 @@ class Service(uvicorn.Server):
         link: WorkerLink | None = None,
     ) -> None:
         self._guard = guard or ConnectionGuard()
+        access = getattr(app, "access", None)
+        self._access = access if isinstance(access, Access) else Access()
         super().__init__(
             uvicorn.Config(
                 app,
                 http=functools.partial(  # type: ignore[arg-type]  # called as a class is
                     HttpProtocol,
                     guard=self._guard,
+                    access=self._access if self._access.is_on else None,
                     direct=app if isinstance(app, AnswersDirectly) else None,
                     bodies=app if isinstance(app, AnswersBodies) else None,
                     heads=ParsedCache(max_key_bytes=MAX_HEAD_BYTES),
@@ -96,6 +101,7 @@ class Service(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._guard.start()
+        self._access.start()
         if self._link is not None:
             await self._link.start(self._new_protocol)
 
@@ -106,6 +112,7 @@ class Service(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             self._guard.stop()
+            self._access.stop()
             if self._link is not None:
                 self._link.close()
 

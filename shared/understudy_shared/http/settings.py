@@ -1,9 +1,16 @@
-"""The settings of every service that answers over HTTP: how much its connections may take."""
+"""The settings of every service that answers over HTTP: what its connections may take, and who may ask."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 
+from understudy_shared.auth.access import Access
+from understudy_shared.auth.binding import require_guarded
+from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
+from understudy_shared.auth.credentials import parse_credentials
+from understudy_shared.auth.watched_file import WatchedFile
 from understudy_shared.http.connection_guard import ConnectionGuard, file_limit
 from understudy_shared.http.connection_limits import ConnectionLimits, connections_allowed
 from understudy_shared.http.memory_use import default_limit_bytes
@@ -28,6 +35,32 @@ class HttpServiceSettings(ServiceSettings):
 
     unread_timeout_ms: int = Field(30_000, ge=100, le=600_000)
     """Longest time in which a peer reads nothing of an answer that waits for it."""
+
+    credentials_file: Path | None = None
+    """TOML with roles and hashed keys. With it requests need a credential, and what no grant allows is refused."""
+
+    cluster_secret_file: Path | None = None
+    """A secret that nodes and routers of one application share. Nodes that have it refuse internal calls without."""
+
+    insecure_bind: bool = False
+    """Whether to listen beyond this machine although nobody is asked for a credential."""
+
+    def access(self, application_id: str, host: str, *, is_node: bool) -> Access:
+        """Who may ask the service what. Reads the files that it is set up by.
+
+        Raises SettingsError for a file that cannot be used, and for an address that strangers reach unguarded.
+        """
+        credentials = None if self.credentials_file is None else WatchedFile(self.credentials_file, parse_credentials)
+        path = self.cluster_secret_file
+        secret = None if path is None else WatchedFile(path, parse_cluster_secrets)
+        is_guarded = credentials is not None or (is_node and secret is not None)
+        is_exposed = require_guarded(host, is_guarded=is_guarded, insecure_bind=self.insecure_bind)
+        return Access(
+            credentials=credentials,
+            identity=ClusterIdentity(secret, application_id),
+            accepts_peers=is_node,
+            is_exposed=is_exposed,
+        )
 
     def connection_guard(self) -> ConnectionGuard:
         """What watches over the service's connections."""

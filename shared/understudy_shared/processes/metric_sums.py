@@ -38,6 +38,7 @@ GAUGES: Mapping[str, Rule] = {
     "understudy_store_lag_unknown": sum,
     # What is wrong in any process is wrong, and what any of them is or has, the service is or has.
     "understudy_end_age_seconds": max,
+    "understudy_insecure_bind": max,
     "understudy_memory_pressure": max,
     "understudy_node_degraded": max,
     "understudy_node_draining": max,
@@ -57,6 +58,7 @@ GAUGES: Mapping[str, Rule] = {
     "process_start_time_seconds": min,
     "understudy_assignment_epoch": min,
     "understudy_assignment_term": min,
+    "understudy_auth_enabled": min,
     "understudy_end_confirmed": min,
     "understudy_end_offset_position": min,
     "understudy_node_bus_connected": min,

@@ -20,10 +20,11 @@ from typing import Any
 
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.service import BACKLOG, GRACEFUL_SHUTDOWN_S
+from understudy_shared.metric_families import used_by_the_process
 from understudy_shared.processes.acceptor import Acceptor
 from understudy_shared.processes.group import WORKERS, Status, merged_status
 from understudy_shared.processes.link import METRICS
-from understudy_shared.processes.metric_sums import Family, Labels, MetricSums, Sample, to_document
+from understudy_shared.processes.metric_sums import Family, Labels, MetricSums, Sample, family_of, to_document
 from understudy_shared.processes.worker_process import END_REASONS, End, Kill, WorkerOrder, WorkerProcess
 from understudy_shared.words import HostInfo
 
@@ -38,6 +39,9 @@ SILENT_AFTER_S = 30.0
 
 END_LIMIT_S = 2.0 * GRACEFUL_SHUTDOWN_S
 """Beyond its delay, a worker has this time to finish what is in flight and to end."""
+
+_SUPERVISOR = -1
+"""This process among the workers, whose numbers begin at 0, where metrics are added up."""
 
 
 class WorkerSupervisor:
@@ -241,7 +245,8 @@ class WorkerSupervisor:
     async def _metrics(self) -> object:
         running = [worker for worker in self._workers if worker.is_started]
         found = await _of_each(running, lambda worker: worker.metrics(timeout_s=METRICS_TIMEOUT_S))
-        fresh = set()
+        self._sums.reported(_SUPERVISOR, map(family_of, used_by_the_process()))
+        fresh = {_SUPERVISOR}
         for number, families in found.items():
             if families is not None and self._workers[number].is_started:
                 self._sums.reported(number, families)

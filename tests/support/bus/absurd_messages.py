@@ -10,6 +10,7 @@ import redis
 
 from understudy_shared.bus.gossip import Names
 from understudy_shared.bus.redis_scripts import PUT, opened
+from understudy_shared.bus.signing import split
 
 ABSURD = (2**53 + 1, 2**53, 2**52, 2**48 + 1, 2**48, 2**47)
 FORGED = "forged-"
@@ -135,7 +136,8 @@ class AbsurdMessages:
         found = opened(value) if isinstance(value, bytes) else None
         if found is None:
             return {}
-        document: dict[str, Any] = orjson.loads(found.payload.partition(b"\n")[2])
+        _, unsigned = split(found.payload)
+        document: dict[str, Any] = orjson.loads(unsigned.partition(b"\n")[2])
         return document
 
     def _publish(self, message: bytes) -> None:

@@ -22,13 +22,15 @@ from tests.support.spark.queries import wait_until
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.routes import cluster_routes
-from understudy_node.cluster.serve import _claim
+from understudy_node.cluster.serve import _claim, access_to
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.http.app import create_app
 from understudy_node.node import Node
 from understudy_router.http.app import create_app as create_router_app
 from understudy_router.router import Router
+from understudy_router.serve import access_to as access_to_router
 from understudy_router.settings import RouterSettings
+from understudy_shared.auth.access import Access
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
@@ -62,8 +64,9 @@ class CuttableBus(RedisBus):
 class ClusterNode(ServedNode):
     """A node with its part in the cluster."""
 
-    def __init__(self, node: Node, port: int, member: ClusterMember, bus: CuttableBus) -> None:
+    def __init__(self, node: Node, port: int, member: ClusterMember, bus: CuttableBus, access: Access) -> None:
         super().__init__(node, port)
+        self.access = access
         self.port = port
         self.member = member
         self.bus = bus
@@ -77,8 +80,9 @@ class ClusterNode(ServedNode):
 class ClusterRouter(Served):
     """A router, and a client of its port."""
 
-    def __init__(self, router: Router, port: int) -> None:
+    def __init__(self, router: Router, port: int, access: Access) -> None:
         super().__init__(port)
+        self.access = access
         self.port = port
         self.router = router
 
@@ -149,18 +153,26 @@ def cluster_node(
         )
         node.assign({})
         incarnation = uuid.uuid4().hex
-        asyncio.run(_claim(node_settings, node, node_id, incarnation))
+        auth = node_settings.message_auth(APPLICATION, sender=node_id)
+        asyncio.run(_claim(node_settings, node, node_id, incarnation, auth=auth))
     except BaseException:
         listener.close()
         raise
-    bus = CuttableBus(redis_url)
-    remembered = Remembered(data_dir / "cluster", APPLICATION)
+    bus, access = CuttableBus(node_settings.redis_url), access_to(node_settings)
     member = ClusterMember(
-        node, bus, node_settings, node_id=node_id, incarnation=incarnation, clock=SystemClock(), remembered=remembered
+        node,
+        bus,
+        node_settings,
+        node_id=node_id,
+        incarnation=incarnation,
+        clock=SystemClock(),
+        remembered=Remembered(data_dir / "cluster", APPLICATION, auth),
+        auth=auth,
+        identity=access.identity,
     )
-    app = create_app(node, member, cluster_routes(member))
+    app = create_app(node, member, cluster_routes(member), access=access)
     with departing(app, listener, Departure(member.leave, node_settings.shutdown_delay_ms)):
-        yield ClusterNode(node, port, member, bus)
+        yield ClusterNode(node, port, member, bus, access)
         assert may_die or (node.dead, member.dead) == (None, None)
 
 
@@ -173,11 +185,23 @@ def cluster_router(
     listener = socket.create_server(("127.0.0.1", port))
     port = listener.getsockname()[1]
     router_settings = RouterSettings(redis=redis_url, **options)
-    remembered = None if router_settings.data_dir is None else Remembered(router_settings.data_directory, APPLICATION)
+    auth = router_settings.message_auth(APPLICATION, sender=f"router-{port}")
+    folder = router_settings.data_directory
+    remembered = None if router_settings.data_dir is None else Remembered(folder, APPLICATION, auth)
     host = HostInfo("127.0.0.1", port)
-    router = Router(router_settings, RedisBus(redis_url), host=host, clock=SystemClock(), remembered=remembered)
-    with departing(create_router_app(router), listener, Departure(router.leave, router_settings.shutdown_delay_ms)):
-        yield ClusterRouter(router, port)
+    bus, access = RedisBus(router_settings.redis_url), access_to_router(router_settings)
+    router = Router(
+        router_settings,
+        bus,
+        host=host,
+        clock=SystemClock(),
+        remembered=remembered,
+        auth=auth,
+        identity=access.identity,
+    )
+    app = create_router_app(router, access=access)
+    with departing(app, listener, Departure(router.leave, router_settings.shutdown_delay_ms)):
+        yield ClusterRouter(router, port, access)
         assert may_die or router.dead is None
 
 
@@ -278,7 +302,7 @@ def cluster(
         yield known
 
 
-def rests(router: ClusterRouter, nodes: Collection[str], copies: int, version: int) -> bool:
+def rests(router: Served, nodes: Collection[str], copies: int, version: int) -> bool:
     """Whether nothing is left to do, as this router sees it."""
     report: Any = router.lag()
     living = [node for node in report["nodes"] if node["live"]]

@@ -58,6 +58,9 @@ class Reply:
 class Served:
     """A client of a port that a node or a router answers on."""
 
+    key: str | None = None
+    """The API key that it shows, where the service asks for one."""
+
     def __init__(self, port: int) -> None:
         self._port = port
 
@@ -73,7 +76,7 @@ class Served:
         """What is not JSON, as it is."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
         try:
-            connection.request("GET", target)
+            connection.request("GET", target, headers=self._shown())
             return connection.getresponse().read().decode()
         finally:
             connection.close()
@@ -82,7 +85,7 @@ class Served:
         """Status, headers by their names in lower case, and the body as it is."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
         try:
-            connection.request(method, target)
+            connection.request(method, target, headers=self._shown())
             response = connection.getresponse()
             return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
         finally:
@@ -124,10 +127,14 @@ class Served:
         assert isinstance(stores, list)
         return [part for each in stores if each["store"] == store for part in each["partitions"]]
 
+    def _shown(self) -> dict[str, str]:
+        return {} if self.key is None else {"authorization": f"Bearer {self.key}"}
+
     def _ask(self, method: str, target: str, body: bytes | None) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
         try:
-            connection.request(method, target, body, {} if body is None else {"content-type": "application/json"})
+            kind = {} if body is None else {"content-type": "application/json"}
+            connection.request(method, target, body, {**kind, **self._shown()})
             response = connection.getresponse()
             content = response.read()
             return Reply(response.status, response.headers.get_content_type(), json.loads(content))
@@ -182,8 +189,10 @@ def served_node(
     port = listener.getsockname()[1]
     options: dict[str, object] = {"lag_refresh_ms": REFRESH_MS, **settings}
     try:
+        parsed = NodeSettings(checkpoint=str(checkpoint), data_dir=data_dir, **options)  # type: ignore[arg-type]
+        access = parsed.access(parsed.application, parsed.host, is_node=True)
         node = Node(
-            NodeSettings(checkpoint=str(checkpoint), data_dir=data_dir, **options),  # type: ignore[arg-type]  # pydantic
+            parsed,
             files or LocalFiles(checkpoint),
             host=HostInfo("127.0.0.1", port),
             clock=SystemClock(),
@@ -191,7 +200,7 @@ def served_node(
     except BaseException:
         listener.close()
         raise
-    with served(create_app(node), listener):
+    with served(create_app(node, access=access), listener):
         yield ServedNode(node, port)
         assert node.dead is None
 

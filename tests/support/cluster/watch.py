@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.support.cluster.in_process import APPLICATION, LIMIT_S, ClusterRouter
-from tests.support.cluster.served_node import Reply
+from tests.support.cluster.served_node import Reply, Served
 from tests.support.spark.counting_query import WORDS, why_mixed
 from tests.support.spark.queries import wait_until
 
@@ -26,7 +26,7 @@ class Reader:
     One that `goes_elsewhere` is behind a load balancer: who refuses its connection, or is not ready yet, is not asked.
     """
 
-    def __init__(self, routers: list[ClusterRouter], *, goes_elsewhere: bool = False) -> None:
+    def __init__(self, routers: list[Served], *, goes_elsewhere: bool = False) -> None:
         self.answered = 0
         self.failed: list[str] = []
         self._routers = routers
@@ -75,14 +75,14 @@ class Reader:
                 self.failed.append(wrong)
             self.answered += 1
 
-    def _ask(self, router: ClusterRouter, turn: int) -> Reply:
+    def _ask(self, router: Served, turn: int) -> Reply:
         if turn % 5 == 0:
             return router.post("/v1/stores/op0/lookup", self._body)
         return router.look_up([WORDS[turn % len(WORDS)]])
 
 
 @contextmanager
-def reading(*routers: ClusterRouter, goes_elsewhere: bool = False) -> Iterator[Reader]:
+def reading(*routers: Served, goes_elsewhere: bool = False) -> Iterator[Reader]:
     """Every lookup made while the block runs must be answered, from one version throughout."""
     reader = Reader(list(routers), goes_elsewhere=goes_elsewhere)
     try:

@@ -78,10 +78,12 @@ def key_names(spark: SparkSession, checkpoint: Path, operator_id: int) -> tuple[
     return tuple(row_types(spark, checkpoint, operator_id)[0].fieldNames())
 
 
-def row_types(spark: SparkSession, checkpoint: Path, operator_id: int) -> tuple[StructType, StructType]:
-    """The types of key and value in an operator's default store, with Spark's names."""
+def row_types(
+    spark: SparkSession, checkpoint: Path, operator_id: int, store_name: str = "default"
+) -> tuple[StructType, StructType]:
+    """The types of key and value in a store of an operator, with Spark's names."""
     with settings(spark, _reader_conf(checkpoint)):
-        schema = _load(spark, checkpoint, operator_id, None, "default").schema
+        schema = _load(spark, checkpoint, operator_id, None, store_name).schema
     key_type, value_type = schema["key"].dataType, schema["value"].dataType
     assert isinstance(key_type, StructType)
     assert isinstance(value_type, StructType)

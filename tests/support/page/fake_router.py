@@ -69,20 +69,21 @@ class World:
     def __init__(self) -> None:
         self.overview = healthy()
         self.requests: list[tuple[str, object]] = []
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
+        """Set at the next tick, which has another one."""
 
     async def show(self, overview: Overview) -> None:
         """Know something else from now on."""
-        async with self._changed:
-            self.overview = {**overview, "tick": self.overview["tick"] + 1}
-            self._changed.notify_all()
+        self.overview = {**overview, "tick": self.overview["tick"] + 1}
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     async def events(self) -> AsyncIterator[bytes]:
         """The events of one viewer."""
         shown = self.overview
         yield _event("overview", shown, shown["tick"])
         while True:
-            async with self._changed:
+            if self.overview["tick"] == shown["tick"]:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), HEARTBEAT_S)
             now = self.overview

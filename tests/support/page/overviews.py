@@ -13,7 +13,7 @@ LINEAGE = "618d1658-2a46-4d6d-b22e-4e23518436de"
 
 Overview = dict[str, Any]
 
-INDICATORS = ("reads", "checkpoint", "freshness", "nodes", "redundancy", "bus", "restores", "agreement")
+INDICATORS = ("reads", "checkpoint", "freshness", "nodes", "redundancy", "bus", "restores", "agreement", "access")
 
 KEYS: dict[str, tuple[list[dict[str, str]], str | None]] = {
     "aircraft": ([{"name": "tailnum", "type": "string"}], '["N14228"]'),
@@ -55,7 +55,8 @@ def store(name: str, operator_id: int, **fields: Any) -> dict[str, Any]:
     return {
         "store": name, "operator_id": operator_id, "partitions": 4, "active": 4, "standby": 4, "warmup": 0,
         "restoring": 0, "unserved": 0, "worst_lag": 0, "worst_lag_ms": 12, "unknown": 0, "trend": "steady",
-        "eta_s": None, "history": [int(n % 17 == 5) for n in range(60)], "key": key, "example": example, **fields,
+        "eta_s": None, "within_bound_percent": 100.0, "staleness_p99_ms": 25, "staleness_is_more": False,
+        "history": [int(n % 17 == 5) for n in range(60)], "key": key, "example": example, **fields,
     }  # fmt: skip
 
 
@@ -79,7 +80,8 @@ def healthy() -> Overview:
     return {
         "schema": 1, "tick": 1, "generated_at": AT, "application_id": "flights", "lineage": LINEAGE,
         "release": "0.1.0", "router": "127.0.0.1:8080",
-        "health": {"state": "ok", "headline": "all well", "indicators": [indicator(name) for name in INDICATORS]},
+        "health": {"state": "ok", "headline": "all well", "runbook": None,
+                   "indicators": [indicator(name) for name in INDICATORS]},
         "freshness": {"p50_ms": 8, "p99_ms": 17},
         "reads": {
             "per_s": 1240.4, "errors_per_s": 0, "within_bound_percent": 99.98,
@@ -118,6 +120,7 @@ def degraded() -> Overview:
     shown["health"] = {
         "state": "hurt",
         "headline": "4 of 12 store partitions have one replica only: node-3 died at 12:03:58. Do: start node-3 again",
+        "runbook": "docs/runbooks/nodes.md",
         "indicators": [
             indicator("reads"),
             indicator(
@@ -154,6 +157,7 @@ def degraded() -> Overview:
     shown["stores"][0] |= {"active": 4, "standby": 2, "worst_lag": 3, "worst_lag_ms": 4200, "trend": "growing",
                            "history": [0] * 50 + [0, 0, 1, 1, 2, 2, 2, 3, 3, 3]}  # fmt: skip
     shown["stores"][1] |= {"active": 3, "unserved": 1, "unknown": 1, "worst_lag": None, "worst_lag_ms": None,
+                           "within_bound_percent": 97.25, "staleness_p99_ms": 300_000, "staleness_is_more": True,
                            "trend": "unknown", "history": [0] * 40 + [None] * 20}  # fmt: skip
     lone = {"safe": False, "why": "aircraft 0 and routes 1 would lose their last caught-up replica"}
     shown["nodes"] = [
@@ -188,6 +192,7 @@ def restoring() -> Overview:
     shown["grid"]["rows"][11]["cells"]["node-3"] = cell("W", state="CREATED", lag=None, lag_ms=None)
     shown["health"]["state"] = "attention"
     shown["health"]["headline"] = "8 replicas restore on node-3: done in about 40 s"
+    shown["health"]["runbook"] = "docs/runbooks/restores.md"
     shown["health"]["indicators"] = [
         indicator(
             name, "attention", symptom="8 replicas restore", impact="node-3 serves nothing yet",
@@ -201,6 +206,7 @@ def restoring() -> Overview:
     for each in shown["stores"]:
         each |= {"warmup": 2, "restoring": 2, "worst_lag": 40, "worst_lag_ms": 60_000}
         each |= {"trend": "shrinking", "eta_s": 41.5}
+    shown["stores"][2] |= {"within_bound_percent": None, "staleness_p99_ms": None}
     shown["nodes"][1] |= {"state": "draining", "active": 1, "standby": 2, "warmup": 0}
     shown["nodes"][2] |= {"restoring": 8, "active": 0, "standby": 0, "warmup": 8,
                           "safe_to_stop": {"safe": True, "why": "it holds nothing that others lack"}}  # fmt: skip
@@ -221,6 +227,7 @@ def empty() -> Overview:
     shown["health"] = {
         "state": "unknown",
         "headline": "nothing was heard of flights yet: no node, no store, no commit",
+        "runbook": None,
         "indicators": [
             indicator("nodes", "unknown", symptom="no node was heard of", impact="nothing can be asked",
                       cause="none was started, or it says another application id",

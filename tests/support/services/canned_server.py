@@ -28,6 +28,8 @@ class CannedServer:
 
     url: str
     requests: list[tuple[str, bytes]] = field(default_factory=list)
+    shown: list[str | None] = field(default_factory=list)
+    """The credential of each request."""
 
 
 @contextmanager
@@ -47,6 +49,7 @@ def canned_server(replies: Sequence[Canned]) -> Iterator[CannedServer]:
         def _reply(self, body: bytes) -> None:
             reply = replies[min(len(served.requests), len(replies) - 1)]
             served.requests.append((f"{self.command} {self.path}", body))
+            served.shown.append(self.headers["authorization"])
             if reply.held is not None:
                 reply.held.wait()
             self.send_response(reply.status)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
 from pydantic_settings import BaseSettings
 from ruamel.yaml import YAML
 
+from understudy.commands import cli
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_pipeline.demo.settings import DemoSettings
 from understudy_router.settings import RouterSettings
@@ -102,3 +104,11 @@ def listens_on(image: str) -> int:
     """The port that a service has by default."""
     port: int = SETTINGS[image].model_fields["port"].default
     return port
+
+
+def known_variables(image: str) -> set[str]:
+    """What a service's process reads: its settings, and what its command takes from the environment."""
+    command = cli.get_command(click.Context(cli), image) if image in HTTP.values() else None
+    options = [] if command is None else command.params
+    envvars = {option.envvar for option in options if isinstance(option.envvar, str)}
+    return {f"UNDERSTUDY_{name.upper()}" for name in SETTINGS[image].model_fields} | envvars

@@ -48,6 +48,12 @@ class Prometheus:
         """The series of an expression now."""
         return list(self._get(f"query?query={quote(expression)}")["result"])
 
+    def value(self, expression: str) -> float | None:
+        """The one series of an expression now; None while there is none."""
+        found = self.query(expression)
+        assert len(found) <= 1, found
+        return float(found[0]["value"][1]) if found else None
+
     def firing(self) -> set[str]:
         """The names of the alerts that fire."""
         alerts = self._get("alerts")["alerts"]
@@ -62,8 +68,10 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, targets: Mapping[str, Sequence[int]], rules: str) -> Iterator[Prometheus]:
-    """Scrape these ports of loopback five times a second, by application, and evaluate `rules` as often."""
+def prometheus(
+    folder: Path, targets: Mapping[str, Sequence[int]], rules: str, *, every_ms: int = 200
+) -> Iterator[Prometheus]:
+    """Scrape these ports of loopback, by application, and evaluate `rules` as often."""
     binary = program("prometheus")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rules.yml").write_text(rules)
@@ -76,7 +84,7 @@ def prometheus(folder: Path, targets: Mapping[str, Sequence[int]], rules: str) -
         }
         for application, ports in targets.items()
     ]
-    every = {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"}
+    every = dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), f"{every_ms}ms")
     configuration = {"global": every, "rule_files": ["rules.yml"], "scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(json.dumps(configuration))  # JSON is YAML
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -40,6 +40,7 @@ class QueryOptions:
     min_deltas_for_snapshot: int = 10
     maintenance_interval_ms: int = 60_000
     no_data_batches: bool = False
+    output_mode: str = "update"
     generated_code: bool = False
     """Compile the query to Java classes, as Spark does by default. Interpreted, it writes the same bytes, and small
     batches take half the time."""
@@ -188,13 +189,15 @@ def stream_feeder(
             query.stop()
 
 
-def wait_until(condition: Callable[[], bool], *, what: str, limit_s: float = _WAIT_LIMIT_S) -> None:
+def wait_until(
+    condition: Callable[[], bool], *, what: str, limit_s: float = _WAIT_LIMIT_S, every_s: float = 0.01
+) -> None:
     """Return when `condition` holds; fail after `limit_s`."""
     end = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > end:
             raise AssertionError(f"waited {limit_s:g} s in vain for {what}")
-        time.sleep(0.01)
+        time.sleep(every_s)
 
 
 def read_folder(spark: SparkSession, feed: InputFolder, schema: str) -> DataFrame:
@@ -202,9 +205,11 @@ def read_folder(spark: SparkSession, feed: InputFolder, schema: str) -> DataFram
     return spark.readStream.format("json").schema(schema).option("maxFilesPerTrigger", 1).load(str(feed.path))
 
 
-def start_query(frame: DataFrame, checkpoint: Path, *, name: str, available_now: bool) -> StreamingQuery:
-    """Start `frame` into a sink that keeps nothing, in update mode."""
-    writer = frame.writeStream.format("noop").queryName(name).outputMode("update")
+def start_query(
+    frame: DataFrame, checkpoint: Path, *, name: str, available_now: bool, output_mode: str = "update"
+) -> StreamingQuery:
+    """Start `frame` into a sink that keeps nothing."""
+    writer = frame.writeStream.format("noop").queryName(name).outputMode(output_mode)
     writer = writer.option("checkpointLocation", str(checkpoint))
     writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="10 milliseconds")
     return writer.start()
@@ -237,7 +242,13 @@ def _start_over_files(
             spark.readStream.format("json").schema(spec.schema).option("maxFilesPerTrigger", 1).load(str(feed.path))
         )
         frame = spec.build(source)
-        return start_query(frame, spec.checkpoint, name=spec.name, available_now=available_now)
+        return start_query(
+            frame,
+            spec.checkpoint,
+            name=spec.name,
+            available_now=available_now,
+            output_mode=spec.options.output_mode,
+        )
 
 
 @contextmanager

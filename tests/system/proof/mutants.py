@@ -205,7 +205,7 @@ def forget_connection_limits() -> None:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     def by_itself(_ours: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda guard, direct, bodies, heads, **named: HttpToolsProtocol(**named)
+        return lambda guard, access, direct, bodies, heads, **named: HttpToolsProtocol(**named)
 
     _patch("understudy_shared.http.service", "HttpProtocol", by_itself)
 

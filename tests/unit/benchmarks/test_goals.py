@@ -59,6 +59,14 @@ def test_a_limit_is_reached_at_it_and_missed_above_it() -> None:
         assert found(report, "gossip", "core").verdict is verdict
 
 
+def test_an_idle_node_is_judged_by_who_has_the_page_open() -> None:
+    rounds = {"12 tasks, page closed": [{"node_core": 0.02}], "12 tasks, 1 viewer": [{"node_core": 0.021}]}
+    report = {"parts": {"idle": part("benchmarks.idle", rounds)}}
+    assert found(report, "idle node, 12 tasks, page closed", "core").verdict is Verdict.REACHED
+    assert found(report, "idle node, 12 tasks, 1 viewer", "core").verdict is Verdict.MISSED
+    assert found(report, "idle node, 1000 tasks, 200 viewers", "core").verdict is Verdict.NOT_MEASURED
+
+
 @pytest.mark.parametrize(("p99", "verdict"), [(9.0, Verdict.REACHED), (11.0, Verdict.MISSED)])
 def test_the_tail_of_batches_is_judged_by_that_of_mget(p99: float, verdict: Verdict) -> None:
     rounds = {

@@ -77,6 +77,32 @@ def test_a_node_that_is_safe_to_stop_ends_with_zero_and_one_that_is_not_with_wha
     assert "understudy drain n" in result.stderr
 
 
+def test_safe_to_stop_asks_again_until_it_is_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy.health.ASK_EVERY_S", 0)
+    away = {"type": "not-initialised", "title": "t", "status": 503, "detail": "nothing is known yet"}
+    replies = (Canned(json.dumps(away).encode(), 503, PROBLEM), answer(safe=False, lost=1), answer(safe=True))
+    result, asked = run(["safe-to-stop", "n", "--within-s", "60"], *replies)
+    assert (result.exit_code, result.stdout) == (ExitCode.OK, "yes: because\n")
+    assert len(asked) == 3
+
+
+def test_safe_to_stop_gives_the_last_answer_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy.health.ASK_EVERY_S", 0)
+    result, asked = run(["safe-to-stop", "n", "--within-s", "0.3"], answer(safe=False, lost=1))
+    assert result.exit_code == ExitCode.REFUSED
+    assert len(asked) > 1
+    away = {"type": "not-initialised", "title": "t", "status": 503, "detail": "nothing is known yet"}
+    result, _ = run(["safe-to-stop", "n", "--within-s", "0.3"], Canned(json.dumps(away).encode(), 503, PROBLEM))
+    assert (result.exit_code, result.stderr) == (ExitCode.REFUSED, "error: nothing is known yet\n")
+
+
+def test_safe_to_stop_asks_once_for_a_node_that_nobody_knows() -> None:
+    problem = {"type": "unknown-path", "title": "t", "status": 404, "detail": "there is no node 'x'"}
+    replies = (Canned(json.dumps(problem).encode(), 404, PROBLEM), answer(safe=True))
+    result, asked = run(["safe-to-stop", "x", "--within-s", "60"], *replies)
+    assert (result.exit_code, len(asked)) == (ExitCode.USAGE, 1)
+
+
 def test_a_node_that_nobody_knows_is_wrong_usage() -> None:
     problem = {"type": "unknown-path", "title": "t", "status": 404, "detail": "there is no node 'x'"}
     result, _ = run(["safe-to-stop", "x"], Canned(json.dumps(problem).encode(), 404, PROBLEM))

@@ -31,6 +31,7 @@ COMMANDS = [
     "health",
     "drain",
     "safe-to-stop",
+    "keys",
     "bench",
     "completion",
 ]

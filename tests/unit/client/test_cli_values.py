@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from understudy.lag_reports import lag_page
 from understudy.pages import Lines, Sheet
 from understudy.reports import not_served_lines, store_fields, store_row, unnamed_lines
-from understudy.values import count_text, duration_text, quoted, shown
+from understudy.values import answer_rows, batch_row, count_text, duration_text, quoted, shown
 from understudy_shared.printable import printable
 
 JSON = st.recursive(
@@ -126,3 +126,50 @@ def test_a_stores_results_stand_before_what_spark_stores_with_their_types() -> N
 def test_an_operator_that_is_not_served_is_listed_with_its_reason() -> None:
     refused = [{"operator_id": 2, "operator": "symmetricHashJoin", "reason": "joins are not read yet"}]
     assert not_served_lines(refused) == ["not served: op2 (symmetricHashJoin): joins are not read yet"]
+
+
+READ = {
+    "key": {"k": "a"}, "found": True, "partition": 0, "version": 3, "committed_at": None, "watermark": None,
+    "lag": {"offset_lag": 0, "end_offset_position": 3, "time_lag_ms": 5}, "position": "us1.x",
+    "served_by": {"host": "h", "port": 1, "role": "active", "state": "RUNNING"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "rows", "cell"),
+    [
+        ({}, [], ""),
+        (
+            {"expires_at": "2024-03-01T00:00:00.000000Z", "expired": True},
+            [("expires", "2024-03-01T00:00:00.000000Z", ""), ("expired", "true", "")],
+            '{"expires":"2024-03-01T00:00:00.000000Z","expired":true}',
+        ),
+        (
+            {"value": {"n": 1}, "timeout_at": None},
+            [("value", "n", "1"), ("times out", "null", "")],
+            '{"n":1}',
+        ),
+        (
+            {"sessions": [{"start": "s", "end": "e", "value": {}}, {"start": "t", "end": "f", "value": {}}]},
+            [
+                ("sessions", "1", '{"start":"s","end":"e","value":{}}'),
+                ("", "2", '{"start":"t","end":"f","value":{}}'),
+            ],
+            '[{"start":"s","end":"e","value":{}},{"start":"t","end":"f","value":{}}]',
+        ),
+        (
+            {"rows": [{"value": {"n": 1}, "matched": False}]},
+            [("rows", "1", '{"value":{"n":1},"matched":false}')],
+            '[{"value":{"n":1},"matched":false}]',
+        ),
+    ],
+    ids=["set", "expiring set", "group state", "sessions", "join side"],
+)
+def test_what_was_found_is_shown_by_the_members_that_its_kind_of_store_has(
+    said: dict[str, object], rows: list[tuple[str, str, str]], cell: str
+) -> None:
+    shown_rows = answer_rows({**READ, **said}, raw=False)
+    assert shown_rows[1 : 1 + len(rows)] == rows
+    assert shown_rows[1 + len(rows)][0] == "version"
+    assert batch_row({**READ, **said}, raw=False)[:3] == ('{"k":"a"}', "found", cell)
+    assert len(batch_row({**READ, **said}, raw=True)) == 5

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from understudy_node.replica.readings import _tail
 from understudy_node.replica.task_view import task_view
-from understudy_router.served import EXACT, MAX_TEXTS, STRIDE, ServedReads, is_beyond
+from understudy_router.served import EXACT, MAX_STORES, MAX_TEXTS, STRIDE, ServedReads, is_beyond
 from understudy_shared.bounds import NO_BOUND, Bound, Refusal, UnknownLag
 from understudy_shared.histogram import OFFSET_LAG_BOUNDS, Histogram
 from understudy_shared.hop import FOUND, HopOutcome
@@ -102,14 +102,14 @@ def test_an_answer_that_does_not_say_its_lag_as_ours_do_is_counted_and_harms_not
     served = ServedReads()
     served.answered(HopOutcome(FOUND, b"{}", tail), Bound(max_lag=0))
     assert (served.answers, served.unreadable, served.violations, served.offset_lag.total) == (1, 1, 0, 0)
-    assert not served._kept
+    assert served._texts == 0
 
 
 def test_what_is_kept_until_it_is_counted_is_bounded() -> None:
     served = ServedReads()
     for number in range(3 * MAX_TEXTS):
         served.answered(answer(LagInfo(1, 1, 0, number)), NO_BOUND)
-        assert len(served._kept) <= MAX_TEXTS
+        assert served._texts <= MAX_TEXTS
     assert served.staleness_ms.total == 3 * MAX_TEXTS
 
 
@@ -151,3 +151,42 @@ def test_after_the_counts_were_read_each_read_is_looked_at_again() -> None:
     assert served.answers == EXACT + 3 * STRIDE
     served.answered(answer(LagInfo(1, 1, 0, 5)), NO_BOUND)
     assert served.answers == EXACT + 3 * STRIDE + 1
+
+
+REFUSED = refused(Refusal.LAG_EXCEEDED, candidates=[])
+
+
+@given(
+    reads=st.lists(
+        st.tuples(st.sampled_from(["one", "two", None]), lags | st.just(None), bounds, st.booleans()), max_size=30
+    )
+)
+def test_what_each_store_got_is_what_all_got_together(
+    reads: list[tuple[str | None, LagInfo | None, Bound, bool]],
+) -> None:
+    served, answers, refusals = ServedReads(), Counter[str | None](), Counter[str | None]()
+    for store, lag, bound, is_single in reads:
+        of = None if store is None else served.of(store)
+        if lag is None:
+            served.answered_many([REFUSED], bound, of)
+            refusals[store] += 1
+            continue
+        answers[store] += 1
+        if is_single:
+            served.answered(answer(lag), bound, of)
+        else:
+            served.answered_many([answer(lag)], bound, of)
+    assert (served.answers, served.refused_by_bound) == (answers.total(), refusals.total())
+    for store, found in served.stores.items():
+        assert (found.answers, found.refused_by_bound) == (answers[store], refusals[store])
+        ages = [lag.time_lag_ms for at, lag, _, _ in reads if at == store and lag is not None]
+        assert found.staleness_ms.total == sum(age is not None for age in ages)
+    assert served.stores.keys() == {store for store, *_ in reads if store is not None}
+
+
+def test_of_stores_without_end_the_last_ones_share_their_counts() -> None:
+    served = ServedReads()
+    for number in range(MAX_STORES + 5):
+        served.of(str(number)).failed(REFUSED)
+    assert len(served.stores) == MAX_STORES
+    assert served.of("another") is served.of("yet another")

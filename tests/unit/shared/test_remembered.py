@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tests.support.bus.documents import APPLICATION, assignment, heartbeat
 
 from understudy_shared import remembered as module
+from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.signing import Keyring
 from understudy_shared.messages import Assignment, Heartbeat, Message
 from understudy_shared.remembered import Memory, Remembered
 
@@ -204,3 +206,25 @@ async def test_the_loop_goes_on_while_the_disk_hangs(tmp_path: Path) -> None:
     await asyncio.wait({keeping})
     await memory.flush()
     assert len(slow.saved) == 1
+
+
+def test_with_a_key_only_what_a_process_with_a_key_remembered_is_believed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def kept_by(*keys: bytes, accepts_unsigned: bool = False) -> Remembered:
+        keyring = Keyring(keys) if keys else None
+        auth = MessageAuth(APPLICATION, keyring, sender="n1", accepts_unsigned=accepts_unsigned)
+        return Remembered(tmp_path, APPLICATION, auth)
+
+    old, new = b"o" * 32, b"n" * 32
+    assert kept_by().save(assignment(term=1, epoch=1))
+    assert kept_by(new).load(Assignment) is None
+    assert "is an unsigned 'assignment'" in warnings(caplog)[-1]
+    assert kept_by(new, accepts_unsigned=True).load(Assignment) == assignment(term=1, epoch=1)
+    assert kept_by(old).save(assignment(term=1, epoch=2))
+    assert kept_by().load(Assignment) == assignment(term=1, epoch=2), "a process without a key reads it"
+    assert kept_by(new, old).load(Assignment) == assignment(term=1, epoch=2)
+    assert kept_by(new).load(Assignment) is None
+    file = tmp_path / "assignment.remembered"
+    (tmp_path / "heartbeat.remembered").write_bytes(file.read_bytes())
+    assert kept_by(old).load(Heartbeat) is None, "it was signed as an assignment"

@@ -12,6 +12,9 @@ export function pairs(entries) {
 
 const HERE = ["localhost", "127.0.0.1", "[::1]"];
 
+// What answers of a store say of a key beside a value, by the kind of the store.
+const BESIDE = ["expires_at", "expired", "timeout_at", "sessions", "rows"];
+
 const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 const versions = (lag) => (lag.offset_lag === null ? "lag unknown" : `${batches(lag.offset_lag)} behind`);
@@ -20,9 +23,10 @@ export function answered(question, answer, tookMs) {
   const by = answer.served_by;
   const where = by.node_id ?? `${by.host}:${by.port}`;
   const parts = [element("h3", {}, answer.found ? "Found" : "Absent: there is no such key in this version")];
-  const columns = answer.result ?? answer.value;
   if (answer.found) {
-    const facts = pairs(Object.entries(columns).map(([name, value]) => [name, shown(value)]));
+    const columns = Object.entries(answer.result ?? answer.value ?? {});
+    const beside = BESIDE.filter((name) => name in answer).map((name) => [name, answer[name]]);
+    const facts = pairs([...columns, ...beside].map(([name, value]) => [name, shown(value)]));
     facts.classList.add("value");
     parts.push(facts);
   }

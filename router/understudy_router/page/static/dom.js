@@ -37,10 +37,10 @@ export function setAttribute(node, name, value) {
   } else if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
 
-// Writes what slots show: [text, state, title] by name, as Shown in views.py.
+// Writes what slots show: [text, state, title, href] by name, as Shown in views.py.
 export function fill(root, shown) {
   const slots = slotsOf(root);
-  for (const [name, [text, state = "", title = ""]] of Object.entries(shown)) {
+  for (const [name, [text, state = "", title = "", href = ""]] of Object.entries(shown)) {
     const slot = slots.get(name);
     if (!slot) continue;
     if (slot.textContent !== text) {
@@ -49,6 +49,7 @@ export function fill(root, shown) {
     }
     setAttribute(slot, "data-state", state);
     setAttribute(slot, "title", title);
+    if (slot.tagName === "A") setAttribute(slot, "href", href);
   }
 }
 

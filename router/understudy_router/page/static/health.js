@@ -16,9 +16,9 @@ export function updateHealth(overview) {
   keyed(byId("indicators"), byId("t-indicator"), unwell(overview), (each) => each.name, (row, each) =>
     fill(row, indicatorSlots(each)),
   );
-  const { mark, headline, summary } = healthSlots(overview);
+  const { mark, headline, summary, runbook } = healthSlots(overview);
   fill(section.querySelector("h1"), { mark, headline });
-  fill(byId("summary"), { summary });
+  fill(byId("summary"), { summary, runbook });
 }
 
 export function updateFigures(overview) {

@@ -1,4 +1,4 @@
-// The parts of the page as texts: the overview in, [text, state, title] by slot out. views.py has the same functions.
+// The parts of the page as texts: the overview in, [text, state, title, href] by slot out. views.py has the same functions.
 
 import { LAGGING_FROM } from "./cells.js";
 import { barPercents } from "./drawing.js";
@@ -8,13 +8,16 @@ const MARKS = { ok: "●", attention: "▲", hurt: "✕", moving: "↻", unknown
 const TRENDS = { steady: "→ steady", growing: "↑ growing", shrinking: "↓ shrinking", unknown: UNKNOWN };
 const WORST_FIRST = { hurt: 0, unknown: 1, attention: 2 };
 const MAX_AFFECTED = 12;
+const NOTHING = "-";
+const RUNBOOK = /^docs\/runbooks\/([\w-]+)\.md$/;
 
 export function healthSlots(overview) {
-  const { state, headline } = overview.health;
+  const { state, headline, runbook } = overview.health;
   return {
     mark: [MARKS[state] ?? UNKNOWN, state, state],
     headline: [headline, state],
     summary: [summary(overview.counts), "", "what this router knows of"],
+    runbook: runbookLink(runbook, "Runbook: "),
   };
 }
 
@@ -46,9 +49,15 @@ export function indicatorSlots(indicator) {
     impact: [indicator.impact],
     cause: [indicator.cause],
     action: [indicator.action],
-    runbook: [indicator.runbook ?? ""],
+    runbook: runbookLink(indicator.runbook),
     affected: [affected.slice(0, MAX_AFFECTED).join(", ") + more],
   };
+}
+
+// A runbook by its path in the repository, as the page of this router that has it.
+function runbookLink(path, before = "") {
+  const name = RUNBOOK.exec(path ?? "")?.[1];
+  return name ? [before + name, "", "", `/admin/runbooks/${name}`] : [path ?? ""];
 }
 
 export function figureSlots(overview) {
@@ -89,6 +98,7 @@ export function storeSlots(store) {
   const words = present.map(([name]) => `${number(store[name])} ${name}`);
   const eta = store.eta_s === null ? "" : `, ETA ${duration(store.eta_s * 1000)}`;
   const isLagging = (store.worst_lag ?? 0) >= LAGGING_FROM && store.trend === "growing";
+  const bound = store.within_bound_percent ?? null;
   return {
     name: [store.store],
     partitions: [number(store.partitions)],
@@ -101,9 +111,16 @@ export function storeSlots(store) {
       `${batches(store.worst_lag)}, ${age(store.worst_lag_ms)}`,
     ],
     lag_ms: [age(store.worst_lag_ms)],
+    bound: [bound === null ? NOTHING : percent(bound), "", "reads answered within their bound lately"],
+    served: [servedWords(store), "", "how old its answers were"],
     trend: [`${TRENDS[store.trend] ?? UNKNOWN}${eta}`, isLagging ? "attention" : ""],
     wellness: [words.join(" · ") || "all served", present[0]?.[1] ?? ""],
   };
+}
+
+// How old the answers of a store were, but for one in a hundred.
+function servedWords({ staleness_p99_ms: p99 = null, staleness_is_more: isMore }) {
+  return p99 === null ? "" : `p99 ${isMore ? ">" : "≤"} ${duration(p99)}`;
 }
 
 const isOk = (health) => health === null || health === "ok";

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from understudy_shared.http.openapi.json_schema import Json, ref
-from understudy_shared.http.problems import ProblemType
+from understudy_shared.http.problems import AUTHENTICATE, ProblemType
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
@@ -24,8 +24,19 @@ OF_EVERY_CALL = (
 )
 """Problems that any request may meet: it does not parse, comes too slowly, is too large, or there are too many."""
 
+OF_A_CREDENTIAL = (ProblemType.UNAUTHENTICATED, ProblemType.FORBIDDEN)
+"""Problems of a call that is not open to everybody, where the service asks for credentials."""
+
 OF_A_CHANGE = (ProblemType.CROSS_SITE, ProblemType.NOT_JSON, ProblemType.TOO_LARGE)
 """Problems of a call that changes something."""
+
+_AUTHENTICATE: Json = {
+    "WWW-Authenticate": {
+        "description": "How to send a credential",
+        "required": True,
+        "schema": {"type": "string", "const": AUTHENTICATE.decode()},
+    }
+}
 
 _RETRY_AFTER: Json = {
     "Retry-After": {
@@ -49,7 +60,9 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One method of one path. `sample` is a curl command that works when `$url` is the service's address."""
+    """One method of one path. `sample` is a curl command that works when `$url` is the service's address. `is_open`: it
+    needs no credential.
+    """
 
     method: str
     path: str
@@ -62,12 +75,14 @@ class Call:
     description: str = ""
     parameters: tuple[Json, ...] = ()
     body: Json | None = None
+    is_open: bool = False
 
     @property
     def by_status(self) -> dict[int, list[ProblemType]]:
         """Its problems, those of every call included."""
         found: dict[int, list[ProblemType]] = {}
-        for problem in dict.fromkeys((*self.problems, *OF_EVERY_CALL)):
+        credential = () if self.is_open else OF_A_CREDENTIAL
+        for problem in dict.fromkeys((*self.problems, *credential, *OF_EVERY_CALL)):
             found.setdefault(problem.status, []).append(problem)
         return dict(sorted(found.items()))
 
@@ -80,6 +95,7 @@ class Call:
             **({"description": self.description} if self.description else {}),
             **({"parameters": list(self.parameters)} if self.parameters else {}),
             **({} if self.body is None else {"requestBody": self.body}),
+            **({"security": []} if self.is_open else {}),
             "responses": self._responses(),
             "x-codeSamples": [{"lang": "Shell", "label": "curl", "source": self.sample}],
         }
@@ -121,6 +137,7 @@ def problem_response(types: Sequence[ProblemType]) -> Json:
     return {
         "description": "; ".join(f"{each.title} (`{each.slug}`)" for each in types),
         **({"headers": _RETRY_AFTER} if status in (429, 503) else {}),
+        **({"headers": _AUTHENTICATE} if status == 401 else {}),
         "content": {PROBLEM_JSON: {"schema": {"allOf": [ref("Problem"), {"properties": known}]}}},
     }
 

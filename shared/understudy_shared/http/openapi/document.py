@@ -26,6 +26,8 @@ _ALWAYS = frozenset({LOOKUPS, DOCUMENTS})
 _PARAMETER = re.compile(r"{[^}]*}")
 _HOST = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
 
+_BEARER: Json = {"type": "http", "scheme": "bearer", "description": "An API key of this service"}
+
 _TAGS = {
     LOOKUPS: "One key, or many. Every answer says its version, its lag, and who gave it.",
     STORES: "What can be asked, and who would be asked.",
@@ -51,6 +53,10 @@ and its reason.
 **Problems.** Anything else that fails is `application/problem+json` (RFC 9457) with a stable `type`, what was wrong, \
 where, and what to do. 429 and 503 problems carry `Retry-After`.
 
+**Credentials.** A service that was started with credentials answers 401 without one, and 403 where the credential's \
+roles do not allow a call; a store that it may not see is answered as one that is not there. Send \
+`Authorization: Bearer` and the key. Probes need none.
+
 **Limits.** A path and a query have at most 16 KiB each, as they are sent; a batch 1,000 keys and 8 MiB; an encoded \
 key 64 KiB unless the service is set otherwise. Percent-encoding is for names and keys only, and a query parameter \
 is given once. `HEAD` is answered wherever `GET` is; any other method that a path does not take is 405, with `Allow`.
@@ -66,14 +72,17 @@ class Service(NamedTuple):
     schemas: Json
 
 
-def add_document(http: FastAPI, service: Callable[[], Service]) -> None:
-    """Serve `/openapi.json` and `/docs`, made when they are first asked for; call it when all routes are there."""
+def add_document(http: FastAPI, service: Callable[[], Service], *, is_guarded: bool = False) -> None:
+    """Serve `/openapi.json` and `/docs`, made when they are first asked for; call it when all routes are there.
+
+    `is_guarded`: the service asks for credentials.
+    """
     generated = http.openapi
 
     def complete() -> dict[str, Any]:
         if http.openapi_schema is None:
             routes = {(method, nameless(path)) for path, methods in generated()["paths"].items() for method in methods}
-            http.openapi_schema = document(service(), routes)
+            http.openapi_schema = document(service(), routes, is_guarded=is_guarded)
         return http.openapi_schema
 
     http.openapi = complete  # type: ignore[method-assign]  # FastAPI's documented way to extend it
@@ -84,7 +93,7 @@ def add_document(http: FastAPI, service: Callable[[], Service]) -> None:
         return Response(page(complete(), address), media_type="text/html", headers=HEADERS)
 
 
-def document(service: Service, routes: Collection[tuple[str, str]]) -> Json:
+def document(service: Service, routes: Collection[tuple[str, str]], *, is_guarded: bool = False) -> Json:
     """The document of those calls that there is a route for: method and path, `{}` for each parameter."""
     calls = [call for call in service.calls if call.tag in _ALWAYS or (call.method, nameless(call.path)) in routes]
     paths: Json = {}
@@ -105,7 +114,11 @@ def document(service: Service, routes: Collection[tuple[str, str]]) -> Json:
             if any(call.tag == name for call in calls)
         ],
         "paths": paths,
-        "components": _components(paths, service, calls),
+        **({"security": [{"key": []}]} if is_guarded else {}),
+        "components": {
+            **_components(paths, service, calls),
+            **({"securitySchemes": {"key": _BEARER}} if is_guarded else {}),
+        },
     }
 
 

@@ -51,6 +51,7 @@ STORE: Json = {
     "store": EXAMPLE_STORE,
     "operator_id": 0,
     "operator": "stateStoreSave",
+    "kind": "value",
     "key": [{"name": "tailnum", "type": "string", "example": "text"}],
     "value": [
         {"name": "n", "type": "bigint", "nullable": False},

@@ -10,6 +10,7 @@ from understudy_shared.http.openapi.json_schema import (
     PORT,
     TEXT,
     TEXT_OR_NULL,
+    TIME,
     TIME_OR_UNKNOWN,
     Json,
     list_of,
@@ -20,7 +21,7 @@ from understudy_shared.http.openapi.json_schema import (
 )
 from understudy_shared.http.openapi.parameters import EXAMPLE_KEY, bounds_schema, position_schema
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.words import ReplicaState, Role
+from understudy_shared.words import ReplicaState, Role, StoreKind
 
 _ROLE = one_of(map(str, Role))
 _STATE = one_of(map(str, ReplicaState))
@@ -40,8 +41,19 @@ _MARKS: Json = {
         "What of the checkpoint is in doubt; left out when nothing is",
     )
 }
-_VALUE: Json = {"value": said(_OBJECT, "What Spark stores: aggregation buffers, by column name")}
-_RESULT: Json = {"result": said(_OBJECT, "What the query outputs of it, where that is known")}
+_FOUND: Json = {
+    "value": said(_OBJECT, "What Spark stores, by column name, in a store of kind `value`: aggregation buffers"),
+    "result": said(_OBJECT, "What the query outputs of it, where that is known"),
+    "expires_at": said(TIME, "When the watermark forgets the key. Of a set with expiry"),
+    "expired": said(
+        {"type": ["boolean", "null"]},
+        "Whether the watermark has passed that, and Spark has not yet removed the key; null while it is not known",
+    ),
+    "timeout_at": said(TIME_OR_UNKNOWN, "When the group times out, null for never. Of queries that use timeouts"),
+    "sessions": said(list_of(ref("Session")), "By their starts. Of a store of kind `session`"),
+    "rows": said(list_of(ref("JoinRow")), "In Spark's order. Of a store of kind `join-side`"),
+}
+"""What is said of a key that is there, by the kind of its store."""
 _KEY: Json = {"key": said(_OBJECT, "The key by column name, as it can be sent again")}
 _INDEX: Json = {"read": said(COUNT, "Index of its read in `reads`")}
 
@@ -57,7 +69,7 @@ def _found(is_found: bool) -> Json:
 def read_schemas() -> Json:
     """By name."""
     store: Json = {"store": TEXT}
-    found, absent = {**store, **_KEY, **_found(True), **_VALUE}, {**store, **_KEY, **_found(False)}
+    found, absent = {**store, **_KEY, **_found(True)}, {**store, **_KEY, **_found(False)}
     return {
         "Key": {
             "description": "An array in schema order, or an object by column name. `[]` for a global aggregate.",
@@ -79,23 +91,31 @@ def read_schemas() -> Json:
             {"host": TEXT, "port": PORT, "role": _ROLE, "state": _STATE},
             {"node_id": said(TEXT, "Its node, in a cluster")},
         ),
-        "Found": record("A key that is there.", {**found, **_READ}, {**_RESULT, **_MARKS}),
+        "Found": record("A key that is there.", {**found, **_READ}, {**_FOUND, **_MARKS}),
         "Absent": record(
             "A key that is not there. Only this body means that: any other 404 is a problem.",
             {**absent, **_READ},
             _MARKS,
         ),
         "FoundResult": record(
-            "A key of a batch that is there.", {**_status(200), **found, **_READ}, {**_RESULT, **_MARKS}
+            "A key of a batch that is there.", {**_status(200), **found, **_READ}, {**_FOUND, **_MARKS}
         ),
         "AbsentResult": record("A key of a batch that is not there.", {**_status(404), **absent, **_READ}, _MARKS),
         "CompactFound": record(
             "A key of a compact batch that is there.",
-            {**_status(200), **_KEY, **_found(True), **_VALUE, **_INDEX},
-            _RESULT,
+            {**_status(200), **_KEY, **_found(True), **_INDEX},
+            _FOUND,
         ),
         "CompactAbsent": record(
             "A key of a compact batch that is not there.", {**_status(404), **_KEY, **_found(False), **_INDEX}
+        ),
+        "JoinRow": record(
+            "A row of a side of a join.",
+            {"value": _FOUND["value"], "matched": said({"type": ["boolean", "null"]}, "Whether it found a match")},
+            {"result": _FOUND["result"]},
+        ),
+        "Session": record(
+            "A session of a key.", {"start": TIME, "end": TIME, "value": _FOUND["value"]}, {"result": _FOUND["result"]}
         ),
         "Read": record("From where, and how old: the same for all results that name it.", _READ, _MARKS),
         "Batch": _batch(),
@@ -147,8 +167,9 @@ def _store_schemas() -> Json:
                 "store": TEXT,
                 "operator_id": COUNT,
                 "operator": said(TEXT, "Spark's name of the stateful operator"),
+                "kind": said(one_of(map(str, StoreKind)), "What it keeps of a key, and so what an answer says"),
                 "key": list_of(ref("KeyColumn")),
-                "value": list_of(ref("ValueColumn")),
+                "value": said(list_of(ref("ValueColumn")), "The columns of what it keeps; none of a set"),
                 "partitions": COUNT,
                 "lineage": said(TEXT, "One life of the query: the id in its checkpoint"),
                 "application_id": TEXT,

@@ -61,6 +61,7 @@ def service_calls() -> tuple[Call, ...]:
                 Answer(503, "A background task died: restart the process", ref("Alive"), _alive("watch: KeyError")),
             ),
             'curl "$url/livez"',
+            is_open=True,
         ),
         Call(
             "get",
@@ -73,6 +74,7 @@ def service_calls() -> tuple[Call, ...]:
                 Answer(503, "It cannot answer yet, or is about to stop", ref("Ready"), unready),
             ),
             'curl "$url/readyz"',
+            is_open=True,
         ),
         Call(
             "get",

@@ -32,8 +32,17 @@ def aggregation(operator_id: int, key: str = KEY) -> dict[str, bytes]:
     }
 
 
-def dedupe(operator_id: int) -> dict[str, bytes]:
-    return {f"state/{operator_id}/_metadata/metadata": spark.operator_metadata(operator_id, "dedupe")}
+def named(operator_id: int, operator_name: str, **formats: str) -> dict[str, bytes]:
+    """An operator by its metadata alone, and the state formats of the offset log."""
+    conf = {f"spark.sql.streaming.{name}.stateFormatVersion": version for name, version in formats.items()}
+    return {
+        f"state/{operator_id}/_metadata/metadata": spark.operator_metadata(operator_id, operator_name),
+        "offsets/3": spark.offsets(partitions=6, conf=conf),
+    }
+
+
+def processor(operator_id: int) -> dict[str, bytes]:
+    return named(operator_id, "transformWithStateExec")
 
 
 BASE = {
@@ -176,20 +185,20 @@ def test_a_store_that_cannot_be_read_does_not_stop_the_others_and_is_named_with_
 
 
 def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> None:
-    served, refused = described(tmp_path, BASE | aggregation(0) | dedupe(1)).operators
+    served, refused = described(tmp_path, BASE | aggregation(0) | processor(1)).operators
     assert served.unsupported is None
     assert served.stores
     assert not refused.stores
     assert refused.unsupported is not None
-    assert "Operator 1 (dedupe: dropDuplicates)" in refused.unsupported.what
+    assert "Operator 1 (transformWithStateExec: transformWithState)" in refused.unsupported.what
     assert "stateStoreSave" in refused.unsupported.fix
 
 
 @pytest.mark.parametrize(
     ("content", "what", "fix"),
     [
-        (dedupe(0), r"Operator 0 \(dedupe", "aggregations"),
-        (dedupe(0) | dedupe(1), r"Operator 0 .*Operator 1 \(dedupe", "aggregations"),
+        (processor(0), r"Operator 0 \(transformWithStateExec", "aggregations"),
+        (processor(0) | processor(1), r"Operator 0 .*Operator 1 \(transformWithStateExec", "aggregations"),
         ({}, "keeps no state", "aggregation"),
         ({"state/0/0/1.delta": b""}, "Spark 3.5", "Spark 4.0 or later"),
         (
@@ -214,9 +223,35 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
             "format 1",
             "stateFormatVersion",
         ),
+        (named(0, "symmetricHashJoin", join="4"), "symmetricHashJoin.* in format 4", "2, 3"),
+        (named(0, "symmetricHashJoin"), "symmetricHashJoin.* in format 1", "2, 3"),
+        (named(0, "sessionWindowStateStoreSaveExec", sessionWindow="2"), "in format 2", "sessionWindow"),
+        (named(0, "flatMapGroupsWithState", flatMapGroupsWithState="3"), "in format 3", "1, 2"),
+        (
+            aggregation(0) | named(0, "symmetricHashJoin", join="2"),
+            "The join has no table left-keyToNumValues",
+            "newer Understudy",
+        ),
+        (aggregation(0) | named(0, "dedupe"), "not those of dedupe", "newer Understudy"),
         (aggregation(0) | {"commits/3": spark.commit(tag="v4")}, "v4", "newer Understudy"),
     ],
-    ids=["operator", "operators", "stateless", "3.5", "avro", "provider", "codec", "agg-v1", "commit-v4"],
+    ids=[
+        "operator",
+        "operators",
+        "stateless",
+        "3.5",
+        "avro",
+        "provider",
+        "codec",
+        "agg-v1",
+        "join-v4",
+        "join-v1",
+        "sessions-v2",
+        "groups-v3",
+        "no-table",
+        "other-columns",
+        "commit-v4",
+    ],
 )
 def test_what_cannot_be_served_is_refused_with_what_to_change(
     tmp_path: Path, content: dict[str, bytes], what: str, fix: str

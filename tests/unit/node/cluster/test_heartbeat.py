@@ -8,7 +8,8 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.followed_node import followed_node, heartbeat, held, wait_to_hold
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.messages import Heartbeat
+from understudy_node.node import Node
+from understudy_shared.messages import Heartbeat, QueryProgress
 from understudy_shared.words import Role
 
 
@@ -52,3 +53,23 @@ def test_an_end_that_is_not_confirmed_has_no_age(tmp_path: Path) -> None:
         (checkpoint.path / "metadata").unlink()
         wait_until(lambda: heartbeat(node).end_age_ms is None, what="the end to be in doubt", limit_s=20)
         assert heartbeat(node).applied.time_lag_ms is None
+
+
+def test_a_batch_that_has_begun_is_told_apart_from_a_query_that_begins_none(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    with followed_node(checkpoint.path, tmp_path / "data") as node:
+        wait_to_hold(node, "0_0", "0_1", version=1)
+        assert query(node).batch_ms is None
+        checkpoint.write_state(2)
+        wait_until(lambda: query(node).batch_ms is not None, what="the batch to be seen")
+        assert query(node).since_commit_ms is None, "no commit arrived while it looked"
+        checkpoint.commit(2)
+        wait_until(lambda: query(node).since_commit_ms is not None, what="the commit to be seen")
+        assert query(node).batch_ms is None
+
+
+def query(node: Node) -> QueryProgress:
+    """What a heartbeat of the node says of the query."""
+    said = heartbeat(node).query
+    assert said is not None
+    return said

@@ -50,6 +50,43 @@ async def test_nothing_new_is_written_when_nothing_changed() -> None:
     assert await world.gossip.assignment() == first
 
 
+async def test_while_the_nodes_say_the_same_nobody_looks_who_is_caught_up_with_each_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    looks: list[int] = []
+    of = placement._holdings.of
+
+    def counted(*arguments: Any) -> Any:
+        looks.append(len(looks))
+        return of(*arguments)
+
+    monkeypatch.setattr(placement._holdings, "of", counted)
+
+    async def turn(*nodes: Seen) -> int:
+        """How often it was looked; nothing is assigned anew."""
+        before = len(looks)
+        world.clock.advance(BEAT_MS)
+        assert await world.turn(placement, list(nodes)) is None
+        return len(looks) - before
+
+    in_step = [beat("a", at=first.order), beat("b", at=first.order)]
+    assert await turn(*in_step) == 1
+    older = [Seen(each.heartbeat.model_copy(update={"sequence": 5, "end_age_ms": 70}), 700) for each in in_step]
+    assert await turn(*older) == 0
+    behind = beat("b", at=first.order, version=8)
+    assert await turn(in_step[0], behind) == 1, "another version may be too old"
+    assert await turn(in_step[0], behind) == 0
+    partly = beat("b", at=first.order, exceptions={"0_0": Applied(version=8)})
+    assert await turn(in_step[0], partly) == 1
+    assert await turn(*in_step) == 1
+    dead = await world.turn(placement, in_step[:1])
+    assert dead is not None, "who is no more among the members is seen at once"
+    assert all(duty.holders == ["a"] for duty in dead.tasks.values())
+
+
 @pytest.mark.parametrize("state", ["starting", "failed"])
 async def test_a_node_that_does_not_serve_gets_nothing(state: str) -> None:
     world = World()

@@ -19,6 +19,8 @@ from tests.support.cluster.fake_node import status as reply
 from understudy_node.cluster.remembering import Remembering
 from understudy_node.cluster.serve import main
 from understudy_node.node import Node
+from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.errors import SettingsError
 from understudy_shared.messages import Assignment, Endpoint
 from understudy_shared.remembered import Remembered
@@ -49,7 +51,7 @@ async def remembering(
     taken: list[Assignment] = []
     memory = Remembering(
         cast(Node, SimpleNamespace(host=OWN, lineage=lineage)),
-        APPLICATION,
+        Gossip(LocalBus(), APPLICATION),
         remembered=None if folder is None else Remembered(folder, APPLICATION),
         seeds=[each if isinstance(each, HostInfo) else HostInfo("127.0.0.1", each.port) for each in seeds],
         heartbeat_ms=10,

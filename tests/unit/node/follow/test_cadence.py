@@ -5,6 +5,7 @@ from __future__ import annotations
 from understudy_node.checkpoint.files import FileStat
 from understudy_node.follow.cadence import IDLE_AFTER_MS, Cadence
 from understudy_node.follow.end import End
+from understudy_shared.messages import QueryProgress
 
 FILE = FileStat(1, 1, 1)
 
@@ -49,3 +50,23 @@ def test_a_commit_after_idleness_is_reported() -> None:
     assert cadence.turned_idle(IDLE_AFTER_MS + 1)
     assert cadence.saw(end(IDLE_AFTER_MS + 2), now_ms=IDLE_AFTER_MS + 2)
     assert not cadence.saw(end(IDLE_AFTER_MS + 2), now_ms=IDLE_AFTER_MS + 3)
+
+
+def test_a_batch_is_as_old_as_its_first_sight_until_it_is_committed_or_another_begins() -> None:
+    cadence = Cadence()
+    assert cadence.progress(0) == QueryProgress()
+    cadence.saw_batch(5, has_begun=True, now_ms=1_000)
+    cadence.saw_batch(5, has_begun=True, now_ms=4_000)
+    assert cadence.progress(6_000).batch_ms == 5_000
+    cadence.saw_batch(6, has_begun=True, now_ms=7_000)
+    assert cadence.progress(7_500).batch_ms == 500
+    cadence.saw_batch(7, has_begun=False, now_ms=8_000)
+    assert cadence.progress(8_000).batch_ms is None
+
+
+def test_what_is_said_of_a_query_is_its_silence_and_its_last_interval() -> None:
+    cadence = Cadence()
+    cadence.saw(end(1_000), now_ms=1_000)
+    assert cadence.progress(1_400) == QueryProgress(since_commit_ms=400)
+    cadence.saw(end(3_000), now_ms=3_000)
+    assert cadence.progress(3_001) == QueryProgress(since_commit_ms=1, commit_interval_ms=2_000)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-from understudy_node.replica.schedule import PREFETCH_FLOOR_MS, WorkSchedule
+from understudy_node.replica.schedule import LOOKS_AT_REST, PREFETCH_FLOOR_MS, WorkSchedule
 
 RETRY_MS = 1000
 
@@ -12,8 +13,9 @@ RETRY_MS = 1000
 class Replica:
     """As much of a replica as the schedule looks at. `looks` counts them."""
 
-    view = None
+    view: SimpleNamespace | None = None
     error: str | None = None
+    progress = SimpleNamespace(is_limited=False)
 
     def __init__(self) -> None:
         self.looks = self.prefetches = 0
@@ -45,8 +47,8 @@ class World:
 
     def poll(self, *replicas: Replica, end: int = 1, batch: bool = False, now_ms: float = 0.0) -> None:
         found: Any = list(replicas)
-        unused: Any = None
-        self.schedule.hand_out(found, unused, end_version=end, batch_in_progress=batch, now_ms=now_ms)
+        history: Any = SimpleNamespace(commit_time_ns=lambda version: None)
+        self.schedule.hand_out(found, history, end_version=end, batch_in_progress=batch, now_ms=now_ms)
 
 
 def test_replicas_are_looked_at_when_the_end_moves_or_they_are_others_and_now_and_then() -> None:
@@ -60,6 +62,34 @@ def test_replicas_are_looked_at_when_the_end_moves_or_they_are_others_and_now_an
     assert (one.looks, two.looks) == (3, 1)
     world.poll(one, two, end=2, now_ms=RETRY_MS)
     assert (one.looks, two.looks) == (4, 2)
+
+
+def test_while_every_replica_shows_the_end_they_are_looked_at_more_seldom() -> None:
+    world, one, two = World(), Replica(), Replica()
+    one.view = two.view = SimpleNamespace(version=1)
+    world.poll(one, two)
+    world.poll(one, two, now_ms=LOOKS_AT_REST * RETRY_MS - 1)
+    assert one.looks == 1
+    world.poll(one, two, now_ms=LOOKS_AT_REST * RETRY_MS)
+    assert one.looks == 2
+    two.view = SimpleNamespace(version=0)
+    world.poll(one, two, now_ms=2 * LOOKS_AT_REST * RETRY_MS)
+    world.poll(one, two, now_ms=2 * LOOKS_AT_REST * RETRY_MS + RETRY_MS)
+    assert one.looks == 4, "one that is not at the end, whatever holds it up, is looked at as often as ever"
+
+
+def test_after_a_long_rest_a_replica_that_fails_is_tried_again_as_soon_as_ever() -> None:
+    world, replica = World(), Replica()
+    replica.view = SimpleNamespace(version=1)
+    world.poll(replica)
+    replica.is_behind = True
+    world.poll(replica, end=2, now_ms=10)
+    replica.error = "a damaged file"
+    world.poll(replica, end=2, now_ms=10 + RETRY_MS - 1)
+    assert len(world.workers.submitted) == 1
+    world.poll(replica, end=2, now_ms=10 + RETRY_MS)
+    world.poll(replica, end=2, now_ms=10 + 2 * RETRY_MS)
+    assert len(world.workers.submitted) == 3
 
 
 def test_a_replica_that_is_behind_gets_work_and_one_that_failed_only_when_it_is_tried_again() -> None:

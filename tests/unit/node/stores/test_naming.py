@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.checkpoint.handmade import HandmadeCheckpoint, schema_json
 
-from understudy_node.checkpoint.description import CheckpointDescription, describe
+from understudy_node.checkpoint.description import (
+    CheckpointDescription,
+    OperatorDescription,
+    StoreDescription,
+    describe,
+)
 from understudy_node.checkpoint.files import LocalFiles
+from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.stores.naming import naming_of
 from understudy_node.stores.results import ResultAlias
 from understudy_node.stores.stores import AliasError, StoreAlias, read_aliases, served_stores
 from understudy_shared.messages import AnnouncedStore, Announcement, ResultColumn
+from understudy_shared.words import StoreName
 
 
 @pytest.fixture
@@ -97,3 +105,54 @@ def test_a_result_that_is_not_well_formed_is_refused_with_its_place(tmp_path: Pa
     with pytest.raises(AliasError) as refused:
         read_aliases(path)
     assert refused.value.where == f"{path}: {where}"
+
+
+@pytest.fixture
+def with_join(description: CheckpointDescription) -> CheckpointDescription:
+    """The same beside a join on one column."""
+    key, value = ("field0", "string"), ("n", "long")
+    columns = {
+        "keyToNumValues": (schema_json(key), schema_json(("value", "long"))),
+        "keyWithIndexToValue": (schema_json(key, ("index", "long")), schema_json(value, ("matched", "boolean"))),
+    }
+    names = [f"{side}-{table}" for side in ("left", "right") for table in columns]
+    stores = tuple(
+        StoreDescription(1, name, index, 0, (ColumnFamilySchema("default", 0, keys, 0, values),))
+        for index, name in enumerate(names)
+        for keys, values in [columns[name.partition("-")[2]]]
+    )
+    join = OperatorDescription(1, "symmetricHashJoin", 2, stores, None, "2")
+    return replace(description, operators=(*description.operators, join))
+
+
+def test_a_join_has_a_store_for_each_side_with_the_columns_that_the_side_got(with_join: CheckpointDescription) -> None:
+    served = served_stores(with_join, {})
+    assert [(store.name, str(store.kind)) for store in served.values()] == [
+        ("op0", "value"),
+        ("op1.left", "join-side"),
+        ("op1.right", "join-side"),
+    ]
+    for store in list(served.values())[1:]:
+        assert [column["name"] for column in store.codec.columns] == ["field0"]
+        assert [column["name"] for column in store.value_columns()] == ["n"]
+
+
+def test_the_sides_of_a_join_are_called_by_its_announced_name_and_share_its_key(
+    with_join: CheckpointDescription,
+) -> None:
+    naming = naming_of(
+        with_join, {}, announced(with_join, AnnouncedStore(operator_id=1, name="pairs", key=["aircraft"]))
+    )
+    assert (naming.left_out, naming.announced) == ([], ["op1.left", "op1.right"])
+    served = served_stores(with_join, naming.aliases)
+    assert list(served) == ["op0", "pairs.left", "pairs.right"]
+    assert [column["name"] for column in served[StoreName("pairs.right")].codec.columns] == ["aircraft"]
+
+
+def test_columns_announced_for_both_sides_of_a_join_are_left_out(with_join: CheckpointDescription) -> None:
+    said = AnnouncedStore(operator_id=1, name="pairs", value=["n"])
+    naming = naming_of(with_join, {}, announced(with_join, said))
+    assert naming.announced == []
+    assert "columns of their own" in naming.left_out[0]
+    own = {"op1.left": StoreAlias(name="waiting", value=("number",))}
+    assert list(served_stores(with_join, own)) == ["op0", "waiting", "op1.right"]

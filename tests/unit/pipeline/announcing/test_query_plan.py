@@ -77,6 +77,25 @@ def test_the_first_row_format_stores_the_keys_again_before_the_buffers() -> None
     assert [column.buffers for column in store.result] == [[1], [2, 3], [4, 5], [6]]
 
 
+def test_of_sessions_whole_rows_are_stored_and_the_window_is_no_key() -> None:
+    window = Column(2, "session_window", "struct")
+    executed = replace(EXECUTED, state_format=1, saved=(window, *EXECUTED.saved), session=window)
+    outputs = (replace(WRITTEN.outputs[0], grouping=1), *WRITTEN.outputs[1:])
+    written = replace(WRITTEN, grouping_types=("struct", "string"), outputs=outputs)
+    store = announced(executed, written)
+    assert (store.name, store.key) == ("aircraft", ["tailnum"])
+    assert store.value is not None
+    assert store.value[:3] == ["session_window", "k", "count"]
+    assert [(column.name, column.buffers) for column in store.result] == [
+        ("flights", [2]),
+        ("total", [3, 4]),
+        ("mean", [5, 6]),
+        ("last_seen", [7]),
+    ]
+    two_structs = replace(written, grouping_types=("struct", "struct"))
+    assert announced(replace(executed, keys=(replace(KEY, type="struct"),)), two_structs).key == ["k"]
+
+
 def test_a_name_given_by_operator_wins_over_the_alias() -> None:
     assert announced(names={0: "planes"}).name == "planes"
 

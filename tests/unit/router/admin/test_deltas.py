@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -31,7 +33,7 @@ STORES = stores_named({"one": 0, "two": 0, "three": 3}, partitions=PARTITIONS)
 def overview(snapshot: Snapshot, before: Overview | None = None) -> Overview:
     material = Material(
         snapshot=snapshot,
-        health=health_of(Situation(snapshot=snapshot)),
+        health=finished(health_of(Situation(snapshot=snapshot))),
         losses=finished(losses_of_all(snapshot, lambda _: NO_BOUND)),
     )
     return finished(overview_of(material, before))
@@ -58,10 +60,11 @@ changes = st.lists(
 )
 
 
-def history_of(what: list[Any]) -> list[Overview]:
-    """The overviews of a cluster to which these things happen."""
+def snapshots_of(what: list[Any]) -> Iterator[Snapshot]:
+    """A cluster to which these things happen."""
     tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"), partitions=PARTITIONS)
-    found, now_ms = [overview(snapshot_of(tables, STORES))], 0.0
+    snapshot, now_ms = snapshot_of(tables, STORES), 0.0
+    yield snapshot
     for number, change in enumerate(what, 2):
         match change:
             case dict():
@@ -74,7 +77,15 @@ def history_of(what: list[Any]) -> list[Overview]:
                     tables._mark_dead(change, now_ms, "killed", "died")
             case float():
                 now_ms += change
-        found.append(overview(snapshot_of(tables, STORES, now_ms=now_ms, tick=number), found[-1]))
+        snapshot = snapshot_of(tables, STORES, now_ms=now_ms, tick=number, layout=snapshot.layout)
+        yield snapshot
+
+
+def history_of(what: list[Any]) -> list[Overview]:
+    """The overviews of that cluster."""
+    found: list[Overview] = []
+    for snapshot in snapshots_of(what):
+        found.append(overview(snapshot, found[-1] if found else None))
     return found
 
 
@@ -117,6 +128,29 @@ def test_nothing_is_sent_while_only_the_ages_of_what_is_well_change() -> None:
     assert (set(delta.sections) & {"nodes", "stores", "health"}, delta.rows, delta.gone) == (set(), {}, frozenset())
     old = overview(snapshot_of(tables, STORES, now_ms=2500, tick=3), later)
     assert "nodes" in delta_of(later, old).sections
+
+
+@given(changes)
+def test_a_grid_that_is_kept_is_the_one_that_would_be_made_row_by_row(what: list[Any]) -> None:
+    before: grid.Grid | None = None
+    for snapshot in snapshots_of(what):
+        compared = None if before is None else replace(before, basis=None)
+        now, row_by_row = finished(grid.grid_of(snapshot, before)), finished(grid.grid_of(snapshot, compared))
+        assert (now.rows, now.columns, now.total) == (row_by_row.rows, row_by_row.columns, row_by_row.total)
+        before = now
+
+
+def test_while_all_nodes_say_the_same_no_row_is_made_or_compared() -> None:
+    tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
+    snapshot = snapshot_of(tables, STORES)
+    first = overview(snapshot)
+    later = overview(snapshot_of(tables, STORES, now_ms=900, tick=2, layout=snapshot.layout), first)
+    assert later.grid is first.grid
+    tables.heard(beat("a", sequence=2, exceptions={"0_0": Applied(version=5)}), age_ms=0, now_ms=1000)
+    third = overview(snapshot_of(tables, STORES, now_ms=1000, tick=3, layout=snapshot.layout), later)
+    assert set(delta_of(later, third).rows) == {("one", 0), ("two", 0)}
+    again = overview(snapshot_of(tables, STORES, now_ms=1100, tick=4, layout=snapshot.layout), third)
+    assert delta_of(third, again).rows == {}
 
 
 def test_ages_are_alike_while_fresh_then_a_second_each_then_ever_longer() -> None:

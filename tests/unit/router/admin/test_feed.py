@@ -49,7 +49,7 @@ class World:
             self.tables.heard(beat("a", sequence=self.number, end_version=end), age_ms=0, now_ms=0)
         snapshot = snapshot_of(self.tables, STORES, tick=self.number)
         losses = finished(losses_of_all(snapshot, lambda _: NO_BOUND))
-        material = Material(snapshot=snapshot, health=health_of(Situation(snapshot=snapshot)), losses=losses)
+        material = Material(snapshot=snapshot, health=finished(health_of(Situation(snapshot=snapshot))), losses=losses)
         return finished(overview_of(material, before))
 
     async def tick(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from tests.support.router.snapshots import kill, snapshot_of, stores_named, tables_with, worlds
+from tests.support.router.snapshots import finished, kill, snapshot_of, stores_named, tables_with, worlds
 from tests.support.router.tables import beat, task
 
 from understudy_router.admin.disagreement import Disagreements
@@ -18,7 +18,7 @@ from understudy_router.admin.trends import Trend
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import Tables
-from understudy_shared.messages import Applied
+from understudy_shared.messages import Applied, QueryProgress
 
 ONE = stores_named({"one": 0}, partitions=1)
 
@@ -28,7 +28,7 @@ def well(**fields: Any) -> Snapshot:
 
 
 def looked(snapshot: Snapshot, **fields: Any) -> Report:
-    return health_of(Situation(snapshot=snapshot, **fields))
+    return finished(health_of(Situation(snapshot=snapshot, **fields)))
 
 
 def by_name(report: Report) -> dict[str, Indicator]:
@@ -44,6 +44,12 @@ def test_all_is_well_and_every_indicator_is_listed() -> None:
     assert (document["state"], document["headline"]) == ("ok", "all well")
     assert [each["name"] for each in document["indicators"]] == list(NAMES)  # type: ignore[attr-defined]
     assert {each["symptom"] for each in document["indicators"]} == {""}  # type: ignore[attr-defined]
+
+
+def test_a_router_that_strangers_reach_without_a_credential_says_so() -> None:
+    report = looked(well(), is_exposed=True)
+    assert wrong(report) == {"access"}
+    assert "asks nobody for a credential" in str(report.document()["headline"])
 
 
 def test_the_order_of_causes_names_every_indicator() -> None:
@@ -134,6 +140,39 @@ def test_a_query_that_does_not_commit_any_more_is_noticed_by_its_usual_pace() ->
     assert "has not committed for" in by_name(report)["freshness"].symptom
     assert wrong(looked(well(), usual_commit_ms=60_000, silent_ms=290_000)) == set()
     assert wrong(looked(well(), usual_commit_ms=None, silent_ms=290_000)) == set()
+
+
+def quiet(*progress: QueryProgress | None, **fields: Any) -> Indicator:
+    """The freshness of a query that is silent for long, of which nodes a, b ... say this."""
+    beats = [beat(node_id, query=each) for node_id, each in zip("abc", progress, strict=False)]
+    snapshot = snapshot_of(tables_with({"0_0": task("a", "b", "c")}, *beats), ONE)
+    return by_name(looked(snapshot, **{"usual_commit_ms": 1000, "silent_ms": 60_000, **fields}))["freshness"]
+
+
+def test_a_query_that_is_slow_or_ended_in_a_batch_is_told_apart_from_one_that_begins_none() -> None:
+    begun = quiet(QueryProgress(batch_ms=4000), QueryProgress(batch_ms=7000), None)
+    assert "batch 7 began at least 7000 ms ago, without a commit: it is slow, hangs, or ended there" in begun.cause
+    assert "driver" in begun.action
+    none = quiet(QueryProgress(since_commit_ms=60_000), None)
+    assert "batch 7 has not begun: the query was stopped, waits for its trigger, or has no input" in none.cause
+    assert quiet(None, None).cause.endswith("it stopped, hangs, or has no input"), "older nodes do not say"
+    assert {each.state for each in (begun, none, quiet(None))} == {State.ATTENTION}
+
+
+def test_a_node_that_knows_another_end_says_nothing_of_the_batch_that_follows() -> None:
+    old = beat("a", end_version=6, query=QueryProgress(batch_ms=9000))
+    snapshot = snapshot_of(tables_with({"0_0": task("a", "b")}, old, beat("b", query=QueryProgress())), ONE)
+    cause = by_name(looked(snapshot, usual_commit_ms=1000, silent_ms=60_000))["freshness"].cause
+    assert "has not begun" in cause
+
+
+def test_a_router_that_has_seen_no_commit_knows_the_pace_and_the_silence_by_the_nodes() -> None:
+    said = QueryProgress(since_commit_ms=60_000, commit_interval_ms=1000)
+    late = QueryProgress(since_commit_ms=90_000)
+    unseen: dict[str, Any] = {"usual_commit_ms": None, "silent_ms": 0}
+    assert quiet(said, late, **unseen).symptom == "The query has not committed for 90.0 s"
+    assert quiet(late, **unseen).state is State.OK, "nobody knows its pace"
+    assert quiet(QueryProgress(since_commit_ms=4000, commit_interval_ms=1000), **unseen).state is State.OK
 
 
 def test_stores_that_fall_behind_and_late_commits_are_named() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.router.snapshots import snapshot_of, stores_named, tables_with
+from tests.support.router.snapshots import finished, snapshot_of, stores_named, tables_with
 from tests.support.router.tables import beat, task
 
 from understudy_router.admin.events import MAX_SHOWN, EventLog
 from understudy_router.admin.reads_served import ReadRates
-from understudy_router.admin.restoring import Restoring, percent_of
-from understudy_router.admin.trends import Pace, Seen, Trends, trend_of
+from understudy_router.admin.restoring import SLICE, Restoring, percent_of
+from understudy_router.admin.trends import SLICE_STORES, Pace, Seen, Trends, trend_of
 from understudy_router.cluster.tables import MAX_EVENTS
 from understudy_shared.messages import Applied, Restore
 
@@ -72,6 +72,17 @@ def test_what_is_seen_is_kept_for_a_minute_and_dropped_when_the_history_is_cut_b
     assert "one" not in trends._seen
 
 
+@given(st.lists(st.sampled_from([None, 0, 3, 9]), max_size=100))
+def test_the_trends_of_many_stores_come_in_slices_and_are_those_of_each(lags: list[int | None]) -> None:
+    trends, names = Trends(), [f"store-{number}" for number in range(len(lags))]
+    for look in range(4):
+        changes = (None if lag is None else lag * look for lag in lags)
+        trends.see(look * 1000.0, 10 * look, zip(names, changes, strict=True))
+    steps = trends.of_all(names)
+    assert len(list(steps)) == len(names) // SLICE_STORES
+    assert finished(trends.of_all(names)) == {name: trends.of(name) for name in names}
+
+
 def test_the_pace_is_the_time_between_commits_however_seldom_one_looks() -> None:
     pace = Pace()
     for look in range(5):
@@ -92,6 +103,7 @@ class Served:
     refused_by_bound: int = 0
     violations: int = 0
     staleness_ms: Any = field(default_factory=lambda: Counts((10, 100), (3, 2, 1)))
+    stores: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -128,7 +140,7 @@ def test_a_restore_has_a_stage_bytes_and_a_rate_and_unknown_what_its_node_does_n
         )
         tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b", applied=applied), now_ms=now_ms)
         snapshot = snapshot_of(tables, ONE, now_ms=now_ms, tick=sequence)
-        (found,) = restoring.see(snapshot)
+        (found,) = finished(restoring.see(snapshot))
         number = snapshot.layout.number_of["b"]
         assert percent_of(snapshot.holders[number].facts) == done / 4
         return found
@@ -140,8 +152,25 @@ def test_a_restore_has_a_stage_bytes_and_a_rate_and_unknown_what_its_node_does_n
     assert second["bytes_per_s"] == 50
     assert look(10, 4000, 3)["bytes_per_s"] is None
     old = tables_with({"0_0": task("b")}, beat("b", applied=Applied(version=1, state="RESTORING")))
-    (found,) = restoring.see(snapshot_of(old, ONE))
+    (found,) = finished(restoring.see(snapshot_of(old, ONE)))
     assert (found["stage"], found["done_bytes"], found["bytes_per_s"]) == ("unknown", None, None)
+
+
+def test_the_restores_of_a_large_cluster_are_looked_for_in_slices() -> None:
+    count = 3 * SLICE
+    stores = stores_named({"one": 0}, partitions=count)
+    far = {f"0_{partition}": Applied(version=1) for partition in range(0, count, 2)}
+    waiting = {f"0_{count - 1}": Applied(version=1, state="RESTORING")}
+    tables = tables_with(
+        {f"0_{partition}": task("a", "b") for partition in range(count)},
+        beat("a", partitions=count, exceptions=far),
+        beat("b", partitions=count, exceptions=waiting),
+        partitions=count,
+    )
+    snapshot = snapshot_of(tables, stores)
+    assert len(list(Restoring().see(snapshot))) >= (len(far) + count) // SLICE
+    (found,) = finished(Restoring().see(snapshot))
+    assert (found["node_id"], found["task"]) == ("b", f"0_{count - 1}")
 
 
 def test_events_keep_their_numbers_and_times_and_the_newest_come_first() -> None:

@@ -67,6 +67,11 @@ def test_the_worst_lag_says_where_it_is_and_how_many_are_unknown() -> None:
         ({"worst_lag": 3, "trend": "growing"}, "trend", "↑ growing", "attention"),
         ({"worst_lag": 1, "trend": "growing"}, "trend", "↑ growing", ""),
         ({"worst_lag": 40, "trend": "shrinking", "eta_s": 41.5}, "trend", "↓ shrinking, ETA 42 s", ""),
+        ({"within_bound_percent": 99.999}, "bound", "99.99 %", ""),
+        ({"within_bound_percent": None}, "bound", "-", ""),
+        ({"staleness_p99_ms": 2500}, "served", "p99 ≤ 2.5 s", ""),
+        ({"staleness_p99_ms": 300_000, "staleness_is_more": True}, "served", "p99 > 5 min", ""),
+        ({"staleness_p99_ms": None}, "served", "", ""),
         ({"trend": "unknown"}, "trend", "?", ""),
     ],
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support.spark.values import struct_of
 
 from understudy.reading import expanded
+from understudy_shared.auth.principals import KeyScope
 from understudy_shared.bounds import BadBoundError
 from understudy_shared.http.batches import (
     BatchAnswer,
@@ -69,6 +70,27 @@ def test_each_key_of_a_batch_becomes_what_it_becomes_alone_or_is_a_problem_alone
         assert problem.type.slug == key_problem(batch[index])
     placed = sorted(index for indexes in whole.by_partition().values() for index in indexes)
     assert placed == [index for index in range(len(batch)) if index not in whole.problems]
+
+
+@given(st.lists(keys, max_size=12), st.sampled_from(["", "a", "b"]))
+def test_a_key_outside_of_what_was_granted_is_a_problem_and_all_others_are_as_ever(
+    batch: list[object], may: str
+) -> None:
+    scope = KeyScope(((orjson.dumps(may),),))
+    free, bound = (resolve_keys(TEXTS, batch, PARTITIONS, MAX_KEY_BYTES, *more) for more in ((), (scope,)))
+    for index in range(len(batch)):
+        granted = index not in free.problems and free.printed[index] == b'{"c0":%b}' % orjson.dumps(may)
+        if granted:
+            assert (bound.partitions[index], bound.rows[index], bound.printed[index]) == (
+                free.partitions[index], free.rows[index], free.printed[index],
+            )  # fmt: skip
+        else:
+            assert (bound.rows[index], bound.printed[index]) == (b"", b"")
+            slug = key_problem(batch[index]) or "forbidden"
+            assert bound.problems[index].type.slug == slug
+    assert sorted(index for indexes in bound.by_partition().values() for index in indexes) == [
+        index for index in range(len(batch)) if index not in bound.problems
+    ]
 
 
 def key_problem(key: object) -> str:

@@ -10,7 +10,10 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+from tests.support.bus.documents import heartbeat
 
+from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.signing import Keyring
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.node_calls import MAX_DRAIN_BYTES, BadReplyError, NodeCalls
 from understudy_shared.messages import MAX_MESSAGE_BYTES
@@ -110,3 +113,29 @@ async def test_a_reply_without_end_costs_no_more_memory_than_a_message_may() -> 
             tracemalloc.stop()
     await calls.close()
     assert peak < 3 * MAX_MESSAGE_BYTES
+
+
+async def test_with_a_key_a_document_that_is_not_signed_for_this_question_is_refused_and_counted() -> None:
+    auth = MessageAuth("flights", Keyring([b"k" * 32]), sender="r1")
+    refused: list[str] = []
+    auth.on_refused = lambda error, where: refused.append(f"{error.reason} {where}")
+    body = heartbeat().encode()
+    another = auth.answer_line("0" * 32, b"heartbeat", body)
+    assert another is not None
+    calls = NodeCalls("flights", auth)
+    for headers in ((JSON,), (JSON, b"understudy-signature: " + another.encode())):
+        async with node_that_answers(reply(body, *headers)) as (host, asked):
+            with pytest.raises(BadReplyError, match="is refused"):
+                await calls.heartbeat(host)
+            assert b"understudy-nonce: " in asked[0]
+    await calls.close()
+    assert [each.split()[0] for each in refused] == ["unsigned", "forged"]
+    assert "/internal/v1/lags" in refused[0]
+
+
+async def test_without_a_key_no_nonce_is_sent_and_no_signature_is_looked_at() -> None:
+    calls = NodeCalls("flights")
+    async with node_that_answers(reply(heartbeat().encode(), JSON, b"understudy-signature: x")) as (host, asked):
+        assert await calls.heartbeat(host) == heartbeat()
+        assert b"understudy-nonce" not in asked[0]
+    await calls.close()

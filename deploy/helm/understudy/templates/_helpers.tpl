@@ -1,0 +1,230 @@
+{{/* The name that all objects of a release begin with. Pods get "-node-eu-central-1a-10" behind it. */}}
+{{- define "understudy.fullname" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" (.Release.Name | trunc 29 | trimSuffix "-") .Chart.Name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Which pods are of a component: dict "root" $ "component" "node". It never changes, because selectors cannot. */}}
+{{- define "understudy.selector" -}}
+app.kubernetes.io/name: understudy
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* The labels of an object. Pods have only the selector's and part-of: a label of a version would restart them. */}}
+{{- define "understudy.labels" -}}
+{{ include "understudy.selector" . }}
+app.kubernetes.io/part-of: understudy
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end -}}
+
+{{- define "understudy.podLabels" -}}
+{{ include "understudy.selector" . }}
+app.kubernetes.io/part-of: understudy
+{{- end -}}
+
+{{/* The image of one of our services: dict "root" $ "image" .Values.image.node. */}}
+{{- define "understudy.image" -}}
+{{- $name := .image.repository -}}
+{{- if .root.Values.image.registry -}}
+{{- $name = printf "%s/%s" (trimSuffix "/" .root.Values.image.registry) $name -}}
+{{- end -}}
+{{- $name = printf "%s:%s" $name (.root.Values.image.tag | default .root.Chart.AppVersion) -}}
+{{- if .image.digest -}}
+{{- $name = printf "%s@%s" $name .image.digest -}}
+{{- end -}}
+{{- $name -}}
+{{- end -}}
+
+{{/* Pod security "restricted". The images run as 10001, and volumes become writable for that group. */}}
+{{- define "understudy.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "understudy.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* What all our pods have: no token of the API, and no variables of services, which begin with UNDERSTUDY_ as ours do. */}}
+{{- define "understudy.podBasics" -}}
+serviceAccountName: {{ include "understudy.fullname" . }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Where an operator wants the pods: .Values.nodes or .Values.routers. */}}
+{{- define "understudy.placement" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "understudy.redisUrl" -}}
+{{- if .Values.redis.url -}}
+{{- .Values.redis.url -}}
+{{- else if .Values.redis.sentinel.hosts -}}
+redis+sentinel://{{ join "," .Values.redis.sentinel.hosts }}/{{ .Values.redis.sentinel.service }}/{{ int .Values.redis.sentinel.db }}
+{{- else -}}
+redis://{{ include "understudy.fullname" . }}-valkey:6379/0
+{{- end -}}
+{{- end -}}
+
+{{/* Application and Redis: what the variables of all our processes begin with. */}}
+{{- define "understudy.clusterEnv" -}}
+- name: UNDERSTUDY_APPLICATION_ID
+  value: {{ .Values.applicationId | quote }}
+- name: UNDERSTUDY_REDIS
+{{- if .Values.redis.existingSecret.name }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.redis.existingSecret.name }}
+      key: {{ .Values.redis.existingSecret.key }}
+{{- else }}
+  value: {{ include "understudy.redisUrl" . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* Who may ask a node or router, and what it shows to Redis and to others: files of Secrets, under one folder. */}}
+{{- define "understudy.secretEnv" -}}
+{{- if .Values.auth.existingSecret }}
+- name: UNDERSTUDY_CREDENTIALS_FILE
+  value: /run/understudy/credentials.toml
+- name: UNDERSTUDY_CLUSTER_SECRET_FILE
+  value: /run/understudy/cluster-secret
+{{- else }}
+- name: UNDERSTUDY_INSECURE_BIND
+  value: "true"
+{{- end }}
+{{- if .Values.gossip.existingSecret }}
+- name: UNDERSTUDY_GOSSIP_KEY_FILE
+  value: /run/understudy/gossip-key
+{{- end }}
+{{- if .Values.redis.tls.existingSecret }}
+- name: UNDERSTUDY_REDIS_CA_FILE
+  value: /run/understudy/ca.crt
+{{- if .Values.redis.tls.clientCertificate }}
+- name: UNDERSTUDY_REDIS_CERT_FILE
+  value: /run/understudy/tls.crt
+- name: UNDERSTUDY_REDIS_KEY_FILE
+  value: /run/understudy/tls.key
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "understudy.hasSecrets" -}}
+{{- if or .Values.auth.existingSecret .Values.gossip.existingSecret .Values.redis.tls.existingSecret -}}yes{{- end -}}
+{{- end -}}
+
+{{/* The volume of these files: dict "root" $ "keys" (list "credentials.toml" ...), the keys of auth.existingSecret. */}}
+{{- define "understudy.secretVolume" -}}
+- name: secrets
+  projected:
+    defaultMode: 0440
+    sources:
+      {{- if .root.Values.auth.existingSecret }}
+      - secret:
+          name: {{ .root.Values.auth.existingSecret }}
+          items:
+            {{- range .keys }}
+            - {key: {{ . }}, path: {{ . }}}
+            {{- end }}
+      {{- end }}
+      {{- if .root.Values.gossip.existingSecret }}
+      - secret:
+          name: {{ .root.Values.gossip.existingSecret }}
+          items:
+            - {key: gossip-key, path: gossip-key}
+      {{- end }}
+      {{- if .root.Values.redis.tls.existingSecret }}
+      - secret:
+          name: {{ .root.Values.redis.tls.existingSecret }}
+          items:
+            - {key: ca.crt, path: ca.crt}
+            {{- if .root.Values.redis.tls.clientCertificate }}
+            - {key: tls.crt, path: tls.crt}
+            - {key: tls.key, path: tls.key}
+            {{- end }}
+      {{- end }}
+{{- end -}}
+
+{{/* Settings as variables. Helm reads numbers as floats: whole ones are written without an exponent. */}}
+{{- define "understudy.settingsEnv" -}}
+{{- range $name, $value := . }}
+- name: UNDERSTUDY_{{ upper $name }}
+  {{- if and (kindIs "float64" $value) (eq $value (floor $value)) }}
+  value: {{ int64 $value | quote }}
+  {{- else }}
+  value: {{ $value | quote }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The sets of nodes as JSON: one, or one for each zone that is named. */}}
+{{- define "understudy.nodeSets" -}}
+{{- $sets := list -}}
+{{- range .Values.nodes.zones -}}
+{{- $sets = append $sets (dict "suffix" (printf "-%s" .name) "zone" .name "replicas" (int .replicas)) -}}
+{{- end -}}
+{{- if not $sets -}}
+{{- $sets = list (dict "suffix" "" "zone" "" "replicas" (int .Values.nodes.replicas)) -}}
+{{- end -}}
+{{- toJson $sets -}}
+{{- end -}}
+
+{{/* Nodes to ask while Redis is away: the first two of each set, by names that outlive their pods. */}}
+{{- define "understudy.seed" -}}
+{{- $root := . -}}
+{{- $fullname := include "understudy.fullname" . -}}
+{{- $seeds := list -}}
+{{- range include "understudy.nodeSets" . | fromJsonArray -}}
+{{- $set := . -}}
+{{- range until (min 2 (int .replicas) | int) -}}
+{{- $seeds = append $seeds (printf "%s-node%s-%d.%s-nodes:%d" $fullname $set.suffix . $fullname (int $root.Values.nodes.port)) -}}
+{{- end -}}
+{{- end -}}
+{{- join "," $seeds -}}
+{{- end -}}
+
+{{- define "understudy.checkpoint" -}}
+{{- .Values.checkpoint.url | default (printf "/checkpoint/%s" .Values.checkpoint.path) -}}
+{{- end -}}
+
+{{- define "understudy.checkpointClaim" -}}
+{{- .Values.checkpoint.volume.existingClaim | default (printf "%s-checkpoint" (include "understudy.fullname" .)) -}}
+{{- end -}}
+
+{{/* Whether there are files of settings to mount. */}}
+{{- define "understudy.hasConfig" -}}
+{{- if or .Values.nodes.aliases .Values.storeBounds -}}yes{{- end -}}
+{{- end -}}
+
+{{- define "understudy.probe" -}}
+httpGet:
+  path: {{ . }}
+  port: http
+timeoutSeconds: 3
+{{- end -}}

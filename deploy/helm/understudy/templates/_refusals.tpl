@@ -1,0 +1,50 @@
+{{/* What the schema cannot say: values that contradict each other. Included by the service account, which is always there. */}}
+{{- define "understudy.refusals" -}}
+{{- $ways := list -}}
+{{- if .Values.redis.url -}}{{- $ways = append $ways "redis.url" -}}{{- end -}}
+{{- if .Values.redis.sentinel.hosts -}}{{- $ways = append $ways "redis.sentinel.hosts" -}}{{- end -}}
+{{- if .Values.redis.existingSecret.name -}}{{- $ways = append $ways "redis.existingSecret.name" -}}{{- end -}}
+{{- if .Values.valkey.enabled -}}{{- $ways = append $ways "valkey.enabled" -}}{{- end -}}
+{{- if ne (len $ways) 1 -}}
+{{- fail (printf "exactly one Redis: give redis.url, redis.sentinel.hosts or redis.existingSecret.name with valkey.enabled=false, or valkey.enabled alone; given are [%s]" (join ", " $ways)) -}}
+{{- end -}}
+{{- if and .Values.auth.existingSecret .Values.auth.insecureBind -}}
+{{- fail "auth.existingSecret asks readers for credentials: set auth.insecureBind=false with it" -}}
+{{- end -}}
+{{- if not (or .Values.auth.existingSecret .Values.auth.insecureBind) -}}
+{{- fail "pods listen on all their addresses: give auth.existingSecret, or auth.insecureBind=true where the network keeps strangers out" -}}
+{{- end -}}
+{{- if and .Values.redis.tls.clientCertificate (not .Values.redis.tls.existingSecret) -}}
+{{- fail "redis.tls.clientCertificate is in redis.tls.existingSecret: give that, too" -}}
+{{- end -}}
+{{- if and .Values.checkpoint.url .Values.checkpoint.volume.existingClaim -}}
+{{- fail "the checkpoint is in one place: give checkpoint.url or checkpoint.volume.existingClaim" -}}
+{{- end -}}
+{{- if and .Values.checkpoint.url (eq .Values.spark.kind "deployment") -}}
+{{- fail "spark.kind=deployment writes to the shared volume: with checkpoint.url use sparkApplication, or none for a query that runs elsewhere" -}}
+{{- end -}}
+{{- if and .Values.checkpoint.existingSecret (not .Values.checkpoint.url) -}}
+{{- fail "checkpoint.existingSecret has the credentials of checkpoint.url: without a URL it is not used" -}}
+{{- end -}}
+{{- with .Values.routers.autoscaling -}}
+{{- if gt (int .minReplicas) (int .maxReplicas) -}}
+{{- fail "routers.autoscaling.minReplicas is above maxReplicas" -}}
+{{- end -}}
+{{- if and (eq .kind "keda") (or (not .prometheusUrl) (not .inFlight)) -}}
+{{- fail "routers.autoscaling.kind=keda asks Prometheus: give prometheusUrl and inFlight" -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.spark -}}
+{{- if eq .kind "sparkApplication" -}}
+{{- if not .application.image -}}
+{{- fail "spark.kind=sparkApplication needs spark.application.image: Spark's own with your job and Understudy's pipeline in it" -}}
+{{- end -}}
+{{- if not (or .application.pyFiles .application.jars) -}}
+{{- fail "spark.kind=sparkApplication needs spark.application.pyFiles or jars: what to run" -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq .kind "deployment") .deployment.image (not .deployment.command) -}}
+{{- fail "spark.deployment.image needs spark.deployment.command: what to run" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

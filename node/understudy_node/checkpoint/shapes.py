@@ -1,0 +1,134 @@
+"""Which columns the stores of an operator have: what looks otherwise is refused, because it would be read wrong.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from understudy_shared.spark.types import (
+    BooleanType,
+    IntType,
+    LongType,
+    SparkType,
+    StructType,
+    TimestampNtzType,
+    TimestampType,
+    VoidType,
+)
+
+EXPIRY: Final = "expiresAtMicros"
+"""The one value column of `dropDuplicatesWithinWatermark`."""
+TIMEOUT: Final = "timeoutTimestamp"
+"""The last value column of a group's state, where the query uses timeouts."""
+SESSION_WINDOW: Final = "session_window"
+"""The value column with start and end of a session, whatever the query calls it."""
+SESSIONS: Final = "sessionWindowStateStoreSaveExec"
+JOIN: Final = "symmetricHashJoin"
+FAMILIES_FORMAT: Final = "3"
+"""The state format of a join whose tables are column families of one store; in format 2 they are stores."""
+COUNTS, ROWS = "keyToNumValues", "keyWithIndexToValue"
+"""The two tables of each side of a join: `left-keyToNumValues`, and so on."""
+
+
+def side_table(side: str, table: str) -> str:
+    """The name of a table of a join."""
+    return f"{side}-{table}"
+
+
+JOIN_SIDES: Final = ("left", "right")
+JOIN_TABLES: Final = frozenset(side_table(side, table) for side in JOIN_SIDES for table in (COUNTS, ROWS))
+
+
+def has_shape_of(
+    operator_name: str,
+    key: StructType,
+    value: StructType,
+    *,
+    state_format: str | None = None,
+    table: str = "",
+) -> bool:
+    """Whether columns are those that the operator writes in this state format, or into this table of a join."""
+    variant = table.partition("-")[2] if operator_name == JOIN else state_format
+    fits = _SHAPES.get((operator_name, variant), _SHAPES.get((operator_name, None)))
+    return fits is None or fits(key, value)
+
+
+def prefix_columns(operator_name: str, key: StructType) -> int:
+    """How many key columns the operator scans by: RocksDB keeps these apart."""
+    return len(key.fields) - 1 if operator_name == SESSIONS else 0
+
+
+def _is_seen_set(key: StructType, value: StructType) -> bool:
+    return bool(key.fields) and [type(field.type) for field in value.fields] == [VoidType]
+
+
+def _is_expiring_set(key: StructType, value: StructType) -> bool:
+    return bool(key.fields) and [(field.name, type(field.type)) for field in value.fields] == [(EXPIRY, LongType)]
+
+
+def _is_group_state(key: StructType, value: StructType) -> bool:
+    columns = [(field.name, type(field.type)) for field in value.fields]
+    return columns in ([("groupState", StructType)], [("groupState", StructType), (TIMEOUT, LongType)])
+
+
+def _is_flat_group_state(key: StructType, value: StructType) -> bool:
+    """The columns of the user's state; Spark declares the timeout an int, though it is a long."""
+    return all(isinstance(field.type, IntType) for field in value.fields[-1:] if field.name == TIMEOUT)
+
+
+def _is_sessions(key: StructType, value: StructType) -> bool:
+    """Keys are the grouping columns and the start; values whole rows, among their columns the window."""
+    windows = [field.type for field in value.fields if field.name == SESSION_WINDOW]
+    has_start = len(key.fields) > 1 and isinstance(key.fields[-1].type, TimestampType)
+    return has_start and list(map(_is_span, windows)) == [True]
+
+
+def _is_span(kind: SparkType) -> bool:
+    return (
+        isinstance(kind, StructType)
+        and [part.name for part in kind.fields] == ["start", "end"]
+        and all(isinstance(part.type, TimestampType | TimestampNtzType) for part in kind.fields)
+    )
+
+
+def _is_row_count(key: StructType, value: StructType) -> bool:
+    return ([type(field.type) for field in key.fields], [type(field.type) for field in value.fields]) == (
+        [VoidType],
+        [LongType],
+    )
+
+
+def _is_counts(key: StructType, value: StructType) -> bool:
+    return bool(key.fields) and [type(field.type) for field in value.fields] == [LongType]
+
+
+def _is_rows(key: StructType, value: StructType) -> bool:
+    """Keys end with the index, rows with whether they found a match."""
+    ends = [(part.fields[-1].name, type(part.fields[-1].type)) for part in (key, value) if part.fields]
+    return len(key.fields) > 1 and ends == [("index", LongType), ("matched", BooleanType)]
+
+
+def _is_no_table(key: StructType, value: StructType) -> bool:
+    return False
+
+
+_SHAPES: Final[Mapping[tuple[str, str | None], Callable[[StructType, StructType], bool]]] = MappingProxyType(
+    {
+        ("dedupe", None): _is_seen_set,
+        ("dedupeWithinWatermark", None): _is_expiring_set,
+        ("applyInPandasWithState", "2"): _is_group_state,
+        ("flatMapGroupsWithState", "2"): _is_group_state,
+        ("applyInPandasWithState", None): _is_flat_group_state,
+        ("flatMapGroupsWithState", None): _is_flat_group_state,
+        ("globalLimit", None): _is_row_count,
+        (SESSIONS, None): _is_sessions,
+        (JOIN, COUNTS): _is_counts,
+        (JOIN, ROWS): _is_rows,
+        (JOIN, None): _is_no_table,
+    }
+)
+"""By operator and state format, of a join by table; None for any other. Aggregations keep what their functions need."""

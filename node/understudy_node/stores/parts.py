@@ -1,0 +1,186 @@
+"""What readers can ask of an operator, and how each of it is read: decided once, when a store is opened.
+
+A part is a store as readers see it: mostly an operator's one store, of a join one of its sides, which takes two. How it
+is read follows from the operator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import orjson
+
+from understudy_node.checkpoint.description import OperatorDescription, StoreDescription
+from understudy_node.checkpoint.logs import Provider
+from understudy_node.checkpoint.shapes import COUNTS, FAMILIES_FORMAT, JOIN, JOIN_SIDES, ROWS, side_table
+from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
+from understudy_node.engine.scan_order import ScanOrder
+from understudy_node.stores.finder import MakeFinder
+from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
+from understudy_node.stores.join_sides import JoinSide, SideTables, Table, row_printer
+from understudy_node.stores.results import ResultPrinter
+from understudy_node.stores.sessions import Sessions, session_order, session_printer
+from understudy_node.stores.sets import SEEN, ExpiringSet
+from understudy_shared.spark.json_values import compile_json_printer
+from understudy_shared.spark.types import StructType, parse_schema
+from understudy_shared.words import StoreKind
+
+PrintFound = Callable[[bytes], bytes]
+"""From a stored row to the members of an answer that say what was found, with a comma behind them."""
+
+
+class Way(NamedTuple):
+    """How a part is read: `print_found` prints what is stored under a key; with `make_finder` that is not enough."""
+
+    print_found: PrintFound
+    make_finder: MakeFinder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What readers can ask of an operator. `value` are the columns that an answer shows.
+
+    `way` is called with the names of these columns, and with what computes results of a printed value.
+    """
+
+    default_name: str
+    kind: StoreKind
+    is_normalised: bool
+    store_name: str
+    key_json: str
+    value: StructType
+    way: Callable[[tuple[str, ...], ResultPrinter | None], Way]
+
+
+def parts_of(operator: OperatorDescription) -> Iterator[Part]:
+    """What can be asked of an operator: of stores that this release reads."""
+    support = SUPPORTED_OPERATORS.get(operator.operator_name)
+    if support is None:
+        return
+    if support.kind is StoreKind.JOIN_SIDE:
+        yield from (_side(operator, side) for side in JOIN_SIDES if operator.served)
+        return
+    for store in operator.served:
+        yield _part(operator, store)
+
+
+def scan_order_of(operator: OperatorDescription, store: StoreDescription, provider: Provider) -> ScanOrder | None:
+    """In which order a store's keys are kept for readers who scan it; None for a store that is read key by key."""
+    support = SUPPORTED_OPERATORS.get(operator.operator_name)
+    if support is None or support.kind is not StoreKind.SESSION:
+        return None
+    return session_order(parse_schema(store.column_families[0].key_schema), one_row=provider == "hdfs")
+
+
+def has_families(operator: OperatorDescription) -> bool:
+    """Whether the operator's tables are column families of one store."""
+    return operator.operator_name == JOIN and operator.state_format == FAMILIES_FORMAT
+
+
+def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
+    support = SUPPORTED_OPERATORS[operator.operator_name]
+    (family,) = store.column_families
+    stored = parse_schema(family.value_schema)
+    value, key_json = stored, family.key_schema
+    way: Callable[[tuple[str, ...], ResultPrinter | None], Way]
+    match operator.operator_name:
+        case "dedupe":
+            value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN)
+        case "dedupeWithinWatermark":
+            finder = partial(ExpiringSet, store.name, stored)
+            value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN, finder)
+        case "applyInPandasWithState" | "flatMapGroupsWithState":
+            value = stored_state(stored)
+            way = partial(_group_state_way, value)
+        case "sessionWindowStateStoreSaveExec":
+            key = parse_schema(family.key_schema)
+            key_json = _without_last(family.key_schema)
+            way = partial(_session_way, store.name, key, stored)
+        case _:
+            way = partial(_value_way, stored)
+    return Part(
+        default_name=operator.default_name(store),
+        kind=support.kind,
+        is_normalised=support.is_normalised,
+        store_name=store.name,
+        key_json=key_json,
+        value=value,
+        way=way,
+    )
+
+
+def _side(operator: OperatorDescription, side: str) -> Part:
+    """One side of a join, by its two tables."""
+    support = SUPPORTED_OPERATORS[operator.operator_name]
+    if has_families(operator):
+        (store,) = operator.served
+        known = {family.name: (Table(store.name, family.name), family) for family in store.column_families}
+    else:
+        known = {store.name: (Table(store.name), store.column_families[0]) for store in operator.served}
+    (counts_table, counts), (rows_table, rows) = (known[side_table(side, table)] for table in (COUNTS, ROWS))
+    stored = parse_schema(rows.value_schema)
+    tables = SideTables(
+        counts_table,
+        rows_table,
+        parse_schema(counts.key_schema),
+        parse_schema(rows.key_schema),
+        parse_schema(counts.value_schema),
+    )
+    return Part(
+        default_name=f"op{operator.operator_id}.{side}",
+        kind=support.kind,
+        is_normalised=support.is_normalised,
+        store_name=counts_table.store,
+        key_json=counts.key_schema,
+        value=StructType(stored.fields[:-1]),
+        way=partial(_side_way, tables, stored),
+    )
+
+
+def _value_way(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
+    """The value as Spark stored it, and the result where that is known."""
+    print_value = compile_json_printer(stored, names)
+
+    def with_result(row: bytes) -> bytes:
+        assert print_result is not None, "used only where results are known"
+        value = print_value(row)
+        return b'"found":true,"value":%b,"result":%b,' % (orjson.dumps(value), orjson.dumps(print_result(value)))
+
+    if print_result is not None:
+        return Way(with_result)
+    return Way(lambda row: b'"found":true,"value":%b,' % orjson.dumps(print_value(row)))
+
+
+def _group_state_way(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
+    """The same, and when the group times out."""
+    print_found, _ = _value_way(stored, names, print_result)
+    return Way(with_timeout(stored, print_found) if has_timeout(stored) else print_found)
+
+
+def _session_way(
+    store_name: str, key: StructType, stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None
+) -> Way:
+    """The sessions of a key, each with its value and result."""
+    print_session = session_printer(stored, names, print_result)
+    return Way(_never, partial(Sessions, store_name, key, print_session))
+
+
+def _side_way(
+    tables: SideTables, stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None
+) -> Way:
+    """The rows of a key on a side, each with whether it found a match."""
+    return Way(_never, partial(JoinSide, tables, row_printer(stored, names, print_result)))
+
+
+def _never(row: bytes) -> bytes:
+    raise AssertionError("a finder prints what is found")
+
+
+def _without_last(schema_json: str) -> str:
+    """The JSON of a struct without its last column."""
+    schema = json.loads(schema_json)
+    return json.dumps({**schema, "fields": schema["fields"][:-1]})

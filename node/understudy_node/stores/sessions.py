@@ -1,0 +1,102 @@
+"""What a session window keeps of a key: its sessions, found by a scan over the key without the session's start.
+
+Each session is a record of its own. RocksDB keys are `int32 length, prefix row, row of the start`; the HDFS-backed
+provider's are one row, kept here with the start behind all else (`ScanOrder`). So in both the start comes last.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from itertools import islice
+from typing import Final, cast
+
+import orjson
+
+from understudy_node.checkpoint.shapes import SESSION_WINDOW
+from understudy_node.engine.scan_order import SLOT_BYTES, ScanOrder, after_prefix
+from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.many import MAX_ELEMENTS, found_many, too_many
+from understudy_node.stores.results import ResultPrinter
+from understudy_shared.errors import CorruptFileError
+from understudy_shared.spark.json_values import compile_json_printer
+from understudy_shared.spark.layout import fixed_bytes
+from understudy_shared.spark.types import StructType
+from understudy_shared.spark.unsafe_row import compile_row_decoder, compile_row_encoder
+
+_START_ROW_BYTES: Final = 1 + 16
+"""RocksDB's part of a key for the start: version byte, null bitmap, slot."""
+
+_LENGTH: Final = struct.Struct("<i")
+
+PrintSession = Callable[[bytes], dict[str, object]]
+
+
+def session_order(key: StructType, *, one_row: bool) -> ScanOrder:
+    """In which order sessions lie. `one_row`: a key is one row, its last column the start."""
+    return ScanOrder(fixed_bytes(key) - SLOT_BYTES if one_row else None)
+
+
+def session_printer(value: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> PrintSession:
+    """A function from a stored row to a session: its start, its end, the row, and the result where that is known."""
+    print_value = compile_json_printer(value, names)
+    window_name = names[[field.name for field in value.fields].index(SESSION_WINDOW)]
+
+    def print_session(row: bytes) -> dict[str, object]:
+        printed = print_value(row)
+        window = printed[window_name]
+        if not isinstance(window, dict):
+            raise CorruptFileError("a session without its window", where="a row")
+        result = {} if print_result is None else {"result": print_result(printed)}
+        return {"start": window["start"], "end": window["end"], "value": printed, **result}
+
+    return print_session
+
+
+class Sessions:
+    """Finds the sessions of a key, in the order of their starts. `key` has the start as its last column."""
+
+    def __init__(self, store_name: str, key: StructType, print_session: PrintSession, row_prefix: bytes) -> None:
+        self._store_name = store_name
+        self._print = print_session
+        self._row_prefix = row_prefix
+        prefix_type = StructType(key.fields[:-1])
+        self._encode_prefix, self._decode_prefix = compile_row_encoder(prefix_type), compile_row_decoder(prefix_type)
+        self._encode, self._decode = compile_row_encoder(key), compile_row_decoder(key)
+        self._order = session_order(key, one_row=not row_prefix)
+        self._rest_bytes = _START_ROW_BYTES if row_prefix else SLOT_BYTES
+
+    def find(self, view: TaskView, stored: bytes) -> bytes | None:
+        """See `Finder`."""
+        prefix = self._prefix_of(stored)
+        records = view.stores[self._store_name].scan(prefix, after_prefix(prefix))
+        found = list(islice(records, MAX_ELEMENTS + 1))
+        if len(found) > MAX_ELEMENTS:
+            raise too_many("sessions")
+        if any(len(key) != len(prefix) + self._rest_bytes for key, _ in found):
+            raise CorruptFileError("a session's key has another length than its columns", where=self._store_name)
+        found.sort(key=_start_of)
+        skip = len(self._row_prefix)
+        return found_many("sessions", [orjson.dumps(self._print(value[skip:])) for _, value in found])
+
+    def key_row(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        if self._row_prefix:
+            (length,) = _LENGTH.unpack_from(kept)
+            return kept[_LENGTH.size + len(self._row_prefix) : _LENGTH.size + length]
+        return self._encode_prefix(self._decode(self._order.original(kept))[:-1])
+
+    def first_bytes(self, view: TaskView) -> bytes:
+        """See `Finder`."""
+        return b""
+
+    def _prefix_of(self, stored: bytes) -> bytes:
+        """What the keys of all sessions begin with."""
+        if self._row_prefix:
+            return _LENGTH.pack(len(stored)) + stored
+        row = (*self._decode_prefix(stored), 0)
+        return self._order.kept(self._encode(row))[:-SLOT_BYTES]
+
+
+def _start_of(record: tuple[bytes, bytes]) -> int:
+    return cast(int, struct.unpack_from("<q", record[0], len(record[0]) - SLOT_BYTES)[0])

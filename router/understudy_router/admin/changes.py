@@ -1,0 +1,122 @@
+"""What happened between two looks at the cluster that its tables do not note: drains, stores, Redis, the query (pure).
+
+A look a second while somebody watches, else one in ten seconds: what came and went in between is not seen. Each kind is
+one line however many it is about, so that a thousand nodes do not push everything else out of the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from understudy_router.admin.indicator import named
+from understudy_router.admin.query_looks import Quiet
+from understudy_router.admin.reader_looks import blind_nodes
+from understudy_router.admin.schema_changes import KINDS, Line, schema_changes
+from understudy_router.admin.snapshot import Snapshot
+from understudy_router.cluster.catalogue import Stores
+from understudy_router.cluster.degraded import Cause
+
+
+class Draining(NamedTuple):
+    """A live node that drains. `holds`: whether the assignment still gives it something."""
+
+    incarnation: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the next look is compared with."""
+
+    draining: Mapping[str, Draining] = field(default_factory=dict)
+    stores: Stores | None = None
+    conditions: frozenset[str] = frozenset()
+    """Those that are there, by the name of the event that they began with."""
+    quiet_at: tuple[str | None, int] = (None, 0)
+    """History and version at which the query was last seen to be quiet."""
+
+
+_ENDINGS = {
+    "bus-unheard": ("bus-heard", "Redis carries again what the nodes say"),
+    "bus-refuses-writes": ("bus-takes-writes", "no node says any more that Redis refuses what it writes"),
+    "lag-unknown": ("lag-known", "a node confirms the end of the commit log"),
+    "query-quiet": ("query-commits", "the query commits again, or began anew"),
+}
+"""By the event with which a condition begins: the event with which it ends, and what that says."""
+
+EVENTS = ("drain", "drained", "drain-undone", *KINDS, *_ENDINGS, *(ended for ended, _ in _ENDINGS.values()))
+"""Every kind of event that is found here."""
+
+
+def changes(known: Known, snapshot: Snapshot, quiet: Quiet | None) -> tuple[Known, list[Line]]:
+    """What is known now, and what happened since `known`. `quiet`: a query that does not commit as it did."""
+    end = (snapshot.lineage, snapshot.end_version)
+    present = _conditions(snapshot, quiet, has_moved=end != known.quiet_at)
+    conditions = {event for event in _ENDINGS if present.get(event, "") is None and event in known.conditions}
+    conditions |= {event for event, why in present.items() if why is not None}
+    draining = dict(_draining(snapshot))
+    stores = snapshot.layout.stores or known.stores
+    lines = [
+        *_drains(known.draining, draining, snapshot),
+        *schema_changes(known.stores, stores),
+        *((event, why) for event, why in present.items() if why is not None and event not in known.conditions),
+        *(_ENDINGS[event] for event in _ENDINGS if event in known.conditions and event not in conditions),
+    ]
+    return Known(draining, stores, frozenset(conditions), known.quiet_at if quiet is None else end), lines
+
+
+def _conditions(snapshot: Snapshot, quiet: Quiet | None, *, has_moved: bool) -> Mapping[str, str | None]:
+    """Why, by each condition that is there. None: nobody can tell now, so it counts as it did before."""
+    about, found = snapshot.about, dict[str, str | None]()
+    is_any_live = any(view.is_live for view in snapshot.nodes.values())
+    if about.bus_lost_why is not None or about.unheard is not None:
+        found["bus-unheard"] = None if about.bus_lost_why is not None else about.unheard
+    refused = about.causes.get(Cause.WRITES_REFUSED)
+    if refused is not None or not is_any_live:
+        found["bus-refuses-writes"] = refused
+    if not snapshot.end_confirmed:
+        is_told = is_any_live and snapshot.end_version > 0
+        found["lag-unknown"] = _why_unknown(snapshot) if is_told else None
+        found["query-quiet"] = None
+    elif quiet is not None or not has_moved:  # its pace may be forgotten, as when nodes start again
+        found["query-quiet"] = None if quiet is None else f"{quiet.symptom}: {quiet.cause}"
+    return found
+
+
+def _why_unknown(snapshot: Snapshot) -> str:
+    blind = blind_nodes(snapshot)
+    who = f": {named(blind)} cannot read the checkpoint" if blind else ""
+    return f"no node confirms the end of the commit log{who}"
+
+
+def _draining(snapshot: Snapshot) -> Iterator[tuple[str, Draining]]:
+    assignment, holders = snapshot.assignment, snapshot.layout.number_of
+    for node_id, view in snapshot.nodes.items():
+        beat = view.heartbeat
+        if beat is not None and beat.state == "draining":
+            yield node_id, Draining(beat.incarnation, assignment is None or node_id in holders)
+
+
+def _drains(before: Mapping[str, Draining], now: Mapping[str, Draining], snapshot: Snapshot) -> Iterator[Line]:
+    """Drains that began, ended, and were taken back. A node that left or died has an event of its own."""
+    begun = [node_id for node_id in now if node_id not in before]
+    if begun:
+        yield "drain", f"{named(begun)}: somebody asked for it; other nodes take over what it has"
+    empty = [node_id for node_id, each in now.items() if not each.holds and _held(before, node_id)]
+    if empty:
+        yield "drained", f"{named(empty)}: nothing is left there, it may be stopped"
+    live = {node_id: view.heartbeat for node_id, view in snapshot.nodes.items() if node_id in before}
+    back = {node_id: beat for node_id, beat in live.items() if beat is not None and node_id not in now}
+    undone = [node_id for node_id, beat in back.items() if beat.incarnation == before[node_id].incarnation]
+    if undone:
+        yield "drain-undone", f"{named(undone)}: somebody took the drain back"
+    anew = [node_id for node_id in back if node_id not in undone]
+    if anew:
+        yield "drain-undone", f"{named(anew)}: it was started again, and a drain ends with its process"
+
+
+def _held(before: Mapping[str, Draining], node_id: str) -> bool:
+    known = before.get(node_id)
+    return known is not None and known.holds

@@ -1,0 +1,82 @@
+"""Whether the query still commits, and what its files show when it does not (pure).
+
+A query that was stopped leaves the same files as one without input. But a batch writes its offsets when it begins and
+its commit when it ends, so a query that is slow, or that ended within a batch, differs from one that begins none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from understudy_router.admin.facts import NodeView
+from understudy_router.admin.indicator import Situation
+from understudy_router.admin.snapshot import Snapshot
+from understudy_shared.durations import duration_text
+from understudy_shared.messages import QueryProgress
+
+QUIET_PACES, MIN_QUIET_MS = 5, 5_000
+"""The query counts as quiet after so many of its usual times between commits."""
+
+
+class Quiet(NamedTuple):
+    """A query that does not commit as it did, in an indicator's words."""
+
+    symptom: str
+    cause: str
+    action: str
+
+
+def quiet_query(situation: Situation) -> Quiet | None:
+    """What is known of a query that has not committed for much longer than usual; None while it commits, and before
+    its pace is known.
+    """
+    said = _said(situation.snapshot)
+    usual_ms = situation.usual_commit_ms or _usual_ms(said)
+    if usual_ms is None:
+        return None
+    silent_ms = max(situation.silent_ms, _silent_ms(said))
+    if silent_ms <= max(MIN_QUIET_MS, QUIET_PACES * usual_ms):
+        return None
+    why, action = _why(situation.snapshot, said)
+    return Quiet(
+        f"The query has not committed for {duration_text(round(silent_ms))}",
+        f"it usually commits every {duration_text(round(usual_ms))}; {why}",
+        action,
+    )
+
+
+def _said(snapshot: Snapshot) -> list[tuple[NodeView, QueryProgress]]:
+    """What the nodes say of the query that know the newest end of the history in use."""
+    return [
+        (view, beat.query)
+        for view in snapshot.nodes.values()
+        if (beat := view.heartbeat) is not None
+        and beat.query is not None
+        and beat.lineage == snapshot.lineage
+        and beat.end_version == snapshot.end_version
+    ]
+
+
+def _usual_ms(said: list[tuple[NodeView, QueryProgress]]) -> float | None:
+    """The time between commits that nodes saw: for a router that has seen none itself."""
+    return max((query.commit_interval_ms for _, query in said if query.commit_interval_ms is not None), default=None)
+
+
+def _silent_ms(said: list[tuple[NodeView, QueryProgress]]) -> float:
+    """How long ago the last commit arrived, at least: no node saw it before it was there."""
+    since = [query.since_commit_ms + (view.age_ms or 0) for view, query in said if query.since_commit_ms is not None]
+    return max(since, default=0)
+
+
+def _why(snapshot: Snapshot, said: list[tuple[NodeView, QueryProgress]]) -> tuple[str, str]:
+    """What the files rule out, and where to look."""
+    if not said:
+        return "it stopped, hangs, or has no input", "look at the query"
+    batch = f"batch {snapshot.end_version}"
+    begun = [query.batch_ms + (view.age_ms or 0) for view, query in said if query.batch_ms is not None]
+    if begun:
+        ago = duration_text(max(begun))
+        why = f"{batch} began at least {ago} ago, without a commit: it is slow, hangs, or ended there"
+        return why, "look at the query's driver, and at the tasks of that batch"
+    why = f"{batch} has not begun: the query was stopped, waits for its trigger, or has no input"
+    return why, "look whether the query runs, and whether its sources have input"

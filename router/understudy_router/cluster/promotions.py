@@ -1,0 +1,30 @@
+"""Whose active became another's, from one assignment to the next (pure).
+
+A node that dies may have thousands of actives. They are said in a line for each pair of nodes: a line for each task
+would push out of a report what made them move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from understudy_shared.messages import Assignment
+
+FEW = 3
+"""Most tasks that a line names."""
+
+MAX_LINES = 64
+
+
+def promotions(before: Assignment, after: Assignment) -> Iterator[str]:
+    """A line for each pair of nodes of which the one took tasks over from the other, those with most tasks first."""
+    moved: dict[tuple[str | None, str | None], list[str]] = {}
+    for task, duty in after.tasks.items():
+        active = before.tasks.get(task, duty).active
+        if active != duty.active:
+            moved.setdefault((duty.active, active), []).append(task)
+    by_number = sorted(moved.items(), key=lambda each: -len(each[1]))
+    for (active, old), tasks in islice(by_number, MAX_LINES):
+        more = f" and {len(tasks) - FEW} more" if len(tasks) > FEW else ""
+        yield f"{active or 'nobody'} is active for {', '.join(tasks[:FEW])}{more}, after {old or 'nobody'}"

@@ -1,0 +1,74 @@
+"""The secret that the nodes and routers of one application share, and the credential that they show each other.
+
+The secret itself never travels. Each service derives a key of it, for its application: it sends the key of the first
+secret in the file, and nodes accept the key of any. To replace a secret, write the new one below the old one
+everywhere, then exchange the two, then remove the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from understudy_shared.auth.api_keys import ApiKey, derived_key
+from understudy_shared.auth.credentials import CredentialsError
+from understudy_shared.auth.principals import PEER
+from understudy_shared.auth.watched_file import WatchedFile
+
+MAX_SECRETS = 2
+MIN_SECRET_CHARS, MAX_SECRET_CHARS = 32, 1024
+_FIX = "Write a line of 32 to 1,024 characters that nobody can guess, such as: openssl rand -base64 32"
+
+
+def parse_cluster_secrets(data: bytes) -> tuple[bytes, ...]:
+    """The secrets of a file, one a line. Raises CredentialsError, which says none of them."""
+    lines = tuple([line.strip() for line in data.splitlines() if line.strip()])
+    if not lines:
+        raise CredentialsError("there is no secret in the file", fix=_FIX)
+    if len(lines) > MAX_SECRETS:
+        raise CredentialsError(f"{len(lines)} secrets, above {MAX_SECRETS}", fix="Remove the oldest")
+    for number, line in enumerate(lines, 1):
+        if not MIN_SECRET_CHARS <= len(line) <= MAX_SECRET_CHARS:
+            raise CredentialsError(f"the secret has {len(line)} characters", where=f"line {number}", fix=_FIX)
+    return lines
+
+
+class ClusterIdentity:
+    """What a service shows the nodes of its application, and how it knows them."""
+
+    def __init__(self, file: WatchedFile[tuple[bytes, ...]] | None, application_id: str) -> None:
+        """Without a file it shows nothing, and knows nobody."""
+        self.file = file
+        self._application_id = application_id
+        self.header = b""
+        """The line in the head of a request to a node; empty without a secret. It changes with the file."""
+        self.keys: Mapping[str, ApiKey] = {}
+        """The keys of its peers, by id."""
+        self.session_keys: tuple[bytes, ...] = ()
+        """What sessions of browsers are signed by: the first signs, all are accepted. Empty without a secret."""
+        self._derive()
+
+    def __repr__(self) -> str:
+        return f"ClusterIdentity({self._application_id}, {len(self.keys)} keys)"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header by its name."""
+        name, _, value = self.header.decode().strip().partition(": ")
+        return {name: value} if value else {}
+
+    def look(self) -> bool:
+        """Read the file if it changed; True when there are other secrets. It blocks."""
+        if self.file is None or not self.file.look():
+            return False
+        self._derive()
+        return True
+
+    def _derive(self) -> None:
+        if self.file is None:
+            return
+        self.session_keys = tuple(
+            [derived_key(secret, f"sessions of {self._application_id}").text.encode() for secret in self.file.value]
+        )
+        derived = [derived_key(secret, f"peers of {self._application_id}") for secret in self.file.value]
+        self.keys = {key.key_id: ApiKey(key.key_id, bytes.fromhex(key.sha256), PEER) for key in derived}
+        self.header = b"authorization: Bearer %b\r\n" % derived[0].text.encode()

@@ -1,0 +1,150 @@
+"""What a request needs to be answered, by its decoded route, and whether a principal has it (pure).
+
+The path is split first and each segment decoded then, as everything behind does it. A path that a framework might read
+in another way is refused before anything is decided. What is not in the table needs `admin`: a new call is closed until
+it is given a line here, and `tests/contract/test_access_matrix.py` asks for that line.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import NamedTuple
+
+from understudy_shared.auth.principals import Action, Authorization, Principal
+from understudy_shared.http.lookup_requests import unknown_path
+from understudy_shared.http.problems import Problem, ProblemType
+from understudy_shared.http.target import refuse_unroutable, split_path
+
+_READING = frozenset(("GET", "HEAD"))
+
+
+class Kind(Enum):
+    """What a need is about."""
+
+    NOTHING = auto()
+    """Anybody may ask."""
+    IDENTITY = auto()
+    """Whoever has a credential may ask; the answer shows what he may see."""
+    STORE = auto()
+    SERVICE = auto()
+    PEER = auto()
+    """Only another service of the application."""
+    UNLISTED = auto()
+
+
+class Need(NamedTuple):
+    """What a route needs. A `STORE` without an action needs only to be seen; `peers`: other services may, too."""
+
+    kind: Kind
+    action: Action | None = None
+    store: str = ""
+    peers: bool = False
+
+
+_NOTHING, _IDENTITY, _UNLISTED = Need(Kind.NOTHING), Need(Kind.IDENTITY), Need(Kind.UNLISTED)
+_MONITOR, _ADMIN = Need(Kind.SERVICE, Action.MONITOR), Need(Kind.SERVICE, Action.ADMIN)
+
+
+def need_of(method: str, raw_path: bytes) -> Need:
+    """The need of a request. Raises the problem of a path that has no one meaning."""
+    refuse_unroutable(raw_path)
+    if raw_path.startswith(b"//"):
+        return _UNLISTED
+    match split_path(raw_path):
+        case ["v1", "stores", store, *call]:
+            return _of_a_store(store, call)
+        case ["admin", *rest]:
+            return _of_admin(method, rest)
+        case ["internal", *_]:
+            return Need(Kind.PEER)
+        case ["livez"] | ["readyz"] | [""]:
+            return _NOTHING
+        case ["openapi.json"] | ["docs"] | ["v1", "stores"]:
+            return _IDENTITY
+        case ["metrics"]:
+            return _MONITOR
+        case _:
+            return _UNLISTED
+
+
+def _of_a_store(store: str, call: list[str]) -> Need:
+    match call:
+        case []:
+            return Need(Kind.STORE, None, store)
+        case ["keys" | "lookup" | "metadata", *_]:
+            return Need(Kind.STORE, Action.POINT, store)
+        case ["scan" | "windows", *_]:
+            return Need(Kind.STORE, Action.SCAN, store)
+        case ["watch", *_]:
+            return Need(Kind.STORE, Action.WATCH, store)
+        case _:
+            return _UNLISTED
+
+
+def _of_admin(method: str, rest: list[str]) -> Need:
+    match rest:
+        case [] | ["login"] | ["static" | "runbooks", *_]:
+            return _NOTHING
+        case ["v1", "drain"]:
+            return Need(Kind.SERVICE, Action.ADMIN, peers=True)
+        case _:
+            return _MONITOR if method in _READING else _ADMIN
+
+
+def granted(principal: Principal, need: Need, raw_path: bytes) -> Authorization | Problem:
+    """What a principal is granted, or the problem of having no right to it.
+
+    What is hidden from a principal is answered as if it were not there, whether or not it is.
+    """
+    match need:
+        case Need(Kind.NOTHING | Kind.IDENTITY):
+            return Authorization(principal)
+        case Need(Kind.STORE, action, store):
+            return _granted_in(principal, store, action)
+        case Need(Kind.SERVICE, Action() as action, _, peers):
+            is_allowed = principal.may(action) or (peers and principal.is_peer)
+            return Authorization(principal) if is_allowed else _forbidden(f"needs the action {action}")
+        case Need(Kind.PEER):
+            if principal.is_peer:
+                return Authorization(principal)
+            return _forbidden("is for the nodes and routers of this application")
+        case _:
+            return Authorization(principal) if principal.may(Action.ADMIN) else unknown_path(raw_path)
+
+
+def _granted_in(principal: Principal, store: str, action: Action | None) -> Authorization | Problem:
+    if not principal.sees(store):
+        return hidden_store(store)
+    if action is None:
+        return Authorization(principal)
+    keys = principal.keys_of(store, action)
+    if keys is None:
+        return _forbidden(f"needs the action {action} on the store {store!r}")
+    return Authorization(principal, keys)
+
+
+def hidden_store(store: str) -> Problem:
+    """What a principal reads of a store that it may not see, and of one that is not there."""
+    return Problem(ProblemType.UNKNOWN_STORE, f"there is no store {store!r}", "path", HIDDEN_FIX)
+
+
+HIDDEN_FIX = "GET /v1/stores lists the stores that your credential shows"
+
+
+def forbidden_key() -> Problem:
+    """A key outside of what the credential may read; nobody looked whether it exists."""
+    return Problem(
+        ProblemType.FORBIDDEN,
+        "the credential does not cover this key",
+        "key",
+        "Ask for a key that begins as your grant says, or have the grant changed",
+    )
+
+
+def _forbidden(what: str) -> Problem:
+    return Problem(
+        ProblemType.FORBIDDEN,
+        f"this call {what}, which your credential does not have",
+        "header Authorization",
+        "Use a key whose role has it; the operator gives roles to keys in the file of credentials",
+    )

@@ -1,0 +1,127 @@
+"""Who asks, and what he may (pure). What no grant allows is denied.
+
+A principal has grants: actions on stores, some of them only for keys that begin with certain values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import orjson
+
+
+class Action(StrEnum):
+    """What a grant allows: reading single keys, ranges, or changes of a store; looking at the service; changing it."""
+
+    POINT = "point"
+    SCAN = "scan"
+    WATCH = "watch"
+    MONITOR = "monitor"
+    ADMIN = "admin"
+
+
+OF_STORES = frozenset({Action.POINT, Action.SCAN, Action.WATCH})
+OF_THE_SERVICE = frozenset({Action.MONITOR, Action.ADMIN})
+"""They show or change every store, so nobody has them for some stores only."""
+
+EVERY_STORE = "*"
+
+MAX_REMEMBERED = 1024
+"""Names of stores whose decision a principal remembers."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyScope:
+    """Which keys of a store: every key, or those whose first columns have the values of one of `prefixes`."""
+
+    prefixes: tuple[tuple[bytes, ...], ...] | None = None
+    """Each value as JSON, as answers print it: 1, true and "1" are three values."""
+
+    def allows(self, key: Mapping[str, object]) -> bool:
+        """Whether a key as answers print it, by column in schema order, is one of these."""
+        if self.prefixes is None:
+            return True
+        values = tuple([orjson.dumps(value) for value in key.values()])
+        return any(values[: len(prefix)] == prefix for prefix in self.prefixes)
+
+
+EVERY_KEY = KeyScope()
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Actions on stores. `key_prefix`: only for keys that begin with these values, each as JSON."""
+
+    actions: frozenset[Action]
+    stores: frozenset[str]
+    key_prefix: tuple[bytes, ...] = ()
+
+    def names(self, store: str) -> bool:
+        return store in self.stores or EVERY_STORE in self.stores
+
+
+class Principal:
+    """Somebody with a name and grants, or another service of the same application (`is_peer`)."""
+
+    __slots__ = ("_actions", "_points", "grants", "is_peer", "name", "sees_every_store")
+
+    def __init__(self, name: str, grants: Iterable[Grant], *, is_peer: bool = False) -> None:
+        self.name = name
+        self.grants = tuple(grants)
+        self.is_peer = is_peer
+        self._actions = frozenset(action for grant in self.grants for action in grant.actions)
+        self.sees_every_store = self.may(Action.MONITOR) or any(EVERY_STORE in each.stores for each in self.grants)
+        self._points: dict[str, Authorization | None] = {}
+
+    def __repr__(self) -> str:
+        return f"Principal({self.name!r})"
+
+    def may(self, action: Action) -> bool:
+        """Whether an action of the whole service is allowed. Who may change it may look at it."""
+        return action in self._actions or (action is Action.MONITOR and Action.ADMIN in self._actions)
+
+    def sees(self, store: str) -> bool:
+        """Whether this store exists for the principal."""
+        return self.sees_every_store or any(grant.names(store) for grant in self.grants)
+
+    def keys_of(self, store: str, action: Action) -> KeyScope | None:
+        """The keys of a store on which an action is allowed; None: it is not."""
+        grants = [grant for grant in self.grants if action in grant.actions and grant.names(store)]
+        if not grants:
+            return None
+        if any(not grant.key_prefix for grant in grants):
+            return EVERY_KEY
+        return KeyScope(tuple(dict.fromkeys(grant.key_prefix for grant in grants)))
+
+    def points(self, store: str) -> Authorization | None:
+        """What single lookups in a store are granted, None when nothing is. The decision is remembered."""
+        try:
+            return self._points[store]
+        except KeyError:
+            keys = self.keys_of(store, Action.POINT)
+            if len(self._points) >= MAX_REMEMBERED:
+                self._points.clear()
+            found = self._points[store] = None if keys is None else Authorization(self, keys)
+            return found
+
+
+class Authorization(NamedTuple):
+    """What one request was granted. It travels with the request: `keys` are those that it may ask for."""
+
+    principal: Principal
+    keys: KeyScope = EVERY_KEY
+
+
+ANONYMOUS = Principal("", ())
+"""Who sent no credential."""
+
+PEER = Principal("peer", (), is_peer=True)
+"""A node or router of the same application."""
+
+ANYBODY = Principal("anybody", [Grant(frozenset(Action), frozenset({EVERY_STORE}))], is_peer=True)
+"""Who asks a service without authentication."""
+
+UNGUARDED = Authorization(ANYBODY)

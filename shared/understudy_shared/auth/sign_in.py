@@ -1,0 +1,128 @@
+"""The page on which a browser exchanges a key for a session: HTML without scripts, and a form."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from html import escape
+from urllib.parse import parse_qs
+
+from understudy_shared.auth.sessions import COOKIE
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.cross_site import why_foreign
+from understudy_shared.http.edge import (
+    App,
+    Receive,
+    Scope,
+    Send,
+    not_allowed,
+    read_body,
+    send_problem,
+    send_reply,
+    without_body,
+)
+from understudy_shared.http.problems import Problem, problem_of
+
+PATH = b"/admin/login"
+PAGE = b"/admin/"
+"""Where a browser is sent when it is signed in, and where it is asked to sign in."""
+
+MAX_FORM_BYTES = 4096
+
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem;color-scheme:light dark}"
+    "input{font:inherit;width:100%;box-sizing:border-box;padding:.4rem}button{font:inherit;margin-top:1rem}"
+)
+_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+HEADERS = (
+    (
+        b"content-security-policy",
+        f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src data:; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'".encode(),
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
+
+_FORM = (
+    '<form method="post" action="/admin/login"><label for="key">Key</label>'
+    '<input id="key" name="key" type="password" autocomplete="current-password" required autofocus>'
+    "<button>Sign in</button></form>"
+)
+_NO_SESSIONS = (
+    "<p>This router keeps no sessions, because it was started without <code>--cluster-secret-file</code>. "
+    "Ask with a key instead: <code>UNDERSTUDY_API_KEY_FILE=FILE understudy lag</code>.</p>"
+)
+
+Exchange = Callable[[str], str | Problem]
+"""The cookie for a key, or why there is none."""
+
+
+def wants_page(scope: Scope) -> bool:
+    """Whether a browser asks for the page, which shows a problem as a page."""
+    accepts = b",".join(value for name, value in scope["headers"] if name == b"accept")
+    return bool(scope["method"] == "GET" and scope["raw_path"] == PAGE and b"text/html" in accepts)
+
+
+def sign_in_page(said: str, *, has_sessions: bool) -> bytes:
+    """The page; `said` is why it is shown."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>Understudy: sign in</title><style>{_STYLE}</style></head><body><main><h1>Sign in</h1>"
+        f'<p role="alert">{escape(said)}</p>{_FORM if has_sessions else _NO_SESSIONS}'
+        "<p>This router shows itself to those whose key has the action <code>monitor</code>. An operator makes one: "
+        "<code>understudy keys new NAME --role monitor</code>.</p></main></body></html>\n"
+    ).encode()
+
+
+def asking(problem: Problem, *, has_sessions: bool) -> App:
+    """The application that answers a browser with the page instead of a problem."""
+
+    async def ask(_scope: Scope, _receive: Receive, send: Send) -> None:
+        page = sign_in_page(f"{problem.detail}.", has_sessions=has_sessions)
+        await send_reply(send, problem.status, page, b"text/html; charset=utf-8", (*HEADERS, *problem.headers))
+
+    return ask
+
+
+def signing_in(exchange: Exchange, *, has_sessions: bool) -> App:
+    """The application that shows the form, and takes it."""
+
+    async def sign_in(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if scope["method"] in {"GET", "HEAD"}:
+            page = sign_in_page("A key opens the page.", has_sessions=has_sessions)
+            head = without_body(send) if scope["method"] == "HEAD" else send
+            await send_reply(head, 200, page, b"text/html; charset=utf-8", HEADERS)
+            return
+        taken = await _taken(scope["method"], headers, receive, exchange)
+        if isinstance(taken, Problem) and taken.status == 401:
+            await asking(taken, has_sessions=has_sessions)(scope, receive, send)
+        elif isinstance(taken, Problem):
+            await send_problem(send, taken)
+        else:
+            secure = "; Secure" if headers.get("x-forwarded-proto") == "https" else ""
+            cookie = f"{COOKIE}={taken}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
+            sent = ((b"set-cookie", cookie), (b"location", PAGE), *HEADERS)
+            await send_reply(send, 303, b"", b"text/html; charset=utf-8", sent)
+
+    return sign_in
+
+
+async def _taken(method: str, headers: Mapping[str, str], receive: Receive, exchange: Exchange) -> str | Problem:
+    """The cookie for the key in a form; or what is wrong with the form, its site, or its key."""
+    if method != "POST":
+        return not_allowed(method, "GET, HEAD, POST")
+    foreign = why_foreign(headers)
+    if foreign is not None:
+        return foreign
+    try:
+        form = parse_qs((await read_body(receive, max_bytes=MAX_FORM_BYTES)).decode("latin-1"), max_num_fields=8)
+    except UnderstudyError as error:
+        return problem_of(error)
+    except ValueError:
+        form = {}
+    return exchange(form.get("key", [""])[0].strip())

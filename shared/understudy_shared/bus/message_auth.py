@@ -1,0 +1,222 @@
+"""Signs what this process says and judges what it hears, reads, is answered and remembers. One object per process.
+
+Without a key nothing is signed, and signatures of others are not looked at: processes get their key one by one. With a
+key whatever is unsigned, forged, replayed or outdated is refused, unless unsigned documents are accepted for a while.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from understudy_shared.bus.replay import WINDOW_MS, Freshness, ReplayGuard
+from understudy_shared.bus.signing import (
+    Content,
+    Keyring,
+    MalformedSignatureError,
+    Signature,
+    Stamp,
+    parse_line,
+    split,
+)
+from understudy_shared.clock import Clock, SystemClock
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.reminders import Reminder
+
+log = logging.getLogger(__name__)
+
+NONCE_HEADER = "understudy-nonce"
+SIGNATURE_HEADER = "understudy-signature"
+"""A caller sends a nonce, and the signature of the answer is for that nonce alone: it needs no clock."""
+
+NONCE_CHARS = 32
+LARGE_BYTES = 256 * 1024
+"""A document above this is hashed in a thread: it takes a millisecond or more."""
+
+_BUS, _REMEMBERED, _ANSWER = b"bus", b"remembered", b"answer "
+_HEX = frozenset("0123456789abcdef")
+
+
+class UnauthenticError(UnderstudyError):
+    """A document that is not shown to come from this cluster now. `source` is who is said to send it."""
+
+    def __init__(self, reason: str, what: str, *, source: str = "", fix: str = "") -> None:
+        super().__init__(what, fix=fix)
+        self.reason = reason
+        self.source = source
+
+
+class Authentic(NamedTuple):
+    """A document of the bus. `stamp` is None where no signature was checked."""
+
+    kind: bytes
+    document: bytes
+    stamp: Stamp | None
+
+
+class Keys(Protocol):
+    """The keys as they are now: a `Keyring`, or a file that is read again when it changes."""
+
+    def current(self) -> Keyring: ...
+
+
+Refuse = Callable[[UnauthenticError, str], None]
+"""Counts and logs what is refused, and where it was found."""
+
+
+def _only_log(error: UnauthenticError, where: str) -> None:
+    log.warning("left out %s (%s)", error, where, extra={"action": "bad-message", "kind": error.reason})
+
+
+class MessageAuth:
+    """The signatures of one process. `on_refused` counts and logs; the process' `Gossip` sets it."""
+
+    def __init__(
+        self,
+        application_id: str,
+        keys: Keys | None = None,
+        *,
+        sender: str = "nobody",
+        accepts_unsigned: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        """`sender` names this process to people. Without `keys` nothing is signed and nothing checked."""
+        assert sender, "a signature names its sender"
+        self.on_refused: Refuse = _only_log
+        self.accepted_unsigned = 0
+        """Unsigned documents that were used although there is a key."""
+        self._application_id = application_id
+        self._keys = keys
+        self._accepts_unsigned = accepts_unsigned
+        self._sender = sender
+        self._session = secrets.token_hex(16)
+        self._numbers = itertools.count(1)
+        self._clock: Clock = clock or SystemClock()
+        self._guard = ReplayGuard()
+        self._reminder = Reminder()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a key."""
+        return self._keys is not None
+
+    def accepting_unsigned(self) -> str | None:
+        """That unsigned documents are accepted, for people to see; None while they are not."""
+        if not self.is_on or not self._accepts_unsigned:
+            return None
+        return "unsigned gossip is accepted (gossip_accept_unsigned): end that when every process signs"
+
+    # ---- the bus
+
+    def sealed(self, kind: bytes, document: bytes) -> bytes:
+        """The bytes to send or to write: the signature's line if there is a key, the kind, and the document."""
+        line = self._sign(_BUS, kind, document)
+        return b"%b\n%b" % (kind, document) if line is None else b"%b\n%b\n%b" % (line, kind, document)
+
+    def opened(self, payload: bytes) -> Authentic:
+        """The document in a payload of the bus, whatever its age. Raises UnauthenticError."""
+        try:
+            signature, rest = split(payload)
+        except MalformedSignatureError as error:
+            raise UnauthenticError("forged", f"a message with {error.what}") from None
+        kind, _, document = rest.partition(b"\n")
+        return Authentic(kind, document, self._checked(signature, _BUS, kind, document))
+
+    def refuse_stale(self, found: Authentic) -> None:
+        """Refuse a heard message that was sent before, or at another time. Raises UnauthenticError."""
+        if found.stamp is not None:
+            self._judge(found.stamp, self._guard.heard(found.stamp, now_ms=self._now_ms()))
+
+    def is_current(self, found: Authentic, *, kept_ms: int) -> bool:
+        """Whether a document in a key, which keeps it for `kept_ms`, may be used: False when a newer one was heard
+        meanwhile. Raises UnauthenticError for one that somebody put back.
+        """
+        if found.stamp is None:
+            return True
+        freshness = self._guard.read(found.stamp, now_ms=self._now_ms(), kept_ms=kept_ms)
+        self._judge(found.stamp, freshness)
+        return freshness is Freshness.FRESH
+
+    # ---- answers over HTTP, and files
+
+    def new_nonce(self) -> str | None:
+        """What to send with a question; None without a key."""
+        return secrets.token_hex(NONCE_CHARS // 2) if self.is_on else None
+
+    def answer_line(self, nonce: str | None, kind: bytes, document: bytes) -> str | None:
+        """The signature of an answer to a question with this nonce; None without a key, or a nonce of ours."""
+        if nonce is None or len(nonce) != NONCE_CHARS or not _HEX.issuperset(nonce):
+            return None
+        line = self._sign(_ANSWER + nonce.encode(), kind, document)
+        return None if line is None else line.decode()
+
+    def check_answer(self, line: str | None, nonce: str | None, kind: bytes, document: bytes) -> None:
+        """Refuse an answer that is not signed for this nonce. Raises UnauthenticError."""
+        if self.is_on:
+            self._checked(_parsed(line), _ANSWER + (nonce or "").encode(), kind, document)
+
+    def remembered_line(self, kind: bytes, document: bytes) -> bytes | None:
+        """The signature of a document in a file; None without a key."""
+        return self._sign(_REMEMBERED, kind, document)
+
+    def check_remembered(self, line: str | None, kind: bytes, document: bytes) -> None:
+        """Refuse a remembered document that no process with a key has signed for a file. Raises UnauthenticError."""
+        if self.is_on:
+            self._checked(_parsed(line), _REMEMBERED, kind, document)
+
+    def _sign(self, purpose: bytes, kind: bytes, document: bytes) -> bytes | None:
+        if self._keys is None:
+            return None
+        number = next(self._numbers) if purpose is _BUS else 0  # answers would leave gaps, and nobody counts them
+        stamp = Stamp(self._sender, self._session, number, self._now_ms())
+        return self._keys.current().sign(stamp, Content(purpose, self._application_id, kind, document))
+
+    def _checked(self, signature: Signature | None, purpose: bytes, kind: bytes, document: bytes) -> Stamp | None:
+        if self._keys is None:
+            return None
+        if signature is None:
+            self._unsigned(kind)
+            return None
+        sender, keyring = signature.stamp.sender, self._keys.current()
+        if not keyring.knows(signature.key_id):
+            known = ", ".join(keyring.key_ids)
+            what = f"a document in the name of {sender[:80]!r}, signed with key {signature.key_id.decode()}"
+            raise UnauthenticError("forged", what, source=sender, fix=f"The key file here has {known}")
+        if not keyring.is_valid(signature, Content(purpose, self._application_id, kind, document)):
+            what = f"a document in the name of {sender[:80]!r} whose signature is wrong"
+            raise UnauthenticError("forged", what, source=sender)
+        return signature.stamp
+
+    def _unsigned(self, kind: bytes) -> None:
+        if not self._accepts_unsigned:
+            fix = "Give every process the key, or accept unsigned ones for a while (gossip_accept_unsigned)"
+            raise UnauthenticError("unsigned", f"an unsigned {kind[:40].decode(errors='replace')!r}", fix=fix)
+        self.accepted_unsigned += 1
+        if self._reminder.is_due(self._clock.monotonic_ms()):
+            count = self.accepted_unsigned
+            log.warning("%s; %d so far", self.accepting_unsigned(), count, extra={"action": "unsigned-accepted"})
+
+    def _judge(self, stamp: Stamp, freshness: Freshness) -> None:
+        if freshness is Freshness.REPLAYED:
+            what = f"message {stamp.number} of {stamp.sender[:80]!r}, which was sent before"
+            raise UnauthenticError("replayed", what, source=stamp.sender)
+        if freshness is Freshness.OUTDATED:
+            away_s = (stamp.sent_ms - self._now_ms()) / 1000
+            what = f"a message of {stamp.sender[:80]!r} whose time is {away_s:+.0f} s from the clock here"
+            fix = f"It was sent before, or a clock is wrong: they may differ by {WINDOW_MS // 1000} s"
+            raise UnauthenticError("outdated", what, source=stamp.sender, fix=fix)
+
+    def _now_ms(self) -> int:
+        return self._clock.wall_us() // 1000
+
+
+def _parsed(line: str | None) -> Signature | None:
+    if line is None:
+        return None
+    try:
+        return parse_line(line.encode("latin-1", "replace"))
+    except MalformedSignatureError as error:
+        raise UnauthenticError("forged", error.what) from None

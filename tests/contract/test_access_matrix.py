@@ -1,0 +1,237 @@
+"""Who gets what: every call of the documents, by every kind of credential, at every kind of service.
+
+`pytest -s` prints the table. Beside it: nobody can tell a hidden store from one that is not there, on either way into a
+service.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from tests.support.bus.redis_server import RedisServer
+from tests.support.cluster.guarded_world import ABSENT, WORD, World, guarded_world
+from tests.support.services.guarded import WRONG
+from tests.support.spark.counting_query import WORDS
+
+from understudy_router.http.app import create_app as router_app
+from understudy_shared.auth.needs import Kind, need_of
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, server: RedisServer) -> Iterator[World]:
+    with guarded_world(tmp_path_factory.mktemp("guarded"), server) as found:
+        yield found
+
+
+# ---- the matrix
+
+UNKNOWN = {"none": None, "wrong": WRONG, "expired": "expired"}
+OF_READERS = {"of-elsewhere": 404, "watcher": 403, "monitor": 403, "admin": 403, "reader": 200}
+OF_EVERYBODY = dict.fromkeys(("of-elsewhere", "watcher", "monitor", "admin", "reader"), 200)
+OF_A_STORE = {**OF_EVERYBODY, "of-elsewhere": 404}
+OF_MONITORS = {"of-elsewhere": 403, "watcher": 403, "reader": 403, "monitor": 200, "admin": 200}
+OF_ADMINS = {"of-elsewhere": 403, "watcher": 403, "reader": 403, "monitor": 403, "admin": 202}
+EXPECTED = {
+    "look_up": OF_READERS,
+    "look_up_exactly": OF_READERS,
+    "look_up_many": OF_READERS,
+    "describe_hosts": OF_READERS,
+    "explain_key": OF_READERS,
+    "list_stores": OF_EVERYBODY,
+    "openapi": OF_EVERYBODY,
+    "docs": OF_EVERYBODY,
+    "describe_store": OF_A_STORE,
+    "is_alive": None,
+    "is_ready": None,
+}
+"""By the name of a call: what each right gets. None: nobody needs a credential. Not here: monitors GET, admins POST."""
+
+
+def calls(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Method, path, target and name of each call."""
+    for path, methods in document["paths"].items():
+        target = path.replace("{store}", "op0").replace("{key}", WORD).replace("{node_id}", "n1")
+        for method, operation in methods.items():
+            name = operation["operationId"]
+            query = f"?key={quote(json.dumps([WORD]))}" if name == "look_up_exactly" else ""
+            # It has no end, so its head is asked for.
+            yield "HEAD" if path.endswith("/events") else method.upper(), path, target + query, name
+
+
+@pytest.mark.parametrize("service", ["serve", "node", "router"])
+def test_every_call_answers_each_credential_as_its_grants_say(world: World, service: str) -> None:
+    rows = []
+    for method, path, target, name in calls(world.documents[service]):
+        expected = EXPECTED.get(name, OF_ADMINS if method == "POST" else OF_MONITORS)
+        row = {}
+        body = json.dumps({"keys": [[WORD]]} if name == "look_up_many" else {"drain": False})
+        for who, refused in (*((who, 401) for who in UNKNOWN), *(expected or OF_EVERYBODY).items()):
+            key = UNKNOWN.get(who, who)
+            status, headers, answer = world.ask(service, method, target, world.keys.get(key or "", key), body=body)
+            wanted = 200 if expected is None else refused
+            row[who] = status
+            assert status == wanted, (service, method, target, who, answer)
+            if method != "HEAD" and status >= 400:
+                assert headers["content-type"] == "application/problem+json"
+                assert ("www-authenticate" in headers) == (status == 401)
+        rows.append((f"{method} {path}", row))
+    sys.stdout.write(table(service, rows))
+    assert len(rows) >= 11
+
+
+def table(service: str, rows: Iterable[tuple[str, Mapping[str, int]]]) -> str:
+    """The matrix for people."""
+    columns = [*UNKNOWN, "of-elsewhere", "watcher", "reader", "monitor", "admin"]
+    lines = [f"\n{service:44}" + "".join(f"{column:>13}" for column in columns)]
+    lines += [f"{call:44}" + "".join(f"{row.get(column, ''):>13}" for column in columns) for call, row in rows]
+    return "\n".join([*lines, ""])
+
+
+@pytest.mark.parametrize("service", ["serve", "node", "router"])
+def test_the_document_of_a_guarded_service_asks_for_a_key_where_one_is_needed(world: World, service: str) -> None:
+    document = world.documents[service]
+    assert document["security"] == [{"key": []}]
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    open_calls = {
+        path for path, methods in document["paths"].items() for call in methods.values() if call.get("security") == []
+    }
+    assert open_calls == {"/livez", "/readyz"}
+
+
+# ---- nothing is left out
+
+
+def routes_of(app: Any) -> Iterator[tuple[str, str]]:
+    """Method and path of each route of the framework."""
+    while not isinstance(app, FastAPI):
+        app = getattr(app, "_http", None) or app._app
+    pending: list[Any] = list(app.routes)
+    while pending:
+        route = pending.pop()
+        inner = getattr(route, "original_router", None)
+        if inner is not None:
+            pending += inner.routes
+        elif hasattr(route, "methods"):
+            yield from ((method, route.path) for method in route.methods)
+
+
+@pytest.mark.parametrize("service", ["serve", "node", "router"])
+def test_every_route_of_every_service_has_a_line_in_the_table_of_needs(world: World, service: str) -> None:
+    found = set(routes_of(world.apps[service]))
+    assert len(found) > 8
+    for method, path in found:
+        filled = path.replace("{key:path}", "a").replace("{path:path}", "a")
+        for name in ("store", "node_id", "name"):
+            filled = filled.replace(f"{{{name}}}", "a")
+        assert "{" not in filled, path
+        assert need_of(method, filled.encode()).kind is not Kind.UNLISTED, (method, path)
+
+
+async def test_a_guarded_application_is_guarded_under_any_server(world: World) -> None:
+    app = router_app(world.router.router, access=world.router.access)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://x") as client:
+        for key, wanted in ((None, 401), (WRONG, 401), (world.keys["monitor"], 403), (world.keys["of-elsewhere"], 404)):
+            headers = {} if key is None else {"authorization": f"Bearer {key}"}
+            for path in (f"/v1/stores/op0/keys/{WORD}", "/v1/stores/op0/metadata"):
+                assert (await client.get(path, headers=headers)).status_code == wanted
+        assert (await client.get("/livez")).status_code == 200
+
+
+# ---- hidden stores
+
+HIDDEN, NOWHERE = "op0", "op9"
+ASKED = [
+    ("GET", "/v1/stores/{}", ""),
+    ("GET", "/v1/stores/{}/keys/" + WORD, ""),
+    ("GET", "/v1/stores/{}/keys/" + ABSENT, ""),
+    ("GET", "/v1/stores/{}/keys/a/b/c", ""),
+    ("GET", "/v1/stores/{}/keys", ""),
+    ("GET", "/v1/stores/{}/keys/a?max_lag=none", ""),
+    ("GET", "/v1/stores/{}/lookup?key=%5B%22a%22%5D", ""),
+    ("GET", "/v1/stores/{}/lookup?key=%5B", ""),
+    ("POST", "/v1/stores/{}/lookup", '{"keys": [["a"]]}'),
+    ("POST", "/v1/stores/{}/lookup", "no JSON"),
+    ("DELETE", "/v1/stores/{}/lookup", ""),
+    ("GET", "/v1/stores/{}/metadata", ""),
+    ("GET", "/v1/stores/{}/metadata/a", ""),
+    ("GET", "/v1/stores/{}/scan", ""),
+    ("GET", "/v1/stores/{}/watch/a", ""),
+    ("GET", "/v1/stores/{}/anything", ""),
+    ("GET", "/admin/v1/lag?store={}", ""),
+    ("GET", "/admin/v1/history?store={}", ""),
+    ("GET", "/internal/v1/stores/{}/key", ""),
+]
+
+
+@pytest.mark.parametrize("service", ["serve", "node", "router"])
+@pytest.mark.parametrize("by_asgi", [False, True], ids=["directly", "by-asgi"])
+def test_nobody_can_tell_a_hidden_store_from_one_that_is_not_there(world: World, service: str, by_asgi: bool) -> None:
+    more = "content-length: 0\r\n" if by_asgi else ""
+    for who in ("of-elsewhere", None):
+        key = None if who is None else world.keys[who]
+        for method, path, body in ASKED:
+            answers = []
+            for store in (HIDDEN, NOWHERE):
+                sent = more if method == "GET" else ""
+                status, headers, content = world.ask(service, method, path.format(store), key, more=sent, body=body)
+                answers.append((status, headers, content.replace(store.encode(), b"STORE")))
+            assert answers[0] == answers[1], (method, path, who)
+            assert answers[0][0] in {401, 403, 404}
+            assert WORD.encode() not in answers[0][2]
+
+
+@pytest.mark.parametrize("service", ["serve", "node", "router"])
+def test_a_hidden_store_is_in_no_list_and_no_suggestion(world: World, service: str) -> None:
+    for target in ("/v1/stores", "/v1/stores/elsewhere", "/v1/stores/elsewhere/keys/a", "/v1/stores/op/keys/a"):
+        _, _, body = world.ask(service, "GET", target, world.keys["of-elsewhere"])
+        assert b"op0" not in body, (target, body)
+    _, _, body = world.ask(service, "GET", "/v1/stores", world.keys["reader"])
+    assert b"op0" in body
+
+
+def exact(key: object) -> str:
+    """A key in its exact form."""
+    return quote(json.dumps(key), safe="")
+
+
+@pytest.mark.parametrize("service", ["serve", "node", "router"])
+def test_a_key_prefix_holds_for_every_way_to_ask_for_a_key(world: World, service: str) -> None:
+    other, key = WORDS[1], world.keys["of-one-word"]
+    asked = {
+        f"/v1/stores/op0/keys/{WORD}": 200,
+        f"/v1/stores/op0/keys/%{ord(WORD[0]):02x}{WORD[1:]}": 200,
+        f"/v1/stores/op0/lookup?key={exact([WORD])}": 200,
+        f"/v1/stores/op0/keys/{other}": 403,
+        f"/v1/stores/op0/keys/{ABSENT}": 403,
+        f"/v1/stores/op0/lookup?key={exact([other])}": 403,
+        f"/v1/stores/op0/lookup?key={exact({'word': other})}": 403,
+        f"/v1/stores/op0/lookup?key={exact([None])}": 403,
+    }
+    if service == "router":
+        asked |= {f"/v1/stores/op0/metadata/{WORD}": 200, f"/v1/stores/op0/metadata/{other}": 403}
+        asked |= {f"/v1/stores/op0/metadata?key={exact([other])}": 403}
+    for target, wanted in asked.items():
+        for more in ("", "content-length: 0\r\n"):
+            status, _, body = world.ask(service, "GET", target, key, more=more)
+            assert status == wanted, (target, body)
+    batch = json.dumps({"keys": [[other], [WORD], {"word": ABSENT}, 7]})
+    status, _, body = world.ask(service, "POST", "/v1/stores/op0/lookup", key, body=batch)
+    results = json.loads(body)["results"]
+    assert (status, [each["status"] for each in results]) == (200, [403, 200, 403, 400])
+    assert results[0]["type"] == "forbidden"
+
+
+@pytest.mark.parametrize("service", ["serve", "node", "router"])
+def test_probes_say_whether_to_everybody_and_why_to_monitors_only(world: World, service: str) -> None:
+    for path in ("/livez", "/readyz"):
+        for key in (None, WRONG, world.keys["reader"], world.keys["monitor"]):
+            status, _, body = world.ask(service, "GET", path, key)
+            assert status == 200
+            assert str(world.keys.path.parent).encode() not in body

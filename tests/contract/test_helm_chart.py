@@ -1,0 +1,294 @@
+"""What Helm makes of the chart, for each set of values: skipped where Helm is not installed (`make helm`)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator  # type: ignore[import-untyped]
+from ruamel.yaml import YAML
+from tests.support.services.deploy_files import DOCKER, ROOT, known_variables, variables
+from tests.support.services.helm_chart import (
+    NEWEST,
+    OLDEST,
+    SETS,
+    containers,
+    environment,
+    manifests,
+    named,
+    needs_helm,
+    of_kind,
+    pods,
+    privileges,
+    problems,
+    rendered,
+    values_of,
+)
+from tools.chart import CHART, MANIFESTS, call_of, flat, helm
+
+from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_router.settings import RouterSettings
+from understudy_shared.seeds import parse_seeds
+
+BETWEEN = [f"1.{minor}" for minor in range(30, 37)]
+OURS = ("node", "router", "pipeline")
+MEMBERS = {"node": ClusterNodeSettings, "router": RouterSettings}
+FILLED_IN = {
+    "<metadata.name>": "understudy-node-0",
+    "<status.podIP>": "10.1.2.3",
+    "<metadata.labels['topology.kubernetes.io/zone']>": "zone-a",
+    "<understudy-redis>": "rediss://:secret@redis.example.com:6380/0",
+}
+SPARK_APPLICATION = {
+    # The part of the operator's definition (spark.apache.org/v1, release 0.7) that the chart uses.
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["runtimeVersions", "sparkConf"],
+    "properties": {
+        "pyFiles": {"type": "string"},
+        "jars": {"type": "string"},
+        "mainClass": {"type": "string"},
+        "driverArgs": {"type": "array", "items": {"type": "string"}},
+        "deploymentMode": {"enum": ["ClusterMode", "ClientMode"]},
+        "runtimeVersions": {"type": "object", "properties": {"sparkVersion": {"type": "string"}}},
+        "sparkConf": {"type": "object", "additionalProperties": {"type": "string"}},
+        "applicationTolerations": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "resourceRetainPolicy": {"enum": ["Always", "Never", "OnFailure"]},
+                "restartConfig": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {
+                        "restartPolicy": {"enum": ["Always", "Never", "OnFailure", "OnInfrastructureFailure"]},
+                        "maxRestartAttempts": {"type": "integer"},
+                        "restartBackoffMillis": {"type": "integer"},
+                        "restartCounterResetMillis": {"type": "integer"},
+                    },
+                },
+            },
+        },
+        "driverSpec": {"type": "object", "required": ["podTemplateSpec"]},
+        "executorSpec": {"type": "object", "required": ["podTemplateSpec"]},
+    },
+}
+
+each_set = pytest.mark.parametrize("name", ["", *SETS], ids=["default", *SETS])
+
+
+def test_the_flat_manifests_are_the_charts_default() -> None:
+    assert MANIFESTS.read_text() == flat(rendered("")), "python -m tools.chart"
+
+
+def test_there_are_enough_sets_to_speak_of_every_kind_of_object() -> None:
+    assert len(SETS) >= 6
+    kinds = {each["kind"] for name in ["", *SETS] for each in manifests(name)}
+    templates = "\n".join(path.read_text() for path in (CHART / "templates").glob("*.yaml"))
+    declared = {line.removeprefix("kind: ") for line in templates.splitlines() if line.startswith("kind: ")}
+    assert kinds == declared
+
+
+@each_set
+def test_helm_finds_nothing_to_say_of_the_chart(name: str) -> None:
+    assert problems("lint", name) == []
+
+
+@each_set
+def test_every_object_keeps_the_schemas_of_kubernetes(name: str) -> None:
+    for version in (OLDEST, NEWEST):
+        assert problems(version, name) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("version", BETWEEN)
+def test_every_object_keeps_the_schemas_of_every_kubernetes_between(version: str) -> None:
+    needs_helm()
+    found = helm([call_of("validate", values_of(name), version=version) for name in ["", *SETS]])
+    assert [each["problems"] for each in found] == [[]] * len(found)
+
+
+@each_set
+def test_processes_are_told_what_is_valid_and_nothing_that_they_do_not_know(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for container in containers(manifests(name)).values():
+        service = container["name"]
+        if service not in OURS or (service == "pipeline" and values_of(name).get("spark", {}).get("deployment", {})):
+            continue
+        own = variables(DOCKER.line_of(service)[::-1]) | environment(container)
+        ours = {variable: value for variable, value in own.items() if variable.startswith("UNDERSTUDY_")}
+        assert set(ours) - known_variables(service) <= {"UNDERSTUDY_API_KEY_FILE", "UNDERSTUDY_URL"}
+        if service in MEMBERS:
+            with monkeypatch.context() as patch:
+                for variable, value in ours.items():
+                    patch.setenv(variable, FILLED_IN.get(value, value))
+                settings = MEMBERS[service]()  # from the environment
+            assert parse_seeds(settings.seed)
+            for setting, given in values_of(name).get(f"{service}s", {}).get("settings", {}).items():
+                assert ours[f"UNDERSTUDY_{setting.upper()}"] == str(given)
+
+
+@each_set
+def test_no_pod_may_do_more_than_it_needs(name: str) -> None:
+    for maker, pod in pods(manifests(name)):
+        assert privileges(pod) == [], maker
+
+
+REFUSED: list[tuple[dict[str, object], str]] = [
+    ({"redis": {"url": "redis://host:6379"}}, "exactly one Redis"),
+    ({"valkey": {"enabled": False}}, "exactly one Redis"),
+    ({"checkpoint": {"url": "s3://b/c"}}, "writes to the shared volume"),
+    (
+        {"checkpoint": {"url": "s3://b/c", "volume": {"existingClaim": "c"}}, "spark": {"kind": "none"}},
+        "in one place",
+    ),
+    ({"checkpoint": {"existingSecret": "s"}}, "without a URL"),
+    ({"routers": {"autoscaling": {"kind": "keda"}}}, "asks Prometheus"),
+    ({"routers": {"autoscaling": {"minReplicas": 7}}}, "above maxReplicas"),
+    ({"spark": {"kind": "sparkApplication"}}, "needs spark.application.image"),
+    ({"spark": {"kind": "sparkApplication", "application": {"image": "i"}}}, "what to run"),
+    ({"spark": {"deployment": {"image": "i"}}}, "needs spark.deployment.command"),
+    ({"nodes": {"replica": 3}}, "replica"),
+    ({"redis": {"url": "redis://:secret@host:6379"}, "valkey": {"enabled": False}}, "redis"),
+]
+
+
+@cache
+def refusals() -> list[dict[str, Any]]:
+    """What Helm says of each of them, and the schemas of a Kubernetes that is too old, all said by one process."""
+    needs_helm()
+    calls = [call_of("render", values) for values, _ in REFUSED]
+    return helm([*calls, call_of("validate", {}, version="1.25")])
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)), ids=[why for _, why in REFUSED])
+def test_values_that_cannot_be_meant_are_refused_with_the_reason(number: int) -> None:
+    assert REFUSED[number][1] in refusals()[number]["error"]
+
+
+def test_the_schemas_do_refuse_what_an_older_kubernetes_does_not_know() -> None:
+    assert any("unhealthyPodEvictionPolicy" in each for each in refusals()[-1]["problems"])
+
+
+@pytest.mark.parametrize(
+    ("name", "redis"),
+    [
+        ("", "redis://understudy-valkey:6379/0"),
+        ("production", "<understudy-redis>"),
+        ("object-storage", "rediss://redis.example.com:6380/2"),
+        (
+            "sentinel",
+            "redis+sentinel://sentinel-0.redis:26379,sentinel-1.redis:26379,sentinel-2.redis:26379/understudy/3",
+        ),
+    ],
+)
+def test_all_processes_use_the_redis_that_is_given(name: str, redis: str) -> None:
+    found = {each: environment(own) for each, own in containers(manifests(name)).items() if each in OURS}
+    assert {own["UNDERSTUDY_REDIS"] for own in found.values()} == {redis}
+
+
+def test_numbers_that_helm_reads_as_floats_are_written_whole() -> None:
+    node = environment(containers(manifests("production"))["node"])
+    assert node["UNDERSTUDY_STATESTORE_CACHE_MAX_BYTES"] == "268435456"
+
+
+def test_each_zone_has_a_set_of_nodes_that_selects_its_own_pods_and_knows_its_zone() -> None:
+    sets = of_kind(manifests("zones"), "StatefulSet")
+    assert [each["spec"]["replicas"] for each in sets] == [2, 2, 1]
+    for each in sets:
+        pod = each["spec"]["template"]
+        labels, zone = pod["metadata"]["labels"], pod["spec"]["nodeSelector"]["topology.kubernetes.io/zone"]
+        assert each["metadata"]["name"].endswith(zone)
+        assert [other for other in sets if other["spec"]["selector"]["matchLabels"].items() <= labels.items()] == [each]
+        assert labels["topology.kubernetes.io/zone"] == zone
+        own = environment(pod["spec"]["containers"][0])
+        assert own["UNDERSTUDY_ZONE"] == "<metadata.labels['topology.kubernetes.io/zone']>"
+        assert each["spec"]["updateStrategy"] == {"type": "OnDelete"}  # else all zones would stop a node at once
+
+
+def test_routers_are_counted_by_one_autoscaler_or_by_the_deployment() -> None:
+    for name in ["", *SETS]:
+        made = manifests(name)
+        scalers = of_kind(made, "HorizontalPodAutoscaler") + of_kind(made, "ScaledObject")
+        (routers,) = [each for each in of_kind(made, "Deployment") if each["metadata"]["name"].endswith("-router")]
+        assert len(scalers) + ("replicas" in routers["spec"]) == 1, name
+        for each in scalers:
+            assert each["spec"]["scaleTargetRef"]["name"] == routers["metadata"]["name"]
+
+
+def test_keda_keeps_the_peak_while_prometheus_is_away() -> None:
+    (scaled,) = of_kind(manifests("keda"), "ScaledObject")
+    assert scaled["spec"]["fallback"]["replicas"] == scaled["spec"]["maxReplicaCount"] == 10
+    assert {each["type"] for each in scaled["spec"]["triggers"]} == {"prometheus"}  # others have no fallback
+
+
+def test_prometheus_gets_the_alerts_that_are_tested_with_runbooks_where_they_are() -> None:
+    (rule,) = of_kind(manifests("monitoring"), "PrometheusRule")
+    ours: Any = YAML(typ="safe").load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"]
+    for group in ours:
+        for each in group["rules"]:
+            page = each["annotations"]["runbook_url"].removeprefix("docs/runbooks/")
+            each["annotations"]["runbook_url"] = f"https://git.example.com/understudy/docs/runbooks/{page}"
+    assert rule["spec"]["groups"] == ours
+
+
+def test_prometheus_finds_nodes_and_routers_and_gives_their_series_the_application() -> None:
+    made = manifests("monitoring")
+    services = [each["metadata"] for each in of_kind(made, "Service")]
+    found = []
+    for monitor in of_kind(made, "ServiceMonitor"):
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        found += [each["name"] for each in services if wanted <= each["labels"].items()]
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["relabelings"] == [{"targetLabel": "application", "replacement": "flights"}]
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert found == ["understudy-nodes", "understudy-router"]
+
+
+def test_grafana_gets_the_dashboards_as_they_are() -> None:
+    found = named(manifests("monitoring"), "ConfigMap", "understudy-dashboards")
+    files = {path.name: path.read_text() for path in (ROOT / "deploy" / "grafana").glob("*.json")}
+    assert found["data"] == files
+
+
+def test_an_application_of_sparks_operator_keeps_its_schema_and_what_nodes_can_follow() -> None:
+    (application,) = of_kind(manifests("object-storage"), "SparkApplication")
+    assert application["apiVersion"] == "spark.apache.org/v1"
+    spec = application["spec"]
+    assert [error.message for error in Draft7Validator(SPARK_APPLICATION).iter_errors(spec)] == []
+    conf = spec["sparkConf"]
+    assert conf["spark.sql.shuffle.partitions"] == "64"
+    assert conf["spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"] == "true"
+    driver = spec["driverSpec"]["podTemplateSpec"]["spec"]["containers"][0]
+    assert environment(driver)["UNDERSTUDY_CHECKPOINT"] == "s3://bucket/checkpoints/clicks"
+    assert driver["envFrom"] == [{"secretRef": {"name": "s3-credentials"}}]
+
+
+def test_a_checkpoint_by_url_is_mounted_by_nobody() -> None:
+    made = manifests("object-storage")
+    node = containers(made)["node"]
+    assert environment(node)["UNDERSTUDY_CHECKPOINT"] == "s3://bucket/checkpoints/clicks"
+    assert node["envFrom"] == [{"secretRef": {"name": "s3-credentials"}}]
+    assert "checkpoint" not in {mount["name"] for mount in node["volumeMounts"]}
+    assert of_kind(made, "PersistentVolumeClaim") == []
+
+
+def test_two_releases_in_one_namespace_share_nothing_but_redis_and_the_volume() -> None:
+    first = {(each["kind"], each["metadata"]["name"]) for each in manifests("")}
+    second = manifests("second-application")
+    assert first & {(each["kind"], each["metadata"]["name"]) for each in second} == set()
+    redis = environment(containers(second)["node"])["UNDERSTUDY_REDIS"]
+    service = redis.removeprefix("redis://").partition(":")[0]
+    assert ("Service", service) in first
+    valkey = named(manifests(""), "NetworkPolicy", "understudy-valkey")["spec"]["ingress"][0]["from"]
+    labels = [pod["metadata"]["labels"] for _, pod in pods(second)]
+    for own in labels:
+        assert any(peer["podSelector"]["matchLabels"].items() <= own.items() for peer in valkey)
+
+
+def test_images_are_named_by_registry_tag_and_digest() -> None:
+    own = containers(manifests("production"))
+    assert own["node"]["image"].startswith("registry.example.com/team/understudy-node:0.1.0@sha256:")
+    assert own["router"]["image"] == "registry.example.com/team/understudy-router:0.1.0"

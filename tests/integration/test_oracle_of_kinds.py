@@ -1,0 +1,250 @@
+"""Every kind of state is answered as Spark's own state reader has it: by key, at a node, through a router, in batches.
+
+Spark writes the checkpoints during the run. What must have occurred is asserted beside what must be equal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.bus.redis_server import RedisServer
+from tests.support.cluster.in_process import cluster
+from tests.support.cluster.served_node import Reply, Served, served_node
+from tests.support.oracle.json import as_text
+from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore, write_kinds_checkpoint
+from tests.support.services.openapi import judge
+from tests.support.spark.formats import (
+    HDFS_V1,
+    ROCKSDB_CHANGELOG_V1,
+    ROCKSDB_CHANGELOG_V2,
+    ROCKSDB_V1,
+    ROCKSDB_V2,
+    StateFormat,
+)
+from tests.support.spark.kinds import BRANCHES
+from tests.support.spark.queries import wait_until
+
+from understudy_node.reader import CheckpointReader
+from understudy_shared.words import StoreName
+
+ROUTED = (HDFS_V1, ROCKSDB_CHANGELOG_V2)
+"""A router sees no format: one of each provider is enough."""
+FORMATS = [
+    pytest.param(each, id=each.id, marks=() if each == ROCKSDB_CHANGELOG_V2 else pytest.mark.full)
+    for each in (
+        *ROUTED,
+        ROCKSDB_V1,
+        ROCKSDB_V2,
+        ROCKSDB_CHANGELOG_V1,
+        StateFormat("hdfs", codec="zstd", row_checksum=True),
+        StateFormat("rocksdb", changelog=True, format_version=2, row_checksum=True),
+    )
+]
+OF_AN_ANSWER = frozenset(
+    {"status", "store", "key", "partition", "version", "committed_at", "watermark", "lag", "served_by", "position"}
+)
+"""Members that do not say what was found."""
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def oracle(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> KindsCheckpoint:
+    state_format: StateFormat = request.param
+    return write_kinds_checkpoint(spark, tmp_path_factory.mktemp(state_format.id), state_format)
+
+
+def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint) -> None:
+    assert {store.operator for store in oracle.stores.values()} == {*BRANCHES, "stateStoreSave"}
+    assert len(oracle.versions) == 3
+    for store in oracle.stores.values():
+        assert all(store.kept[version] for version in oracle.versions), f"{store.operator} keeps nothing"
+        if store.operator != "globalLimit":
+            assert len({kept.partition for kept in store.kept[oracle.last]}) > 1, store.operator
+    keys = [repr(part) for store in oracle.stores.values() for kept in store.kept[oracle.last] for part in kept.key]
+    for awkward in ("None", "''", "'日本語é'", "'NaN'", "-0.0", "0.0"):
+        assert awkward in keys, f"no key has {awkward}"
+    (lately,) = oracle.of("dedupeWithinWatermark")
+    assert Counter(kept.said["expired"] for kept in lately.kept[oracle.last]).keys() == {True, False}
+    (groups,) = oracle.of("applyInPandasWithState")
+    timeouts = [kept.said["timeout_at"] for rows in groups.kept.values() for kept in rows]
+    assert None in timeouts
+    assert len(set(timeouts)) > 2
+    (visits,) = oracle.of("sessionWindowStateStoreSaveExec")
+    assert max(len(kept.said["sessions"]) for kept in visits.kept[oracle.last]) > 2
+    sides = [kept.said["rows"] for side in oracle.of("symmetricHashJoin") for kept in side.kept[oracle.last]]
+    assert max(map(len, sides)) > 2
+    assert {row["matched"] for rows in sides for row in rows} == {True, False}
+    assert _keys(lately, oracle.versions[0]) - _keys(lately, oracle.last), "nothing was evicted"
+
+
+def test_every_key_at_every_retained_version_is_what_spark_reads(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    for version in oracle.versions:
+        with closing(CheckpointReader(oracle.path, tmp_path / str(version))) as reader:
+            assert {store.name: store.kind for store in reader.stores.values()} == {
+                store.name: store.kind for store in oracle.stores.values()
+            }
+            for store in oracle.stores.values():
+                _compare(reader, store, version)
+
+
+def _compare(reader: CheckpointReader, store: KindStore, version: int) -> None:
+    served = reader.stores[StoreName(store.name)]
+    finders = [reader.finder(served, partition, version) for partition in range(PARTITIONS if served.has_keys else 1)]
+    every_key = {json.dumps(kept.key): kept.key for rows in store.kept.values() for kept in rows}
+    there = {json.dumps(kept.key): kept for kept in store.kept[version]}
+    for text, key in every_key.items():
+        row = served.codec.parse_json(key)
+        partition = served.codec.partition(row, len(finders))
+        found = finders[partition](served.codec.encode(row))
+        kept = there.get(text)
+        if kept is None:
+            assert found is None, f"{store.operator} {key} at version {version}: Spark has it no more"
+        else:
+            assert found is not None, f"{store.operator} {key} at version {version}"
+            said = json.loads(b"{" + found.removesuffix(b",") + b"}")
+            assert as_text(said) == as_text(kept.said), f"{store.operator} {key} at version {version}"
+            assert partition == kept.partition, f"{store.operator} {key}"
+
+
+def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait(served, oracle)
+        for store in oracle.stores.values():
+            for kept in store.kept[oracle.last]:
+                reply = served.look_up(kept.key, store=store.name)
+                _assert_answer(oracle, store, kept, {"status": reply.status, **reply.body})
+            _assert_batch(oracle, store, served)
+            gone = next(iter(_keys(store, oracle.versions[0]) - _keys(store, oracle.last)), None)
+            if gone is not None:
+                reply = served.look_up(json.loads(gone), store=store.name)
+                assert (reply.status, reply.body["found"]) == (404, False)
+        described = served.get("/v1/stores")
+        assert described.body["not_served"] == []
+        document = served.get("/openapi.json").body
+        _judge(document, "GET /v1/stores", described)
+        for store in oracle.stores.values():
+            key = store.kept[oracle.last][0].key
+            _judge(document, "GET /v1/stores/{store}/lookup", served.look_up(key, store=store.name))
+            body = json.dumps({"keys": [key, key]}).encode()
+            for query in ("", "?compact=true"):
+                reply = served.post(f"/v1/stores/{store.name}/lookup{query}", body)
+                _judge(document, "POST /v1/stores/{store}/lookup", reply)
+
+
+def test_what_a_scan_would_have_to_sort_is_sorted_before_its_version_is_shown(
+    oracle: KindsCheckpoint, tmp_path: Path
+) -> None:
+    """The order takes memory, so a reader who had to sort would leave more of it in use."""
+    (visits,) = oracle.of("sessionWindowStateStoreSaveExec")
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait(served, oracle)
+        assert served.node.generation is not None
+        replicas = served.node.generation.readers[StoreName(visits.name)].replicas.values()
+        before = [replica.resident_bytes for replica in replicas]
+        served.look_up_all([kept.key for kept in visits.kept[oracle.last]], store=visits.name)
+        assert [replica.resident_bytes for replica in replicas] == before
+
+
+def test_longs_are_texts_in_every_kind_of_answer_that_is_asked_for_so(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait(served, oracle)
+        for store in oracle.stores.values():
+            kept = store.kept[oracle.last][0]
+            reply = served.look_up(kept.key, store=store.name, bounds="longs=string")
+            said = {name: value for name, value in reply.body.items() if name not in OF_AN_ANSWER}
+            assert as_text(said) == as_text(_longs_as_text(kept.said)), store.operator
+
+
+def test_every_key_is_answered_through_a_router_as_by_the_node(
+    oracle: KindsCheckpoint, tmp_path: Path, redis: RedisServer
+) -> None:
+    if oracle.state_format not in ROUTED:
+        pytest.skip("a router sees no format")
+    with cluster(oracle.path, tmp_path, redis.url, nodes=2) as known:
+        router = known.router
+        _wait(router, oracle)
+        kinds: Any = router.get("/v1/stores").body["stores"]
+        assert {each["store"]: each["kind"] for each in kinds} == {
+            store.name: store.kind for store in oracle.stores.values()
+        }
+        for store in oracle.stores.values():
+            _assert_batch(oracle, store, router)
+            kept = store.kept[oracle.last][0]
+            reply = router.look_up(kept.key, store=store.name)
+            _assert_answer(oracle, store, kept, {"status": reply.status, **reply.body})
+            explained = router.get(f"/v1/stores/{store.name}/metadata?key={quote(json.dumps(kept.key))}")
+            assert (explained.status, explained.body["partition"]) == (200, kept.partition)
+
+
+def _wait(served: Served, oracle: KindsCheckpoint) -> None:
+    """Return when every partition of every store shows the last version."""
+    wait_until(lambda: not served.not_ready() and _shows(served, oracle), what="the last version")
+
+
+def _shows(served: Served, oracle: KindsCheckpoint) -> bool:
+    stores: Any = served.lag()["stores"]
+    replicas = [replica for store in stores for replica in store["partitions"]]
+    return len(stores) == len(oracle.stores) and all(
+        replica["current_offset_position"] == oracle.last and replica["offset_lag"] == 0 for replica in replicas
+    )
+
+
+def _assert_batch(oracle: KindsCheckpoint, store: KindStore, served: Served) -> None:
+    kept = store.kept[oracle.last]
+    for each, answer in zip(kept, served.look_up_all([each.key for each in kept], store=store.name), strict=True):
+        _assert_answer(oracle, store, each, answer)
+
+
+def _assert_answer(oracle: KindsCheckpoint, store: KindStore, kept: Kept, answer: dict[str, Any]) -> None:
+    said = {name: value for name, value in answer.items() if name not in OF_AN_ANSWER}
+    assert answer["status"] == 200, f"{store.operator} {kept.key}: {answer}"
+    assert as_text(said) == as_text(kept.said), f"{store.operator} {kept.key}"
+    assert as_text(list(answer["key"].values())) == as_text(kept.key)
+    assert (answer["partition"], answer["version"]) == (kept.partition, oracle.last)
+
+
+def _judge(document: dict[str, object], call: str, reply: Reply) -> None:
+    judge(document, call, reply.status, reply.content_type, json.dumps(reply.body).encode())
+
+
+def _longs_as_text(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _longs_as_text(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_longs_as_text(inner) for inner in value]
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _keys(store: KindStore, version: int) -> set[str]:
+    return {json.dumps(kept.key) for kept in store.kept[version]}
+
+
+@pytest.mark.full
+def test_a_timeout_in_state_format_1_is_the_whole_long_of_which_sparks_reader_shows_the_lower_half(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark declares that column an int, and writes a long into it."""
+    conf = {"spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "1"}
+    oracle = write_kinds_checkpoint(spark, tmp_path, HDFS_V1, operators=["applyInPandasWithState"], conf=conf)
+    (store,) = oracle.stores.values()
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait(served, oracle)
+        answers = served.look_up_all([kept.key for kept in store.kept[oracle.last]], store=store.name)
+    assert answers
+    timeouts = set()
+    for kept, answer in zip(store.kept[oracle.last], answers, strict=True):
+        ours, sparks = dict(cast("dict[str, Any]", answer["value"])), dict(kept.said["value"])
+        timeout_ms, half = ours.pop("timeoutTimestamp"), sparks.pop("timeoutTimestamp")
+        assert ours == sparks
+        assert (timeout_ms - half) % 2**32 == 0
+        timeouts.add(timeout_ms)
+    assert -1 in timeouts
+    assert max(timeouts) > 2**32

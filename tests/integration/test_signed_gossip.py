@@ -1,0 +1,291 @@
+"""With a key a stranger who can write to Redis changes nothing: what is forged, replayed or unsigned is left out."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from tests.support.bus.absurd_messages import AbsurdMessages
+from tests.support.bus.documents import APPLICATION as FLIGHTS
+from tests.support.bus.documents import assignment, heartbeat, listening
+from tests.support.bus.recorder import Recorder, recorder
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, Cluster, cluster
+from tests.support.cluster.watch import reading
+from tests.support.spark.queries import wait_until
+
+from understudy_shared.bus.gossip import Gossip, Names, digest_of
+from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.redis_bus import RedisBus
+from understudy_shared.bus.redis_scripts import owned
+from understudy_shared.bus.redis_sync import SyncPublisher
+from understudy_shared.bus.signing import Keyring
+from understudy_shared.clock import SystemClock
+from understudy_shared.messages import Announcement, Catalogue, CommitHint, Farewell
+
+KEY, OLD = b"k" * 32, b"o" * 32
+NAMES = Names(APPLICATION)
+EXPIRY_MS = 600_000
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    file = tmp_path / "gossip.key"
+    file.write_bytes(KEY)
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture
+def known(tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer, key_file: Path) -> Iterator[Cluster]:
+    """Three nodes and a router that remembers, all with the key, at rest."""
+    with cluster(checkpoint.path, tmp_path, redis.url, routers=0, gossip_key_file=key_file) as known:
+        known.start_router(gossip_key_file=key_file, data_dir=tmp_path / "r1")
+        known.wait_to_rest(copies=2, version=VERSION)
+        yield known
+
+
+@pytest.fixture
+def stranger(redis: RedisServer) -> Iterator[Recorder]:
+    with recorder(redis.url, APPLICATION) as made:
+        yield made
+
+
+@asynccontextmanager
+async def two(url: str, one: MessageAuth | None, other: MessageAuth | None) -> AsyncIterator[tuple[Gossip, Gossip]]:
+    """The gossip of two processes."""
+    buses = [RedisBus(url, call_timeout_ms=10_000) for _ in range(2)]
+    try:
+        yield Gossip(buses[0], FLIGHTS, one), Gossip(buses[1], FLIGHTS, other)
+    finally:
+        for bus in buses:
+            await bus.close()
+
+
+def auth(*keys: bytes, sender: str = "n1") -> MessageAuth:
+    return MessageAuth(FLIGHTS, Keyring(keys), sender=sender)
+
+
+# Over a real Redis, whose scripts compare what they compared before
+
+
+@pytest.mark.parametrize(
+    ("writes", "reads"),
+    [((KEY,), (KEY,)), ((OLD, KEY), (KEY, OLD)), ((KEY, OLD), (OLD, KEY)), ((KEY,), ())],
+    ids=["one key", "signs with the old one", "signs with the new one", "reads without a key"],
+)
+async def test_every_kind_of_document_passes_signed(
+    writes: tuple[bytes, ...], reads: tuple[bytes, ...], redis: RedisServer
+) -> None:
+    reader = auth(*reads) if reads else None
+    async with two(redis.url, auth(*writes), reader) as (one, other), listening(other.listen()) as ear:
+        assert await one.beat(heartbeat())
+        fence = await one.take_lease("n1", above=4, expiry_ms=EXPIRY_MS)
+        assert fence is not None
+        assigned = assignment(term=fence.term, epoch=1)
+        assert await one.write_assignment(assigned, fence)
+        assert not await one.write_assignment(assigned, fence), "the script compares term and epoch as before"
+        catalogue = Catalogue(application_id=FLIGHTS, lineage="l1", partitions=2, stores=[])
+        await one.write_catalogue(digest_of(catalogue), catalogue)
+        publisher = SyncPublisher(redis.url, FLIGHTS, auth(*writes, sender="pipeline"))
+        announced = Announcement(application_id=FLIGHTS, query_id="l1", stores=[])
+        publisher.announce(announced)
+        publisher.hint(8)
+        publisher.close()
+        farewell = Farewell(application_id=FLIGHTS, node_id="n1", incarnation="i1")
+        assert [seen.heartbeat for seen in await other.nodes()] == [heartbeat()]
+        await one.leave(farewell)
+        hint = CommitHint(application_id=FLIGHTS, version=8)
+        assert [await ear.next() for _ in range(5)] == [heartbeat(), assigned, announced, hint, farewell]
+        assert await other.assignment() == assigned
+        assert await other.announcement() == announced
+        assert await other.catalogue(digest_of(catalogue)) == catalogue
+        assert await other.nodes() == []
+        assert not other.refused
+
+
+async def test_a_process_with_another_key_is_not_heard_and_named_once(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two(redis.url, auth(OLD, sender="n9"), auth(KEY)) as (foreign, ours), listening(ours.listen()) as ear:
+        with caplog.at_level(logging.WARNING):
+            for sequence in range(1, 6):
+                await foreign.beat(heartbeat("n9", sequence=sequence))
+            await ours.hint(CommitHint(application_id=FLIGHTS, version=1))
+            assert await ear.next() == CommitHint(application_id=FLIGHTS, version=1)
+            assert await ours.nodes() == []
+        assert ours.refused == {"forged": 6}
+    lines = [record.getMessage() for record in caplog.records if record.__dict__.get("kind") == "forged"]
+    assert len(lines) == 1
+    assert "'n9', signed with key" in lines[0]
+    assert "The key file here has" in lines[0]
+
+
+# A whole cluster
+
+
+def counted(known: Cluster, kind: str) -> list[int]:
+    """What each process has refused by that kind, as its metrics say."""
+    found = []
+    for each, service in [(known.router, "router"), *((node, "node") for node in known.nodes.values())]:
+        mark = f'understudy_{service}_refused_messages_total{{kind="{kind}"}} '
+        lines = [line for line in each.text("/metrics").splitlines() if line.startswith(mark)]
+        found.append(int(float(lines[0].removeprefix(mark))) if lines else 0)
+    return found
+
+
+def unchanged(known: Cluster) -> dict[str, Any]:
+    """What a stranger must not change: who lives where, and who has what."""
+    tables = known.router.router.tables
+    assert tables.assignment is not None
+    return {
+        "nodes": {node_id: node.heartbeat.endpoint for node_id, node in tables.nodes.items()},
+        "tasks": tables.assignment.tasks,
+        "incarnations": {node_id: node.heartbeat.incarnation for node_id, node in tables.nodes.items()},
+    }
+
+
+def test_nothing_that_a_stranger_says_or_writes_is_used_and_nobody_connects_to_where_it_points(
+    known: Cluster, stranger: Recorder, redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = unchanged(known)
+    wait_until(lambda: len(stranger.said_by("n1")) > 0, what="a heartbeat to forge", limit_s=LIMIT_S)
+    genuine = stranger.said_by("n1")[-1]
+    line, _, document = genuine.split(b"\n", 2)
+    forger = AbsurdMessages(redis.url, APPLICATION)
+    with socket.create_server(("127.0.0.1", 0)) as trap, reading(known.router) as reader:
+        trap.settimeout(0)
+        here = {"host": "127.0.0.1", "port": trap.getsockname()[1]}
+        beat = orjson.loads(document)
+        moved = orjson.dumps(beat | {"endpoint": here, "sequence": beat["sequence"] + 1000})
+        with caplog.at_level(logging.WARNING):
+            forger.all_at_once(members=50)
+            for _ in range(20):
+                stranger.say(b"heartbeat\n" + moved, line + b"\nheartbeat\n" + moved)
+            for payload in (b"heartbeat\n" + moved, line + b"\nheartbeat\n" + moved):
+                value = owned(beat["incarnation"]) + payload
+                stranger.write(NAMES.node("n1"), value, expiry_ms=EXPIRY_MS)
+                stranger.write(NAMES.node("n7"), value, expiry_ms=EXPIRY_MS)
+            known.router.router.refresh()
+            wait_until(lambda: all(counted(known, "forged")), what="the forged ones to be counted", limit_s=LIMIT_S)
+            wait_until(lambda: all(counted(known, "unsigned")), what="the unsigned ones too", limit_s=LIMIT_S)
+            reader.wait_for_answers(200)
+        with pytest.raises(BlockingIOError):
+            trap.accept()
+    forger.close()
+    assert unchanged(known) == before
+    named = [record.getMessage() for record in caplog.records if record.__dict__.get("kind") == "forged"]
+    assert 0 < len(named) <= 2 * 4, "each of four processes names it once, for the channel and for a key"
+    known.wait_to_rest(copies=2, version=VERSION)
+
+
+def test_what_a_dead_node_once_said_does_not_bring_it_back(known: Cluster, stranger: Recorder) -> None:
+    wait_until(lambda: len(stranger.said_by("n3")) > 2, what="heartbeats to record", limit_s=LIMIT_S)
+    stranger.keep()
+    known.end("n3")
+    recorded = stranger.said_by("n3")
+    with reading(known.router):
+        wait_until(lambda: "n3" not in known.router.living(), what="its end", limit_s=LIMIT_S)
+        stranger.say(*recorded)
+        stranger.put_back(NAMES.node("n3"))
+        known.router.router.refresh()
+        wait_until(lambda: all(counted(known, "replayed")), what="the replayed ones to be counted", limit_s=LIMIT_S)
+        assert "n3" not in known.router.living()
+    assert sum(counted(known, "replayed")) >= len(recorded)
+
+
+@pytest.mark.full
+def test_an_assignment_that_is_put_back_is_overwritten_and_followed_by_nobody(
+    known: Cluster, stranger: Recorder
+) -> None:
+    stranger.keep()
+    before = known.router.order()
+    known.stop("n3")
+    wait_until(lambda: known.router.order() > before, what="the next assignment", limit_s=LIMIT_S)
+    known.wait_to_rest(copies=2, version=VERSION)
+    after = known.router.order()
+    stranger.put_back(NAMES.assignment)
+    known.router.router.refresh()
+    known.start_router(gossip_key_file=known._settings["gossip_key_file"])  # it reads the old one
+    wait_until(lambda: known.routers[1].order() >= after, what="the later one, from the nodes", limit_s=LIMIT_S)
+    assert known.router.order() >= after
+    wait_until(lambda: known.routers[1].not_ready() == "", what="its catalogue", limit_s=LIMIT_S)
+    with reading(*known.routers):
+        pass
+
+
+@pytest.mark.full
+def test_a_process_whose_clock_is_an_hour_off_is_asked_and_keeps_its_part(known: Cluster) -> None:
+    class Ahead(SystemClock):
+        def wall_us(self) -> int:
+            return super().wall_us() + 3_600_000_000
+
+    with reading(known.router) as reader:
+        known.nodes["n2"].member.gossip.auth._clock = Ahead()
+        wait_until(lambda: counted(known, "outdated")[0] > 2, what="its messages to be refused", limit_s=LIMIT_S)
+        reader.wait_for_answers(300)
+        assert set(known.router.living()) == {"n1", "n2", "n3"}, "its signed answers need no clock"
+
+
+@pytest.mark.full
+def test_a_router_that_starts_without_redis_believes_signed_files_and_signed_answers(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, key_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    signed = {"gossip_key_file": key_file}
+    with (
+        redis_server() as redis,
+        cluster(checkpoint.path, tmp_path, redis.url, nodes=2, routers=0, **signed) as known,
+    ):
+        known.start_router(**signed, data_dir=tmp_path / "r1")
+        known.wait_to_rest(copies=2, version=VERSION)
+        wait_until((tmp_path / "r1" / "assignment.remembered").exists, what="its file", limit_s=LIMIT_S)
+        redis.kill()
+        known.restart_router(0, **signed, data_dir=tmp_path / "r1")
+        wait_until(lambda: known.router.not_ready() == "", what="the remembered one", limit_s=LIMIT_S)
+        wait_until(lambda: set(known.router.living()) == {"n1", "n2"}, what="their answers", limit_s=LIMIT_S)
+        with reading(known.router):
+            pass
+        assert not known.router.router.gossip.refused
+        known._router_ends[0].close()
+        for file in (tmp_path / "r1").glob("*.remembered"):
+            head, _, rest = file.read_bytes().partition(b"\n")
+            file.write_bytes(b" ".join(head.split(b" ")[:3]) + b"\n" + rest)  # as a process without a key wrote it
+        known.restart_router(0, **signed, data_dir=tmp_path / "r1")
+        wait_until(lambda: known.router.router.gossip.refused["unsigned"] >= 2, what="its refusal", limit_s=LIMIT_S)
+        assert "no assignment is known yet" in known.router.not_ready()
+
+
+@pytest.mark.full
+def test_signing_is_switched_on_one_process_after_the_other_while_every_read_is_answered(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer, key_file: Path
+) -> None:
+    def restart_all(known: Cluster, **settings: object) -> None:
+        known._settings.update(settings)
+        for node_id in ("n1", "n2"):
+            known.stop(node_id)
+            known.start(node_id)
+            known.wait_to_rest(copies=2, version=VERSION)
+        known.start_router(**known._settings)
+        wait_until(lambda: known.routers[-1].not_ready() == "", what="a router with it", limit_s=LIMIT_S)
+
+    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        with reading(known.router):
+            restart_all(known, gossip_key_file=key_file, gossip_accept_unsigned=True)
+        for each in (known.routers[1], *known.nodes.values()):
+            assert "unsigned gossip is accepted" in str(each.get("/readyz").body["degraded"])
+            assert 'degraded{cause="gossip-unsigned"} 1.0' in each.text("/metrics")
+        with reading(known.routers[1]):
+            restart_all(known, gossip_accept_unsigned=False)
+        for each in (known.routers[2], *known.nodes.values()):
+            wait_until(lambda each=each: each.get("/readyz").body["degraded"] is None, what="all well", limit_s=LIMIT_S)  # type: ignore[misc]
+        assert not known.routers[2].router.gossip.refused
+        with reading(*known.routers):
+            pass

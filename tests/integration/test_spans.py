@@ -1,0 +1,269 @@
+"""Spans of router and node reach a real collector as one trace; without an endpoint there is nothing of them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from tests.support.bus.redis_server import redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.fake_cluster import STORE
+from tests.support.cluster.fake_cluster import cluster as fake_cluster
+from tests.support.cluster.fake_node import found, problem
+from tests.support.cluster.in_process import LIMIT_S, Cluster, cluster
+from tests.support.services.canned_server import Canned, CannedServer, canned_server
+from tests.support.services.received_spans import ACCEPTS, CLIENT, SERVER, ReceivedSpan, spans_of
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
+
+from understudy.http_client import Server
+from understudy_shared.errors import SettingsError
+from understudy_shared.http.problems import ProblemType
+from understudy_shared.spans import ENDPOINTS, Kind, Spans, open_spans
+from understudy_shared.trace import parse_traceparent
+from understudy_shared.words import HostInfo
+
+TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01", f"00-{'a' * 32}-{SPAN_ID}-00"
+KEY = f"/v1/stores/op0/keys/{WORDS[0]}"
+LOOKUP = "/v1/stores/op0/lookup"
+ROUTER, NODE = "understudy-router", "understudy-node"
+
+
+def export_to(monkeypatch: pytest.MonkeyPatch, collector: CannedServer) -> None:
+    monkeypatch.setenv(ENDPOINTS[1], collector.url)
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A cluster whose spans go to `collector`."""
+
+    cluster: Cluster
+    collector: CannedServer
+
+    def ask(self, method: str, target: str, headers: dict[str, str], body: bytes | None = None) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self.cluster.router.port, timeout=LIMIT_S)
+        try:
+            connection.request(method, target, body, headers)
+            response = connection.getresponse()
+            response.read()
+            return response.status
+        finally:
+            connection.close()
+
+    def trace(self, trace_id: str, count: int) -> list[ReceivedSpan]:
+        """The spans of a trace, once there are so many."""
+        self.wait_for(trace_id, count)
+        return [span for span in spans_of(self.collector) if span.trace_id == trace_id]
+
+    def wait_for(self, trace_id: str, count: int) -> None:
+        wait_until(
+            lambda: sum(span.trace_id == trace_id for span in spans_of(self.collector)) >= count,
+            what=f"{count} spans of {trace_id}, there are {spans_of(self.collector)}",
+            limit_s=LIMIT_S,
+        )
+
+
+@contextmanager
+def traced_cluster(folder: Path, reply: Canned = ACCEPTS, **environment: str) -> Iterator[Traced]:
+    checkpoint = HandmadeCheckpoint(folder / "checkpoint").create().add(1)
+    with ExitStack() as stack:
+        monkeypatch = stack.enter_context(pytest.MonkeyPatch.context())
+        collector = stack.enter_context(canned_server([reply]))
+        export_to(monkeypatch, collector)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        redis = stack.enter_context(redis_server())
+        known = stack.enter_context(cluster(checkpoint.path, folder, redis.url, nodes=1))
+        known.wait_to_rest(copies=1, version=1)
+        yield Traced(known, collector)
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
+    with traced_cluster(tmp_path_factory.mktemp("spans")) as made:
+        yield made
+
+
+def assert_is_one_trace(spans: list[ReceivedSpan], known: Cluster, parent_id: str) -> ReceivedSpan:
+    """The request at the router, its attempt, and the node's part, each below the one before; returns the first."""
+    (request,) = [span for span in spans if span.service == ROUTER and span.kind == SERVER]
+    (attempt,) = [span for span in spans if span.service == ROUTER and span.kind == CLIENT]
+    (lookup,) = [span for span in spans if span.service == NODE]
+    assert (request.parent_id, attempt.parent_id, lookup.parent_id) == (parent_id, request.span_id, attempt.span_id)
+    assert (attempt.name, lookup.name) == ("POST /internal/v1/lookup",) * 2
+    node_id, node = next(iter(known.nodes.items()))
+    assert {name: attempt.attributes[name] for name in ("server.address", "server.port", "understudy.node_id")} == {
+        "server.address": "127.0.0.1",
+        "server.port": node.port,
+        "understudy.node_id": node_id,
+    }
+    assert (request.attributes["server.port"], lookup.attributes["server.port"]) == (known.router.port, node.port)
+    assert all(span.took_ns > 0 and not span.is_error for span in spans)
+    assert not [span for span in spans for word in WORDS if word in str(span)], "a span has a key"
+    return request
+
+
+def test_a_lookup_of_the_command_line_is_one_trace_from_the_reader_through_the_router_to_the_node(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", SAMPLED)
+    with Server(f"127.0.0.1:{traced.cluster.router.port}", timeout_s=LIMIT_S) as server:
+        assert server.get(KEY)
+    request = assert_is_one_trace(traced.trace(TRACE_ID, 3), traced.cluster, SPAN_ID)
+    assert request.name == "GET /v1/stores/{store}/keys/{key}"
+    assert request.attributes == {
+        "http.request.method": "GET",
+        "http.route": "/v1/stores/{store}/keys/{key}",
+        "http.response.status_code": 200,
+        "server.address": "127.0.0.1",
+        "server.port": traced.cluster.router.port,
+        "understudy.store": "op0",
+        "understudy.partition": request.attributes["understudy.partition"],
+        "understudy.outcome": "found",
+    }
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "status"),
+    [(f"{LOOKUP}?key=[%22{WORDS[0]}%22]", None, 200), (LOOKUP, json.dumps({"keys": [[WORDS[0]]]}).encode(), 200)],
+    ids=["the exact form", "a batch"],
+)
+def test_every_kind_of_lookup_is_one_trace(traced: Traced, target: str, body: bytes | None, status: int) -> None:
+    method, trace_id = ("GET", "b" * 32) if body is None else ("POST", "c" * 32)
+    headers = {"traceparent": f"00-{trace_id}-{SPAN_ID}-01", "content-type": "application/json"}
+    assert traced.ask(method, target, headers, body) == status
+    request = assert_is_one_trace(traced.trace(trace_id, 3), traced.cluster, SPAN_ID)
+    assert request.name == f"{method} /v1/stores/{{store}}/lookup"
+    assert request.attributes["understudy.store"] == "op0"
+
+
+def test_what_names_no_store_is_in_no_span(traced: Traced) -> None:
+    trace_id = "d" * 32
+    assert traced.ask("GET", "/v1/stores/N14228/keys/x", {"traceparent": f"00-{trace_id}-{SPAN_ID}-01"}) == 404
+    (request,) = traced.trace(trace_id, 1)
+    assert request.attributes["http.response.status_code"] == 404
+    assert "N14228" not in str(request)
+
+
+def test_only_requests_that_their_readers_sample_are_recorded(traced: Traced) -> None:
+    last = "e" * 32
+    asked: list[dict[str, str]] = [{}, {"traceparent": UNSAMPLED}, {"traceparent": f"00-{last}-{SPAN_ID}-01"}]
+    for headers in asked:
+        assert traced.ask("GET", KEY, headers) == 200
+    traced.wait_for(last, 3)
+    assert [span for span in spans_of(traced.collector) if span.trace_id == "a" * 32 or not span.parent_id] == []
+
+
+def test_a_sampler_of_the_environment_records_requests_that_nobody_traces(tmp_path: Path) -> None:
+    with traced_cluster(tmp_path, OTEL_TRACES_SAMPLER="always_on", OTEL_SERVICE_NAME="ours") as traced:
+        assert traced.ask("GET", KEY, {}) == 200
+        wait_until(lambda: len(spans_of(traced.collector)) >= 3, what="three spans", limit_s=LIMIT_S)
+    spans = spans_of(traced.collector)
+    (root,) = [span for span in spans if not span.parent_id]
+    assert {span.trace_id for span in spans} == {root.trace_id}
+    assert {span.service for span in spans} == {"ours"}
+
+
+def test_a_collector_that_takes_nothing_costs_no_answer_and_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lost() -> list[logging.LogRecord]:
+        return [record for record in list(caplog.records) if getattr(record, "action", "") == "spans-lost"]
+
+    with traced_cluster(tmp_path, Canned(b"", status=400)) as traced:
+        for _ in range(3):
+            seen = len(traced.collector.requests)
+            assert traced.ask("GET", KEY, {"traceparent": SAMPLED}) == 200
+            wait_until(lambda seen=seen: len(traced.collector.requests) > seen, what="an export", limit_s=LIMIT_S)  # type: ignore[misc]
+        wait_until(lambda: bool(lost()), what="the line", limit_s=LIMIT_S)
+    assert len(lost()) <= 2, "one of the router, one of the node"
+    assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
+
+
+async def test_each_attempt_of_a_read_has_a_span_below_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Spans] = []
+
+    def opening(*arguments: object) -> Spans | None:
+        spans = open_spans(*arguments)  # type: ignore[arg-type]
+        opened.extend([] if spans is None else [spans])
+        return spans
+
+    monkeypatch.setattr("understudy_router.http.app.open_spans", opening)
+    refuses = problem(ProblemType.STORE_ERROR)
+    with canned_server([ACCEPTS]) as collector:
+        export_to(monkeypatch, collector)
+        async with fake_cluster(lambda *_: refuses, lambda *_: found("b")) as known:
+            reply = await known.http.get(f"{STORE}/keys/secret", headers={"traceparent": SAMPLED})
+            assert reply.status_code == 200
+            sent_on = [trace.trace for node in known.nodes for hop in node.hops for trace in hop.traces]
+        opened[0].close()
+        spans = spans_of(collector)
+    (request,) = [span for span in spans if span.kind == SERVER]
+    attempts = {span.attributes["understudy.node_id"]: span for span in spans if span.kind == CLIENT}
+    assert set(attempts) == {"a", "b"}
+    assert {span.parent_id for span in attempts.values()} == {request.span_id}
+    assert [trace.parent_id for trace in sent_on] == [attempts["a"].span_id, attempts["b"].span_id]
+    assert attempts["a"].attributes["understudy.outcome"] == "store-error"
+    assert "understudy.outcome" not in attempts["b"].attributes
+    assert "secret" not in str(spans)
+
+
+def test_a_service_that_should_export_spans_and_cannot_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    from understudy_router.serve import main
+
+    monkeypatch.setenv(ENDPOINTS[1], "http://127.0.0.1:1")
+    monkeypatch.delitem(sys.modules, "understudy_shared.otlp_spans", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
+    with pytest.raises(
+        SettingsError, match=r"opentelemetry\.context is not installed .*OTLP_ENDPOINT.*understudy\[otel\]"
+    ):
+        main({"redis": "redis://127.0.0.1:1/0", "application_id": "a", "port": 0})
+
+
+def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
+    code = (
+        "import sys, understudy_router.http.app, understudy_node.http.app\n"
+        "from understudy_shared.spans import open_spans, require_exporter\n"
+        "require_exporter()\n"
+        "assert open_spans('x', None) is None\n"
+        "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])\n"
+    )
+    environment = {"PYTHONPATH": ":".join(path for path in sys.path if path), "PATH": "/usr/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_a_service_that_ends_does_not_wait_for_ever_for_a_collector_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = threading.Event()
+    monkeypatch.setattr("understudy_shared.otlp_spans.CLOSE_LIMIT_S", 0.1)
+    with canned_server([replace(ACCEPTS, held=held)]) as collector:
+        export_to(monkeypatch, collector)
+        spans = open_spans("x", HostInfo("h", 1))
+        assert spans is not None
+        span = spans.begin("GET", "/", Kind.SERVER, parse_traceparent(SAMPLED), {})
+        assert span is not None
+        span.end()
+        wait_until(lambda: bool(collector.requests), what="the export", limit_s=LIMIT_S)
+        spans.close()
+        assert not held.is_set()
+        held.set()
+
+
+def test_a_variable_that_is_wrong_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINTS[1], "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "0")
+    with pytest.raises(SettingsError, match="spans cannot be exported: max_queue_size"):
+        open_spans("x", HostInfo("h", 1))

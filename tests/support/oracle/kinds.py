@@ -1,0 +1,229 @@
+"""A checkpoint of every kind of state, and what an answer must say of each key by what Spark's own reader returns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType, TimestampType
+from tests.support.oracle.json import json_array, json_object, json_value
+from tests.support.oracle.spark_reader import OracleRow, read_versions, row_types
+from tests.support.spark.formats import StateFormat
+from tests.support.spark.kinds import BRANCHES, KINDS_SCHEMA, build_kinds, kinds_batches, operators_by_name
+from tests.support.spark.queries import QueryOptions, run_query
+
+PARTITIONS = 2
+BATCHES = 4
+RETAINED = 3
+_JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+
+Expected = dict[str, Any]
+"""The members of an answer that say what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What Spark's reader says of a key: its partition, the key as an array, and what an answer must say."""
+
+    partition: int
+    key: list[object]
+    said: Expected
+
+
+@dataclass(frozen=True, slots=True)
+class KindStore:
+    """A store as readers see it; `kept` by version."""
+
+    name: str
+    operator: str
+    kind: str
+    kept: dict[int, list[Kept]]
+
+
+@dataclass(frozen=True, slots=True)
+class KindsCheckpoint:
+    """`versions` are those that are retained, oldest first; `stores` by name."""
+
+    path: Path
+    state_format: StateFormat
+    versions: tuple[int, ...]
+    stores: dict[str, KindStore]
+
+    @property
+    def last(self) -> int:
+        return self.versions[-1]
+
+    def of(self, operator: str) -> list[KindStore]:
+        """The stores of an operator."""
+        return [store for store in self.stores.values() if store.operator == operator]
+
+
+def write_kinds_checkpoint(
+    spark: SparkSession,
+    folder: Path,
+    state_format: StateFormat,
+    *,
+    operators: Sequence[str] = tuple(BRANCHES),
+    conf: dict[str, str] | None = None,
+) -> KindsCheckpoint:
+    """Run the query of these kinds, with snapshots among the changelogs, and ask Spark for every retained version."""
+    run = run_query(
+        spark,
+        name="kinds",
+        schema=KINDS_SCHEMA,
+        batches=kinds_batches(batches=BATCHES),
+        build=partial(build_kinds, operators=operators),
+        checkpoint=folder / "checkpoint",
+        state_format=state_format,
+        options=QueryOptions(
+            partitions=PARTITIONS,
+            min_batches_to_retain=RETAINED,
+            min_deltas_for_snapshot=2,
+            maintenance_interval_ms=100,
+            output_mode="append",
+            extra_conf={_JOIN_FORMAT: _join_format(state_format), **(conf or {})},
+        ),
+    )
+    batches = run.batch_ids[-RETAINED:]
+    reader = _SparkReader(spark, run.checkpoint, batches)
+    stores: dict[str, KindStore] = {}
+    for operator, operator_id in sorted(operators_by_name(run.checkpoint).items()):
+        for store in _READ[operator](reader, operator, operator_id):
+            stores[store.name] = store
+    return KindsCheckpoint(run.checkpoint, state_format, tuple(batch + 1 for batch in batches), stores)
+
+
+def _join_format(state_format: StateFormat) -> str:
+    """Joins are kept in four stores, or as column families of one: each with some formats."""
+    return "3" if state_format.format_version == 2 else "2"
+
+
+@dataclass(frozen=True, slots=True)
+class _SparkReader:
+    """Reads the retained versions of stores."""
+
+    spark: SparkSession
+    checkpoint: Path
+    batches: Sequence[int]
+
+    def rows(self, operator_id: int, store_name: str = "default") -> dict[int, list[OracleRow]]:
+        """By version."""
+        found = read_versions(self.spark, self.checkpoint, operator_id, self.batches, store_name)
+        return {batch + 1: rows for batch, rows in found.items()}
+
+    def types(self, operator_id: int, store_name: str = "default") -> tuple[StructType, StructType]:
+        return row_types(self.spark, self.checkpoint, operator_id, store_name)
+
+    def next_watermark_us(self, version: int) -> int:
+        """What the version left to the next batch, as its commit says."""
+        body = json.loads((self.checkpoint / "commits" / str(version - 1)).read_text().splitlines()[1])
+        watermark_ms: int = body["nextBatchWatermarkMs"]
+        return watermark_ms * 1000
+
+
+def _one_row_each(
+    kind: str, said: Callable[[_SparkReader, int, OracleRow, StructType], Expected]
+) -> Callable[[_SparkReader, str, int], Iterator[KindStore]]:
+    """An operator whose store has one row for each key."""
+
+    def read(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[KindStore]:
+        key_type, value_type = reader.types(operator_id)
+        kept = {
+            version: [
+                Kept(row.partition, json_array(row.key, key_type), said(reader, version, row, value_type))
+                for row in rows
+            ]
+            for version, rows in reader.rows(operator_id).items()
+        }
+        yield KindStore(f"op{operator_id}", operator, kind, kept)
+
+    return read
+
+
+def _of_a_set(reader: _SparkReader, version: int, row: OracleRow, value_type: StructType) -> Expected:
+    return {"found": True}
+
+
+def _of_an_expiring_set(reader: _SparkReader, version: int, row: OracleRow, value_type: StructType) -> Expected:
+    (expires_us,) = row.value
+    assert isinstance(expires_us, int)
+    return {
+        "found": True,
+        "expires_at": moment(expires_us),
+        "expired": reader.next_watermark_us(version) >= expires_us,
+    }
+
+
+def _of_a_group(reader: _SparkReader, version: int, row: OracleRow, value_type: StructType) -> Expected:
+    said: Expected = {"found": True, "value": json_object(row.value, value_type)}
+    if value_type.fieldNames()[-1] == "timeoutTimestamp":
+        timeout_ms = row.value[-1]
+        assert isinstance(timeout_ms, int)
+        said["timeout_at"] = None if timeout_ms == -1 else moment(timeout_ms * 1000)
+    return said
+
+
+def _sessions(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[KindStore]:
+    """The sessions of a key are records of their own, told apart by the last column of their keys."""
+    key_type, value_type = reader.types(operator_id)
+    prefix_type = StructType(key_type.fields[:-1])
+    kept = {}
+    for version, rows in reader.rows(operator_id).items():
+        of_key: dict[tuple[int, str], list[OracleRow]] = {}
+        for row in rows:
+            key = json.dumps(json_array(row.key[:-1], prefix_type))
+            of_key.setdefault((row.partition, key), []).append(row)
+        kept[version] = [
+            Kept(partition, json.loads(key), _said_of_sessions(found, value_type))
+            for (partition, key), found in of_key.items()
+        ]
+    yield KindStore(f"op{operator_id}", operator, "session", kept)
+
+
+def _said_of_sessions(rows: list[OracleRow], value_type: StructType) -> Expected:
+    rows.sort(key=lambda row: row.key[-1])  # type: ignore[arg-type,return-value]  # microseconds
+    values = [cast("dict[str, Any]", json_object(row.value, value_type)) for row in rows]
+    assert [value["session_window"]["start"] for value in values] == [moment(cast(int, row.key[-1])) for row in rows]
+    return {"found": True, "sessions": [{**value["session_window"], "value": value} for value in values]}
+
+
+def _sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[KindStore]:
+    """The rows of a key are records of their own, told apart by the last column of their keys."""
+    for side in ("left", "right"):
+        table = f"{side}-keyWithIndexToValue"
+        key_type, stored_type = reader.types(operator_id, table)
+        join_type, row_type = StructType(key_type.fields[:-1]), StructType(stored_type.fields[:-1])
+        kept = {}
+        for version, found in reader.rows(operator_id, table).items():
+            of_key: dict[tuple[int, str], dict[int, Expected]] = {}
+            for row in found:
+                key = json.dumps(json_array(row.key[:-1], join_type))
+                said = {"value": json_object(row.value[:-1], row_type), "matched": row.value[-1]}
+                of_key.setdefault((row.partition, key), {})[cast(int, row.key[-1])] = said
+            assert all(set(rows) == set(range(len(rows))) for rows in of_key.values())
+            kept[version] = [
+                Kept(partition, json.loads(key), {"found": True, "rows": [rows[index] for index in range(len(rows))]})
+                for (partition, key), rows in of_key.items()
+            ]
+        yield KindStore(f"op{operator_id}.{side}", operator, "join-side", kept)
+
+
+def moment(micros: int) -> object:
+    """A timestamp as an answer prints it."""
+    return json_value(micros, TimestampType())
+
+
+_READ: dict[str, Callable[[_SparkReader, str, int], Iterator[KindStore]]] = {
+    "dedupe": _one_row_each("set", _of_a_set),
+    "dedupeWithinWatermark": _one_row_each("set", _of_an_expiring_set),
+    "applyInPandasWithState": _one_row_each("value", _of_a_group),
+    "globalLimit": _one_row_each("value", _of_a_group),
+    "sessionWindowStateStoreSaveExec": _sessions,
+    "symmetricHashJoin": _sides,
+    "stateStoreSave": _one_row_each("value", _of_a_group),
+}

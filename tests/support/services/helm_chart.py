@@ -1,0 +1,137 @@
+"""The Helm chart as data, and Helm itself where it is installed (`make helm`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from tools.chart import CHART, MANIFESTS, PYTHON, RELEASE, call_of, helm
+
+Manifest = dict[str, Any]
+
+SETS = sorted(path.stem for path in (CHART / "ci").glob("*.yaml"))
+"""Sets of values that stand for ways to use the chart."""
+OLDEST, NEWEST = "1.29", "1.37"
+VERSIONS = (OLDEST, NEWEST)
+"""Of Kubernetes: the first that the chart allows, and the last whose schemas are there."""
+SECOND_RELEASE = "weather"
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+TEMPLATES = "\n".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
+
+
+def values_of(name: str) -> dict[str, Any]:
+    """One of these sets; "" is the chart's default."""
+    return read_yaml(CHART / "ci" / f"{name}.yaml") if name else {}
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A file of one document."""
+    loaded: dict[str, Any] = YAML(typ="safe").load(path.read_text())
+    return loaded
+
+
+@cache
+def results() -> dict[tuple[str, str], dict[str, Any]]:
+    """What Helm and the schemas say of every set of values, by call and name, all of it said by one process.
+
+    Skips the test where there is no Helm.
+    """
+    needs_helm()
+    keys = [(call, name) for name in ["", *SETS] for call in ("render", "lint", *VERSIONS)]
+    found = helm([call_for(call, name) for call, name in keys])
+    return dict(zip(keys, found, strict=True))
+
+
+def call_for(call: str, name: str) -> dict[str, object]:
+    """A call about a set of values; the name of a version of Kubernetes validates."""
+    release = SECOND_RELEASE if name == "second-application" else RELEASE
+    if call in ("render", "lint"):
+        return call_of(call, values_of(name), release=release)
+    return call_of("validate", values_of(name), release=release, version=call)
+
+
+def rendered(name: str) -> str:
+    """The manifests of a set of values."""
+    found = results()["render", name]
+    assert "error" not in found, found["error"]
+    return str(found["manifests"])
+
+
+def manifests(name: str) -> list[Manifest]:
+    """The same as objects."""
+    rendered(name)
+    objects: list[Manifest] = results()["render", name]["objects"]
+    return objects
+
+
+def problems(call: str, name: str) -> list[str]:
+    """What a linter, or the schemas of a version of Kubernetes, find wrong."""
+    found: list[str] = results()[call, name]["problems"]
+    return found
+
+
+def needs_helm() -> None:
+    """Skip the test where there is no Helm."""
+    if not PYTHON.exists():
+        pytest.skip("no Helm: make helm")
+
+
+def flat_manifests() -> list[Manifest]:
+    """The default, as it is kept for `kubectl apply -k`."""
+    return [each for each in YAML(typ="safe").load_all(MANIFESTS.read_text()) if each is not None]
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    return [each for each in manifests if each["kind"] == kind]
+
+
+def named(manifests: list[Manifest], kind: str, name: str) -> Manifest:
+    return next(each for each in of_kind(manifests, kind) if each["metadata"]["name"] == name)
+
+
+def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """Each template of a pod, with the name of what makes the pods."""
+    for each in manifests:
+        if each["kind"] in ("StatefulSet", "Deployment"):
+            yield each["metadata"]["name"], each["spec"]["template"]
+
+
+def containers(manifests: list[Manifest]) -> dict[str, Manifest]:
+    """Every container by its name; those of equal names are of sets of nodes, and alike."""
+    return {each["name"]: each for _, pod in pods(manifests) for each in pod["spec"]["containers"]}
+
+
+def environment(container: Manifest) -> dict[str, str]:
+    """Its variables. What Kubernetes fills in is the path of the field, or the name of the Secret, in brackets."""
+    found = {}
+    for each in container.get("env", []):
+        source = each.get("valueFrom", {})
+        reference = source.get("fieldRef", {}).get("fieldPath") or source.get("secretKeyRef", {}).get("name")
+        found[each["name"]] = each.get("value", f"<{reference}>")
+    return found
+
+
+def privileges(pod: Manifest) -> list[str]:
+    """What a pod may do beyond what is needed; empty for all of ours."""
+    spec = pod["spec"]
+    security = spec["securityContext"]
+    allowed = {
+        "a token of the API": spec["automountServiceAccountToken"] is not False,
+        "variables of services": spec["enableServiceLinks"] is not False,
+        "root": security["runAsNonRoot"] is not True or security["runAsUser"] == 0,
+        "any call of the kernel": security["seccompProfile"] != {"type": "RuntimeDefault"},
+        "what is the machine's": bool({"hostNetwork", "hostPID", "hostIPC"} & set(spec)),
+        "paths of the machine": any("hostPath" in volume for volume in spec.get("volumes", [])),
+    }
+    for container in spec["containers"]:
+        own = container["securityContext"]
+        allowed["more privileges"] = own["allowPrivilegeEscalation"] is not False
+        allowed["to write its root"] = own["readOnlyRootFilesystem"] is not True
+        allowed["capabilities"] = own["capabilities"] != {"drop": ["ALL"]}
+        allowed["memory without an end"] = "memory" not in container["resources"].get("limits", {})
+    return [what for what, is_allowed in allowed.items() if is_allowed]

@@ -1,0 +1,181 @@
+"""`understudy keys` writes digests and shows a key once; commands send the key of the environment, and no other."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from tests.support.services.canned_server import PROBLEM, Canned, canned_server
+
+from understudy.commands import cli
+from understudy.exits import CommandError, ExitCode
+from understudy.keys import lifetime
+from understudy.welcome import guarded_lines
+from understudy_shared.auth.api_keys import KEY, presented_in
+from understudy_shared.auth.credentials import parse_credentials
+
+STORES = Canned(b'{"stores": [], "not_served": []}')
+SHOWN = "usk_" + "0" * 16 + "_" + "A" * 43
+
+
+def keys(*arguments: str, file: Path) -> Result:
+    return CliRunner().invoke(cli, ["keys", *arguments, "--credentials-file", str(file)])
+
+
+# ---- making keys
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "credentials.toml"
+
+
+def test_a_new_key_is_shown_once_and_its_digest_kept(file: Path) -> None:
+    made = keys("new", "dashboard", "--role", "reader", "--expires-in", "90d", file=file)
+    assert made.exit_code == 0, made.stderr
+    text = made.stdout.strip()
+    assert KEY.fullmatch(text)
+    assert text not in made.stderr
+    assert text not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    (stored,) = parse_credentials(file.read_bytes()).values()
+    presented = presented_in([(b"authorization", f"Bearer {text}".encode())])
+    assert presented is not None
+    assert presented.proves(stored)
+    assert stored.principal.name == "dashboard"
+    assert stored.expires_s < float("inf")
+
+
+def test_keys_are_listed_without_what_proves_them_and_revoked_by_their_id(file: Path) -> None:
+    first = json.loads(keys("new", "a\x1b[2J", "--role", "reader", "--json", file=file).stdout)
+    second = json.loads(keys("new", "b", "--role", "admin", "--role", "reader", "--json", file=file).stdout)
+    listed = keys("list", file=file)
+    assert listed.exit_code == 0
+    assert all(each["id"] in listed.stdout for each in (first, second))
+    assert "admin, reader" in listed.stdout
+    assert "\x1b" not in listed.stdout
+    documents = [json.loads(line) for line in keys("list", "--json", file=file).stdout.splitlines()]
+    assert [(each["id"], each["principal"]) for each in documents] == [(first["id"], "a\x1b[2J"), (second["id"], "b")]
+    assert not any("sha256" in each or each["id"] in first["key"][20:] for each in documents)
+    assert keys("revoke", first["id"], file=file).exit_code == 0
+    assert set(parse_credentials(file.read_bytes())) == {second["id"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["new", "p", "--role", "raeder"], "Did you mean 'reader'?"),
+        (["new", "p"], "--role"),
+        (["new", "p", "--role", "reader", "--expires-in", "soon"], "12h, 90d"),
+        (["new", "p", "--role", "reader", "--expires-in", "0d"], "12h, 90d"),
+        (["list"], "cannot be read"),
+        (["revoke", "0123456789abcdef"], "cannot be read"),
+    ],
+)
+def test_a_mistake_is_wrong_usage_and_writes_nothing(file: Path, arguments: Sequence[str], said: str) -> None:
+    done = keys(*arguments, file=file)
+    assert done.exit_code == ExitCode.USAGE
+    assert said in done.stderr
+    assert "usk_" not in done.stdout
+    assert not file.exists()
+
+
+def test_the_file_is_taken_from_the_environment_too(file: Path) -> None:
+    variables = {"UNDERSTUDY_CREDENTIALS_FILE": str(file)}
+    assert CliRunner().invoke(cli, ["keys", "new", "p", "--role", "reader"], env=variables).exit_code == 0
+    assert file.exists()
+
+
+@pytest.mark.parametrize(("text", "time"), [("1h", timedelta(hours=1)), ("90d", timedelta(days=90))])
+def test_a_lifetime_is_hours_or_days(text: str, time: timedelta) -> None:
+    assert lifetime(text) == time
+    with pytest.raises(CommandError):
+        lifetime(text[:-1])
+
+
+# ---- sending one
+
+
+def asked(arguments: Sequence[str], variables: Mapping[str, str], reply: Canned = STORES) -> tuple[Result, list[Any]]:
+    empty = dict.fromkeys(("UNDERSTUDY_API_KEY", "UNDERSTUDY_API_KEY_FILE"))
+    with canned_server([reply]) as served:
+        result = CliRunner().invoke(cli, [*arguments, "--url", served.url], env={**empty, **variables})
+    return result, served.shown
+
+
+def test_commands_show_the_key_of_the_environment_or_of_the_file_that_it_names(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(SHOWN + "\n")
+    for variables in ({"UNDERSTUDY_API_KEY": SHOWN}, {"UNDERSTUDY_API_KEY_FILE": str(file)}):
+        result, shown = asked(["stores"], variables)
+        assert (result.exit_code, shown) == (0, [f"Bearer {SHOWN}"]), result.stderr
+        assert SHOWN not in result.stdout + result.stderr
+
+
+def test_without_a_key_none_is_shown() -> None:
+    result, shown = asked(["stores"], {})
+    assert (result.exit_code, shown) == (0, [None])
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"UNDERSTUDY_API_KEY": SHOWN, "UNDERSTUDY_API_KEY_FILE": "/nowhere"}, "both"),
+        ({"UNDERSTUDY_API_KEY_FILE": "/nowhere/key"}, "/nowhere/key"),
+        ({"UNDERSTUDY_API_KEY_FILE": "/dev/null"}, "is empty"),
+        ({"UNDERSTUDY_API_KEY": "two words"}, "no key"),
+        ({"UNDERSTUDY_API_KEY": "a\r\nx-injected: 1"}, "no key"),
+        ({"UNDERSTUDY_API_KEY": "ké"}, "no key"),
+    ],
+)
+def test_a_key_that_cannot_be_sent_is_wrong_usage_and_is_not_repeated(variables: dict[str, str], said: str) -> None:
+    result, shown = asked(["stores"], variables)
+    assert (result.exit_code, shown) == (ExitCode.USAGE, [])
+    assert said in result.stderr
+    assert not any(value in result.stderr for name, value in variables.items() if name == "UNDERSTUDY_API_KEY")
+
+
+@pytest.mark.parametrize(
+    ("slug", "status", "said"),
+    [("unauthenticated", 401, "UNDERSTUDY_API_KEY_FILE"), ("forbidden", 403, "role")],
+)
+def test_a_refusal_says_what_to_do_at_the_command_line(slug: str, status: int, said: str) -> None:
+    problem = json.dumps(
+        {"type": slug, "title": "t", "status": status, "detail": "no", "fix": "of the server"}
+    ).encode()
+    result, _ = asked(["stores"], {}, Canned(problem, status, PROBLEM))
+    assert result.exit_code == ExitCode.REFUSED
+    assert said in result.stderr
+    as_json, _ = asked(["stores", "--json"], {}, Canned(problem, status, PROBLEM))
+    assert json.loads(as_json.stdout)["type"] == slug
+
+
+def commands(group: click.Group) -> Iterator[click.Command]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield command
+        if isinstance(command, click.Group):
+            yield from commands(command)
+
+
+def test_no_command_takes_a_secret_as_an_argument() -> None:
+    options = {option for command in commands(cli) for parameter in command.params for option in parameter.opts}
+    secrets = {
+        option for option in options if any(word in option for word in ("api-key", "secret", "token", "password"))
+    }
+    assert {option for option in secrets if not option.endswith("-file")} == set()
+    assert "--cluster-secret-file" in secrets
+
+
+def test_a_service_that_asks_for_keys_welcomes_without_showing_stores() -> None:
+    lines = guarded_lines("http://127.0.0.1:1")
+    assert any("http://127.0.0.1:1" in line for line in lines)
+    assert lines[-1].endswith("Ctrl-C stops.")

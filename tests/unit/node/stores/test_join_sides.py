@@ -1,0 +1,120 @@
+"""A side of a join gives all rows of a key in Spark's order, or says that the state is damaged; never some of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.checkpoint.shown import shown
+
+from understudy_node.replica.task_view import TaskView
+from understudy_node.stores import join_sides, many
+from understudy_node.stores.join_sides import JoinSide, SideTables, Table, row_printer
+from understudy_shared.errors import CorruptFileError
+from understudy_shared.http.problems import ProblemError
+from understudy_shared.spark.types import BooleanType, Field, LongType, StringType, StructType
+from understudy_shared.spark.unsafe_row import compile_row_encoder
+
+KEY = StructType((Field("field0", StringType()), Field("field1", LongType())))
+INDEXED = StructType((*KEY.fields, Field("index", LongType())))
+COUNT = StructType((Field("value", LongType()),))
+ROW = StructType((Field("matched", LongType()), Field("matched", BooleanType())))
+"""The query has a column of that name, too."""
+encode_key, encode_indexed = compile_row_encoder(KEY), compile_row_encoder(INDEXED)
+encode_count, encode_row = compile_row_encoder(COUNT), compile_row_encoder(ROW)
+COUNTS, ROWS = "left-keyToNumValues", "left-keyWithIndexToValue"
+PREFIXES = pytest.mark.parametrize("prefix", [b"", b"\x00"], ids=["hdfs", "rocksdb"])
+KEYS = st.tuples(st.none() | st.text("ab", max_size=12), st.none() | st.integers(-2, 2))
+Rows = dict[tuple[str | None, int | None], list[tuple[int, bool]]]
+
+
+def side(prefix: bytes) -> JoinSide:
+    tables = SideTables(Table(COUNTS), Table(ROWS), KEY, INDEXED, COUNT)
+    return JoinSide(tables, row_printer(ROW, ("matched",), None), prefix)
+
+
+def state(rows: Rows, prefix: bytes) -> tuple[dict[bytes, bytes | None], dict[bytes, bytes | None]]:
+    """The two tables as Spark writes them."""
+    counts = {prefix + encode_key(key): prefix + encode_count((len(found),)) for key, found in rows.items()}
+    indexed = {
+        prefix + encode_indexed((*key, index)): prefix + encode_row(row)
+        for key, found in rows.items()
+        for index, row in enumerate(found)
+    }
+    return dict(counts), dict(indexed)
+
+
+def view(counts: dict[bytes, bytes | None], rows: dict[bytes, bytes | None]) -> TaskView:
+    return shown(left__keyToNumValues=counts, left__keyWithIndexToValue=rows)
+
+
+def found_by(prefix: bytes, shown_now: TaskView, key: tuple[str | None, int | None]) -> object:
+    found = side(prefix).find(shown_now, prefix + encode_key(key))
+    return None if found is None else json.loads(b"{" + found.removesuffix(b",") + b"}")["rows"]
+
+
+@PREFIXES
+@given(
+    rows=st.dictionaries(
+        KEYS, st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=5), max_size=5
+    ),
+    asked=KEYS,
+)
+def test_a_key_has_its_rows_in_order_each_with_its_match(
+    prefix: bytes, rows: Rows, asked: tuple[str | None, int | None]
+) -> None:
+    shown_now = view(*state(rows, prefix))
+    for key in {asked, *rows}:
+        expected = [{"value": {"matched": number}, "matched": matched} for number, matched in rows.get(key, [])]
+        assert found_by(prefix, shown_now, key) == (expected or None)
+
+
+@PREFIXES
+def test_a_row_that_is_missing_is_damage_and_the_others_are_not_given(prefix: bytes) -> None:
+    counts, rows = state({("a", 1): [(1, True), (2, False), (3, True)]}, prefix)
+    del rows[prefix + encode_indexed(("a", 1, 1))]
+    with pytest.raises(CorruptFileError, match="row 1 of 3"):
+        found_by(prefix, view(counts, rows), ("a", 1))
+
+
+@PREFIXES
+@pytest.mark.parametrize("count", [0, -1, None])
+def test_a_count_that_is_none_is_damage(prefix: bytes, count: int | None) -> None:
+    counts: dict[bytes, bytes | None] = {prefix + encode_key(("a", 1)): prefix + encode_count((count,))}
+    with pytest.raises(CorruptFileError, match=r"with .* rows"):
+        found_by(prefix, view(counts, {}), ("a", 1))
+
+
+@PREFIXES
+def test_a_key_with_more_rows_than_one_answer_holds_is_a_problem_and_never_cut(
+    prefix: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown_now = view(*state({("a", 1): [(number, True) for number in range(4)]}, prefix))
+    monkeypatch.setattr(join_sides, "MAX_ELEMENTS", 4)
+    monkeypatch.setattr(many, "MAX_ELEMENTS", 3)
+    assert len(found_by(prefix, shown_now, ("a", 1))) == 4  # type: ignore[arg-type]
+    monkeypatch.setattr(join_sides, "MAX_ELEMENTS", 3)
+    with pytest.raises(ProblemError, match="more than 3 rows"):
+        found_by(prefix, shown_now, ("a", 1))
+
+
+def test_tables_that_are_column_families_are_told_apart_by_the_ids_that_the_snapshot_says() -> None:
+    counts, rows = state({("a", 1): [(5, False), (6, True)]}, b"\x00")
+    together = {b"\x07\x00" + key: value for key, value in counts.items()}
+    together |= {b"\x03\x00" + key: value for key, value in rows.items()}
+    tables = SideTables(Table("default", COUNTS), Table("default", ROWS), KEY, INDEXED, COUNT)
+    known = JoinSide(tables, row_printer(ROW, ("n",), None), b"\x00")
+    view_now = shown(together, families={COUNTS: 7, ROWS: 3, "right-keyToNumValues": 4})
+    key = b"\x00" + encode_key(("a", 1))
+    found = known.find(view_now, key)
+    assert found is not None
+    assert json.loads(b"{" + found[:-1] + b"}")["rows"] == [
+        {"value": {"n": 5}, "matched": False},
+        {"value": {"n": 6}, "matched": True},
+    ]
+    assert known.first_bytes(view_now) == b"\x07\x00"
+    assert known.key_row(b"\x07\x00" + key) == encode_key(("a", 1))
+    with pytest.raises(CorruptFileError, match="no column family left-keyToNumValues"):
+        known.find(shown(together, families={ROWS: 3}), key)

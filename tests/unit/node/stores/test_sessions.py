@@ -1,0 +1,111 @@
+"""The sessions of a key are found whole and in order, in both ways in which Spark keeps them."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.checkpoint.shown import shown
+
+from understudy_node.stores import many, sessions
+from understudy_node.stores.results import ResultAlias, compile_results
+from understudy_node.stores.sessions import Sessions, session_order, session_printer
+from understudy_shared.errors import CorruptFileError
+from understudy_shared.http.problems import ProblemError, ProblemType
+from understudy_shared.spark.types import Field, LongType, StringType, StructType, TimestampType
+from understudy_shared.spark.unsafe_row import compile_row_encoder
+
+SPAN = StructType((Field("start", TimestampType()), Field("end", TimestampType())))
+KEY = StructType((Field("user", StringType()), Field("sessionStartTime", TimestampType())))
+VALUE = StructType((Field("user", StringType()), Field("session_window", SPAN), Field("count", LongType())))
+NAMES = ("user", "session_window", "count")
+USERS = st.none() | st.text("ab\uffff", max_size=9)
+encode_user = compile_row_encoder(StructType(KEY.fields[:1]))
+encode_start = compile_row_encoder(StructType(KEY.fields[1:]))
+encode_key, encode_value = compile_row_encoder(KEY), compile_row_encoder(VALUE)
+PREFIXES = pytest.mark.parametrize("prefix", [b"", b"\x00"], ids=["hdfs", "rocksdb"])
+
+
+def kept_key(user: str | None, start: int, prefix: bytes) -> bytes:
+    """A key as it is kept: of RocksDB as Spark stores it."""
+    if not prefix:
+        return session_order(KEY, one_row=True).kept(encode_key((user, start)))
+    row = prefix + encode_user((user,))
+    return struct.pack("<i", len(row)) + row + prefix + encode_start((start,))
+
+
+def finder(prefix: bytes) -> Sessions:
+    return Sessions("default", KEY, session_printer(VALUE, NAMES, None), prefix)
+
+
+def found_by(known: Sessions, user: str | None, records: dict[bytes, bytes | None], prefix: bytes) -> object:
+    found = known.find(shown(records), prefix + encode_user((user,)))
+    return None if found is None else json.loads(b"{" + found.removesuffix(b",") + b"}")["sessions"]
+
+
+@PREFIXES
+@given(
+    stored=st.dictionaries(st.tuples(USERS, st.integers(-(10**9), 10**9)), st.integers(0, 9), max_size=12), asked=USERS
+)
+def test_a_key_has_its_own_sessions_by_their_starts(
+    prefix: bytes, stored: dict[tuple[str | None, int], int], asked: str | None
+) -> None:
+    records: dict[bytes, bytes | None] = {
+        kept_key(user, start, prefix): prefix + encode_value((user, (start, start + 5), count))
+        for (user, start), count in stored.items()
+    }
+    known = finder(prefix)
+    for user in {asked, *(user for user, _ in stored)}:
+        counts = [count for (other, _), count in sorted(stored.items(), key=lambda each: each[0][1]) if other == user]
+        found = found_by(known, user, records, prefix)
+        assert (found is None) is (counts == [])
+        assert [each["value"]["count"] for each in found or []] == counts  # type: ignore[attr-defined]
+    for user, start in stored:
+        assert known.key_row(kept_key(user, start, prefix)) == encode_user((user,))
+
+
+@PREFIXES
+def test_a_session_has_its_bounds_its_row_and_its_result(prefix: bytes) -> None:
+    printer = session_printer(
+        VALUE, NAMES, compile_results({"n": ResultAlias(function="count", buffers=("count",))}, VALUE, NAMES)
+    )
+    known = Sessions("default", KEY, printer, prefix)
+    records: dict[bytes, bytes | None] = {kept_key("a", 0, prefix): prefix + encode_value(("a", (0, 1_000_000), 3))}
+    span = {"start": "1970-01-01T00:00:00.000000Z", "end": "1970-01-01T00:00:01.000000Z"}
+    value = {"user": "a", "session_window": span, "count": 3}
+    assert found_by(known, "a", records, prefix) == [{**span, "value": value, "result": {"n": 3}}]
+
+
+@PREFIXES
+def test_a_key_with_more_sessions_than_one_answer_holds_is_a_problem_and_never_cut(
+    prefix: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records: dict[bytes, bytes | None] = {
+        kept_key("a", start, prefix): prefix + encode_value(("a", (start, start), 1)) for start in range(5)
+    }
+    monkeypatch.setattr(sessions, "MAX_ELEMENTS", 5)
+    monkeypatch.setattr(many, "MAX_ELEMENTS", 5)
+    assert len(found_by(finder(prefix), "a", records, prefix)) == 5  # type: ignore[arg-type]
+    monkeypatch.setattr(sessions, "MAX_ELEMENTS", 4)
+    with pytest.raises(ProblemError, match="more than") as refused:
+        found_by(finder(prefix), "a", records, prefix)
+    assert refused.value.problem.type is ProblemType.TOO_LARGE
+    monkeypatch.setattr(sessions, "MAX_ELEMENTS", 5)
+    monkeypatch.setattr(many, "MAX_ELEMENTS_BYTES", 100)
+    with pytest.raises(ProblemError, match="bytes"):
+        found_by(finder(prefix), "a", records, prefix)
+
+
+@PREFIXES
+def test_a_damaged_session_is_damage_and_no_answer(prefix: bytes) -> None:
+    key = kept_key("a", 0, prefix)
+    for records in (
+        {key + b"more": prefix + encode_value(("a", (0, 1), 1))},
+        {key: prefix + encode_value(("a", None, 1))},
+        {key: prefix + b"short"},
+    ):
+        with pytest.raises(CorruptFileError):
+            found_by(finder(prefix), "a", dict(records), prefix)

@@ -1,0 +1,231 @@
+"""The tree of the lag report: of one moment, in pieces that are bounded by what they are made of. What is not known is
+null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.router.snapshots import NODES, finished, snapshot_of, worlds
+from tests.support.router.tables import HEARTBEAT_MS, assigned, beat, catalogue, expire, tables_of, task
+
+from understudy_router.admin import lag_tree as module
+from understudy_router.admin.lag_tree import SLICE_NODES, SLICE_PARTITIONS, Which, lag_tree
+from understudy_router.admin.layout import ROLES
+from understudy_router.admin.snapshot import About, Snapshot, gather
+from understudy_router.cluster.catalogue import Stores, stores_of
+from understudy_router.cluster.health import MAX_BAD_IN_A_ROW
+from understudy_router.cluster.tables import Tables
+from understudy_router.routing.candidates import candidates_of
+from understudy_shared.errors import UnknownStoreError
+from understudy_shared.words import HostInfo
+
+World = tuple[Tables, Stores, float]
+FILTERS = st.builds(
+    Which,
+    st.none() | st.sampled_from(NODES),
+    st.none() | st.sampled_from(["RUNNING", "CREATED", "DEAD", "UNKNOWN"]),
+    st.none() | st.sampled_from(ROLES),
+)
+
+
+def reported(tables: Tables, *, now_ms: float = 0) -> dict[str, Any]:
+    about = About(1, now_ms, 1_000_000_000, "flights", HostInfo("127.0.0.1", 8080))
+    snapshot = finished(gather(tables, stores_of(catalogue(), "c1"), about))
+    return dict(orjson.loads(b"".join(lag_tree(snapshot))))
+
+
+def in_pieces_of(size: int, snapshot: Snapshot, which: Which) -> list[bytes]:
+    """The tree, with at most so many partitions, nodes and tasks in a piece."""
+    names = ("SLICE_PARTITIONS", "SLICE_NODES", "SLICE_TASKS")
+    with pytest.MonkeyPatch.context() as patched:
+        for name in names:
+            patched.setattr(module, name, size)
+        return list(lag_tree(snapshot, which=which))
+
+
+def replicas_of(tables: Tables, stores: Stores, now_ms: float, which: Which) -> Iterator[dict[str, Any]]:
+    """Every store's replicas, by what a choice would know of each."""
+    end = tables.end_version if tables.end_confirmed(now_ms) else None
+    for name, route in stores.by_name.items():
+        for partition in range(route.partitions):
+            for each in candidates_of(tables, route.operator_id, partition, now_ms):
+                state = each.state if each.is_live else "DEAD"
+                if (
+                    which.node_id in {None, each.node_id}
+                    and which.state in {None, state or "UNKNOWN"}
+                    and which.role in {None, each.role}
+                ):
+                    yield {
+                        "store": name,
+                        "partition": partition,
+                        "node_id": each.node_id,
+                        "host": each.endpoint.host,
+                        "port": each.endpoint.port,
+                        "role": each.role,
+                        "state": state,
+                        "current_offset_position": each.version,
+                        "end_offset_position": end,
+                        "offset_lag": each.offset_lag,
+                        "time_lag_ms": each.time_lag_ms,
+                        "report_age_ms": each.report_age_ms,
+                        "error": each.error,
+                    }
+
+
+@given(worlds(), FILTERS)
+def test_the_tree_says_of_each_replica_what_a_choice_would_know_in_the_order_of_a_choice(
+    world: World, which: Which
+) -> None:
+    tables, stores, now_ms = world
+    tree = orjson.loads(b"".join(lag_tree(snapshot_of(tables, stores, now_ms=now_ms), which=which)))
+    assert [store["store"] for store in tree["stores"]] == list(stores.by_name)
+    found = [{"store": store["store"], **row} for store in tree["stores"] for row in store["partitions"]]
+    assert found == list(replicas_of(tables, stores, now_ms, which))
+
+
+@given(worlds(), FILTERS, st.integers(1, 4))
+def test_the_tree_is_the_same_in_pieces_of_any_size_and_no_piece_has_more_than_its_size(
+    world: World, which: Which, size: int
+) -> None:
+    tables, stores, now_ms = world
+    snapshot = snapshot_of(tables, stores, now_ms=now_ms)
+    pieces = in_pieces_of(size, snapshot, which)
+    assert b"".join(pieces) == b"".join(in_pieces_of(1000, snapshot, which))
+    most_holders = len(NODES)
+    assert max(piece.count(b'"report_age_ms"') for piece in pieces) <= size * most_holders
+    assert max(piece.count(b'"heartbeat_age_ms"') for piece in pieces) <= size
+
+
+def test_pieces_that_are_read_slowly_are_all_of_the_moment_of_the_first() -> None:
+    partitions = 3 * SLICE_PARTITIONS
+    tables = Tables(end_expiry_ms=10_000)
+    tables.bus_back(0)
+    tables.assigned(assigned({f"0_{each}": task("a", "b") for each in range(partitions)}, partitions=partitions), 0)
+    for node_id in "ab":
+        tables.heard(beat(node_id, partitions=partitions), age_ms=0, now_ms=0)
+    stores = stores_of(catalogue(partitions=partitions), "c1")
+    snapshot = snapshot_of(tables, stores)
+    expected = b"".join(lag_tree(snapshot))
+    pieces = lag_tree(snapshot)
+    read = [next(pieces) for _ in range(4)]
+    tables.heard(beat("b", sequence=2, version=9, end_version=9, partitions=partitions), age_ms=0, now_ms=10)
+    tables.hop_failed("b", 10, "timeout")
+    tables.assigned(
+        assigned({f"0_{each}": task("b") for each in range(partitions)}, order=(1, 2), partitions=partitions), 10
+    )
+    assert b"".join([*read, *pieces]) == expected
+    changed = orjson.loads(b"".join(lag_tree(snapshot_of(tables, stores, now_ms=10))))
+    assert (changed["end_offset_position"], len(changed["stores"][0]["partitions"])) == (9, partitions)
+
+
+def test_large_trees_come_in_small_pieces_that_make_one_document() -> None:
+    count = 5 * SLICE_PARTITIONS + 50
+    nodes = [f"n{number:04}" for number in range(2 * SLICE_NODES + 10)]
+    tasks = {f"0_{each}": task(nodes[each % len(nodes)], nodes[(each + 1) % len(nodes)]) for each in range(count)}
+    tables = Tables(end_expiry_ms=10_000)
+    tables.bus_back(0)
+    tables.assigned(assigned(tasks, partitions=count), 0)
+    for node_id in nodes:
+        tables.heard(beat(node_id, partitions=count), age_ms=0, now_ms=0)
+    pieces = list(lag_tree(snapshot_of(tables, stores_of(catalogue(partitions=count), "c1"))))
+    assert max(map(len, pieces)) < 400 * max(2 * SLICE_PARTITIONS, SLICE_NODES)
+    report = orjson.loads(b"".join(pieces))
+    assert [each["partition"] for each in report["stores"][0]["partitions"]] == [n // 2 for n in range(2 * count)]
+    assert [node["node_id"] for node in report["nodes"]] == nodes
+    assert sum(node["active"] for node in report["nodes"]) == count
+    assert sum(node["standby"] for node in report["nodes"]) == count
+
+
+def test_the_tree_has_the_members_that_were_agreed() -> None:
+    report = reported(tables_of(task("a", "b", warmups=("c",)), beat("a"), beat("b", version=5), beat("c", version=1)))
+    assert report["view_of"] == {"router": "127.0.0.1:8080"}
+    assert report["assignment"] == {"term": 1, "epoch": 1, "written_by": "a"}
+    assert report["bus"] == {"state": "connected", "why": ""}
+    assert [(node["node_id"], node["active"], node["standby"], node["warmup"]) for node in report["nodes"]] == [
+        ("a", 1, 0, 0),
+        ("b", 0, 1, 0),
+        ("c", 0, 0, 1),
+    ]
+    (store,) = report["stores"]
+    assert (store["store"], store["operator_id"]) == ("words", 0)
+    assert [(each["role"], each["offset_lag"]) for each in store["partitions"]] == [
+        ("active", 0),
+        ("standby", 2),
+        ("warmup", 6),
+    ]
+
+
+def test_the_tree_says_null_for_lag_that_is_unknown() -> None:
+    tables = tables_of(task("a", "b"), beat("a", end_age_ms=None))
+    report = reported(tables)
+    assert report["end_confirmed"] is False
+    known, silent = report["stores"][0]["partitions"]
+    assert (known["current_offset_position"], known["end_offset_position"], known["offset_lag"]) == (7, None, None)
+    assert (silent["current_offset_position"], silent["offset_lag"], silent["report_age_ms"]) == (None, None, None)
+
+
+def test_the_tree_names_the_dead_the_suspect_and_a_bus_that_is_away() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    tables.heard(beat("b", sequence=2), age_ms=0, now_ms=3 * HEARTBEAT_MS)
+    now_ms = 3 * HEARTBEAT_MS + 1
+    expire(tables, now_ms)
+    tables.hop_failed("b", now_ms, "timeout")
+    tables.bus_lost(now_ms, "connection refused")
+    report = reported(tables, now_ms=now_ms)
+    nodes = {node["node_id"]: node for node in report["nodes"]}
+    assert (nodes["a"]["live"], nodes["a"]["version"]) == (False, None)
+    assert "silent" in nodes["a"]["reason"]
+    assert (nodes["b"]["health"], nodes["b"]["reason"]) == ("suspect", "timeout")
+    assert nodes["a"]["health"] is None
+    assert report["bus"] == {"state": "degraded", "why": "connection refused"}
+    assert [event["event"] for event in report["events"]][-3:] == ["died", "suspect", "bus-lost"]
+
+
+def test_before_anything_is_known_the_tree_is_empty_and_not_an_error() -> None:
+    report = reported(Tables())
+    assert (report["lineage"], report["end_offset_position"], report["assignment"]) == (None, None, None)
+    assert report["stores"] == [{"store": "words", "operator_id": 0, "partitions": []}]
+    assert report["bus"]["state"] == "degraded"
+
+
+def test_while_no_store_is_known_the_nodes_still_have_the_tasks_that_they_have() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    report = orjson.loads(b"".join(lag_tree(snapshot_of(tables, None), store="words")))
+    assert report["stores"] == []
+    duties = [(node["node_id"], node["active"], node["standby"]) for node in report["nodes"]]
+    assert duties == [("a", 1, 0), ("b", 0, 1)]
+
+
+def test_a_store_that_is_not_there_is_refused_before_anything_is_said() -> None:
+    snapshot = snapshot_of(tables_of(task("a"), beat("a")), stores_of(catalogue(), "c1"))
+    with pytest.raises(UnknownStoreError):
+        next(lag_tree(snapshot, store="nowhere"))
+
+
+def test_events_are_dated_by_how_long_ago_they_were() -> None:
+    tables = tables_of(task("a"), now_ms=500)
+    tables.heard(beat("a"), age_ms=0, now_ms=1500)
+    assert [event["at"] for event in reported(tables, now_ms=2500)["events"]][-1] == "1970-01-01T00:16:39.000000Z"
+
+
+def test_a_node_that_has_nothing_assigned_is_in_the_tree() -> None:
+    report = reported(tables_of(task("a"), beat("a"), beat("idle")))
+    (idle,) = (node for node in report["nodes"] if node["node_id"] == "idle")
+    assert (idle["live"], idle["health"], idle["active"], idle["standby"], idle["warmup"]) == (True, "ok", 0, 0, 0)
+    assert "idle" not in {replica["node_id"] for replica in report["stores"][0]["partitions"]}
+
+
+def test_a_node_in_quarantine_is_named_with_the_reason() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b", version=3))
+    for number in range(MAX_BAD_IN_A_ROW):
+        tables.hop_failed("a", number * 1000, "timeout: no reply within 1000 ms")
+    why = f"{MAX_BAD_IN_A_ROW} bad results in a row, the last: timeout: no reply within 1000 ms"
+    report = reported(tables, now_ms=4000)
+    assert [(node["health"], node["reason"]) for node in report["nodes"]] == [("quarantined", why), ("ok", "")]
+    assert [event["event"] for event in report["events"]][-2:] == ["suspect", "quarantined"]

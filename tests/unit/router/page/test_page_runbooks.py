@@ -1,0 +1,108 @@
+"""Every runbook that the router or an alert names opens from the router, offline and under the policy of the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import escape
+from ruamel.yaml import YAML
+from tests.support.page.fake_router import fake_app
+
+from understudy_router.admin.indicators import NAMES
+from understudy_router.page.runbooks import INDEX, _page, runbooks
+from understudy_router.page.views import runbook_link
+
+ROOT = Path(__file__).parents[4]
+ALERTS = YAML(typ="safe").load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())
+LINKS = sorted(rule["annotations"]["runbook_url"] for group in ALERTS["groups"] for rule in group["rules"])
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=fake_app())
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as made:
+        yield made
+
+
+class Markup(HTMLParser):
+    """The elements of a page, and where its links lead."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.attributes: set[str] = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.links += [value or "" for name, value in attrs if name == "href" and tag == "a"]
+
+
+async def test_every_runbook_of_an_indicator_or_an_alert_opens(client: httpx.AsyncClient) -> None:
+    assert len(LINKS) > 10
+    for path in {*LINKS, *(f"docs/runbooks/{name}.md" for name in NAMES)}:
+        address = runbook_link(path).href
+        reply = await client.get(address)
+        title = escape((ROOT / path).read_text().splitlines()[0].removeprefix("# ").replace("`", ""))
+        assert (reply.status_code, reply.headers["content-type"]) == (200, "text/html; charset=utf-8"), address
+        assert f"<title>{title} · runbook</title>" in reply.text
+        assert "trusted-types 'none'" in reply.headers["content-security-policy"]
+
+
+async def test_every_link_of_a_runbook_leads_to_something_in_the_router(client: httpx.AsyncClient) -> None:
+    for name in runbooks():
+        page = Markup((await client.get(f"/admin/runbooks/{'' if name == INDEX else name}")).text)
+        assert not [each for each in page.attributes if each == "style" or each.startswith("on")], name
+        for link in page.links:
+            assert link.startswith(("/admin/", "#")), (name, link)
+            if link.startswith("/admin/"):
+                assert (await client.get(link)).status_code == 200, (name, link)
+
+
+async def test_the_list_names_every_runbook_there_is(client: httpx.AsyncClient) -> None:
+    page = Markup((await client.get("/admin/runbooks/")).text)
+    there = {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")} - {INDEX}
+    assert there
+    assert {f"/admin/runbooks/{name}" for name in there} <= set(page.links)
+    assert runbooks().keys() == there | {INDEX, "operations"}
+
+
+@pytest.mark.parametrize("name", ["nothing", "reads.md", "../operations", "%2e%2e", "bus/reads"])
+async def test_nothing_but_a_runbook_is_served(client: httpx.AsyncClient, name: str) -> None:
+    reply = await client.get(f"/admin/runbooks/{name}")
+    assert reply.status_code in {400, 404}
+
+
+def test_a_table_and_commands_are_drawn_and_nothing_in_them_is_markup() -> None:
+    text = (
+        "# A `b`\n\n| x | y |\n|---|--:|\n| 1 | <b>2</b> |\n\n```sh\ncurl <b>\n```\n\n[c](c.md) [d](d.md#e) <i>f</i>\n"
+    )
+    page = _page(text, ["d"])
+    assert page.title == "A b"
+    assert "<td>&lt;b&gt;2&lt;/b&gt;</td>" in page.html
+    assert "curl &lt;b&gt;" in page.html
+    assert '<span>c</span> <a href="/admin/runbooks/d#e">d</a> &lt;i&gt;f&lt;/i&gt;' in page.html
+    assert "style" not in page.html
+
+
+@given(st.text("[](){}<>!#|*`_-:/.\"'\n aé&;", max_size=200))
+def test_no_text_becomes_a_script_a_style_or_a_link_elsewhere(text: str) -> None:
+    page = Markup(_page(f"# Title\n\n{text}", ["reads"]).html)
+    assert "script" not in page.tags
+    assert page.attributes <= {"href", "src", "alt", "title", "start", "class"}
+    assert all(link.startswith("/admin/runbooks/") for link in page.links)
+
+
+@pytest.mark.parametrize("path", [None, "", "docs/runbooks/../x.md", "https://example.org/x.md", "docs/runbooks/é.md"])
+def test_what_is_no_path_of_a_runbook_is_no_link(path: str | None) -> None:
+    assert (runbook_link(path).text, runbook_link(path).href) == (path or "", "")
+    assert re.fullmatch(r"/admin/runbooks/bus", runbook_link("docs/runbooks/bus.md").href)

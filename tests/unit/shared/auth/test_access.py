@@ -1,0 +1,375 @@
+"""The seam decides for each request anew: by the keys that count now, at this time, on the decoded route."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.support.services.guarded import WRONG, Keys, bearer
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from understudy_shared.auth.access import Access, authorization_of
+from understudy_shared.auth.api_keys import presented_in
+from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
+from understudy_shared.auth.credentials import parse_credentials
+from understudy_shared.auth.principals import ANYBODY, Authorization
+from understudy_shared.auth.watched_file import WatchedFile
+from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.http.direct import Exchange
+from understudy_shared.http.edge import Receive, Scope, Send, send_reply
+from understudy_shared.http.parsed_cache import MAX_HEAD_BYTES, ParsedCache
+from understudy_shared.http.problems import Problem
+from understudy_shared.http.protocol import HttpProtocol, ParsedHead
+
+HOP = b"/internal/v1/lookup"
+SECRET = b"s" * 32
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    """Two readers of a store each, an operator, and a reader whose key has expired."""
+    made = Keys(tmp_path / "credentials.toml")
+    made.role("of-a", '{stores = ["a"], actions = ["point"]}')
+    made.role("of-b", '{stores = ["b"], actions = ["point"]}')
+    for name, role in (("ann", "of-a"), ("bob", "of-b"), ("op", "admin")):
+        made.add(name, role)
+    made.add("old", "of-a", expires_at=datetime(2000, 1, 1, tzinfo=UTC))
+    return made
+
+
+def access_of(keys: Keys, *, secret: Path | None = None, now_s: Any = None) -> Access:
+    clock = {} if now_s is None else {"now_s": now_s}
+    identity = ClusterIdentity(None if secret is None else WatchedFile(secret, parse_cluster_secrets), "flights")
+    return Access(credentials=WatchedFile(keys.path, parse_credentials), identity=identity, accepts_peers=True, **clock)
+
+
+def asked(access: Access, key: str | None, target: str, method: str = "GET") -> str:
+    """Who was let in, or the type of the problem."""
+    headers = [] if key is None else [bearer(key)]
+    decided = access.decide(method, target.encode(), presented_in(headers))
+    return decided.type.slug if isinstance(decided, Problem) else decided.principal.name
+
+
+def test_each_request_is_decided_by_its_own_key(keys: Keys) -> None:
+    access, target = access_of(keys), "/v1/stores/a/keys/k"
+    assert asked(access, keys["ann"], target) == "ann"
+    assert asked(access, keys["bob"], target) == "unknown-store"
+    assert asked(access, keys["op"], target) == "forbidden"
+    assert asked(access, None, target) == "unauthenticated"
+    assert asked(access, keys["old"], target) == "unauthenticated"
+    assert asked(access, keys["ann"][:-1] + ("A" if keys["ann"][-1] != "A" else "B"), target) == "unauthenticated"
+    assert access.refused == {
+        "not-granted": 2, "no-credential": 1, "expired-credential": 1, "unknown-credential": 1,
+    }  # fmt: skip
+
+
+def test_a_service_that_asks_nobody_grants_everything() -> None:
+    assert not Access().is_on
+    assert authorization_of({}).principal is ANYBODY
+
+
+def test_whoever_is_unknown_learns_nothing_of_paths_that_do_not_parse(keys: Keys) -> None:
+    access = access_of(keys)
+    assert asked(access, None, "/%61dmin/v1/lag") == "unauthenticated"
+    assert asked(access, keys["ann"], "/%61dmin/v1/lag") == "bad-request"
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+def test_probes_answer_everybody_a_wrong_key_among_them(keys: Keys, path: str) -> None:
+    access = access_of(keys)
+    assert [asked(access, key, path) for key in (None, "usk_wrong", keys["old"], keys["op"])] == ["", "", "", "op"]
+    assert not access.refused
+
+
+def test_a_key_ends_at_its_time_on_requests_that_were_answered_before(tmp_path: Path) -> None:
+    now = [1_000_000.0]
+    keys = Keys(tmp_path / "credentials.toml")
+    keys.add("ann", "reader", expires_at=datetime.fromtimestamp(now[0], UTC) + timedelta(seconds=10))
+    access = access_of(keys, now_s=lambda: now[0])
+    presented = presented_in([bearer(keys["ann"])])
+    assert access.lookup(b"/v1/stores/a/keys/k", presented) is not None
+    now[0] += 9.999
+    assert access.lookup(b"/v1/stores/a/keys/k", presented) is not None
+    now[0] += 0.001
+    assert access.lookup(b"/v1/stores/a/keys/k", presented) is None
+    decided = access.decide("GET", b"/v1/stores/a/keys/k", presented)
+    assert isinstance(decided, Problem)
+    assert "expired" in decided.detail
+
+
+def test_a_revoked_key_is_refused_and_a_new_one_let_in_without_a_restart(keys: Keys) -> None:
+    access, target = access_of(keys), b"/v1/stores/a/keys/k"
+    ann = presented_in([bearer(keys["ann"])])
+    assert access.lookup(target, ann) is not None
+    keys.revoke("ann")
+    keys.add("eve", "of-a")
+    access.look()
+    assert access.lookup(target, ann) is None
+    assert access.lookup(target, presented_in([bearer(keys["eve"])])) is not None
+
+
+def test_a_broken_file_changes_nobodys_rights_and_the_service_says_that_it_is_broken(keys: Keys) -> None:
+    access, good = access_of(keys), keys.path.read_bytes()
+    keys.path.write_text("[[keys]]\nid = 7\n")
+    access.look()
+    assert asked(access, keys["ann"], "/v1/stores/a/keys/k") == "ann"
+    assert str(keys.path) in access.causes()["credentials"]
+    keys.path.write_bytes(good)
+    access.look()
+    assert access.causes() == {}
+
+
+def test_only_a_peer_may_call_what_is_internal_and_a_peer_reads_no_store_by_itself(keys: Keys, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    access = access_of(keys, secret=secret)
+    peer = access.identity.headers["authorization"].removeprefix("Bearer ")
+    assert access.peer(presented_in([bearer(peer)]))
+    assert asked(access, peer, "/internal/v1/lags") == "peer"
+    assert asked(access, peer, "/admin/v1/drain", "POST") == "peer"
+    assert asked(access, peer, "/v1/stores/a/keys/k") == "unknown-store"
+    assert asked(access, peer, "/admin/v1/lag") == "forbidden"
+    for key in (None, keys["ann"], keys["op"]):
+        assert not access.peer(None if key is None else presented_in([bearer(key)]))
+        assert asked(access, key, "/internal/v1/lags") in {"unauthenticated", "forbidden"}
+
+
+def test_a_secret_alone_guards_a_node_and_not_a_router(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    identity = ClusterIdentity(WatchedFile(secret, parse_cluster_secrets), "flights")
+    assert Access(identity=identity, accepts_peers=True).is_on
+    assert not Access(identity=identity, accepts_peers=False).is_on
+
+
+# ---- the protocol's way, over connections that share what was parsed
+
+
+class Named:
+    """An application that answers with the name of whom it was told that the request is of."""
+
+    def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
+        if b"/keys/" not in target:
+            return False
+        exchange.reply(200, b"text/plain", exchange.authorization.principal.name.encode())
+        return True
+
+    def accepts_body(self, target: bytes, size_bytes: int) -> bool:
+        return target == HOP
+
+    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+        exchange.reply(200, b"text/plain", b"peer")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_reply(send, 200, authorization_of(scope).principal.name.encode(), b"text/plain")
+
+
+class Written(asyncio.Transport):
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = b""
+
+    def write(self, data: Any) -> None:
+        self.data += bytes(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The body of each response, whose length its head says."""
+        found, rest = [], self.data
+        while rest:
+            head, _, rest = rest.partition(b"\r\n\r\n")
+            size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            found.append(rest[:size])
+            rest = rest[size:]
+        return found
+
+
+class Connections:
+    """Connections of one guarded service, which share heads that were parsed."""
+
+    def __init__(self, access: Access, count: int) -> None:
+        app = Named()
+        config = Config(app, lifespan="off", log_config=None, access_log=False)
+        config.load()
+        heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES)
+        guard, self.wires = ConnectionGuard(), [Written() for _ in range(count)]
+        self.protocols = [
+            HttpProtocol(config, ServerState(), {}, guard=guard, access=access, direct=app, bodies=app, heads=heads)
+            for _ in self.wires
+        ]
+        for protocol, wire in zip(self.protocols, self.wires, strict=True):
+            protocol.connection_made(wire)
+
+    async def ask(self, number: int, request: bytes) -> bytes:
+        """The body of the answer to a request that is sent on a connection."""
+        before = len(self.wires[number].bodies)
+        self.protocols[number].data_received(request)
+        for _ in range(4):  # a request that is answered by ASGI has a task
+            await asyncio.sleep(0)
+        (body,) = self.wires[number].bodies[before:]
+        return body
+
+
+def request(store: str, key: str | None, form: str) -> bytes:
+    shown = b"" if key is None else b"authorization: Bearer %b\r\n" % key.encode()
+    if form == "hop":
+        return b"POST %b HTTP/1.1\r\nhost: x\r\n%bcontent-length: 3\r\n\r\nabc" % (HOP, shown)
+    path = f"/v1/stores/{store}" + {"lookup": "/keys/k", "schema": "", "escaped": "/keys/%6b"}[form]
+    return b"GET %b HTTP/1.1\r\nhost: x\r\n%b\r\n" % (path.encode(), shown)
+
+
+FORMS = st.sampled_from(["lookup", "lookup", "lookup", "escaped", "schema", "hop"])
+WHO = st.sampled_from(["ann", "bob", "peer", None, "old", "wrong"])
+MAY = {("ann", "a"), ("bob", "b")}
+Step = tuple[int, str | None, str, str]
+
+
+class World(NamedTuple):
+    """A file of credentials that a test writes again: with ann's key, and without it."""
+
+    path: Path
+    texts: dict[str, str]
+    with_ann: bytes
+    without_ann: bytes
+    identity: ClusterIdentity
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("mixed")
+    keys, secret = Keys(folder / "credentials.toml"), folder / "secret"
+    secret.write_bytes(SECRET)
+    keys.role("of-a", '{stores = ["a"], actions = ["point"]}')
+    keys.role("of-b", '{stores = ["b"], actions = ["point"]}')
+    keys.add("ann", "of-a")
+    keys.add("bob", "of-b")
+    keys.add("old", "of-a", expires_at=datetime(2000, 1, 1, tzinfo=UTC))
+    with_ann = keys.path.read_bytes()
+    keys.revoke("ann")
+    identity = ClusterIdentity(WatchedFile(secret, parse_cluster_secrets), "flights")
+    return World(folder / "changing.toml", dict(keys), with_ann, keys.path.read_bytes(), identity)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.tuples(st.integers(0, 1), WHO, st.sampled_from("ab"), FORMS), max_size=25), st.integers(0, 25))
+@example(
+    [(0, "ann", "a", "lookup"), (0, "bob", "a", "lookup"), (1, None, "a", "lookup"), (1, "ann", "b", "lookup")], 25
+)
+@example([(0, "peer", "a", "hop"), (0, "ann", "a", "hop"), (1, None, "a", "hop"), (1, "peer", "a", "lookup")], 25)
+@example([(0, "ann", "a", "lookup"), (0, "ann", "a", "lookup"), (1, "ann", "a", "lookup")], 2)
+def test_no_request_is_answered_as_another_one_however_they_are_mixed(
+    world: World, steps: Sequence[Step], revoked_at: int
+) -> None:
+    """Before the step `revoked_at`, the key of ann is revoked."""
+    world.path.write_bytes(world.with_ann)
+    asyncio.run(ask_all(world, steps, revoked_at))
+
+
+async def ask_all(world: World, steps: Sequence[Step], revoked_at: int) -> None:
+    access = Access(credentials=WatchedFile(world.path, parse_credentials), identity=world.identity, accepts_peers=True)
+    connections = Connections(access, 2)
+    peer = access.identity.headers["authorization"].removeprefix("Bearer ")
+    texts: dict[str | None, str | None] = {None: None, "peer": peer, "wrong": WRONG}
+    texts.update(world.texts)
+    texts.update(world.texts.items())
+    for number, (connection, who, store, form) in enumerate(steps):
+        if number == revoked_at:
+            world.path.write_bytes(world.without_ann)
+            access.look()
+        body = (await connections.ask(connection, request(store, texts[who], form))).decode()
+        is_known = who in {"bob", "peer"} or (who == "ann" and number < revoked_at)
+        if not is_known:
+            assert '"unauthenticated"' in body
+        elif form == "hop":
+            assert (body == "peer") if who == "peer" else ('"forbidden"' in body)
+        elif (who, store) in MAY:
+            assert body == who
+        else:
+            assert '"unknown-store"' in body
+
+
+def test_a_known_head_is_answered_without_parsing_and_still_decided(keys: Keys) -> None:
+    class NoParser:
+        def feed_data(self, data: bytes) -> None:
+            raise AssertionError(f"{data!r} is parsed")
+
+    async def run() -> None:
+        access = access_of(keys)
+        connections = Connections(access, 2)
+        ann = request("a", keys["ann"], "lookup")
+        assert await connections.ask(0, ann) == b"ann"
+        parser = connections.protocols[1].parser
+        connections.protocols[1].parser = NoParser()  # type: ignore[assignment]
+        assert await connections.ask(1, ann) == b"ann"
+        connections.protocols[1].parser = parser
+        keys.revoke("ann")
+        access.look()
+        assert b'"unauthenticated"' in await connections.ask(1, ann)
+
+    asyncio.run(run())
+
+
+def test_refused_heads_are_not_kept_so_nobody_unknown_can_push_known_ones_out(keys: Keys) -> None:
+    async def run() -> None:
+        connections = Connections(access_of(keys), 1)
+        for number in range(50):
+            wrong = f"usk_{number:016x}_" + "A" * 43
+            assert b'"unauthenticated"' in await connections.ask(0, request("a", wrong, "lookup"))
+        assert connections.protocols[0]._heads._young == {}
+
+    asyncio.run(run())
+
+
+def test_the_answer_to_somebody_unknown_says_how_to_show_a_credential(keys: Keys) -> None:
+    async def run() -> None:
+        connections = Connections(access_of(keys), 1)
+        await connections.ask(0, request("a", None, "lookup"))
+        assert b'www-authenticate: Bearer realm="understudy"' in connections.wires[0].data
+        assert b"401 Unauthorized" in connections.wires[0].data
+
+    asyncio.run(run())
+
+
+def test_what_is_granted_travels_with_the_request_and_not_with_the_connection(keys: Keys) -> None:
+    granted = [
+        access_of(keys).lookup(b"/v1/stores/a/keys/k", presented_in([bearer(keys[name])])) for name in ("ann", "bob")
+    ]
+    assert isinstance(granted[0], Authorization)
+    assert granted[1] is None
+
+
+def test_a_hop_whose_head_is_known_is_refused_once_its_secret_is_gone(keys: Keys, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    access = access_of(keys, secret=secret)
+    hop = request("", access.identity.headers["authorization"].removeprefix("Bearer "), "hop")
+
+    async def run() -> None:
+        connections = Connections(access, 1)
+        assert [await connections.ask(0, hop) for _ in range(2)] == [b"peer", b"peer"]
+        secret.replace(tmp_path / "old")
+        (tmp_path / "new").replace(secret)
+        access.look()
+        assert b'"unauthenticated"' in await connections.ask(0, hop)
+
+    (tmp_path / "new").write_bytes(b"n" * 40)
+    asyncio.run(run())

@@ -1,0 +1,205 @@
+"""Who is believed: with a key only this cluster, now; without one everybody, signed or not."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from understudy_shared.bus.key_file import LOOK_EVERY_MS, KeyFile, message_auth, parse_keys
+from understudy_shared.bus.message_auth import MessageAuth, UnauthenticError
+from understudy_shared.bus.replay import WINDOW_MS
+from understudy_shared.bus.signing import Keyring
+from understudy_shared.clock import ManualClock
+from understudy_shared.errors import SettingsError
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+DOCUMENT = b'{"x":1}'
+
+
+def auth(*keys: bytes, application_id: str = "flights", accepts_unsigned: bool = False, now_ms: int = 0) -> MessageAuth:
+    clock = ManualClock(wall_us=(1_700_000_000_000 + now_ms) * 1000)
+    keyring = Keyring(keys) if keys else None
+    return MessageAuth(application_id, keyring, sender="n1", accepts_unsigned=accepts_unsigned, clock=clock)
+
+
+def refusal(judge: MessageAuth, payload: bytes) -> UnauthenticError:
+    with pytest.raises(UnauthenticError) as caught:
+        judge.refuse_stale(judge.opened(payload))
+    return caught.value
+
+
+def test_a_signed_document_is_opened_by_whoever_has_the_key_once() -> None:
+    payload = auth(KEY).sealed(b"heartbeat", DOCUMENT)
+    judge = auth(OTHER, KEY)
+    found = judge.opened(payload)
+    assert (found.kind, found.document) == (b"heartbeat", DOCUMENT)
+    assert found.stamp is not None
+    judge.refuse_stale(found)
+    error = refusal(judge, payload)
+    assert (error.reason, error.source) == ("replayed", "n1")
+
+
+def test_without_a_key_signed_and_unsigned_documents_are_read_and_nothing_is_signed() -> None:
+    judge = auth()
+    assert judge.sealed(b"heartbeat", DOCUMENT) == b"heartbeat\n" + DOCUMENT
+    for payload in (b"heartbeat\n" + DOCUMENT, auth(KEY).sealed(b"heartbeat", DOCUMENT)):
+        for _ in range(2):
+            found = judge.opened(payload)
+            judge.refuse_stale(found)
+            assert (found.kind, found.document, found.stamp) == (b"heartbeat", DOCUMENT, None)
+    assert judge.new_nonce() is None
+    assert judge.answer_line("0" * 32, b"heartbeat", DOCUMENT) is None
+    judge.check_answer(None, None, b"heartbeat", DOCUMENT)
+    judge.check_answer("signed9 of a later release", None, b"heartbeat", DOCUMENT)
+    assert judge.remembered_line(b"assignment", DOCUMENT) is None
+    judge.check_remembered(None, b"assignment", DOCUMENT)
+
+
+def test_with_a_key_what_is_not_of_this_cluster_is_refused_with_its_reason() -> None:
+    good = auth(KEY).sealed(b"heartbeat", DOCUMENT)
+    for payload, reason in (
+        (b"heartbeat\n" + DOCUMENT, "unsigned"),
+        (b"", "unsigned"),
+        (auth(OTHER).sealed(b"heartbeat", DOCUMENT), "forged"),
+        (auth(KEY, application_id="trains").sealed(b"heartbeat", DOCUMENT), "forged"),
+        (good.replace(b'"x":1', b'"x":2'), "forged"),
+        (good.replace(b"\nheartbeat\n", b"\nassignment\n"), "forged"),
+        (good.replace(b" n1 ", b" n2 "), "forged"),
+        (good[: good.index(b" n1 ")], "forged"),
+        (auth(KEY, now_ms=WINDOW_MS + 1).sealed(b"heartbeat", DOCUMENT), "outdated"),
+        (auth(KEY, now_ms=-WINDOW_MS - 1).sealed(b"heartbeat", DOCUMENT), "outdated"),
+    ):
+        assert refusal(auth(KEY), payload).reason == reason, payload
+
+
+def test_an_answer_is_valid_for_its_question_alone_whatever_the_clocks_say() -> None:
+    asks, answers = auth(KEY), auth(KEY, now_ms=10 * WINDOW_MS)
+    nonce, another = asks.new_nonce(), asks.new_nonce()
+    line = answers.answer_line(nonce, b"heartbeat", DOCUMENT)
+    asks.check_answer(line, nonce, b"heartbeat", DOCUMENT)
+    for wrong in (
+        (line, another, b"heartbeat", DOCUMENT),
+        (line, nonce, b"assignment", DOCUMENT),
+        (line, nonce, b"heartbeat", DOCUMENT + b" "),
+        (None, nonce, b"heartbeat", DOCUMENT),
+        ("nonsense", nonce, b"heartbeat", DOCUMENT),
+        (answers.remembered_line(b"heartbeat", DOCUMENT).decode(), nonce, b"heartbeat", DOCUMENT),  # type: ignore[union-attr]
+    ):
+        with pytest.raises(UnauthenticError):
+            asks.check_answer(*wrong)
+
+
+@pytest.mark.parametrize("nonce", [None, "", "0" * 31, "0" * 33, "G" * 32, "0" * 31 + "\n", "0" * 10_000])
+def test_a_nonce_that_is_none_of_ours_is_not_signed(nonce: str | None) -> None:
+    assert auth(KEY).answer_line(nonce, b"heartbeat", DOCUMENT) is None
+
+
+def test_a_signature_of_the_bus_is_none_of_a_file_or_an_answer() -> None:
+    judge = auth(KEY)
+    line = judge.sealed(b"assignment", DOCUMENT).split(b"\n")[0].decode()
+    with pytest.raises(UnauthenticError):
+        judge.check_remembered(line, b"assignment", DOCUMENT)
+    remembered = judge.remembered_line(b"assignment", DOCUMENT)
+    assert remembered is not None
+    judge.check_remembered(remembered.decode(), b"assignment", DOCUMENT)
+    assert refusal(judge, remembered + b"\nassignment\n" + DOCUMENT).reason == "forged"
+
+
+def test_unsigned_documents_are_accepted_for_a_while_and_that_is_said_again_and_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    judge = auth(KEY, accepts_unsigned=True)
+    assert "end that when every process signs" in str(judge.accepting_unsigned())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            judge.refuse_stale(judge.opened(b"heartbeat\n" + DOCUMENT))
+    assert judge.accepted_unsigned == 100
+    assert len(caplog.records) == 1
+    assert refusal(judge, auth(OTHER).sealed(b"heartbeat", DOCUMENT)).reason == "forged", "what is signed is judged"
+    assert auth(KEY).accepting_unsigned() is None
+    assert auth(accepts_unsigned=True).accepting_unsigned() is None
+
+
+def test_a_clock_that_is_set_back_does_not_undo_the_numbers() -> None:
+    clock = ManualClock(wall_us=1_700_000_000_000_000)
+    signer = MessageAuth("flights", Keyring([KEY]), sender="n1", clock=clock)
+    judge = auth(KEY)
+    judge.refuse_stale(judge.opened(signer.sealed(b"heartbeat", DOCUMENT)))
+    clock._wall_us -= 60_000_000
+    judge.refuse_stale(judge.opened(signer.sealed(b"heartbeat", DOCUMENT)))
+
+
+def test_a_key_file_has_one_key_or_two_in_lines() -> None:
+    assert parse_keys(KEY, where="f") == [KEY]
+    assert parse_keys(b"# new\n" + KEY + b"\r\n\n# old\n " + OTHER + b" \n", where="f") == [KEY, OTHER]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no key in it"),
+        (b"# only a remark\n", "no key in it"),
+        (b"short\n", "key 1 has no 32"),
+        (KEY + b"\n" + b"a b" * 20, "key 2 has no 32"),
+        (b"k" * 513, "key 1 has no 32"),
+        (KEY + b"\n" + OTHER + b"\n" + b"x" * 32, "3 keys, above 2"),
+        (KEY + b"\n" + KEY, "the same key twice"),
+        (b"#" * 9000, "too long"),
+    ],
+)
+def test_a_key_file_that_cannot_be_used_is_refused_without_a_word_of_it(content: bytes, says: str) -> None:
+    with pytest.raises(SettingsError, match=says) as caught:
+        parse_keys(content, where="f")
+    assert "kkkk" not in str(caught.value)
+    assert caught.value.fix
+
+
+def test_a_key_file_that_everybody_may_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(KEY)
+    for mode, warnings in ((0o600, 0), (0o640, 0), (0o644, 1)):
+        file.chmod(mode)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert KeyFile(file, ManualClock()).current().key_ids == Keyring([KEY]).key_ids
+        assert len(caplog.records) == warnings
+    with pytest.raises(SettingsError, match="cannot be read"):
+        KeyFile(tmp_path / "nowhere", ManualClock())
+
+
+def test_keys_are_exchanged_while_the_process_runs_and_a_wrong_file_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, clock = tmp_path / "key", ManualClock()
+    file.write_bytes(KEY)
+    file.chmod(0o600)
+    keys = KeyFile(file, clock)
+    old, new = Keyring([KEY]).key_ids, Keyring([OTHER]).key_ids
+
+    def after(content: bytes) -> list[str]:
+        file.write_bytes(content)
+        clock.advance(LOOK_EVERY_MS)
+        return keys.current().key_ids
+
+    assert after(KEY + b"\n" + OTHER) == old + new
+    assert after(OTHER + b"\n" + KEY) == new + old
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert after(b"short") == new + old
+        file.unlink()
+        clock.advance(LOOK_EVERY_MS)
+        assert keys.current().key_ids == new + old
+    assert len(caplog.records) == 1, "it is said again after ten seconds"
+    assert after(OTHER) == new
+    file.write_bytes(KEY)
+    assert keys.current().key_ids == new, "it is looked at once a second"
+
+
+def test_accepting_what_is_unsigned_without_a_key_is_a_mistake(tmp_path: Path) -> None:
+    assert not message_auth("flights", None, accept_unsigned=False, sender="n1").is_on
+    with pytest.raises(SettingsError, match="without a key"):
+        message_auth("flights", None, accept_unsigned=True, sender="n1")
+    (tmp_path / "key").write_bytes(KEY)
+    assert message_auth("flights", tmp_path / "key", accept_unsigned=True, sender="n1").accepting_unsigned()
