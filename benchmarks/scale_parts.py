@@ -145,7 +145,7 @@ def _messages(cluster: Cluster) -> Iterator[Cost]:
 
 
 def _signatures(heartbeat: bytes, assignment: bytes) -> Iterator[Cost]:
-    """Of two processes with one key: what one signs, the other judges. No message counts twice."""
+    """What it costs to sign and to judge a message, in two processes with one key. No message is used twice."""
     one, other = (MessageAuth(APPLICATION, Keyring([b"k" * 32]), sender=f"node-{number}") for number in (1, 2))
     yield least("sign a heartbeat", lambda: one.sealed(b"heartbeat", heartbeat), calls=100)
     waiting = iter([one.sealed(b"heartbeat", heartbeat) for _ in range(100 * RUNS)])

@@ -22,7 +22,7 @@ CHART = ROOT / "deploy" / "helm" / "understudy"
 README = CHART / "README.md"
 MANIFESTS = ROOT / "deploy" / "kubernetes" / "understudy.yaml"
 PYTHON = ROOT / ".cache" / "helm" / "bin" / "python"
-"""Of an environment of its own: Helm is 250 MB, and nothing else needs it."""
+"""Python of an environment that has Helm only: it is 250 MB, and nothing else needs it."""
 CALLS = Path(__file__).with_name("helm_calls.py")
 
 RELEASE = "understudy"

@@ -42,7 +42,7 @@ def file_option(command: Command) -> Command:
 def keys() -> None:
     """Make, list and revoke the keys that services ask for when they have a --credentials-file.
 
-    The file keeps what proves a key, not the key: whoever reads it cannot use it. To replace a key, make a second one
+    The file keeps a hash of each key and never the key itself. To replace a key, make a second one
     for the same principal, give it to those who use the first, and revoke that one.
 
     \b

@@ -39,7 +39,7 @@ each_pod = pytest.mark.parametrize("maker", PODS)
 
 
 def variables_of(name: str) -> dict[str, str]:
-    """Of a process of ours: from its image, then from the manifest."""
+    """The variables that a process of ours has: from its image, then from the manifest."""
     own = variables(DOCKER.line_of(name)[::-1]) | environment(CONTAINERS[name])
     return {variable: value for variable, value in own.items() if variable.startswith("UNDERSTUDY_")}
 

@@ -9,7 +9,7 @@ from understudy_shared.hop import PATH, PROBLEM, HopOutcome, HopRequest
 from understudy_shared.spans import Kind, Spans, end_request
 
 MAX_SPANS = 100
-"""Of one hop, about 4 ms: anybody who reaches the port may send traces."""
+"""Most spans that one hop records, which takes about 4 ms: anybody who reaches the port may send traces."""
 
 
 def record_hop(spans: Spans, request: HopRequest, outcomes: Sequence[HopOutcome], *, took_s: float) -> None:

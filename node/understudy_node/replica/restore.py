@@ -40,7 +40,7 @@ class Snapshot:
     row_checksum: bool
     merge_operator_version: int
     order: ScanOrder | None = None
-    """Of keys that readers scan."""
+    """How keys are ordered for readers that scan them; None where nobody scans."""
 
     @property
     def path(self) -> str:

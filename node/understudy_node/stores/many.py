@@ -11,7 +11,7 @@ MAX_ELEMENTS: Final = 1_000
 """As many as keys of a batch: printing them holds the event loop."""
 
 MAX_ELEMENTS_BYTES: Final = 1024 * 1024
-"""Of one key, printed. A batch of a thousand keys has a bound of its own."""
+"""Most bytes that the elements of one key may have when printed. A batch has a bound of its own."""
 
 
 def found_many(member: str, printed: Sequence[bytes]) -> bytes | None:

@@ -14,7 +14,7 @@ FEW = 3
 """Most stores, or differences of one, that a line names."""
 
 MAX_CHARACTERS = 80
-"""Of a name, a type or a reason: the type of a struct may be very long."""
+"""Longest name, type or reason that a line shows: the type of a struct may be very long."""
 
 KINDS = ("new-history", "store-added", "store-removed", "schema-changed")
 

@@ -19,7 +19,7 @@ MARKS = {"ok": "●", "attention": "▲", "hurt": "✕", "moving": "↻", "unkno
 """The shape of a state, so that its colour is not needed."""
 
 NOTHING = "-"
-"""Of what there was none; what is not known is UNKNOWN."""
+"""Stands where there was none; what is not known is UNKNOWN."""
 
 _RUNBOOK = re.compile(r"docs/runbooks/([\w-]+)\.md", re.ASCII)
 

@@ -41,7 +41,7 @@ class World:
     node: ClusterNode
     router: ClusterRouter
     secrets: Mapping[str, Path]
-    """Of the node and of the router: two files that say the same."""
+    """The secret files by service, node and router: two files that say the same."""
 
     def ask(self, service: str, method: str, target: str, key: str | None, *, more: str = "", body: str = "") -> Answer:
         """Send a request as it is, on a connection of its own."""

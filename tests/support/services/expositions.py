@@ -32,7 +32,7 @@ _PARTS = re.compile(r"_(bucket|sum|count)$")
 
 
 async def router_exposition() -> str:
-    """Of a router that has heard nothing yet and answered one read."""
+    """The metrics of a router that has heard nothing yet and answered one read."""
     settings = RouterSettings(redis="redis://unused", application_id="counting")
     router, group = Router(settings, LocalBus(), host=HOST, clock=SystemClock()), Alone()
     app = create_router_app(router, None, group)

@@ -18,7 +18,7 @@ SETS = sorted(path.stem for path in (CHART / "ci").glob("*.yaml"))
 """Sets of values that stand for ways to use the chart."""
 OLDEST, NEWEST = "1.29", "1.37"
 VERSIONS = (OLDEST, NEWEST)
-"""Of Kubernetes: the first that the chart allows, and the last whose schemas are there."""
+"""The first version of Kubernetes that the chart allows, and the last whose schemas are there."""
 SECOND_RELEASE = "weather"
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 TEMPLATES = "\n".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))

@@ -34,7 +34,7 @@ def resolved(document: Json, part: Json) -> Json:
 
 
 def validator(document: Json, schema: Json) -> Draft202012Validator:
-    """Of a schema of the document, whose references lead into it."""
+    """A validator for a schema of the document, whose references lead into it."""
     return Draft202012Validator({**schema, "components": document["components"]})
 
 
