@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +13,23 @@ from tests.support.measurements import all_measured, measured
 from tests.support.spark.session import spark_session
 from xdist.scheduler import LoadScopeScheduling
 
-# No timed assertions: how long an example takes says something of the machine, not of the claim.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+# No timed assertions: how long an example takes says something of the machine, not of the claim. `make verify` looks
+# for new examples each time; `make test` takes the same ones, so that it fails only where a change made it fail.
+settings.register_profile("exploring", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", settings.get_profile("exploring"), derandomize=True)
+settings.load_profile("exploring")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A test that configures logging, as a service does, changes nothing for the tests after it."""
+    root = logging.getLogger()
+    handlers, level = set(root.handlers), root.level
+    yield
+    for handler in set(root.handlers) - handlers:
+        if not type(handler).__module__.startswith("_pytest"):
+            root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

