@@ -22,7 +22,7 @@ from understudy_shared.auth.needs import Kind, Need, granted, need_of
 from understudy_shared.auth.principals import ANONYMOUS, UNGUARDED, Authorization, Principal
 from understudy_shared.auth.sessions import Session, new_session, session_in
 from understudy_shared.auth.sign_in import PATH, asking, signing_in, wants_page
-from understudy_shared.auth.watched_file import WatchedFile
+from understudy_shared.watched_file import WatchedFile
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_limits import PeerLog
 from understudy_shared.http.cross_site import why_refused

@@ -32,7 +32,6 @@ from understudy_shared.errors import SettingsError
 from understudy_shared.printable import clipped
 from understudy_shared.suggest import did_you_mean
 
-MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_KEYS = 10_000
 """A fifth of a kilobyte each; a key is for a program, not for each of its users."""
 

@@ -17,8 +17,8 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.binding import is_loopback, require_guarded
 from understudy_shared.auth.credentials import parse_credentials
-from understudy_shared.auth.watched_file import WatchedFile
 from understudy_shared.errors import SettingsError
+from understudy_shared.watched_file import WatchedFile
 
 BEYOND = ("0.0.0.0", "::", "", "10.0.0.1", "example.org", "::ffff:10.0.0.1", "127.0.0.1.example.org")
 

@@ -13,7 +13,8 @@ from understudy_shared.auth.api_keys import new_key
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import CredentialsError, parse_credentials
 from understudy_shared.auth.key_file import add_key, revoke_key, stored_keys
-from understudy_shared.auth.watched_file import WatchedFile
+from understudy_shared.errors import SettingsError
+from understudy_shared.watched_file import WatchedFile
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 OPERATORS = """# ours
@@ -83,7 +84,7 @@ def test_a_file_that_is_broken_at_the_start_is_refused_with_its_path(tmp_path: P
     path = tmp_path / "credentials.toml"
     path.write_text("[[keys]]")
     for missing_or_broken in (tmp_path / "nowhere.toml", path):
-        with pytest.raises(CredentialsError) as caught:
+        with pytest.raises(SettingsError) as caught:
             WatchedFile(missing_or_broken, parse_credentials)
         assert str(missing_or_broken) in str(caught.value)
 
