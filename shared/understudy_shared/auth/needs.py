@@ -83,7 +83,7 @@ def _of_a_store(store: str, call: list[str]) -> Need:
 
 def _of_admin(method: str, rest: list[str]) -> Need:
     match rest:
-        case [] | ["login"] | ["static" | "runbooks", *_]:
+        case [] | ["login"] | ["logout"] | ["static" | "runbooks", *_]:
             return _NOTHING
         case ["v1", "drain"]:
             return Need(Kind.SERVICE, Action.ADMIN, peers=True)

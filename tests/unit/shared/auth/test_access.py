@@ -16,9 +16,9 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from understudy_shared.auth.access import Access, authorization_of
-from understudy_shared.auth.api_keys import presented_in
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import parse_credentials
+from understudy_shared.auth.presented import presented_in
 from understudy_shared.auth.principals import ANYBODY, Authorization
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.direct import Exchange
