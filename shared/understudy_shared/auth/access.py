@@ -21,7 +21,7 @@ from understudy_shared.auth.audited import asked_of
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.auth.credentials import Credentials
 from understudy_shared.auth.known import KnownCredentials, Refused
-from understudy_shared.auth.needs import Kind, Need, granted, need_of
+from understudy_shared.auth.needs import Kind, Need, granted, need_of, rate_limited
 from understudy_shared.auth.presented import PresentedToken, presented_in
 from understudy_shared.auth.principals import ANONYMOUS, UNGUARDED, Authorization, Principal
 from understudy_shared.auth.sessions import Session, new_session, session_in
@@ -88,7 +88,15 @@ class Access:
         segment = target[_STORE_AT:end]
         if end < 0 or b"%" in segment or b"?" in segment or not segment.isascii():
             return None
-        return principal.points(segment.decode())
+        found = principal.points(segment.decode())
+        if found is not None and self._known.rates is not None and self._wait_s(principal):
+            return None
+        return found
+
+    def _wait_s(self, principal: Principal) -> int:
+        """How long a principal has to wait, in whole seconds; 0 when he may ask now. It counts as a request then."""
+        rates = self._known.rates
+        return 0 if rates is None or principal.is_peer else rates.wait_s(principal.name, self._now_s())
 
     def peer(self, presented: Presented | None) -> bool:
         """Whether an internal call comes from a peer. False: the ASGI way decides."""
@@ -172,6 +180,10 @@ class Access:
             return self._unauthenticated(presented)
         if isinstance(need, Problem):
             return need
+        wait_s = self._wait_s(principal)
+        if wait_s:
+            self.refused[Refused.RATE_LIMITED] += 1
+            return rate_limited(wait_s)
         decided = granted(principal, need, raw_path)
         if isinstance(decided, Problem):
             self.refused[Refused.NOT_GRANTED] += 1

@@ -20,6 +20,10 @@
     roles_claim = "groups"
     roles = {data-readers = ["support"]}
 
+    [limits]
+    requests_per_s = 500
+    principals = {nightly-export = 50}
+
 A principal may have two keys at a time, so that one replaces the other without a pause.
 """
 
@@ -39,6 +43,7 @@ from understudy_shared.auth.api_keys import KEY_ID, ApiKey
 from understudy_shared.auth.binding import is_loopback
 from understudy_shared.auth.issuers import ClaimGrant, Issuer
 from understudy_shared.auth.principals import EVERY_STORE, OF_STORES, OF_THE_SERVICE, Action, Grant, Principal
+from understudy_shared.auth.rates import RateLimits
 from understudy_shared.errors import SettingsError
 from understudy_shared.printable import clipped
 from understudy_shared.suggest import did_you_mean
@@ -61,6 +66,7 @@ MAX_ISSUERS = 8
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures by a private key. With a secret that both sides have, who checks tokens could make them."""
 
+_Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 _IssuerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Long = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -123,11 +129,20 @@ class StoredIssuer(_Part):
     grants: Annotated[list[StoredClaimGrant], Field(max_length=100)] = []
 
 
+class StoredLimits(_Part):
+    """How often principals may ask, of each process of a service."""
+
+    requests_per_s: _Rate | None = None
+    burst_s: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 2.0
+    principals: Annotated[dict[_Name, _Rate], Field(max_length=MAX_KEYS)] = {}
+
+
 class Credentials(NamedTuple):
     """What a file says: its keys by id, and its issuers by what their tokens say in `iss`."""
 
     keys: dict[str, ApiKey]
     issuers: dict[str, Issuer]
+    limits: RateLimits = RateLimits()
 
 
 class CredentialsFile(_Part):
@@ -136,6 +151,7 @@ class CredentialsFile(_Part):
     roles: dict[_Name, Role] = {}
     issuers: Annotated[dict[_IssuerName, StoredIssuer], Field(max_length=MAX_ISSUERS)] = {}
     keys: Annotated[list[StoredKey], Field(max_length=MAX_KEYS)] = []
+    limits: StoredLimits = StoredLimits()
 
 
 def parse_credentials(data: bytes) -> Credentials:
@@ -154,7 +170,8 @@ def parse_credentials(data: bytes) -> Credentials:
     by_issuer = {each.issuer: each for each in issuers}
     if len(by_issuer) < len(issuers):
         raise CredentialsError("two issuers have one name in their tokens", where="issuers", fix="Remove one")
-    return Credentials(found, by_issuer)
+    limits = RateLimits(file.limits.requests_per_s, file.limits.burst_s, file.limits.principals)
+    return Credentials(found, by_issuer, limits)
 
 
 def _grants_of(roles: Iterable[str], grants: Mapping[str, tuple[Grant, ...]], where: str) -> tuple[Grant, ...]:

@@ -18,6 +18,7 @@ from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.auth.credentials import Credentials
 from understudy_shared.auth.presented import BadTokenError, PresentedToken
 from understudy_shared.auth.principals import Principal
+from understudy_shared.auth.rates import RateLimits, Rates
 from understudy_shared.auth.sessions import Session
 from understudy_shared.watched_file import WatchedFile
 
@@ -43,6 +44,7 @@ class Refused(StrEnum):
     UNKNOWN_CREDENTIAL = "unknown-credential"
     EXPIRED_CREDENTIAL = "expired-credential"
     NOT_GRANTED = "not-granted"
+    RATE_LIMITED = "rate-limited"
 
 
 class Unknown(NamedTuple):
@@ -76,7 +78,10 @@ class KnownCredentials:
         """Those that are tokens; the oldest first."""
         self._issuers: TrustedIssuers | None = None
         self._next: asyncio.TimerHandle | None = None
+        self.rates: Rates | None = None
+        """How often who may ask; None while nobody is limited."""
         self._trust_issuers()
+        self._limit()
 
     def __repr__(self) -> str:
         return f"KnownCredentials({len(self._keys)})"
@@ -218,10 +223,17 @@ class KnownCredentials:
         if added or removed:
             self._audit.keys_changed(added, removed)
         self._trust_issuers()
+        self._limit()
 
     def _in_files(self) -> dict[str, ApiKey]:
         keys = {} if self._file is None else self._file.value.keys
         return {**keys, **self._identity.keys} if self._accepts_peers else dict(keys)
+
+    def _limit(self) -> None:
+        """Keep to the limits of the file; while they stay as they are, so does what was counted."""
+        limits = RateLimits() if self._file is None else self._file.value.limits
+        if self.rates is None or self.rates.limits != limits:
+            self.rates = Rates(limits) if limits.is_on else None
 
     def _trust_issuers(self) -> None:
         issuers = {} if self._file is None else self._file.value.issuers

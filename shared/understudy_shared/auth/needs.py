@@ -141,6 +141,17 @@ def forbidden_key() -> Problem:
     )
 
 
+def rate_limited(wait_s: int) -> Problem:
+    """A principal that asks more often than it may."""
+    return Problem(
+        ProblemType.RATE_LIMITED,
+        "this principal asks more often than it may",
+        "header Authorization",
+        f"Retry after {wait_s} s; ask for many keys in one batch",
+        retry_after_s=wait_s,
+    )
+
+
 def _forbidden(what: str) -> Problem:
     return Problem(
         ProblemType.FORBIDDEN,

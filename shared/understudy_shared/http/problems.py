@@ -39,6 +39,7 @@ class ProblemType(Enum):
     NOT_OWNER = ("not-owner", 421, "This host does not hold the key's partition")
     OUTDATED_CATALOGUE = ("outdated-catalogue", 421, "The key was encoded or placed by another catalogue")
     OVERLOADED = ("overloaded", 429, "Too many requests are waiting")
+    RATE_LIMITED = ("rate-limited", 429, "This principal asks more often than it may")
     HEADERS_TOO_LARGE = ("headers-too-large", 431, "The headers are larger than the limit")
     INTERNAL = ("internal", 500, "A bug: please report it with the log")
     STORE_ERROR = ("store-error", 502, "The state could not be read")
@@ -70,11 +71,12 @@ class Problem:
     extra: dict[str, object] = field(default_factory=dict)
     refusal: Refusal | None = None
     allow: str = ""
+    retry_after_s: int = 1
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """What goes with it into the head of a response, besides type and length."""
-        found = [(b"retry-after", b"1")] if self.status in (429, 503) else []
+        found = [(b"retry-after", b"%d" % self.retry_after_s)] if self.status in (429, 503) else []
         found += [(b"www-authenticate", AUTHENTICATE)] if self.status == 401 else []
         return [*found, (b"allow", self.allow.encode())] if self.allow else found
 

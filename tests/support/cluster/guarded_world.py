@@ -26,6 +26,8 @@ from understudy_router.http.app import create_app as router_app
 
 WORD, ABSENT, VERSION = WORDS[0], "nobody", 2
 LIMIT_S = 20.0
+EXPORTER = "exporter"
+"""A reader who may ask once in two seconds."""
 
 Answer = tuple[int, dict[str, str], bytes]
 """Status, headers and body."""
@@ -69,6 +71,8 @@ def guarded_world(folder: Path, server: RedisServer) -> Iterator[World]:
     secrets = {name: folder / f"secret-{name}" for name in ("node", "router")}
     for path in secrets.values():
         path.write_text("s" * 32)
+    keys.path.write_text(f"[limits]\nprincipals = {{{EXPORTER} = 0.5}}\n")
+    keys.add(EXPORTER, "reader")
     keys.role("of-elsewhere", '{stores = ["elsewhere"], actions = ["point", "scan", "watch"]}')
     keys.role("watcher", '{stores = ["op0"], actions = ["watch"]}')
     keys.role("of-one-word", f'{{stores = ["op0"], actions = ["point"], key_prefix = ["{WORD}"]}}')

@@ -24,6 +24,7 @@ class SigningKey:
     def __init__(self, kid: str, kind: str = "RS256", *, bits: int = 2048) -> None:
         self.kid, self.algorithm = kid, kind
         self.private: Any
+        form: Any
         if kind == "ES256":
             self.private, form = ec.generate_private_key(ec.SECP256R1()), ECAlgorithm
         elif kind == "EdDSA":

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from understudy_shared.auth.credentials import BUILT_IN, CredentialsError, parse_credentials
 from understudy_shared.auth.principals import Action
+from understudy_shared.auth.rates import RateLimits
 
 SHA = "ab" * 32
 ID, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -46,7 +47,7 @@ def test_a_principal_may_have_two_keys_that_end_at_their_own_times() -> None:
 
 
 def test_an_empty_file_knows_nobody() -> None:
-    assert parse_credentials(b"") == ({}, {})
+    assert parse_credentials(b"") == ({}, {}, RateLimits())
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from understudy_shared.auth.issuers import Issuer
 from understudy_shared.auth.key_sets import COOL_DOWN_S, MAX_AGE_S, KeySetAge, KeySetError, parse_key_set
 from understudy_shared.auth.presented import MAX_TOKEN_BYTES, BadTokenError, PresentedToken, presented_in
 from understudy_shared.auth.principals import Action
+from understudy_shared.auth.rates import RateLimits
 from understudy_shared.auth.tokens import check_token, issuer_of
 
 
@@ -190,7 +191,8 @@ def test_a_claim_gives_the_prefix_of_the_keys_that_a_user_may_read(issuer: Token
     number = principal(issuer, tenant=7).keys_of("balances", Action.POINT)
     assert number.allows({"tenant": 7})
     assert not number.allows({"tenant": "7"})
-    for tenant in (None, 1.5, ["t-7"], {}, 2**64, "x" * 300, "\ud800"):
+    unfit: list[object] = [None, 1.5, ["t-7"], {}, 2**64, "x" * 300, "\ud800"]
+    for tenant in unfit:
         assert principal(issuer, tenant=tenant).keys_of("balances", Action.POINT) is None
 
 
@@ -200,7 +202,8 @@ def test_roles_may_lie_deeper(issuer: TokenIssuer) -> None:
     deep = found.principal_of(issuer.claims(realm_access={"roles": ["chiefs"]}))
     assert deep is not None
     assert deep.may(Action.ADMIN)
-    for wrong in ({"realm_access": "chiefs"}, {"roles": ["chiefs"]}, {"realm_access": {}}):
+    elsewhere: list[dict[str, object]] = [{"realm_access": "chiefs"}, {"roles": ["chiefs"]}, {"realm_access": {}}]
+    for wrong in elsewhere:
         other = found.principal_of(issuer.claims(**wrong))
         assert other is not None
         assert not other.grants
@@ -239,7 +242,7 @@ def test_without_the_extra_an_issuer_is_refused_and_says_what_to_install(
     monkeypatch.setattr("understudy_shared.auth.credentials.find_spec", lambda name: None)
     with pytest.raises(CredentialsError, match=r"understudy\[jwt\]"):
         parse_credentials(issuer.in_toml().encode())
-    assert parse_credentials(b"") == ({}, {})
+    assert parse_credentials(b"") == ({}, {}, RateLimits())
 
 
 # ---- key sets
