@@ -110,9 +110,9 @@ async def test_a_token_is_checked_once_and_then_found_like_a_key_until_it_ends(
         patched.setattr(issuer_keys, "check_token", None)
         assert world.access.lookup(PATH.encode(), again) is not None
         assert (await world.ask(token))[0] == 200
-    world.passed_s += 129
+    world.passed_s += 60
     assert world.access.lookup(PATH.encode(), again) is not None
-    world.passed_s += 2
+    world.passed_s += 71
     assert world.access.lookup(PATH.encode(), again) is None
     assert await world.ask(token) == (401, "the token has expired")
     assert world.access.refused == {"expired-credential": 1}
