@@ -20,7 +20,7 @@ from understudy_shared.auth.key_sets import MAX_SET_BYTES, KeySetError
 from understudy_shared.http.connection_limits import MAX_HEADER_BYTES, MAX_REQUEST_TARGET_BYTES
 from understudy_shared.http.edge import MAX_BODY_BYTES
 
-SERVICES = ("serve", "node", "router")
+SERVICES = ("serve", "router", pytest.param("node", marks=pytest.mark.full))
 every_service = pytest.mark.parametrize("service", SERVICES)
 KEY_PATH = f"/v1/stores/op0/keys/{WORD}"
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -34,11 +35,17 @@ class SigningKey:
         self.jwk: dict[str, Any] = {**json.loads(form.to_jwk(self.private.public_key())), "kid": kid, "use": "sig"}
 
 
+@cache
+def usual_keys() -> tuple[SigningKey, ...]:
+    """Those that every issuer begins with: making one takes a while."""
+    return SigningKey("first"), SigningKey("curved", "ES256")
+
+
 class TokenIssuer:
     """Signs tokens, and answers with its key set. `asked` counts the questions; `answer` may be set to another one."""
 
     def __init__(self, port: int = 0) -> None:
-        self.keys = [SigningKey("first"), SigningKey("curved", "ES256")]
+        self.keys = [*usual_keys()]
         self.asked = 0
         self.status = 200
         self.answer: bytes | None = None
