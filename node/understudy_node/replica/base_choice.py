@@ -129,7 +129,6 @@ class BaseChoice:
         """Format v1: modification times of snapshots and of the deltas or changelogs of the same versions."""
         names = {file.name for file in found}
         pairs = [(file.name, changes) for file in found if (changes := file.changes_beside) in names]
-        stats = {
-            name: self.around.files.stat(f"{self.place.directory}/{name}") for pair in pairs for name in pair if name
-        }
-        return {name: stat.mtime_ns for name, stat in stats.items() if stat is not None}
+        wanted = [name for pair in pairs for name in pair if name]
+        stats = self.around.files.stats([f"{self.place.directory}/{name}" for name in wanted])
+        return {name: stat.mtime_ns for name, stat in zip(wanted, stats, strict=True) if stat is not None}

@@ -249,8 +249,8 @@ def test_readers_see_doubt_before_it_is_looked_into(query: SparkCommits, clock: 
     files.watch(lambda look: during.append(poller.end))
     query.touch_metadata()
     poller.poll()
-    # Next, last, metadata: then it is in doubt, until the poll confirms it.
-    assert [end.confirmed_ms for end in during[:4]] == [100.0, 100.0, 100.0, None]
+    # Next, metadata, offsets, last: then it is in doubt, until the poll confirms it.
+    assert [end.confirmed_ms for end in during[:5]] == [100.0, 100.0, 100.0, 100.0, None]
 
 
 def test_a_storage_that_fails_confirms_nothing_and_loses_nothing(query: SparkCommits, clock: ManualClock) -> None:
