@@ -1,8 +1,8 @@
 """Compares libraries that speak S3: obstore and s3fs, by what a node does. Decision 0036 has the numbers.
 
 `python -m benchmarks.object_store_clients ENDPOINT BUCKET` asks a server that runs already, with `AWS_ACCESS_KEY_ID`
-and `AWS_SECRET_ACCESS_KEY` in the environment. Each library runs in a process of its own, in turns, three times; it prints
-the medians. Both must be installed; only obstore is a dependency of the project.
+and `AWS_SECRET_ACCESS_KEY` in the environment. Each library runs in a process of its own, in turns, three times; it
+prints the medians. Both must be installed; only obstore is a dependency of the project.
 """
 
 from __future__ import annotations

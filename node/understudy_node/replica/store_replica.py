@@ -110,7 +110,8 @@ class StoreReplica:
         unique_id = self.place.unique_id(record)
         self.view = self.view.with_changes(changes, version)
         self._attempts = {version: unique_id} if unique_id else {}
-        self._changelogs.applied(read)
+        if unique_id is None:  # in format v2 a name is given once: its file is never rewritten
+            self._changelogs.applied(read)
 
     def prefetch(self) -> Steps:
         """Read the probable next changelog, before its commit exists."""
