@@ -7,6 +7,7 @@ prints the medians. Both must be installed; only obstore is a dependency of the 
 
 from __future__ import annotations
 
+import importlib
 import json
 import resource
 import statistics
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,7 @@ def _with_obstore(endpoint: str, bucket: str) -> tuple[Callable[[str], object], 
 
 
 def _with_s3fs(endpoint: str, bucket: str) -> tuple[Callable[[str], object], Callable[[str], bytes]]:
-    import s3fs
-
+    s3fs: Any = importlib.import_module("s3fs")  # no dependency: whoever compares installs it
     options = {"region_name": "us-east-1"}
     system: Any = s3fs.S3FileSystem(endpoint_url=endpoint, use_listings_cache=False, client_kwargs=options)
     return lambda path: system.info(f"{bucket}/{path}"), lambda path: bytes(system.cat_file(f"{bucket}/{path}"))
@@ -46,15 +47,19 @@ def _measure(library: str, endpoint: str, bucket: str) -> dict[str, float]:
     head, get = {"obstore": _with_obstore, "s3fs": _with_s3fs}[library](endpoint, bucket)
     head("small")
     found = {"start_ms": (time.perf_counter() - began) * 1e3, "start_cpu_ms": (time.process_time() - cpu) * 1e3}
-    for name, call, times in (("head", lambda: head("small"), REQUESTS), ("get_2kB", lambda: get("small"), REQUESTS)):
+    calls: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("head", partial(head, "small")),
+        ("get_2kB", partial(get, "small")),
+    )
+    for name, call in calls:
         took: list[float] = []
         cpu = time.process_time()
-        for _ in range(times):
+        for _ in range(REQUESTS):
             began = time.perf_counter()
             call()
             took.append(time.perf_counter() - began)
         found[f"{name}_p50_ms"] = statistics.median(took) * 1e3
-        found[f"{name}_cpu_ms"] = (time.process_time() - cpu) / times * 1e3
+        found[f"{name}_cpu_ms"] = (time.process_time() - cpu) / REQUESTS * 1e3
     with ThreadPoolExecutor(THREADS) as pool:
         began, cpu = time.perf_counter(), time.process_time()
         list(pool.map(head, ["small"] * REQUESTS))

@@ -95,7 +95,10 @@ def answers(served: ServedNode) -> list[tuple[object, object]]:
     return [(result["version"], result["value"]["count"]) for result in results]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda each: each.id)
+@pytest.mark.parametrize(
+    "state_format",
+    [pytest.param(HDFS_V1, id="hdfs-v1", marks=pytest.mark.full), pytest.param(ROCKSDB_CHANGELOG_V2, id="rocksdb-v2")],
+)
 def test_what_spark_wrote_is_read_from_s3_as_spark_reads_it(  # noqa: PLR0917  # fixtures
     spark: SparkSession, bucket: Bucket, files: S3Files, proxy: FaultyProxy, tmp_path: Path, state_format: StateFormat
 ) -> None:

@@ -24,7 +24,7 @@ class RepeatLimits:
 
 def wait_ms(tries: int, limits: RepeatLimits, random: Callable[[], float]) -> float:
     """How long to wait after the try of that number (from 1): exponential, with full jitter."""
-    return random() * min(limits.max_wait_ms, limits.first_wait_ms * 2 ** (tries - 1))
+    return random() * min(limits.max_wait_ms, limits.first_wait_ms * 2.0 ** (tries - 1))
 
 
 class RepeatBudget:

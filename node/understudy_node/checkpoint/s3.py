@@ -209,7 +209,8 @@ class S3Files:
 
     def _open(self) -> object:
         access, limits = self._access(), self._limits
-        options: dict[str, Any] = {
+        keywords: Any = access.config
+        options: Any = {
             "connect_timeout": timedelta(milliseconds=limits.connect_ms),
             "read_timeout": timedelta(milliseconds=limits.stalled_ms),
             "timeout": timedelta(milliseconds=limits.request_ms),
@@ -222,7 +223,7 @@ class S3Files:
                 prefix=self._location.prefix or None,
                 client_options=options,
                 retry_config={"max_retries": 0},  # the budget here is for all calls together
-                **access.config,  # type: ignore[arg-type]
+                **keywords,
             )
         except Exception as error:
             raise self._error("Cannot open the checkpoint's storage", "", failure_of(error)) from None
