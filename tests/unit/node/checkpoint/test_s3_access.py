@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.s3_access import S3Access, parse_location, s3_access
-from understudy_shared.errors import NotACheckpointError, SettingsError
+from understudy_shared.errors import CheckpointError, NotACheckpointError, SettingsError
 
 HOME = {"HOME": "/home/u"}
 CREDENTIALS = Path("/home/u/.aws/credentials")
@@ -127,3 +129,11 @@ def test_a_file_that_does_not_parse_is_named_without_its_lines() -> None:
 def test_without_keys_the_role_of_the_machine_is_left_to_the_library() -> None:
     assert access({}).source == "the role of this container or machine"
     assert "not signed" in access({"AWS_SKIP_SIGNATURE": "true"}).source
+
+
+def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.delitem(sys.modules, "understudy_node.checkpoint.s3", raising=False)
+    with pytest.raises(CheckpointError, match="library for S3 is not installed") as error:
+        open_checkpoint_files("s3://bucket/x")
+    assert "understudy[node,s3]" in error.value.fix
