@@ -27,7 +27,7 @@ from tests.support.services.helm_chart import (
     rendered,
     values_of,
 )
-from tools.chart import CHART, MANIFESTS, call_of, flat, helm
+from tools.chart import CHART, MANIFESTS, README, call_of, flat, helm
 
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
@@ -256,6 +256,27 @@ def test_every_file_that_a_process_is_told_of_is_in_a_secret_that_its_pod_mounts
         assert told == there, container["name"]
         mounts = {mount["mountPath"]: mount for mount in container.get("volumeMounts", [])}
         assert not told or mounts[PROJECTED]["readOnly"] is True
+
+
+def test_the_secrets_that_the_readme_makes_hold_every_file_that_is_asked_of_them() -> None:
+    made = "\n".join(re.findall(r"create secret .*", README.read_text().replace("\\\n", "")))
+    given = {
+        name: set(re.findall(r"--from-file=(\S+)", rest))
+        for name, rest in re.findall(r"create secret generic (\S+)(.*)", made)
+    }
+    asked = set()
+    for name in ("production", "monitoring"):
+        for _, pod in pods(manifests(name)):
+            (projected,) = [each["projected"] for each in pod["spec"]["volumes"] if "projected" in each] or [{}]
+            for source in projected.get("sources", []):
+                asked |= {(source["secret"]["name"], item["key"]) for item in source["secret"]["items"]}
+        node = containers(manifests(name))["node"]
+        references = [each["valueFrom"]["secretKeyRef"] for each in node["env"] if "secretKeyRef" in str(each)]
+        asked |= {(each["name"], each["key"]) for each in references}
+        for monitor in of_kind(manifests(name), "ServiceMonitor"):
+            credentials = monitor["spec"]["endpoints"][0]["authorization"]["credentials"]
+            asked.add((credentials["name"], credentials["key"]))
+    assert asked == {(name, key) for name, keys in given.items() for key in keys}
 
 
 def test_gossip_is_signed_by_the_query_as_by_nodes_and_routers() -> None:
