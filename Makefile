@@ -11,7 +11,7 @@ SOAK_ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser helm servers demo check format test verify soak bench screenshots release clean
+.PHONY: help setup browser helm validators servers demo check format test verify soak bench screenshots release clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -26,6 +26,9 @@ browser: ## Chromium for the tests of the page, by Debian's packages; without it
 helm: setup ## Helm and the schemas of Kubernetes, for the tests of the chart; without them they are skipped
 	@[ -x .cache/helm/bin/kubernetes-validate ] || { $(BIN)/uv venv --quiet --clear --python $(BIN)/python .cache/helm && \
 		$(BIN)/uv pip install --quiet --python .cache/helm helm-python-sdk==0.2.2 kubernetes-validate==1.37.0; }
+
+validators: ## kubeconform, by the Go toolchain, for the tests of the chart; without it they are skipped
+	@sh tools/install_validators.sh
 
 servers: setup ## Prometheus, Redis with TLS, a browser, Helm, for the tests that use them; what cannot be had is left out
 	@sh tools/unpack_servers.sh
@@ -48,7 +51,7 @@ format: setup ## rewrite the code as `make check` wants it
 test: setup ## the tests, one case for each claim
 	$(BIN)/pytest $(PARALLEL) -m "not full" --hypothesis-profile=repeatable $(PYTEST_ARGS)
 
-verify: check servers ## everything: the checks, and the tests with their full matrices
+verify: check servers validators ## everything: the checks, and the tests with their full matrices
 	$(BIN)/pytest $(PARALLEL) -m "full or not full" $(PYTEST_ARGS)
 
 soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every claim about what readers saw
