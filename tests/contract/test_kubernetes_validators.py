@@ -1,14 +1,18 @@
-"""Validators that others wrote, over every set of values: skipped where `make validators` could not bring them."""
+"""Validators that others wrote, over every set of values: each is skipped where `make validators` could not bring it.
+
+What checkov finds and we mean is in deploy/checkov.yaml, with the reason. A finding that is gone has to leave it.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.services.deploy_files import ROOT
-from tests.support.services.helm_chart import NEWEST, OLDEST, SETS, needs_helm, rendered
+from tests.support.services.helm_chart import NEWEST, OLDEST, SETS, needs_helm, read_yaml, rendered
 from tools.chart import PYTHON
 
 pytestmark = pytest.mark.full
@@ -84,3 +88,19 @@ def test_kubeconform_does_refuse_a_key_that_is_there_twice_and_one_that_is_unkno
     wrong = conforms(bad, NEWEST, tmp_path)
     assert any("already set" in each for each in wrong)
     assert any("not allowed" in each for each in wrong)
+
+
+def checkov(place: Path) -> set[str]:
+    """Checks of checkov, by number, that something does not pass."""
+    options = ("--framework", "kubernetes", "--compact", "--quiet", "--skip-download", "--output", "json")
+    said: Any = json.loads(run("checkov", "--directory", str(place), *options))
+    return {each["check_id"] for each in said["results"]["failed_checks"]}
+
+
+def test_checkov_finds_what_is_meant_and_nothing_else(folder: Path) -> None:
+    meant = read_yaml(ROOT / "deploy" / "checkov.yaml")["skip-check"]
+    assert checkov(folder) == set(meant)
+
+
+def test_checkov_does_find_a_privilege(bad: Path) -> None:
+    assert {"CKV_K8S_16", "CKV_K8S_20"} <= checkov(bad)
