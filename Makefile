@@ -11,7 +11,7 @@ SOAK_ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser helm validators servers demo check format test verify soak bench screenshots release clean
+.PHONY: help setup browser helm validators servers demo check format test verify containers soak bench screenshots release clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -52,7 +52,10 @@ test: setup ## the tests, one case for each claim
 	$(BIN)/pytest $(PARALLEL) -m "not full" --hypothesis-profile=repeatable $(PYTEST_ARGS)
 
 verify: check servers validators ## everything: the checks, and the tests with their full matrices
-	$(BIN)/pytest $(PARALLEL) -m "full or not full" $(PYTEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) -m "full or not full" --ignore=tests/system/test_containers.py $(PYTEST_ARGS)
+
+containers: setup ## the images built and the compose file run in a Docker Engine, under faults, alone; skipped where none starts
+	$(BIN)/pytest -m full -rs tests/system/test_containers.py
 
 soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every claim about what readers saw
 	@$(BIN)/python -m tests.system.proof run --schedule random --minutes $(MINUTES) --seed $(SEED) $(SOAK_ARGS)
