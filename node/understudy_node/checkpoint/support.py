@@ -13,6 +13,7 @@ from typing import Final
 
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.checkpoint.shapes import FAMILIES_FORMAT, JOIN, SESSIONS, has_shape_of, prefix_columns
+from understudy_node.checkpoint.state_variables import TRANSFORM
 from understudy_shared.errors import UnsupportedError
 from understudy_shared.spark.key_codec import COLLATION_FIX
 from understudy_shared.spark.types import StructType, collated_columns, parse_schema
@@ -74,6 +75,15 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             state_format_conf="spark.sql.streaming.sessionWindow.stateFormatVersion",
             state_format_versions=frozenset({"1"}),
         ),
+        **{
+            name: OperatorSupport(
+                meaning="transformWithState in Python" if "PySpark" in name else "transformWithState",
+                state_format_conf="spark.sql.streaming.transformWithState.stateSchemaVersion",
+                state_format_versions=frozenset({"3"}),
+                is_normalised=False,
+            )
+            for name in sorted(TRANSFORM)
+        },
     }
 )
 
@@ -84,14 +94,6 @@ _SUPPORTED_ENCODER: Final = re.compile(r"\bNoPrefixKeyStateEncoder(?:Spec)?\b")
 """Keys as they are. The others put a prefix, or an order, into the bytes. Schema files of session windows name none."""
 _NEWER_UNDERSTUDY: Final = "A newer Spark, or another operator, wrote it: use a newer Understudy"
 
-_MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "transformWithStateExec": "transformWithState",
-        "transformWithStateInPySparkExec": "transformWithState in Python",
-    }
-)
-"""What users call the operators that are refused."""
-
 
 def why_unsupported(
     operator_id: int, operator_name: str, *, conf: Mapping[str, str], where: str
@@ -100,10 +102,8 @@ def why_unsupported(
     supported = "; ".join(f"{known} = {row.meaning}" for known, row in sorted(SUPPORTED_OPERATORS.items()))
     row = SUPPORTED_OPERATORS.get(operator_name)
     if row is None:
-        meaning = _MEANINGS.get(operator_name)
-        name = f"{operator_name}: {meaning}" if meaning else operator_name
         return UnsupportedError(
-            f"Operator {operator_id} ({name}) is not supported by this release",
+            f"Operator {operator_id} ({operator_name}) is not supported by this release",
             where=where,
             fix=f"Supported: {supported}",
         )
@@ -135,8 +135,11 @@ def why_unreadable(
 ) -> UnsupportedError | None:
     """`None` when a store of a supported operator can be served, else the refusal, which names the column.
 
-    `table` is the store's name. A join in state format 3 has its tables as column families of one store.
+    `table` is the store's name. A join in state format 3 has its tables as column families of one store. The state
+    variables of `transformWithState` are judged one by one (`state_variables`).
     """
+    if operator_name in TRANSFORM:
+        return None
     if operator_name == JOIN and state_format == FAMILIES_FORMAT:
         reasons = [
             _why_unreadable(each, operator_name, state_format, each.name, num_cols_prefix_key, where)

@@ -14,10 +14,10 @@ from typing import Final
 import orjson
 
 from understudy_node.engine.scan_order import SLOT_BYTES
-from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.many import MAX_ELEMENTS, found_many, too_many
 from understudy_node.stores.results import ResultPrinter
+from understudy_node.stores.tables import FAMILY_BYTES, Table
 from understudy_shared.errors import CorruptFileError
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.layout import fixed_bytes
@@ -28,29 +28,8 @@ _MATCHED: Final = "\0matched"
 """The last column of a stored row, under a name that no column of the query has."""
 
 _INDEX: Final = struct.Struct("<q")
-_FAMILY: Final = struct.Struct("<h")
 
 PrintRow = Callable[[bytes], dict[str, object]]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Where a table is: a store of its own, or in state format 3 a column family of one."""
-
-    store: str
-    family: str | None = None
-
-    def __str__(self) -> str:
-        return self.family or self.store
-
-    def first_bytes(self, view: View) -> bytes:
-        """What its keys begin with: the id of the family, which only a snapshot says."""
-        if self.family is None:
-            return b""
-        family_id = view.base.families.get(self.family)
-        if family_id is None:
-            raise CorruptFileError(f"the snapshot has no column family {self.family}", where=f"store {self.store}")
-        return _FAMILY.pack(family_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +88,7 @@ class JoinSide:
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
-        return kept[len(self._row_prefix) + (0 if self._tables.counts.family is None else _FAMILY.size) :]
+        return kept[len(self._row_prefix) + (0 if self._tables.counts.family is None else FAMILY_BYTES) :]
 
     def first_bytes(self, view: TaskView) -> bytes:
         """See `Finder`."""

@@ -27,7 +27,10 @@ NO_PARTITION = -1
 """Where a key is that does not parse."""
 
 
-_FOUND_MEMBERS = ("found", "value", "result", "expires_at", "expired", "timeout_at", "sessions", "rows")
+_FOUND_MEMBERS = (
+    *("found", "value", "result", "expires_at", "expired", "timeout_at"),
+    *("sessions", "rows", "values", "entries", "timers"),
+)
 
 
 class BatchForm(NamedTuple):

@@ -41,17 +41,23 @@ _MARKS: Json = {
         "What of the checkpoint is in doubt; left out when nothing is",
     )
 }
+_EXPIRY: Json = {
+    "expires_at": said(TIME, "When the watermark forgets the key, or the TTL of a state variable is over"),
+    "expired": said(
+        {"type": ["boolean", "null"]},
+        "Whether that has passed, and Spark has not yet removed what is here; null while it is not known",
+    ),
+}
 _FOUND: Json = {
     "value": said(_OBJECT, "What Spark stores, by column name, in a store of kind `value`: aggregation buffers"),
     "result": said(_OBJECT, "What the query outputs of it, where that is known"),
-    "expires_at": said(TIME, "When the watermark forgets the key. Of a set with expiry"),
-    "expired": said(
-        {"type": ["boolean", "null"]},
-        "Whether the watermark has passed that, and Spark has not yet removed the key; null while it is not known",
-    ),
+    **_EXPIRY,
     "timeout_at": said(TIME_OR_UNKNOWN, "When the group times out, null for never. Of queries that use timeouts"),
     "sessions": said(list_of(ref("Session")), "By their starts. Of a store of kind `session`"),
     "rows": said(list_of(ref("JoinRow")), "In Spark's order. Of a store of kind `join-side`"),
+    "values": said(list_of(ref("ListValue")), "In the query's order. Of a store of kind `list`"),
+    "entries": said(list_of(ref("MapEntry")), "Of a store of kind `map`, asked for a grouping key alone"),
+    "timers": said(list_of(TIME), "When the query is called for the key. Of a store of kind `timers`"),
 }
 """What is said of a key that is there, by the kind of its store."""
 _KEY: Json = {"key": said(_OBJECT, "The key by column name, as it can be sent again")}
@@ -113,6 +119,14 @@ def read_schemas() -> Json:
             "A row of a side of a join.",
             {"value": _FOUND["value"], "matched": said({"type": ["boolean", "null"]}, "Whether it found a match")},
             {"result": _FOUND["result"]},
+        ),
+        "ListValue": record(
+            "A value of a list.", {"value": _FOUND["value"]}, {"result": _FOUND["result"], **_EXPIRY}
+        ),
+        "MapEntry": record(
+            "An entry of a map.",
+            {"key": said(_OBJECT, "The user key by column name"), "value": _FOUND["value"]},
+            {"result": _FOUND["result"], **_EXPIRY},
         ),
         "Session": record(
             "A session of a key.", {"start": TIME, "end": TIME, "value": _FOUND["value"]}, {"result": _FOUND["result"]}
@@ -179,6 +193,9 @@ def _store_schemas() -> Json:
             {
                 "result": list_of(ref("ResultColumn")),
                 "unnamed": said(list_of(TEXT), "Value columns of which no result is made"),
+                "user_key": said(
+                    list_of(ref("KeyColumn")), "What follows the key where one entry of a map is asked for"
+                ),
             },
         ),
         "NotServed": record(
