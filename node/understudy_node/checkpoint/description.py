@@ -28,7 +28,7 @@ from understudy_node.checkpoint.operators import (
 )
 from understudy_node.checkpoint.recognition import require_checkpoint
 from understudy_node.checkpoint.schemas import ColumnFamilySchema, parse_schema_file
-from understudy_node.checkpoint.shapes import FAMILIES_FORMAT, JOIN, JOIN_TABLES
+from understudy_node.checkpoint.shapes import FAMILIES_FORMATS, JOIN, join_tables
 from understudy_node.checkpoint.snapshots import parse_state_files
 from understudy_node.checkpoint.state_variables import TIMERS, TRANSFORM, StateVariable, state_variables
 from understudy_node.checkpoint.support import (
@@ -279,11 +279,11 @@ def _why_incomplete(
     stores: tuple[StoreDescription, ...], state_format: str | None, where: str
 ) -> UnsupportedError | None:
     """Why the sides of a join cannot be read: each of them takes two tables."""
-    if state_format == FAMILIES_FORMAT:
+    if state_format in FAMILIES_FORMATS:
         found = {family.name for store in stores for family in store.column_families}
     else:
         found = {store.name for store in stores}
-    missing = JOIN_TABLES - found
+    missing = join_tables(state_format) - found
     if missing:
         fix = "A newer Spark wrote it: use a newer Understudy"
         return UnsupportedError(f"The join has no table {min(missing)}", where=where, fix=fix)

@@ -1,23 +1,26 @@
 """What a stream-stream join keeps of a key on one side: its rows, in the order in which Spark added or moved them.
 
-Two tables hold a side: how many rows a key has, and each row under the key and its index. Both are read from one
-version of the task. Their keys are the join's columns; the second has the index as one more.
+Up to state format 3 two tables hold a side: how many rows a key has, and each row under the key and its index. Both are
+read from one version of the task. Their keys are the join's columns; the second has the index as one more. In format 4
+one table has lists of rows, under the key and their event time.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import orjson
 
-from understudy_node.engine.scan_order import SLOT_BYTES
+from understudy_node.engine.scan_order import SLOT_BYTES, after_prefix
+from understudy_node.engine.tables import FAMILY_BYTES, Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.many import MAX_ELEMENTS, found_many, too_many
+from understudy_node.stores.multi_values import split_values
 from understudy_node.stores.results import ResultPrinter
-from understudy_node.stores.tables import FAMILY_BYTES, Table
 from understudy_shared.errors import CorruptFileError
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.layout import fixed_bytes
@@ -28,6 +31,8 @@ _MATCHED: Final = "\0matched"
 """The last column of a stored row, under a name that no column of the query has."""
 
 _INDEX: Final = struct.Struct("<q")
+_TIME_BYTES: Final = 8
+"""The event time behind a key, in an order of bytes that is that of the times."""
 
 PrintRow = Callable[[bytes], dict[str, object]]
 
@@ -100,3 +105,36 @@ class JoinSide:
         first = family + stored[:skip] + self._encode_indexed((*self._decode_key(stored[skip:]), 0))
         head, tail = first[:slot], first[slot + SLOT_BYTES :]
         return [head + _INDEX.pack(index) + tail for index in range(count)]
+
+
+class TimedJoinSide:
+    """Finds the rows of a key on one side, by their event time, those of one time in the order in which they came."""
+
+    def __init__(self, table: Table, print_row: PrintRow, row_prefix: bytes) -> None:
+        self._table = table
+        self._print = print_row
+        self._row_prefix = row_prefix
+
+    def find(self, view: TaskView, stored: bytes) -> bytes | None:
+        """See `Finder`."""
+        printed = [orjson.dumps(self._print(row)) for row in islice(self._rows(view, stored), MAX_ELEMENTS + 1)]
+        if len(printed) > MAX_ELEMENTS:
+            raise too_many("rows")
+        return found_many("rows", printed)
+
+    def key_row(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        return kept[FAMILY_BYTES + len(self._row_prefix) : -_TIME_BYTES]
+
+    def first_bytes(self, view: TaskView) -> bytes:
+        """See `Finder`."""
+        return self._table.first_bytes(view.stores[self._table.store])
+
+    def _rows(self, view: TaskView, stored: bytes) -> Iterator[bytes]:
+        """All stored rows of a key. No row of the key's columns is the beginning of another: its slots say its size."""
+        state, where = view.stores[self._table.store], f"table {self._table}"
+        first = self._table.first_bytes(state) + stored
+        for key, kept in state.scan(first, after_prefix(first)):
+            if len(key) != len(first) + _TIME_BYTES:
+                raise CorruptFileError("a key of a join has another length than its columns", where=where)
+            yield from split_values(kept, prefix=self._row_prefix, where=where)

@@ -16,18 +16,27 @@ import orjson
 
 from understudy_node.checkpoint.description import OperatorDescription, StoreDescription
 from understudy_node.checkpoint.logs import Provider
-from understudy_node.checkpoint.shapes import COUNTS, FAMILIES_FORMAT, JOIN, JOIN_SIDES, ROWS, side_table
+from understudy_node.checkpoint.shapes import (
+    COUNTS,
+    FAMILIES_FORMATS,
+    JOIN,
+    JOIN_SIDES,
+    ROWS,
+    TIMED_FORMAT,
+    TIMED_ROWS,
+    side_table,
+)
 from understudy_node.checkpoint.state_variables import TRANSFORM, StateVariable
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.engine.scan_order import ScanOrder
+from understudy_node.engine.tables import Table
 from understudy_node.stores.finder import MakeFinder
 from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
-from understudy_node.stores.join_sides import JoinSide, SideTables, row_printer
+from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
 from understudy_node.stores.sets import SEEN, ExpiringSet
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
-from understudy_node.stores.tables import Table
 from understudy_shared.clock import wall_ms
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.types import StructType, parse_schema
@@ -88,7 +97,8 @@ def parts_of(operator: OperatorDescription) -> Iterator[Part]:
 def scan_order_of(operator: OperatorDescription, store: StoreDescription, provider: Provider) -> ScanOrder | None:
     """In which order a store's keys are kept for readers who scan it; None for a store that is read key by key."""
     support = SUPPORTED_OPERATORS.get(operator.operator_name)
-    if any(each.unsupported is None and each.kind in _SCANNED for each in operator.variables):
+    is_timed = operator.operator_name == JOIN and operator.state_format == TIMED_FORMAT
+    if is_timed or any(each.unsupported is None and each.kind in _SCANNED for each in operator.variables):
         return ScanOrder()
     if support is None or support.kind is not StoreKind.SESSION:
         return None
@@ -99,7 +109,7 @@ def has_families(operator: OperatorDescription) -> bool:
     """Whether the operator's tables are column families of one store."""
     if operator.operator_name in TRANSFORM:
         return True
-    return operator.operator_name == JOIN and operator.state_format == FAMILIES_FORMAT
+    return operator.operator_name == JOIN and operator.state_format in FAMILIES_FORMATS
 
 
 def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
@@ -135,7 +145,30 @@ def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
 
 
 def _side(operator: OperatorDescription, side: str) -> Part:
-    """One side of a join, by its two tables."""
+    """One side of a join."""
+    return (_timed_side if operator.state_format == TIMED_FORMAT else _indexed_side)(operator, side)
+
+
+def _timed_side(operator: OperatorDescription, side: str) -> Part:
+    """One side of a join whose rows are kept by their event time."""
+    support = SUPPORTED_OPERATORS[operator.operator_name]
+    (store,) = operator.served
+    table = side_table(side, TIMED_ROWS)
+    (rows,) = (family for family in store.column_families if family.name == table)
+    stored = parse_schema(rows.value_schema)
+    return Part(
+        default_name=f"op{operator.operator_id}.{side}",
+        kind=support.kind,
+        is_normalised=support.is_normalised,
+        store_name=store.name,
+        key_json=_without_last(rows.key_schema),
+        value=StructType(stored.fields[:-1]),
+        way=partial(_timed_side_way, Table(store.name, table), stored),
+    )
+
+
+def _indexed_side(operator: OperatorDescription, side: str) -> Part:
+    """One side of a join whose rows are counted and indexed, by its two tables."""
     support = SUPPORTED_OPERATORS[operator.operator_name]
     if has_families(operator):
         (store,) = operator.served
@@ -224,6 +257,17 @@ def _side_way(
 ) -> Way:
     """The rows of a key on a side, each with whether it found a match."""
     return Way(_never, partial(JoinSide, tables, row_printer(stored, names, print_result)))
+
+
+def _timed_side_way(
+    table: Table,
+    stored: StructType,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    print_result: ResultPrinter | None,
+) -> Way:
+    """The same, by their event time."""
+    return Way(_never, partial(TimedJoinSide, table, row_printer(stored, names, print_result)))
 
 
 def _variable_way(

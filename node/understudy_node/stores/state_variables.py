@@ -19,11 +19,11 @@ import orjson
 
 from understudy_node.checkpoint.state_variables import StateVariable
 from understudy_node.engine.scan_order import after_prefix
+from understudy_node.engine.tables import FAMILY_BYTES, Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.many import MAX_ELEMENTS, found_many, too_many
 from understudy_node.stores.multi_values import split_values
 from understudy_node.stores.results import ResultPrinter
-from understudy_node.stores.tables import FAMILY_BYTES, Table
 from understudy_shared.errors import CorruptFileError
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.map_keys import WHOLE_MAP, is_of_whole_map
@@ -75,17 +75,21 @@ class ValueVariable:
 
     def find(self, view: TaskView, stored: bytes) -> bytes | None:
         """See `Finder`."""
-        state = view.stores[self._table.store]
-        kept = state.get(self._table.first_bytes(state) + stored)
+        kept = self._kept(view, stored)
         return None if kept is None else _found(self._print(_row_of(kept, self._row_prefix, self._table)))
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
         return kept[FAMILY_BYTES + len(self._row_prefix) :]
 
-    def first_bytes(self, view: TaskView) -> bytes:
+    def first_bytes(self, view: TaskView) -> bytes | None:
         """See `Finder`."""
-        return self._table.first_bytes(view.stores[self._table.store])
+        state = view.stores[self._table.store]
+        return self._table.first_bytes(state) if self._table.is_in(state) else None
+
+    def _kept(self, view: TaskView, stored: bytes) -> bytes | None:
+        first = self.first_bytes(view)
+        return None if first is None else view.stores[self._table.store].get(first + stored)
 
 
 class ListVariable(ValueVariable):
@@ -93,8 +97,7 @@ class ListVariable(ValueVariable):
 
     def find(self, view: TaskView, stored: bytes) -> bytes | None:
         """See `Finder`."""
-        state = view.stores[self._table.store]
-        kept = state.get(self._table.first_bytes(state) + stored)
+        kept = self._kept(view, stored)
         if kept is None:
             return None
         rows = list(split_values(kept, prefix=self._row_prefix, where=f"variable {self._table}"))
@@ -113,9 +116,10 @@ class _ByPrefix:
         self._decode, self._encode = compile_row_decoder(key), compile_row_encoder(key)
         self._decode_wrapped, self._encode_wrapped = compile_row_decoder(wrapped), compile_row_encoder(wrapped)
 
-    def first_bytes(self, view: TaskView) -> bytes:
+    def first_bytes(self, view: TaskView) -> bytes | None:
         """See `Finder`."""
-        return self._table.first_bytes(view.stores[self._table.store])
+        state = view.stores[self._table.store]
+        return self._table.first_bytes(state) if self._table.is_in(state) else None
 
     def _prefix(self, family: bytes, grouping: tuple[object, ...]) -> bytes:
         """What the keys of all records of a grouping key begin with."""
@@ -124,10 +128,12 @@ class _ByPrefix:
 
     def _records(self, view: TaskView, grouping: tuple[object, ...]) -> Iterator[tuple[bytes, bytes]]:
         """The rest of the key of each record, and what is stored there."""
-        state = view.stores[self._table.store]
-        prefix = self._prefix(self._table.first_bytes(state), grouping)
+        first = self.first_bytes(view)
+        if first is None:
+            return
+        prefix = self._prefix(first, grouping)
         skip = len(prefix)
-        for key, kept in state.scan(prefix, after_prefix(prefix)):
+        for key, kept in view.stores[self._table.store].scan(prefix, after_prefix(prefix)):
             yield _row_of(key[skip:], self._row_prefix, self._table), kept
 
     def _grouping_and_rest(self, kept: bytes) -> tuple[tuple[object, ...], bytes]:
@@ -178,9 +184,11 @@ class MapVariable(_ByPrefix):
         return self._encode(grouping) + WHOLE_MAP
 
     def _entry(self, view: TaskView, key: tuple[object, ...]) -> bytes | None:
-        state = view.stores[self._table.store]
+        first = self.first_bytes(view)
+        if first is None:
+            return None
         user_row = self._row_prefix + self._encode_user((key[self._columns :],))
-        kept = state.get(self._prefix(self._table.first_bytes(state), key[: self._columns]) + user_row)
+        kept = view.stores[self._table.store].get(self._prefix(first, key[: self._columns]) + user_row)
         return None if kept is None else _found(self._print(_row_of(kept, self._row_prefix, self._table)))
 
     def _printed(self, user_row: bytes, kept: bytes) -> bytes:

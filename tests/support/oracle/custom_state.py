@@ -95,7 +95,9 @@ def read_variables(
     with settings(spark, reader_conf(checkpoint)):
         for at, source in enumerate(sources):
             for batch in batches:
-                reader = spark.read.format("statestore").option("operatorId", source.operator_id).option("batchId", batch)
+                reader = (
+                    spark.read.format("statestore").option("operatorId", source.operator_id).option("batchId", batch)
+                )
                 frame = reader.options(**source.options).load(str(checkpoint))
                 columns = [name for name in frame.columns if name != "partition_id"]
                 types[source] = {name: frame.schema[name].dataType for name in columns}
@@ -154,7 +156,10 @@ def _said_of_map(source: _Source, cells: list[Cells], types: Types) -> Expected:
 
 def _said_of_timers(source: _Source, cells: list[Cells], types: Types) -> Expected:
     assert isinstance(types["expiration_timestamp_ms"], LongType)
-    return {"found": True, "timers": [moment(ms * 1000) for ms in sorted(row["expiration_timestamp_ms"] for row in cells)]}
+    return {
+        "found": True,
+        "timers": [moment(ms * 1000) for ms in sorted(row["expiration_timestamp_ms"] for row in cells)],
+    }
 
 
 def _value(source: _Source, value: tuple[Any, ...], value_type: DataType) -> Expected:

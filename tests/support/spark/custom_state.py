@@ -1,4 +1,4 @@
-"""A query with state of its own kinds: `transformWithState`, with values, lists and maps, with TTL and without, and timers.
+"""A query of `transformWithState`: values, lists and maps, with TTL and without, and timers.
 
 Two operators beside each other: one keeps processing time, so that it has TTL, one event time. What has a short TTL has
 expired when it is read, and Spark removes it in the next batch; what has a long one has not.
@@ -120,7 +120,9 @@ def _alarms(source: DataFrame) -> DataFrame:
     return keyed.transformWithStateInPandas(Alarms(), "said string", "append", "EventTime")
 
 
-OPERATORS: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = MappingProxyType({"diary": _diary, "alarms": _alarms})
+OPERATORS: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = MappingProxyType(
+    {"diary": _diary, "alarms": _alarms}
+)
 
 
 def build_custom(source: DataFrame, operators: Sequence[str] = tuple(OPERATORS)) -> DataFrame:

@@ -120,9 +120,7 @@ def read_schemas() -> Json:
             {"value": _FOUND["value"], "matched": said({"type": ["boolean", "null"]}, "Whether it found a match")},
             {"result": _FOUND["result"]},
         ),
-        "ListValue": record(
-            "A value of a list.", {"value": _FOUND["value"]}, {"result": _FOUND["result"], **_EXPIRY}
-        ),
+        "ListValue": record("A value of a list.", {"value": _FOUND["value"]}, {"result": _FOUND["result"], **_EXPIRY}),
         "MapEntry": record(
             "An entry of a map.",
             {"key": said(_OBJECT, "The user key by column name"), "value": _FOUND["value"]},

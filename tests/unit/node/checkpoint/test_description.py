@@ -223,7 +223,7 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
             "format 1",
             "stateFormatVersion",
         ),
-        (named(0, "symmetricHashJoin", join="4"), "symmetricHashJoin.* in format 4", "2, 3"),
+        (named(0, "symmetricHashJoin", join="5"), "symmetricHashJoin.* in format 5", "2, 3, 4"),
         (named(0, "symmetricHashJoin"), "symmetricHashJoin.* in format 1", "2, 3"),
         (named(0, "sessionWindowStateStoreSaveExec", sessionWindow="2"), "in format 2", "sessionWindow"),
         (named(0, "flatMapGroupsWithState", flatMapGroupsWithState="3"), "in format 3", "1, 2"),

@@ -1,4 +1,4 @@
-"""State variables are judged one by one: what is not as Spark writes it is refused by name, and the others are served."""
+"""State variables are judged one by one: what is not as Spark writes it is refused by name, and no other is."""
 
 from __future__ import annotations
 
@@ -56,8 +56,7 @@ KINDS = {
 
 def said(kinds: Mapping[str, tuple[str, bool]] = KINDS) -> dict[str, object]:
     variables = [
-        {"stateName": name, "stateVariableType": kind, "ttlEnabled": has_ttl}
-        for name, (kind, has_ttl) in kinds.items()
+        {"stateName": name, "stateVariableType": kind, "ttlEnabled": has_ttl} for name, (kind, has_ttl) in kinds.items()
     ]
     return {"stateVariables": variables}
 
