@@ -13,10 +13,12 @@ from understudy_node.checkpoint.description import CheckpointDescription, descri
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.checkpoint.state_variables import StateVariable, state_variables
+from understudy_node.stores.naming import naming_of
 from understudy_node.stores.stores import StoreAlias, served_stores
 from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.messages import AnnouncedStore, Announcement
 from understudy_shared.spark.types import parse_schema
-from understudy_shared.words import StoreKind
+from understudy_shared.words import StoreKind, StoreName
 
 PLAIN = '{"keyStateEncoderType":"NoPrefixKeyStateEncoderSpec"}'
 PREFIXED = '{"keyStateEncoderType":"PrefixKeyScanStateEncoderSpec","numColsPrefixKey":1}'
@@ -193,3 +195,18 @@ def test_columns_of_a_grouping_key_are_named_alone_or_with_those_of_the_user_key
         alias = StoreAlias(name="map", key=key)
         store = next(each for each in served_stores(found, {"op0.places": alias}).values() if each.name == "map")
         assert store.codec.names == names
+
+
+def test_an_announced_name_is_the_first_part_of_the_names_of_all_variables_and_its_key_names_their_columns(
+    tmp_path: Path,
+) -> None:
+    found = checkpoint(tmp_path, {0: KINDS})
+    said = AnnouncedStore(operator_id=0, name="visits", key=["who"])
+    announcement = Announcement(application_id="a", query_id=found.query_id, stores=[said])
+    naming = naming_of(found, {}, announcement)
+    assert naming.left_out == []
+    stores = served_stores(found, naming.aliases)
+    assert set(stores) == {f"visits.{name}" for name in ("weather", "mood", "trips", "places", "timers")}
+    columns = {name: store.codec.names for name, store in stores.items()}
+    assert columns.pop(StoreName("visits.places")) == ("who", "place")
+    assert set(columns.values()) == {("who",)}
