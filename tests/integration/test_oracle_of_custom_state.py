@@ -6,6 +6,7 @@ Spark writes the checkpoint during the run. What must have occurred is asserted 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -121,7 +122,7 @@ def _compare(reader: CheckpointReader, store: KindStore, version: int) -> None:
 
 def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: KindsCheckpoint, tmp_path: Path) -> None:
     with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle)
+        _wait(served, oracle, oracle.last)
         described = served.get("/v1/stores")
         document = served.get("/openapi.json").body
         _judge(document, "GET /v1/stores", described)
@@ -132,10 +133,10 @@ def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: Kinds
         assert [column["type"] for column in shown["places"]["user_key"]] == ["string", "double"]
         assert [column["name"] for column in shown["mood"]["value"]] == ["s"], "the expiry is no column of the value"
         for store in oracle.stores.values():
-            _assert_batch(oracle, store, served)
+            _assert_batch(store, served, oracle.last)
             for kept in store.kept[oracle.last][:3]:
                 reply = served.look_up(kept.key, store=store.name)
-                _assert_answer(oracle, kept, {"status": reply.status, **reply.body})
+                _assert_answer(kept, {"status": reply.status, **reply.body}, oracle.last)
                 _judge(document, "GET /v1/stores/{store}/lookup", reply)
             gone = next(iter(_keys(store, oracle.versions[0]) - _keys(store, oracle.last)), None)
             if gone is not None:
@@ -150,12 +151,28 @@ def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: Kinds
                 )
 
 
+def test_a_version_is_shown_when_it_is_committed_and_not_before(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    """The next changelog lies there, with pieces to merge into lists; its commit comes while we watch."""
+    checkpoint = shutil.copytree(oracle.path, tmp_path / "checkpoint")
+    commit, held = checkpoint / "commits" / str(oracle.last - 1), tmp_path / "held"
+    commit.rename(held)
+    before = oracle.versions[-2]
+    with served_node(checkpoint, tmp_path / "data") as served:
+        _wait(served, oracle, before)
+        for store in oracle.stores.values():
+            _assert_batch(store, served, before)
+        held.rename(commit)
+        _wait(served, oracle, oracle.last)
+        for store in oracle.stores.values():
+            _assert_batch(store, served, oracle.last)
+
+
 def test_one_entry_of_a_map_is_found_by_a_path_and_by_the_exact_form(oracle: KindsCheckpoint, tmp_path: Path) -> None:
     promises = oracle.stores["promises"]
     kept = next(each for each in promises.kept[oracle.last] if None not in each.key and "" not in each.key)
     key, entry = next(_entries(kept))
     with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle)
+        _wait(served, oracle, oracle.last)
         path = "/".join(quote(str(part), safe="") for part in key)
         by_path = served.get(f"/v1/stores/promises/keys/{path}")
         exact = served.look_up(key, store="promises")
@@ -180,16 +197,16 @@ def test_every_key_is_answered_through_a_router_as_by_the_node(
         pytest.skip("a router sees no format")
     with cluster(oracle.path, tmp_path, redis.url, nodes=2) as known:
         router = known.router
-        _wait(router, oracle)
+        _wait(router, oracle, oracle.last)
         stores: Any = router.get("/v1/stores").body["stores"]
         assert {each["store"]: each["kind"] for each in stores} == {
             name: store.kind for name, store in oracle.stores.items()
         }
         for store in oracle.stores.values():
-            _assert_batch(oracle, store, router)
+            _assert_batch(store, router, oracle.last)
             kept = store.kept[oracle.last][0]
             reply = router.look_up(kept.key, store=store.name)
-            _assert_answer(oracle, kept, {"status": reply.status, **reply.body})
+            _assert_answer(kept, {"status": reply.status, **reply.body}, oracle.last)
             explained = router.get(f"/v1/stores/{store.name}/metadata?key={quote(json.dumps(kept.key))}")
             assert (explained.status, explained.body["partition"]) == (200, kept.partition)
             for key, entry in _entries(kept):
@@ -205,31 +222,31 @@ def _entries(kept: Kept) -> Iterator[tuple[list[object], dict[str, Any]]]:
         yield [*kept.key, *each["key"].values()], {"found": True, **said}
 
 
-def _wait(served: Served, oracle: KindsCheckpoint) -> None:
-    """Return when every partition of every store shows the last version."""
-    wait_until(lambda: not served.not_ready() and _shows(served, oracle), what="the last version")
+def _wait(served: Served, oracle: KindsCheckpoint, version: int) -> None:
+    """Return when every partition of every store shows that version."""
+    wait_until(lambda: not served.not_ready() and _shows(served, oracle, version), what=f"version {version}")
 
 
-def _shows(served: Served, oracle: KindsCheckpoint) -> bool:
+def _shows(served: Served, oracle: KindsCheckpoint, version: int) -> bool:
     stores: Any = served.lag()["stores"]
     replicas = [replica for store in stores for replica in store["partitions"]]
     return len(stores) == len(oracle.stores) and all(
-        replica["current_offset_position"] == oracle.last and replica["offset_lag"] == 0 for replica in replicas
+        replica["current_offset_position"] == version and replica["offset_lag"] == 0 for replica in replicas
     )
 
 
-def _assert_batch(oracle: KindsCheckpoint, store: KindStore, served: Served) -> None:
-    kept = store.kept[oracle.last]
+def _assert_batch(store: KindStore, served: Served, version: int) -> None:
+    kept = store.kept[version]
     for each, answer in zip(kept, served.look_up_all([each.key for each in kept], store=store.name), strict=True):
-        _assert_answer(oracle, each, answer)
+        _assert_answer(each, answer, version)
 
 
-def _assert_answer(oracle: KindsCheckpoint, kept: Kept, answer: dict[str, Any]) -> None:
+def _assert_answer(kept: Kept, answer: dict[str, Any], version: int) -> None:
     said = {name: value for name, value in answer.items() if name not in OF_AN_ANSWER}
     assert answer["status"] == 200, f"{kept.key}: {answer}"
     assert as_text(in_order(said)) == as_text(in_order(kept.said)), f"{answer['store']} {kept.key}"
     assert as_text(list(answer["key"].values())) == as_text(kept.key)
-    assert (answer["partition"], answer["version"]) == (kept.partition, oracle.last)
+    assert (answer["partition"], answer["version"]) == (kept.partition, version)
 
 
 def _judge(document: dict[str, object], call: str, reply: Reply) -> None:
