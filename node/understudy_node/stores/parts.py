@@ -19,6 +19,7 @@ from understudy_node.checkpoint.logs import Provider
 from understudy_node.checkpoint.shapes import COUNTS, FAMILIES_FORMAT, JOIN, JOIN_SIDES, ROWS, side_table
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.engine.scan_order import ScanOrder
+from understudy_node.stores.expiry import Expiry, is_watermarked
 from understudy_node.stores.finder import MakeFinder
 from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
 from understudy_node.stores.join_sides import JoinSide, SideTables, Table, row_printer
@@ -56,8 +57,8 @@ class Part:
     way: Callable[[tuple[str, ...], ResultPrinter | None], Way]
 
 
-def parts_of(operator: OperatorDescription) -> Iterator[Part]:
-    """What can be asked of an operator: of stores that this release reads."""
+def parts_of(operator: OperatorDescription, *, may_lag: bool = False) -> Iterator[Part]:
+    """What can be asked of an operator: of stores that this release reads. `may_lag`: see `Expiry`."""
     support = SUPPORTED_OPERATORS.get(operator.operator_name)
     if support is None:
         return
@@ -65,7 +66,7 @@ def parts_of(operator: OperatorDescription) -> Iterator[Part]:
         yield from (_side(operator, side) for side in JOIN_SIDES if operator.served)
         return
     for store in operator.served:
-        yield _part(operator, store)
+        yield _part(operator, store, may_lag=may_lag)
 
 
 def scan_order_of(operator: OperatorDescription, store: StoreDescription, provider: Provider) -> ScanOrder | None:
@@ -81,7 +82,7 @@ def has_families(operator: OperatorDescription) -> bool:
     return operator.operator_name == JOIN and operator.state_format == FAMILIES_FORMAT
 
 
-def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
+def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bool) -> Part:
     support = SUPPORTED_OPERATORS[operator.operator_name]
     (family,) = store.column_families
     stored = parse_schema(family.value_schema)
@@ -91,7 +92,7 @@ def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
         case "dedupe":
             value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN)
         case "dedupeWithinWatermark":
-            finder = partial(ExpiringSet, store.name, stored)
+            finder = partial(ExpiringSet, store.name, stored, Expiry(may_lag=may_lag))
             value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN, finder)
         case "applyInPandasWithState" | "flatMapGroupsWithState":
             value = stored_state(stored)
@@ -99,7 +100,8 @@ def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
         case "sessionWindowStateStoreSaveExec":
             key = parse_schema(family.key_schema)
             key_json = _without_last(family.key_schema)
-            way = partial(_session_way, store.name, key, stored)
+            expiry = Expiry(is_watermarked(family.value_schema), may_lag)
+            way = partial(_session_way, partial(Sessions, store.name, key, expiry), stored)
         case _:
             way = partial(_value_way, stored)
     return Part(
@@ -122,6 +124,7 @@ def _side(operator: OperatorDescription, side: str) -> Part:
     else:
         known = {store.name: (Table(store.name), store.column_families[0]) for store in operator.served}
     (counts_table, counts), (rows_table, rows) = (known[side_table(side, table)] for table in (COUNTS, ROWS))
+    every_row = [known[side_table(each, ROWS)][1].value_schema for each in JOIN_SIDES]
     stored = parse_schema(rows.value_schema)
     tables = SideTables(
         counts_table,
@@ -129,6 +132,7 @@ def _side(operator: OperatorDescription, side: str) -> Part:
         parse_schema(counts.key_schema),
         parse_schema(rows.key_schema),
         parse_schema(counts.value_schema),
+        None if is_watermarked(*every_row) else False,
     )
     return Part(
         default_name=f"op{operator.operator_id}.{side}",
@@ -162,11 +166,11 @@ def _group_state_way(stored: StructType, names: tuple[str, ...], print_result: R
 
 
 def _session_way(
-    store_name: str, key: StructType, stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None
+    make: Callable[..., Sessions], stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None
 ) -> Way:
     """The sessions of a key, each with its value and result."""
     print_session = session_printer(stored, names, print_result)
-    return Way(_never, partial(Sessions, store_name, key, print_session))
+    return Way(_never, partial(make, print_session))
 
 
 def _side_way(

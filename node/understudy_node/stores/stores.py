@@ -27,6 +27,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription
+from understudy_node.stores.expiry import may_stand_behind_join
 from understudy_node.stores.finder import MakeFinder
 from understudy_node.stores.parts import Part, PrintFound, parts_of
 from understudy_node.stores.results import (
@@ -137,9 +138,10 @@ def served_stores(
     """Every store that can be served, by name. Raises AliasError for aliases that fit nothing."""
     stores: dict[StoreName, ServedStore] = {}
     defaults: set[str] = set()
+    operators = [(operator.operator_id, operator.operator_name) for operator in description.operators]
     for operator in description.operators:
         defaults.update(name for name, _ in operator.refusals)  # each will be served as that by a later release
-        for part in parts_of(operator):
+        for part in parts_of(operator, may_lag=may_stand_behind_join(operator.operator_id, operators)):
             defaults.add(part.default_name)
             served = _serve(operator, part, aliases.get(part.default_name, StoreAlias()))
             if served.name in stores:

@@ -41,7 +41,7 @@ def explain_key(
         "lineage": route.lineage,
         "end_offset_position": tables.end_version or None,
         "end_confirmed": tables.end_confirmed(now_ms),
-        "bounds": bound_fields(bound),
+        "bounds": {**bound_fields(bound), **bound.selection.fields()},
         "choice": _choice(choice),
         "exclusions": [{**described(each.candidate), "reason": each.reason} for each in choice.exclusions],
     }

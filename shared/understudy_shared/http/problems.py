@@ -11,6 +11,7 @@ from enum import Enum
 import orjson
 
 from understudy_shared.bounds import BadBoundError, Refusal
+from understudy_shared.cursor import BadCursorError
 from understudy_shared.errors import BadKeyError, CheckpointError, UnderstudyError, UnknownStoreError
 from understudy_shared.position import BadPositionError, LineageChangedError
 
@@ -33,6 +34,7 @@ class ProblemType(Enum):
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "This path does not take this method")
     REQUEST_TIMEOUT = ("request-timeout", 408, "The request did not come in time")
     LINEAGE_CHANGED = ("lineage-changed", 409, "The history that the position refers to is gone")
+    VERSION_GONE = ("version-gone", 410, "No replica holds the version that the cursor belongs to")
     TOO_LARGE = ("too-large", 413, "The request, or its answer, is larger than the limit")
     TARGET_TOO_LONG = ("target-too-long", 414, "The request target is longer than the limit")
     NOT_JSON = ("not-json", 415, "What changes something must be sent as JSON")
@@ -111,6 +113,7 @@ _BY_ERROR: tuple[tuple[type[UnderstudyError], ProblemType], ...] = (
     (BadKeyError, ProblemType.BAD_KEY),
     (BadBoundError, ProblemType.BAD_BOUND),
     (BadPositionError, ProblemType.BAD_BOUND),
+    (BadCursorError, ProblemType.BAD_BOUND),
     (LineageChangedError, ProblemType.LINEAGE_CHANGED),
     (UnknownStoreError, ProblemType.UNKNOWN_STORE),
     (CheckpointError, ProblemType.STORE_ERROR),
@@ -135,6 +138,10 @@ _REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
     Refusal.LINEAGE_CHANGED: (
         ProblemType.LINEAGE_CHANGED,
         "Drop the position: it is of another history of this checkpoint, one that was rewound or re-created",
+    ),
+    Refusal.VERSION_GONE: (
+        ProblemType.VERSION_GONE,
+        "Begin again without a cursor: the list may be another by now",
     ),
 }
 

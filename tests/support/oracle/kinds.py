@@ -179,17 +179,21 @@ def _sessions(reader: _SparkReader, operator: str, operator_id: int) -> Iterator
             key = json.dumps(json_array(row.key[:-1], prefix_type))
             of_key.setdefault((row.partition, key), []).append(row)
         kept[version] = [
-            Kept(partition, json.loads(key), _said_of_sessions(found, value_type))
+            Kept(partition, json.loads(key), _said_of_sessions(found, value_type, reader.next_watermark_us(version)))
             for (partition, key), found in of_key.items()
         ]
     yield KindStore(f"op{operator_id}", operator, "session", kept)
 
 
-def _said_of_sessions(rows: list[OracleRow], value_type: StructType) -> Expected:
+def _said_of_sessions(rows: list[OracleRow], value_type: StructType, watermark_us: int) -> Expected:
     rows.sort(key=lambda row: row.key[-1])  # type: ignore[arg-type,return-value]  # microseconds
     values = [cast("dict[str, Any]", json_object(row.value, value_type)) for row in rows]
     assert [value["session_window"]["start"] for value in values] == [moment(cast(int, row.key[-1])) for row in rows]
-    return {"found": True, "sessions": [{**value["session_window"], "value": value} for value in values]}
+    sessions = [
+        {**value["session_window"], "value": value, "expired": value["session_window"]["end"] <= moment(watermark_us)}
+        for value in values
+    ]
+    return {"found": True, "sessions": sessions}
 
 
 def _sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[KindStore]:
@@ -203,7 +207,7 @@ def _sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[Ki
             of_key: dict[tuple[int, str], dict[int, Expected]] = {}
             for row in found:
                 key = json.dumps(json_array(row.key[:-1], join_type))
-                said = {"value": json_object(row.value[:-1], row_type), "matched": row.value[-1]}
+                said = {"value": json_object(row.value[:-1], row_type), "matched": row.value[-1], "expired": None}
                 of_key.setdefault((row.partition, key), {})[cast(int, row.key[-1])] = said
             assert all(set(rows) == set(range(len(rows))) for rows in of_key.values())
             kept[version] = [
@@ -213,9 +217,9 @@ def _sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[Ki
         yield KindStore(f"op{operator_id}.{side}", operator, "join-side", kept)
 
 
-def moment(micros: int) -> object:
-    """A timestamp as an answer prints it."""
-    return json_value(micros, TimestampType())
+def moment(micros: int) -> str:
+    """A timestamp as an answer prints it: of one length, so that the order is that of time."""
+    return cast(str, json_value(micros, TimestampType()))
 
 
 _READ: dict[str, Callable[[_SparkReader, str, int], Iterator[KindStore]]] = {

@@ -277,6 +277,8 @@ def test_refusals_that_show_an_old_view_ask_for_a_new_one(reason: str, outdated:
         (NO_BOUND, ["lineage-changed", "refused"], ProblemType.NO_ACCEPTABLE_REPLICA),
         (WITH_POSITION, ["lineage-changed", "refused"], ProblemType.LINEAGE_CHANGED),
         (WITH_POSITION, ["below-min-position", "refused"], ProblemType.NO_ACCEPTABLE_REPLICA),
+        (NO_BOUND, ["version-gone", "version-gone"], ProblemType.VERSION_GONE),
+        (NO_BOUND, ["version-gone", "refused"], ProblemType.VERSION_GONE),
     ],
 )
 def test_what_is_said_when_nobody_answered(bound: Bound, reasons: list[str], expected: ProblemType) -> None:
