@@ -14,7 +14,7 @@ import orjson
 from understudy_shared.durations import duration_text as known_duration_text
 from understudy_shared.printable import printable
 
-_LISTS = ("sessions", "rows")
+_LISTS = ("sessions", "rows", "values", "entries", "timers")
 """Members of an answer that hold all elements of a key."""
 
 _MOMENTS = {"expires_at": "expires", "expired": "expired", "timeout_at": "times out"}

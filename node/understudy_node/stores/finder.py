@@ -34,8 +34,8 @@ class Finder(Protocol):
     def key_row(self, kept: bytes) -> bytes:
         """The row bytes of the key that a record of the store is found by. `kept` is the record's key."""
 
-    def first_bytes(self, view: TaskView) -> bytes:
-        """What the keys of these records begin with, in a store that has others, too."""
+    def first_bytes(self, view: TaskView) -> bytes | None:
+        """What the keys of these records begin with, in a store that has others, too; None where there can be none."""
 
 
 MakeFinder = Callable[[bytes], Finder]

@@ -43,7 +43,7 @@ class FindingReader(StoreReader):
     def key_row(self, kept: bytes) -> bytes:
         return self.finder.key_row(kept)
 
-    def first_bytes(self, view: TaskView) -> bytes:
+    def first_bytes(self, view: TaskView) -> bytes | None:
         return self.finder.first_bytes(view)
 
     def find_many(

@@ -162,8 +162,8 @@ class StoreReader:
         """The row bytes of the key that a record of the store is found by. `kept` is the record's key."""
         return kept[len(self.row_prefix) :]
 
-    def first_bytes(self, view: TaskView) -> bytes:
-        """What the keys of these records begin with, in a store that has others, too."""
+    def first_bytes(self, view: TaskView) -> bytes | None:
+        """What the keys of these records begin with, in a store that has others, too; None where there can be none."""
         return b""
 
     def _refusal(self, bound: Bound, replica: TaskReplica, reading: Reading, known_end: int) -> Refusal | None:

@@ -7,7 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import orjson
+
 from understudy_node.stores.finder import Found
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.selection import Selection
 
 MAX_PAGE_BYTES: Final = 1024 * 1024
@@ -15,8 +18,25 @@ MAX_PAGE_BYTES: Final = 1024 * 1024
 its own.
 """
 
+MAX_SORTED: Final = 10_000
+"""Most elements of a key that lie in another order than that of the answer, so that each page reads all of them: about
+20 ms.
+"""
+
 HIDDEN: Final = Found(b'"found":false,"expired":true,', is_hidden=True)
 """All elements have expired, and nothing that has was asked for."""
+
+
+def wanted(element: dict[str, object], selection: Selection) -> bytes | None:
+    """An element printed; None for one that has expired, where nothing that has is asked for."""
+    return None if element.get("expired") is True and not selection.include_expired else orjson.dumps(element)
+
+
+def too_many(member: str) -> ProblemError:
+    """The problem of a key with more elements than are sorted."""
+    fix = "Read them with Spark's state reader"
+    detail = f"this key has more than {MAX_SORTED} {member}"
+    return ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="key", fix=fix))
 
 
 def found_page(member: str, printed: Iterable[bytes | None], selection: Selection) -> Found | None:

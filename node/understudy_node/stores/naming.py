@@ -51,7 +51,7 @@ def naming_of(
 
 
 def _aliases(description: CheckpointDescription, announced: AnnouncedStore) -> dict[str, StoreAlias]:
-    """What is announced of an operator, by default store name: the sides of a join share its names."""
+    """What is announced of an operator, by default store name: the sides of a join, or state variables, share it."""
     parts = {
         operator.operator_id: [part.default_name for part in parts_of(operator)]
         for operator in description.operators
@@ -68,7 +68,7 @@ def _aliases(description: CheckpointDescription, announced: AnnouncedStore) -> d
     if len(names) == 1:
         return {names[0]: said}
     if announced.value is not None or announced.result:
-        raise AliasError("the sides of a join have columns of their own", fix="Announce its name and its key")
+        raise AliasError("its stores have columns of their own", fix="Announce its name and its key")
     return {name: StoreAlias(name=_side_name(said.name, name), key=said.key) for name in names}
 
 

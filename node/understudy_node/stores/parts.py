@@ -16,19 +16,35 @@ import orjson
 
 from understudy_node.checkpoint.description import OperatorDescription, StoreDescription
 from understudy_node.checkpoint.logs import Provider
-from understudy_node.checkpoint.shapes import COUNTS, FAMILIES_FORMAT, JOIN, JOIN_SIDES, ROWS, side_table
+from understudy_node.checkpoint.shapes import (
+    COUNTS,
+    FAMILIES_FORMATS,
+    JOIN,
+    JOIN_SIDES,
+    ROWS,
+    TIMED_FORMAT,
+    TIMED_ROWS,
+    side_table,
+)
+from understudy_node.checkpoint.state_variables import TRANSFORM, StateVariable
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.engine.scan_order import ScanOrder
+from understudy_node.engine.tables import Table
 from understudy_node.stores.expiry import Expiry, is_watermarked
 from understudy_node.stores.finder import MakeFinder
 from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
-from understudy_node.stores.join_sides import JoinSide, SideTables, Table, row_printer
+from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
 from understudy_node.stores.sets import SEEN, ExpiringSet
+from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
+from understudy_shared.clock import wall_ms
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.types import StructType, parse_schema
 from understudy_shared.words import StoreKind
+
+_SCANNED = frozenset({StoreKind.MAP, StoreKind.TIMERS})
+"""Kinds of state variables that are found by a scan."""
 
 PrintFound = Callable[[bytes], bytes]
 """From a stored row to the members of an answer that say what was found, with a comma behind them."""
@@ -41,11 +57,16 @@ class Way(NamedTuple):
     make_finder: MakeFinder | None = None
 
 
+MakeWay = Callable[[tuple[str, ...], tuple[str, ...], ResultPrinter | None], Way]
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """What readers can ask of an operator. `value` are the columns that an answer shows.
 
-    `way` is called with the names of these columns, and with what computes results of a printed value.
+    `way` is called with the names of the key's columns, with those of the value's, and with what computes results of a
+    printed value. `short_name` is for a part that goes by it where no other does, else "". Of a map, the first
+    `num_group_columns` of the key are the grouping key, and the others the user key.
     """
 
     default_name: str
@@ -54,7 +75,9 @@ class Part:
     store_name: str
     key_json: str
     value: StructType
-    way: Callable[[tuple[str, ...], ResultPrinter | None], Way]
+    way: MakeWay
+    short_name: str = ""
+    num_group_columns: int | None = None
 
 
 def parts_of(operator: OperatorDescription, *, may_lag: bool = False) -> Iterator[Part]:
@@ -66,12 +89,18 @@ def parts_of(operator: OperatorDescription, *, may_lag: bool = False) -> Iterato
         yield from (_side(operator, side) for side in JOIN_SIDES if operator.served)
         return
     for store in operator.served:
-        yield _part(operator, store, may_lag=may_lag)
+        if operator.operator_name in TRANSFORM:
+            yield from (_variable(operator, store, each) for each in operator.variables if each.unsupported is None)
+        else:
+            yield _part(operator, store, may_lag=may_lag)
 
 
 def scan_order_of(operator: OperatorDescription, store: StoreDescription, provider: Provider) -> ScanOrder | None:
     """In which order a store's keys are kept for readers who scan it; None for a store that is read key by key."""
     support = SUPPORTED_OPERATORS.get(operator.operator_name)
+    is_timed = operator.operator_name == JOIN and operator.state_format == TIMED_FORMAT
+    if is_timed or any(each.unsupported is None and each.kind in _SCANNED for each in operator.variables):
+        return ScanOrder()
     if support is None or support.kind is not StoreKind.SESSION:
         return None
     return session_order(parse_schema(store.column_families[0].key_schema), one_row=provider == "hdfs")
@@ -79,7 +108,9 @@ def scan_order_of(operator: OperatorDescription, store: StoreDescription, provid
 
 def has_families(operator: OperatorDescription) -> bool:
     """Whether the operator's tables are column families of one store."""
-    return operator.operator_name == JOIN and operator.state_format == FAMILIES_FORMAT
+    if operator.operator_name in TRANSFORM:
+        return True
+    return operator.operator_name == JOIN and operator.state_format in FAMILIES_FORMATS
 
 
 def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bool) -> Part:
@@ -87,13 +118,13 @@ def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bo
     (family,) = store.column_families
     stored = parse_schema(family.value_schema)
     value, key_json = stored, family.key_schema
-    way: Callable[[tuple[str, ...], ResultPrinter | None], Way]
+    way: MakeWay
     match operator.operator_name:
         case "dedupe":
-            value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN)
+            value, way = StructType(), lambda keys, names, print_result: Way(lambda row: SEEN)
         case "dedupeWithinWatermark":
             finder = partial(ExpiringSet, store.name, stored, Expiry(may_lag=may_lag))
-            value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN, finder)
+            value, way = StructType(), lambda keys, names, print_result: Way(lambda row: SEEN, finder)
         case "applyInPandasWithState" | "flatMapGroupsWithState":
             value = stored_state(stored)
             way = partial(_group_state_way, value)
@@ -116,7 +147,33 @@ def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bo
 
 
 def _side(operator: OperatorDescription, side: str) -> Part:
-    """One side of a join, by its two tables."""
+    """One side of a join."""
+    return (_timed_side if operator.state_format == TIMED_FORMAT else _indexed_side)(operator, side)
+
+
+def _timed_side(operator: OperatorDescription, side: str) -> Part:
+    """One side of a join whose rows are kept by their event time."""
+    support = SUPPORTED_OPERATORS[operator.operator_name]
+    (store,) = operator.served
+    table = side_table(side, TIMED_ROWS)
+    (rows,) = (family for family in store.column_families if family.name == table)
+    stored = parse_schema(rows.value_schema)
+    both = {side_table(each, TIMED_ROWS) for each in JOIN_SIDES}
+    every_row = [family.value_schema for family in store.column_families if family.name in both]
+    expired = None if is_watermarked(*every_row) else False
+    return Part(
+        default_name=f"op{operator.operator_id}.{side}",
+        kind=support.kind,
+        is_normalised=support.is_normalised,
+        store_name=store.name,
+        key_json=_without_last(rows.key_schema),
+        value=StructType(stored.fields[:-1]),
+        way=partial(_timed_side_way, (Table(store.name, table), expired), stored),
+    )
+
+
+def _indexed_side(operator: OperatorDescription, side: str) -> Part:
+    """One side of a join whose rows are counted and indexed, by its two tables."""
     support = SUPPORTED_OPERATORS[operator.operator_name]
     if has_families(operator):
         (store,) = operator.served
@@ -145,7 +202,25 @@ def _side(operator: OperatorDescription, side: str) -> Part:
     )
 
 
-def _value_way(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
+def _variable(operator: OperatorDescription, store: StoreDescription, variable: StateVariable) -> Part:
+    """A state variable, or the timers of an operator."""
+    is_map = variable.kind is StoreKind.MAP
+    return Part(
+        default_name=operator.variable_name(variable),
+        kind=variable.kind,
+        is_normalised=SUPPORTED_OPERATORS[operator.operator_name].is_normalised,
+        store_name=store.name,
+        key_json=variable.key_json,
+        value=StructType() if variable.kind is StoreKind.TIMERS else variable.value,
+        way=partial(_variable_way, Table(store.name, variable.name), variable),
+        short_name="" if variable.kind is StoreKind.TIMERS else variable.name,
+        num_group_columns=len(variable.key.fields) if is_map else None,
+    )
+
+
+def _value_way(
+    stored: StructType, keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None
+) -> Way:
     """The value as Spark stored it, and the result where that is known."""
     print_value = compile_json_printer(stored, names)
 
@@ -159,14 +234,20 @@ def _value_way(stored: StructType, names: tuple[str, ...], print_result: ResultP
     return Way(lambda row: b'"found":true,"value":%b,' % orjson.dumps(print_value(row)))
 
 
-def _group_state_way(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
+def _group_state_way(
+    stored: StructType, keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None
+) -> Way:
     """The same, and when the group times out."""
-    print_found, _ = _value_way(stored, names, print_result)
+    print_found, _ = _value_way(stored, keys, names, print_result)
     return Way(with_timeout(stored, print_found) if has_timeout(stored) else print_found)
 
 
 def _session_way(
-    make: Callable[..., Sessions], stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None
+    make: Callable[..., Sessions],
+    stored: StructType,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    print_result: ResultPrinter | None,
 ) -> Way:
     """The sessions of a key, each with its value and result."""
     print_session = session_printer(stored, names, print_result)
@@ -174,10 +255,43 @@ def _session_way(
 
 
 def _side_way(
-    tables: SideTables, stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None
+    tables: SideTables,
+    stored: StructType,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    print_result: ResultPrinter | None,
 ) -> Way:
     """The rows of a key on a side, each with whether it found a match."""
     return Way(_never, partial(JoinSide, tables, row_printer(stored, names, print_result)))
+
+
+def _timed_side_way(
+    table: tuple[Table, bool | None],
+    stored: StructType,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    print_result: ResultPrinter | None,
+) -> Way:
+    """The same, by their event time. `table` is where they are, and whether they have expired."""
+    at, expired = table
+    return Way(_never, lambda prefix: TimedJoinSide(at, row_printer(stored, names, print_result), expired, prefix))
+
+
+def _variable_way(
+    table: Table,
+    variable: StateVariable,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    print_result: ResultPrinter | None,
+) -> Way:
+    """What is kept under a key, by the kind of the variable."""
+    if variable.kind is StoreKind.TIMERS:
+        return Way(_never, partial(Timers, table, variable.key))
+    print_value = value_printer(variable, names, print_result, wall_ms)
+    if variable.kind is StoreKind.MAP:
+        user_names = keys[len(variable.key.fields) :]
+        return Way(_never, partial(MapVariable, table, variable, user_names, print_value))
+    return Way(_never, partial(ListVariable if variable.kind is StoreKind.LIST else ValueVariable, table, print_value))
 
 
 def _never(row: bytes) -> bytes:

@@ -11,17 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final, cast
 
-import orjson
-
 from understudy_node.checkpoint.shapes import SESSION_WINDOW
 from understudy_node.engine.scan_order import SLOT_BYTES, ScanOrder, after_prefix
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.expiry import Expiry
 from understudy_node.stores.finder import Found
-from understudy_node.stores.many import found_page
+from understudy_node.stores.many import MAX_SORTED, found_page, too_many, wanted
 from understudy_node.stores.results import ResultPrinter
 from understudy_shared.errors import CorruptFileError
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.selection import Selection
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.layout import fixed_bytes
@@ -32,11 +29,6 @@ _START_ROW_BYTES: Final = 1 + 16
 """RocksDB's part of a key for the start: version byte, null bitmap, slot."""
 
 _LENGTH: Final = struct.Struct("<i")
-
-MAX_SESSIONS: Final = 10_000
-"""Most sessions of a key. They lie in another order than that of their starts, so each page reads all of them: about
-20 ms.
-"""
 
 PrintSession = Callable[[bytes], tuple[dict[str, object], int]]
 """From a stored row to a session and its end, microseconds."""
@@ -84,11 +76,9 @@ class Sessions:
         """See `Finder`."""
         prefix = self._prefix_of(stored)
         records = view.stores[self._store_name].scan(prefix, after_prefix(prefix))
-        found = list(islice(records, MAX_SESSIONS + 1))
-        if len(found) > MAX_SESSIONS:
-            fix = "Read them with Spark's state reader"
-            detail = f"this key has more than {MAX_SESSIONS} sessions"
-            raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="key", fix=fix))
+        found = list(islice(records, MAX_SORTED + 1))
+        if len(found) > MAX_SORTED:
+            raise too_many("sessions")
         if any(len(key) != len(prefix) + self._rest_bytes for key, _ in found):
             raise CorruptFileError("a session's key has another length than its columns", where=self._store_name)
         found.sort(key=_start_of)
@@ -111,8 +101,7 @@ class Sessions:
         skip = len(self._row_prefix)
         for _, value in found:
             session, end_us = self._print(value[skip:])
-            session["expired"] = expired = self._expiry.is_expired(end_us, view)
-            yield None if expired and not selection.include_expired else orjson.dumps(session)
+            yield wanted({**session, "expired": self._expiry.is_expired(end_us, view)}, selection)
 
     def _prefix_of(self, stored: bytes) -> bytes:
         """What the keys of all sessions begin with."""

@@ -27,7 +27,10 @@ NO_PARTITION = -1
 """Where a key is that does not parse."""
 
 
-_FOUND_MEMBERS = ("found", "value", "result", "expires_at", "expired", "timeout_at", "sessions", "rows", "next_cursor")
+_FOUND_MEMBERS = (
+    *("found", "value", "result", "expires_at", "expired", "timeout_at"),
+    *("sessions", "rows", "values", "entries", "timers", "next_cursor"),
+)
 
 
 class BatchForm(NamedTuple):

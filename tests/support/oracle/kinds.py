@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType, TimestampType
 from tests.support.oracle.json import json_array, json_object, json_value
 from tests.support.oracle.spark_reader import OracleRow, read_versions, row_types
-from tests.support.spark.formats import StateFormat
+from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.kinds import BRANCHES, KINDS_SCHEMA, build_kinds, kinds_batches, operators_by_name
 from tests.support.spark.queries import QueryOptions, run_query
 
@@ -99,7 +99,9 @@ def write_kinds_checkpoint(
 
 
 def _join_format(state_format: StateFormat) -> str:
-    """Joins are kept in four stores, or as column families of one: each with some formats."""
+    """Joins are kept in four stores, as column families of one, or by event time: each with some formats."""
+    if state_format == ROCKSDB_CHANGELOG_V2:
+        return "4"
     return "3" if state_format.format_version == 2 else "2"
 
 
@@ -118,6 +120,11 @@ class _SparkReader:
 
     def types(self, operator_id: int, store_name: str = "default") -> tuple[StructType, StructType]:
         return row_types(self.spark, self.checkpoint, operator_id, store_name)
+
+    def conf(self, name: str) -> str | None:
+        """A setting of the query, as its last batch recorded it."""
+        body = json.loads((self.checkpoint / "offsets" / str(self.batches[-1])).read_text().splitlines()[1])
+        return cast("dict[str, str]", body["conf"]).get(name)
 
     def next_watermark_us(self, version: int) -> int:
         """What the version left to the next batch, as its commit says."""
@@ -198,6 +205,9 @@ def _said_of_sessions(rows: list[OracleRow], value_type: StructType, watermark_u
 
 def _sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[KindStore]:
     """The rows of a key are records of their own, told apart by the last column of their keys."""
+    if reader.conf(_JOIN_FORMAT) == "4":
+        yield from _timed_sides(reader, operator, operator_id)
+        return
     for side in ("left", "right"):
         table = f"{side}-keyWithIndexToValue"
         key_type, stored_type = reader.types(operator_id, table)
@@ -212,6 +222,29 @@ def _sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[Ki
             assert all(set(rows) == set(range(len(rows))) for rows in of_key.values())
             kept[version] = [
                 Kept(partition, json.loads(key), {"found": True, "rows": [rows[index] for index in range(len(rows))]})
+                for (partition, key), rows in of_key.items()
+            ]
+        yield KindStore(f"op{operator_id}.{side}", operator, "join-side", kept)
+
+
+def _timed_sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[KindStore]:
+    """Rows are ordered by their event time, which is a column of the row; what Spark's reader says in the key is not
+    that time.
+    """
+    for side in ("left", "right"):
+        table = f"{side}-keyWithTsToValues"
+        key_type, stored_type = reader.types(operator_id, table)
+        join_type, row_type = StructType(key_type.fields[:-1]), StructType(stored_type.fields[:-1])
+        event = row_type.fieldNames().index(f"{side}_event")
+        kept = {}
+        for version, found in reader.rows(operator_id, table).items():
+            of_key: dict[tuple[int, str], list[Expected]] = {}
+            for row in sorted(found, key=lambda row: cast(int, row.value[event])):
+                key = json.dumps(json_array(row.key[:-1], join_type))
+                said = {"value": json_object(row.value[:-1], row_type), "matched": row.value[-1], "expired": None}
+                of_key.setdefault((row.partition, key), []).append(said)
+            kept[version] = [
+                Kept(partition, json.loads(key), {"found": True, "rows": rows})
                 for (partition, key), rows in of_key.items()
             ]
         yield KindStore(f"op{operator_id}.{side}", operator, "join-side", kept)

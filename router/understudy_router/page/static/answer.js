@@ -13,7 +13,7 @@ export function pairs(entries) {
 const HERE = ["localhost", "127.0.0.1", "[::1]"];
 
 // What answers of a store say of a key beside a value, by the kind of the store.
-const BESIDE = ["expires_at", "expired", "timeout_at", "sessions", "rows", "next_cursor"];
+const BESIDE = ["expires_at", "expired", "timeout_at", "sessions", "rows", "values", "entries", "timers", "next_cursor"];
 
 const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 

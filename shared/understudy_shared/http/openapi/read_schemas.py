@@ -41,24 +41,27 @@ _MARKS: Json = {
         "What of the checkpoint is in doubt; left out when nothing is",
     )
 }
-_EXPIRED: Json = {
-    "expires_at": said(TIME, "When the watermark forgets the key. Of a set with expiry"),
+_EXPIRY: Json = {
+    "expires_at": said(TIME, "When the watermark forgets the key, or the TTL of a state variable is over"),
     "expired": said(
         {"type": ["boolean", "null"]},
-        "Whether the watermark has outlived it, and Spark has not yet removed it; null while it is not known",
+        "Whether that has passed, and Spark has not yet removed what is here; null while it is not known",
     ),
 }
 _FOUND: Json = {
     "value": said(_OBJECT, "What Spark stores, by column name, in a store of kind `value`: aggregation buffers"),
     "result": said(_OBJECT, "What the query outputs of it, where that is known"),
-    **_EXPIRED,
+    **_EXPIRY,
     "timeout_at": said(TIME_OR_UNKNOWN, "When the group times out, null for never. Of queries that use timeouts"),
     "sessions": said(list_of(ref("Session")), "By their starts. Of a store of kind `session`"),
     "rows": said(list_of(ref("JoinRow")), "In Spark's order. Of a store of kind `join-side`"),
-    "next_cursor": said(cursor_schema(), "Where the next page of sessions or rows begins; null after the last"),
+    "values": said(list_of(ref("ListValue")), "In the query's order. Of a store of kind `list`"),
+    "entries": said(list_of(ref("MapEntry")), "Of a store of kind `map`, asked for a grouping key alone"),
+    "timers": said(list_of(TIME), "When the query is called for the key. Of a store of kind `timers`"),
+    "next_cursor": said(cursor_schema(), "Where the next page of a list begins; null after the last"),
 }
 """What is said of a key that is there, by the kind of its store."""
-_IF_EXPIRED: Json = {"expired": _EXPIRED["expired"]}
+_IF_EXPIRED: Json = {"expired": _EXPIRY["expired"]}
 _KEY: Json = {"key": said(_OBJECT, "The key by column name, as it can be sent again")}
 _INDEX: Json = {"read": said(COUNT, "Index of its read in `reads`")}
 
@@ -100,13 +103,13 @@ def read_schemas() -> Json:
         "Absent": record(
             "A key that is not there. Only this body means that: any other 404 is a problem.",
             {**absent, **_READ},
-            {**_EXPIRED, **_MARKS},
+            {**_EXPIRY, **_MARKS},
         ),
         "FoundResult": record(
             "A key of a batch that is there.", {**_status(200), **found, **_READ}, {**_FOUND, **_MARKS}
         ),
         "AbsentResult": record(
-            "A key of a batch that is not there.", {**_status(404), **absent, **_READ}, {**_EXPIRED, **_MARKS}
+            "A key of a batch that is not there.", {**_status(404), **absent, **_READ}, {**_EXPIRY, **_MARKS}
         ),
         "CompactFound": record(
             "A key of a compact batch that is there.",
@@ -114,7 +117,7 @@ def read_schemas() -> Json:
             _FOUND,
         ),
         "CompactAbsent": record(
-            "A key of a compact batch that is not there.", {**_status(404), **_KEY, **_found(False), **_INDEX}, _EXPIRED
+            "A key of a compact batch that is not there.", {**_status(404), **_KEY, **_found(False), **_INDEX}, _EXPIRY
         ),
         "JoinRow": record(
             "A row of a side of a join.",
@@ -124,6 +127,12 @@ def read_schemas() -> Json:
                 **_IF_EXPIRED,
             },
             {"result": _FOUND["result"]},
+        ),
+        "ListValue": record("A value of a list.", {"value": _FOUND["value"]}, {"result": _FOUND["result"], **_EXPIRY}),
+        "MapEntry": record(
+            "An entry of a map.",
+            {"key": said(_OBJECT, "The user key by column name"), "value": _FOUND["value"]},
+            {"result": _FOUND["result"], **_EXPIRY},
         ),
         "Session": record(
             "A session of a key, which expires at its end.",
@@ -192,6 +201,9 @@ def _store_schemas() -> Json:
             {
                 "result": list_of(ref("ResultColumn")),
                 "unnamed": said(list_of(TEXT), "Value columns of which no result is made"),
+                "user_key": said(
+                    list_of(ref("KeyColumn")), "What follows the key where one entry of a map is asked for"
+                ),
             },
         ),
         "NotServed": record(

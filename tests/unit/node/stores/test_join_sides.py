@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint.shown import pages_of, shown
 
+from understudy_node.engine.tables import Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores import join_sides, many
-from understudy_node.stores.join_sides import JoinSide, SideTables, Table, row_printer
+from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_shared.errors import CorruptFileError
 from understudy_shared.selection import EVERYTHING
 from understudy_shared.spark.types import BooleanType, Field, LongType, StringType, StructType
@@ -140,3 +142,56 @@ def test_tables_that_are_column_families_are_told_apart_by_the_ids_that_the_snap
     assert known.key_row(b"\x07\x00" + key) == encode_key(("a", 1))
     with pytest.raises(CorruptFileError, match="no column family left-keyToNumValues"):
         known.find(shown(together, families={ROWS: 3}), key, EVERYTHING)
+
+
+TIMES = st.integers(-(2**62), 2**62)
+TIMED = Table("default", "left-keyWithTsToValues")
+
+
+@given(
+    rows=st.dictionaries(
+        KEYS,
+        st.dictionaries(
+            TIMES, st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=3), max_size=3
+        ),
+        max_size=4,
+    ),
+    asked=KEYS,
+)
+def test_rows_that_are_kept_by_their_event_time_are_given_by_it(
+    rows: dict[tuple[str | None, int | None], dict[int, list[tuple[int, bool]]]], asked: tuple[str | None, int | None]
+) -> None:
+    finder = TimedJoinSide(TIMED, row_printer(ROW, ("matched",), None), None, b"\x00")
+    records = {
+        timed_key(key, at): b"".join(struct.pack("<i", len(row) + 1) + b"\x00" + row for row in map(encode_row, found))
+        for key, times in rows.items()
+        for at, found in times.items()
+    }
+    shown_now = shown(dict(records), families={"left-keyWithTsToValues": 2})
+    for key in {asked, *rows}:
+        found = finder.find(shown_now, b"\x00" + encode_key(key), EVERYTHING)
+        expected = [
+            {"value": {"matched": number}, "matched": matched, "expired": None}
+            for _, listed in sorted(rows.get(key, {}).items())
+            for number, matched in listed
+        ]
+        assert (None if found is None else json.loads(b"{" + found.members[:-1] + b"}")["rows"]) == (expected or None)
+    for kept in records:
+        assert finder.key_row(kept) in set(map(encode_key, rows))
+
+
+def timed_key(key: tuple[str | None, int | None], at: int) -> bytes:
+    return b"\x02\x00\x00" + encode_key(key) + struct.pack(">Q", (at & (2**64 - 1)) ^ 2**63)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [{timed_key(("a", 1), 5): b"\x19\x00"}, {timed_key(("a", 1), 5)[:-1]: b""}],
+    ids=["a list that is cut", "a key without its time"],
+)
+def test_a_side_by_event_time_whose_records_are_damaged_gives_none_of_them(records: dict[bytes, bytes]) -> None:
+    finder = TimedJoinSide(TIMED, row_printer(ROW, ("n",), None), None, b"\x00")
+    with pytest.raises(CorruptFileError):
+        finder.find(
+            shown(dict(records), families={"left-keyWithTsToValues": 2}), b"\x00" + encode_key(("a", 1)), EVERYTHING
+        )

@@ -134,9 +134,9 @@ def test_a_key_with_more_sessions_than_are_read_is_a_problem_and_never_cut(
     records: dict[bytes, bytes | None] = {
         kept_key("a", start, prefix): prefix + encode_value(("a", (start, start), 1)) for start in range(5)
     }
-    monkeypatch.setattr(sessions, "MAX_SESSIONS", 5)
+    monkeypatch.setattr(sessions, "MAX_SORTED", 5)
     assert len(found_by(finder(prefix), "a", records, prefix)) == 5  # type: ignore[arg-type]
-    monkeypatch.setattr(sessions, "MAX_SESSIONS", 4)
+    monkeypatch.setattr(sessions, "MAX_SORTED", 4)
     with pytest.raises(ProblemError, match="more than") as refused:
         found_by(finder(prefix), "a", records, prefix)
     assert refused.value.problem.type is ProblemType.TOO_LARGE
