@@ -20,8 +20,14 @@ from understudy_shared.spark.key_codec import COLLATION_FIX
 from understudy_shared.spark.types import LongType, StructType, collated_columns, parse_schema
 from understudy_shared.words import StoreKind
 
-TRANSFORM: Final = frozenset({"transformWithStateExec", "transformWithStateInPySparkExec"})
-"""Spark's names of `transformWithState`: of Scala and Java, and of Python."""
+TRANSFORM: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "transformWithStateExec": "transformWithState",
+        "transformWithStateInPySparkExec": "transformWithState in Python",
+        "transformWithStateInPandasExec": "transformWithStateInPandas",
+    }
+)
+"""Spark's names of the operator, and what users call it."""
 
 TIMERS: Final = frozenset({"$procTimers_keyToTimestamp", "$eventTimers_keyToTimestamp"})
 """The variables that hold the timers of a key, by the time that they wait for."""

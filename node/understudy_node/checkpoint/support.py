@@ -84,12 +84,12 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
         ),
         **{
             name: OperatorSupport(
-                meaning="transformWithState in Python" if "PySpark" in name else "transformWithState",
+                meaning=meaning,
                 state_format_conf="spark.sql.streaming.transformWithState.stateSchemaVersion",
                 state_format_versions=frozenset({"3"}),
                 is_normalised=False,
             )
-            for name in sorted(TRANSFORM)
+            for name, meaning in TRANSFORM.items()
         },
     }
 )

@@ -1,4 +1,4 @@
-"""A state variable gives the value, list or map of a key, whole and in order, with its expiry; or says it is damaged."""
+"""A state variable gives the value, list or map of a key, whole and in order, with its expiry; or says what is bad."""
 
 from __future__ import annotations
 
