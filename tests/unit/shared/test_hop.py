@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.bounds import NO_BOUND, Bound, UnknownLag
+from understudy_shared.cursor import Cursor
 from understudy_shared.hop import (
     ABSENT,
     FOUND,
@@ -33,7 +34,6 @@ from understudy_shared.hop import (
     encode_reply,
     encode_request,
 )
-from understudy_shared.cursor import Cursor
 from understudy_shared.hop_fields import BadHopError
 from understudy_shared.position import Position
 from understudy_shared.selection import EVERYTHING, Selection
