@@ -173,14 +173,16 @@ def test_one_entry_of_a_map_is_found_by_a_path_and_by_the_exact_form(oracle: Kin
         exact = served.look_up(key, store="promises")
         for reply in (by_path, exact):
             assert {name: reply.body[name] for name in entry} == entry
-            assert list(reply.body["key"].values()) == key
+            asked: Any = reply.body["key"]
+            assert list(asked.values()) == key
         whole = served.get(f"/v1/stores/promises/keys/{'/'.join(quote(str(part), safe='') for part in kept.key)}")
         assert whole.body["entries"] == in_order(kept.said)["entries"]
         absent = served.look_up([*kept.key, -1], store="promises")
         assert (absent.status, absent.body["found"]) == (404, False)
         wrong = served.look_up([*kept.key, "no day"], store="promises")
-        assert (wrong.status, wrong.body["type"].rpartition("/")[2]) == (400, "bad-key")
-        assert "day" in wrong.body["where"]
+        assert wrong.status == 400
+        assert "bad-key" in str(wrong.body["type"])
+        assert "day" in str(wrong.body["where"])
 
 
 def test_every_key_is_answered_through_a_router_as_by_the_node(

@@ -106,7 +106,7 @@ def read_variables(
     read: dict[tuple[_Source, int], dict[tuple[int, str], list[Mapping[str, Any]]]] = {}
     for row in rows:
         source, known = sources[row["source"]], types[sources[row["source"]]]
-        cells = {name: python_value(row[f"{name}_{row['source']}"]) for name in known}
+        cells: dict[str, Any] = {name: python_value(row[f"{name}_{row['source']}"]) for name in known}
         key = json.dumps(json_array(cells["key"], cast(StructType, known["key"])))
         of_version = read.setdefault((source, row["batch"]), {})
         of_version.setdefault((row["partition_id"], key), []).append(cells)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.support.spark.kinds import KINDS_SCHEMA, WATERMARK_DELAY, kinds_batches
 
 CUSTOM_SCHEMA, custom_batches = KINDS_SCHEMA, kinds_batches

@@ -184,9 +184,12 @@ def timed_key(key: tuple[str | None, int | None], at: int) -> bytes:
     return b"\x02\x00\x00" + encode_key(key) + struct.pack(">Q", (at & (2**64 - 1)) ^ 2**63)
 
 
+LISTED = struct.pack("<i", len(encode_row((1, True))) + 1) + b"\x00" + encode_row((1, True))
+
+
 @pytest.mark.parametrize(
     "records",
-    [{timed_key(("a", 1), 5): b"\x19\x00"}, {timed_key(("a", 1), 5)[:-1]: b""}],
+    [{timed_key(("a", 1), 5): LISTED[:-1]}, {timed_key(("a", 1), 5)[:-1]: LISTED}],
     ids=["a list that is cut", "a key without its time"],
 )
 def test_a_side_by_event_time_whose_records_are_damaged_gives_none_of_them(records: dict[bytes, bytes]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.checkpoint.shown import pages_of, shown
 
@@ -84,6 +84,7 @@ def test_a_value_is_that_of_the_key_in_its_own_column_family(values: dict[Groupi
 
 
 @given(expires_ms=st.integers(0, 2 * NOW_MS))
+@example(expires_ms=NOW_MS)
 def test_a_value_has_expired_from_the_very_millisecond_that_its_ttl_ends(expires_ms: int) -> None:
     finder = ValueVariable(TABLE, printer(EXPIRING), PREFIX)
     records = {FAMILY + PREFIX + encode_key(("a", 1)): PREFIX + encode_expiring(((3,), expires_ms))}
