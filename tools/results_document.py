@@ -47,8 +47,8 @@ _OWN_FORM = "the state is in a binary form of Spark's own"
 NOT_FINISHED: Mapping[str, str] = {
     "an expression over aggregates, `sum(x) / count(*)`": "the state has the aggregates; what is made of them has only "
     "the plan",
-    "`percentile`, `median`, `mode`": "the state has every value with its count, and not which percentile was asked for",
-    "`percentile_approx`": "the state is a digest, and does not say which percentile was asked for",
+    "`percentile`, `median`, `mode`": "the state has every value with its count, not which percentile is wanted",
+    "`percentile_approx`": "the state is a digest, and does not say which percentile is wanted",
     "`listagg`, `string_agg`": "the state has no delimiter and no order",
     "`hll_sketch_agg`, `kll_sketch_agg_*`, `theta_sketch_agg`": "what the query puts out is the sketch, which `value` "
     "has; another function makes its estimate",

@@ -25,7 +25,8 @@ class OperatorSupport:
     read. `state_format_conf` is "" for an operator whose layout never had versions.
 
     `is_normalised` is whether Spark normalises floats in keys before it stores them, so that -0.0 is 0.0. For groups
-    with state it does not: it keeps the key that came first.
+    with state it does not: it keeps the key that came first. For deduplications it depends on the Spark
+    (`stores/sets.py`).
     """
 
     meaning: str
@@ -46,8 +47,10 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             state_format_conf="spark.sql.streaming.aggregation.stateFormatVersion",
             state_format_versions=frozenset({"2"}),
         ),
-        "dedupe": OperatorSupport(meaning="dropDuplicates", kind=StoreKind.SET),
-        "dedupeWithinWatermark": OperatorSupport(meaning="dropDuplicatesWithinWatermark", kind=StoreKind.SET),
+        "dedupe": OperatorSupport(meaning="dropDuplicates", kind=StoreKind.SET, is_normalised=False),
+        "dedupeWithinWatermark": OperatorSupport(
+            meaning="dropDuplicatesWithinWatermark", kind=StoreKind.SET, is_normalised=False
+        ),
         "applyInPandasWithState": OperatorSupport(
             meaning="applyInPandasWithState",
             state_format_conf=_GROUP_STATE_FORMAT,

@@ -24,7 +24,7 @@ from understudy_node.stores.group_state import has_timeout, stored_state, with_t
 from understudy_node.stores.join_sides import JoinSide, SideTables, Table, row_printer
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
-from understudy_node.stores.sets import SEEN, ExpiringSet
+from understudy_node.stores.sets import SEEN, ExpiringSet, SeenSet, either_zero
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.types import StructType, parse_schema
 from understudy_shared.words import StoreKind
@@ -89,9 +89,11 @@ def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
     way: Callable[[tuple[str, ...], ResultPrinter | None], Way]
     match operator.operator_name:
         case "dedupe":
-            value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN)
+            seen = either_zero(partial(SeenSet, store.name), parse_schema(family.key_schema))
+            value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN, seen)
         case "dedupeWithinWatermark":
-            finder = partial(ExpiringSet, store.name, stored)
+            expiring = partial(ExpiringSet, store.name, stored)
+            finder = either_zero(expiring, parse_schema(family.key_schema)) or expiring
             value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN, finder)
         case "applyInPandasWithState" | "flatMapGroupsWithState":
             value = stored_state(stored)

@@ -111,7 +111,7 @@ def _rounded(value: float) -> int:
 @cache
 def precision_of(bits: int) -> Precision:
     """The tables of one precision, read when they are first needed."""
-    tables = json.loads(files(__package__).joinpath(TABLES).read_text())
+    tables = json.loads(files("understudy_node.stores").joinpath(TABLES).read_text())
     return Precision(bits, **tables[str(bits)])
 
 

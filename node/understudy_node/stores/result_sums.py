@@ -60,11 +60,11 @@ def average_of(buffers: Buffers) -> Made | None:
     match buffers.types:
         case (DoubleType(), LongType()):
             if isinstance(declared, DecimalType) and declared.precision <= MAX_DOUBLE_DIGITS:
-                return declared, _unscaled_average(*buffers.columns, declared)
+                return declared, _unscaled_average(buffers.columns[0], buffers.columns[1], declared)
             return DoubleType(), _average(*buffers.columns)
         case (DecimalType() as total, LongType()):
             average = _decimal_average(buffers.result, total, declared)
-            return average, _exact_average(*buffers.columns, average)
+            return average, _exact_average(buffers.columns[0], buffers.columns[1], average)
     return None
 
 

@@ -29,9 +29,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription
 from understudy_node.stores.finder import MakeFinder
 from understudy_node.stores.parts import Part, PrintFound, parts_of
+from understudy_node.stores.result_columns import ResultError
 from understudy_node.stores.results import (
     ResultAlias,
-    ResultError,
     ResultPrinter,
     compile_results,
     result_columns,
