@@ -72,7 +72,8 @@ def estimate(words: Sequence[int], precision: Precision) -> int:
     raw = alpha * registers * registers / inverse
     if zeros:
         counted = registers * math.log(registers / zeros)
-        if counted <= precision.threshold:
+        # The second limit is that of the first HyperLogLog paper; Spark takes whichever holds.
+        if counted <= precision.threshold or raw <= 2.5 * registers:
             return _rounded(counted)
     return _rounded(raw - _bias(raw, precision) if raw < 5.0 * registers else raw)
 
