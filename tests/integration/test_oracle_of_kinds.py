@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, served_node
 from tests.support.oracle.json import as_text
-from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore, write_kinds_checkpoint
+from tests.support.oracle.kinds import Kept, KindsCheckpoint, KindStore, write_kinds_checkpoint
+from tests.support.oracle.kinds_compared import assert_equal
+from tests.support.oracle.record import record
 from tests.support.services.openapi import judge
 from tests.support.spark.formats import (
     HDFS_V1,
@@ -92,26 +95,8 @@ def test_every_key_at_every_retained_version_is_what_spark_reads(oracle: KindsCh
                 store.name: store.kind for store in oracle.stores.values()
             }
             for store in oracle.stores.values():
-                _compare(reader, store, version)
-
-
-def _compare(reader: CheckpointReader, store: KindStore, version: int) -> None:
-    served = reader.stores[StoreName(store.name)]
-    finders = [reader.finder(served, partition, version) for partition in range(PARTITIONS if served.has_keys else 1)]
-    every_key = {json.dumps(kept.key): kept.key for rows in store.kept.values() for kept in rows}
-    there = {json.dumps(kept.key): kept for kept in store.kept[version]}
-    for text, key in every_key.items():
-        row = served.codec.parse_json(key)
-        partition = served.codec.partition(row, len(finders))
-        found = finders[partition](served.codec.encode(row))
-        kept = there.get(text)
-        if kept is None:
-            assert found is None, f"{store.operator} {key} at version {version}: Spark has it no more"
-        else:
-            assert found is not None, f"{store.operator} {key} at version {version}"
-            said = json.loads(b"{" + found.removesuffix(b",") + b"}")
-            assert as_text(said) == as_text(kept.said), f"{store.operator} {key} at version {version}"
-            assert partition == kept.partition, f"{store.operator} {key}"
+                assert_equal(reader, store, version)
+    record(f"{pyspark.__version__}-kinds-{oracle.state_format.id}", oracle.compared(pyspark.__version__))
 
 
 def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: KindsCheckpoint, tmp_path: Path) -> None:
