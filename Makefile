@@ -11,7 +11,7 @@ SOAK_ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser helm servers demo check format test verify soak bench screenshots release clean
+.PHONY: help setup browser helm validators servers demo check format test verify containers soak bench screenshots release clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -27,10 +27,14 @@ helm: setup ## Helm and the schemas of Kubernetes, for the tests of the chart; w
 	@[ -x .cache/helm/bin/kubernetes-validate ] || { $(BIN)/uv venv --quiet --clear --python $(BIN)/python .cache/helm && \
 		$(BIN)/uv pip install --quiet --python .cache/helm helm-python-sdk==0.2.2 kubernetes-validate==1.37.0; }
 
-servers: setup ## Prometheus, Redis with TLS, a browser, Helm, for the tests that use them; what cannot be had is left out
+validators: setup ## kubeconform and checkov, for the tests of the chart; what cannot be had is left out, its tests skipped
+	@sh tools/install_validators.sh
+
+servers: setup ## Prometheus, Redis with TLS, a browser, Helm, Kafka, an S3 server, for the tests that use them; what cannot be had is left out
 	@sh tools/unpack_servers.sh
 	@$(MAKE) --no-print-directory browser || echo "== no Chromium could be installed: the tests that need one are skipped"
 	@$(MAKE) --no-print-directory helm || echo "== no Helm could be installed: the tests of the chart that need it are skipped"
+	@$(BIN)/python -m tools.prefetch
 
 demo: setup ## the main job: a query over real flights, three nodes, two routers; Ctrl-C stops it
 	@$(BIN)/understudy demo $(DEMO_ARGS)
@@ -48,8 +52,11 @@ format: setup ## rewrite the code as `make check` wants it
 test: setup ## the tests, one case for each claim
 	$(BIN)/pytest $(PARALLEL) -m "not full" --hypothesis-profile=repeatable $(PYTEST_ARGS)
 
-verify: check servers ## everything: the checks, and the tests with their full matrices
-	$(BIN)/pytest $(PARALLEL) -m "full or not full" $(PYTEST_ARGS)
+verify: check servers validators ## everything: the checks, and the tests with their full matrices
+	$(BIN)/pytest $(PARALLEL) -m "full or not full" --ignore=tests/system/test_containers.py $(PYTEST_ARGS)
+
+containers: setup ## the images built and the compose file run in a Docker Engine, under faults, alone; skipped where none starts
+	$(BIN)/pytest -m full -rs tests/system/test_containers.py
 
 soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every claim about what readers saw
 	@$(BIN)/python -m tests.system.proof run --schedule random --minutes $(MINUTES) --seed $(SEED) $(SOAK_ARGS)

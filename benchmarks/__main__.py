@@ -28,6 +28,7 @@ BENCHMARKS = {
     "restore and lookups, 1,000,000 keys": ["benchmarks.restore_and_lookup", "--keys", "1000000"],
     "restore and lookups, 10,000,000 keys": ["benchmarks.restore_and_lookup", "--keys", "10000000"],
     "lookups: node and router, beside a constant application and peers": ["benchmarks.lookups"],
+    "kinds of state: sessions and rows of a join, beside a constant application": ["benchmarks.kinds"],
     "batches of 100: node and router, beside FastAPI with MGET": ["benchmarks.batches"],
     "routed lookups: one router, one node": ["benchmarks.routed"],
     "processes: routers and nodes of one process and of two": ["benchmarks.processes"],
@@ -45,6 +46,7 @@ BENCHMARKS = {
 QUICK = {
     "benchmarks.restore_and_lookup": ["--keys", "20000", "--seconds", "1"],
     "benchmarks.lookups": ["--keys", "20000", "--rounds", "1", "--seconds", "1", "--warm-up", "1"],
+    "benchmarks.kinds": ["--keys", "500", "--rounds", "1", "--seconds", "1", "--warm-up", "1"],
     "benchmarks.batches": ["--keys", "20000", "--rounds", "1", "--seconds", "1"],
     "benchmarks.routed": ["--keys", "20000", "--seconds", "1"],
     "benchmarks.freshness": ["--commits", "5"],

@@ -1,4 +1,6 @@
-"""What authentication costs a lookup: services that ask for API keys beside services that ask nobody, in turns.
+"""What authentication costs a lookup: services that ask for credentials beside services that ask nobody, in turns.
+
+The guarded services are asked with an API key, and with a token (JWT, RS256, twenty groups) that they know already.
 
     python -m benchmarks.auth [--keys 100000] [--rounds 5] [--seconds 3]
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import json
 import os
 import random
 import statistics
@@ -22,6 +25,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+
 from benchmarks.big_checkpoint import BigCheckpoint, session, write
 from benchmarks.load import WARM_UP_S, run_load
 from benchmarks.servers import CLUSTER_NODE, LOAD_CORE, ROUTER, SERVER_CORE, Server, pin_load, server
@@ -31,8 +38,11 @@ from understudy_shared.local_redis import local_redis
 
 SAMPLED_KEYS = 1_000
 START_LIMIT_S = 60.0
-GOAL = 0.05
-"""The part of a lookup that an API key may cost."""
+GOALS = {"key": 0.05, "token": 0.1}
+"""The part of a lookup that a credential may cost, by its kind."""
+
+ISSUER = "https://login.example.com/realms/data"
+LIFETIME_S = 24 * 3600
 
 
 class Round(NamedTuple):
@@ -45,6 +55,8 @@ class Subject:
     """A server, and the requests that it is sent."""
 
     name: str
+    kind: str
+    """`open`, or the kind of the credential that it is shown."""
     server: Server
     requests: Sequence[bytes]
     rounds: list[Round] = field(default_factory=list)
@@ -66,59 +78,87 @@ def main() -> None:
             for subject in subjects:
                 subject.rounds.append(measured(subject, subjects, options.seconds))
     for what in ("node", "router"):
-        report(*(subject for subject in subjects if subject.name.startswith(what)))
+        of_one = [subject for subject in subjects if subject.name == what]
+        report(of_one)
 
 
 def started(checkpoint: BigCheckpoint, folder: Path, running: ExitStack) -> Iterator[Subject]:
-    """A node and a router that ask nobody, then those that ask for keys."""
+    """A node and a router that ask nobody, then those that ask for a credential, with one of each kind."""
     key, credentials, secret = new_key(), folder / "credentials.toml", folder / "secret"
+    token = issued(folder / "keys.json", credentials)
     add_key(credentials, key, principal="bench", roles=["reader"], now=datetime.now(UTC), expires_at=None)
     secret.write_text(new_key().text)
     guarded = {"UNDERSTUDY_CREDENTIALS_FILE": str(credentials), "UNDERSTUDY_CLUSTER_SECRET_FILE": str(secret)}
     names = [checkpoint.key(number) for number in random.Random(0).sample(range(checkpoint.keys), SAMPLED_KEYS)]
-    for kind, env, shown in (("open", {}, ""), ("guarded", guarded, f"authorization: Bearer {key.text}\r\n")):
+    for env, kinds in (({}, {"open": ""}), (guarded, {"key": key.text, "token": token})):
         bus = running.enter_context(local_redis())
         os.sched_setaffinity(bus.pid, {LOAD_CORE})
-        arguments = (str(checkpoint.path), str(folder / f"data-{kind}"), bus.url)
+        arguments = (str(checkpoint.path), str(folder / f"data-{len(kinds)}"), bus.url)
         node = running.enter_context(server(CLUSTER_NODE, *arguments, ready_path="/livez", env=env))
         router = running.enter_context(server(ROUTER, bus.url, ready_path="/livez", env=env))
-        requests = [f"GET /v1/stores/op0/keys/{name} HTTP/1.1\r\nhost: b\r\n{shown}\r\n".encode() for name in names]
-        wait_for(router, f"/v1/stores/op0/keys/{names[0]}", "" if not shown else f"Bearer {key.text}")
-        yield Subject(f"node, {kind}", node, requests)
-        yield Subject(f"router, {kind}", router, requests)
+        for kind, credential in kinds.items():
+            shown = f"Bearer {credential}" if credential else ""
+            line = f"authorization: {shown}\r\n" if shown else ""
+            requests = [f"GET /v1/stores/op0/keys/{name} HTTP/1.1\r\nhost: b\r\n{line}\r\n".encode() for name in names]
+            for name, each in (("node", node), ("router", router)):
+                wait_for(each, f"/v1/stores/op0/keys/{names[0]}", shown)
+                yield Subject(name, kind, each, requests)
+
+
+def issued(key_set: Path, credentials: Path) -> str:
+    """A token of an issuer that the file of credentials trusts."""
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public = json.loads(RSAAlgorithm.to_jwk(private.public_key()))
+    key_set.write_text(json.dumps({"keys": [{**public, "kid": "bench", "use": "sig"}]}))
+    credentials.write_text(
+        f'[issuers.bench]\nissuer = "{ISSUER}"\naudience = ["understudy"]\nkeys_file = "{key_set}"\n'
+        'roles_claim = "groups"\nroles = {group-0 = ["reader"]}\n'
+    )
+    groups = [f"group-{number}" for number in range(20)]
+    claims = {
+        "iss": ISSUER,
+        "aud": "understudy",
+        "sub": "bench",
+        "exp": int(time.time()) + LIFETIME_S,
+        "groups": groups,
+    }
+    return jwt.encode(claims, private, "RS256", {"kid": "bench"})
 
 
 def measured(subject: Subject, subjects: Sequence[Subject], seconds: float) -> Round:
     """One round: the subject has a core, all others share that of the load."""
     for each in subjects:
-        os.sched_setaffinity(each.server.pid, {SERVER_CORE if each is subject else LOAD_CORE})
+        os.sched_setaffinity(each.server.pid, {SERVER_CORE if each.server is subject.server else LOAD_CORE})
     before_s = subject.server.cpu_s()
     load = run_load(subject.server.port, subject.requests, seconds=seconds)
     if set(load.statuses) != {200}:
-        raise RuntimeError(f"{subject.name} answers {load.statuses}")
+        raise RuntimeError(f"{subject.name}, {subject.kind}: it answers {load.statuses}")
     count = load.per_second * (seconds + WARM_UP_S)
     return Round(load.per_second, (subject.server.cpu_s() - before_s) / count * 1e6)
 
 
-def report(unguarded: Subject, guarded: Subject) -> None:
-    """Both, and what the second costs more."""
-    rates, costs = [], []
-    for subject in (unguarded, guarded):
-        rates.append(statistics.median(each.per_second for each in subject.rounds))
-        costs.append(statistics.median(each.cpu_us for each in subject.rounds))
-        print(f"{subject.name:18}{rates[-1]:10,.0f}/s  {costs[-1]:7.2f} us of CPU")
-    print(
-        f"{'':18}an API key costs {costs[1] / costs[0] - 1:+.1%} of CPU, {1 - rates[1] / rates[0]:+.1%} of throughput "
-        f"(goal at most {GOAL:.0%})",
-        flush=True,
-    )
+def report(subjects: Sequence[Subject]) -> None:
+    """Each kind of service, and what a credential costs it more than none."""
+    open_rate, open_us = medians(subjects[0])
+    for subject in subjects:
+        rate, cpu_us = medians(subject)
+        print(f"{subject.name:8}{subject.kind:8}{rate:10,.0f}/s  {cpu_us:7.2f} us of CPU", end="")
+        if subject.kind in GOALS:
+            costs = f"{cpu_us / open_us - 1:+.1%} of CPU, {1 - rate / open_rate:+.1%} of throughput"
+            print(f"  it costs {costs} (goal at most {GOALS[subject.kind]:.0%})", end="")
+        print(flush=True)
 
 
-def wait_for(router: Server, path: str, shown: str) -> None:
-    """Return when the router answers a lookup."""
+def medians(subject: Subject) -> Round:
+    rounds = subject.rounds
+    return Round(*(statistics.median(values) for values in zip(*rounds, strict=True)))
+
+
+def wait_for(service: Server, path: str, shown: str) -> None:
+    """Return when a service answers a lookup."""
     limit_s = time.monotonic() + START_LIMIT_S
     while True:
-        connection = http.client.HTTPConnection("127.0.0.1", router.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)
         connection.request("GET", path, headers={"authorization": shown} if shown else {})
         response = connection.getresponse()
         body, status = response.read(), response.status

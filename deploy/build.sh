@@ -1,10 +1,11 @@
 #!/bin/sh
-# Builds the images of node, router and pipeline from uv.lock, tagged with the project's version, and writes what is in each
-# into dist/ (an SBOM in CycloneDX). With a registry they are named for it, and --push uploads them.
+# Builds the images of node, router and pipeline from uv.lock, tagged with the project's version, and copies what says what
+# is in each into dist/ (an SBOM in CycloneDX). With a registry they are named for it, and --push uploads them.
 #
 #   deploy/build.sh [--registry HOST/PATH] [--push] [--tag TAG] [node] [router] [pipeline]
 #
-# DOCKER names the client, BUILD_ARGS has more arguments of `docker build`, such as --build-arg UV_DEFAULT_INDEX=URL.
+# DOCKER names the client, BUILD_ARGS has more arguments of `docker build`, such as --build-arg UV_DEFAULT_INDEX=URL or
+# --build-arg EXTRAS=client,otel: the extras of pyproject.toml to install besides the service's own.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -31,13 +32,6 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$registry" ] || [ -z "$push" ] || refuse "--push needs --registry"
 
-extras_of() {
-    case $1 in
-        pipeline) echo "--extra pipeline --extra spark --extra demo" ;;
-        *) echo "--extra $1 --extra client" ;;
-    esac
-}
-
 mkdir -p dist
 for service in ${services:-node router pipeline}; do
     image=${registry}understudy-$service:$tag
@@ -47,12 +41,8 @@ for service in ${services:-node router pipeline}; do
         --build-arg "REVISION=$revision" --tag "$image" .
     bytes=$("$docker" image inspect --format '{{.Size}}' "$image")
     say "$image: $((bytes / 1000000)) MB, $(($(date +%s) - started)) s"
-    if uv=$(command -v uv || ls .venv/bin/uv 2>/dev/null); then
-        # shellcheck disable=SC2046
-        "$uv" export --quiet --locked --no-default-groups --no-emit-project $(extras_of "$service") \
-            --preview-features sbom-export --format cyclonedx1.5 --output-file "dist/understudy-$service-$tag.cdx.json" >/dev/null
-    else
-        say "no SBOM of $service: there is no uv"
-    fi
+    container=$("$docker" create "$image")
+    "$docker" cp "$container:/opt/sbom.cdx.json" "dist/understudy-$service-$tag.cdx.json"
+    "$docker" rm "$container" >/dev/null
     [ -z "$push" ] || "$docker" push "$image"
 done

@@ -41,16 +41,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 SYSTEM = "tests/system/"
 KAFKA = "tests/integration/test_kafka_input_"
+S3 = "tests/integration/test_s3_"
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped
     """With several workers a file's tests stay together, because their fixtures are dear, and the system's tests are
     all on one: they take longest, mostly by waiting, measure what readers notice, and share a demo. Those that need a
-    Kafka broker share one.
+    Kafka broker share one, and those that need an S3 server.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = next((together for together in (SYSTEM, KAFKA) if nodeid.startswith(together)), None)
+        shared = next((together for together in (SYSTEM, KAFKA, S3) if nodeid.startswith(together)), None)
         return shared or nodeid.partition("::")[0]
 
 

@@ -1,4 +1,4 @@
-"""The key that commands send: from the variable UNDERSTUDY_API_KEY, or from a file that UNDERSTUDY_API_KEY_FILE names.
+"""The key or token that commands send: the variable UNDERSTUDY_API_KEY, or a file that UNDERSTUDY_API_KEY_FILE names.
 
 Never from an argument, which everybody on the machine can read.
 """
@@ -32,9 +32,8 @@ def authorization(environ: Mapping[str, str]) -> dict[str, str]:
         key = _read(Path(file))
     key = key.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise _wrong(
-            f"{where} holds something that is no key", "A key is one word: usk_..., as understudy keys new says it"
-        )
+        fix = "It is one word: usk_..., as understudy keys new says it, or a token of an issuer"
+        raise _wrong(f"{where} holds something that is no key", fix)
     if file and not key:
         raise _wrong(f"the file {file} is empty", _HOW)
     return {"Authorization": f"Bearer {key}"} if key else {}

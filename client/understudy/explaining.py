@@ -11,7 +11,7 @@ from understudy.console import print_json, print_page
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.explain_report import explain_page
 from understudy.http_client import Server, ServerProblemError, path_segment
-from understudy.options import as_parameters, bound_options, given_bounds, server_options
+from understudy.options import as_parameters, bound_options, given_bounds, selection_options, server_options
 from understudy.reading import KeyCommand, checked_json, problems_as_json
 
 
@@ -20,6 +20,7 @@ from understudy.reading import KeyCommand, checked_json, problems_as_json
 @click.argument("key", nargs=-1)
 @click.option("--key", "json_key", metavar="JSON", help="The key in the exact form, instead of words.")
 @bound_options
+@selection_options
 @server_options
 def explain(
     store: str,

@@ -30,7 +30,7 @@ from understudy_shared.trace import parse_traceparent
 
 PROBLEM_TYPE = "application/problem+json"
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-_NOT_THE_CALLERS_FAULT = {401, 403, 409, 421, 429}
+_NOT_THE_CALLERS_FAULT = {401, 403, 409, 410, 421, 429}
 """Statuses below 500 that do not blame the request: the same request may work later or at another server."""
 
 

@@ -8,11 +8,14 @@ from typing import Any, TypeVar
 import click
 
 from understudy_shared.bounds import WAIT_WITH_POSITION_MS
+from understudy_shared.selection import MAX_PAGE_ELEMENTS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 DEFAULT_TIMEOUT_S = 5.0
+_NOT_GIVEN = (("require_active", False),)
+"""A flag is false where it was left out."""
 
 
 def server_options(command: Command) -> Command:
@@ -50,14 +53,31 @@ def bound_options(command: Command) -> Command:
     return _all(command, options)
 
 
+def selection_options(command: Command) -> Command:
+    """Which part of what a key has."""
+    options = (
+        click.option(
+            "--limit", type=click.IntRange(1, MAX_PAGE_ELEMENTS),
+            help=f"At most so many elements of a key's list.  [default: {MAX_PAGE_ELEMENTS}]",
+        ),
+        click.option("--cursor", help="The next page of a list: the `next_cursor` of the page before."),
+        click.option(
+            "--include-expired/--no-include-expired", default=None,
+            help="Whether to show what the watermark has outlived and Spark has not removed.  [default: the store's, "
+            "else show it]",
+        ),
+    )  # fmt: skip
+    return _all(command, options)
+
+
 def given_bounds(bounds: dict[str, Any]) -> dict[str, Any]:
     """The bounds that were given, 0 among them: the server knows its own defaults."""
-    return {name: value for name, value in bounds.items() if value is not None and value is not False}
+    return {name: value for name, value in bounds.items() if value is not None and (name, value) not in _NOT_GIVEN}
 
 
 def as_parameters(bounds: dict[str, Any]) -> dict[str, str]:
     """Bounds as query parameters."""
-    return {name: "true" if value is True else str(value) for name, value in bounds.items()}
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in bounds.items()}
 
 
 def wait_ms_of(bounds: dict[str, Any]) -> int:

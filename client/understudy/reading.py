@@ -14,7 +14,15 @@ import orjson
 from understudy.console import print_answer, print_batch, print_json
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.http_client import Server, ServerProblemError, path_segment, problem_exit_code
-from understudy.options import Command, as_parameters, bound_options, given_bounds, server_options, wait_ms_of
+from understudy.options import (
+    Command,
+    as_parameters,
+    bound_options,
+    given_bounds,
+    selection_options,
+    server_options,
+    wait_ms_of,
+)
 from understudy_shared.bounds import MAX_BATCH_KEYS
 
 
@@ -62,6 +70,7 @@ def longs_option(command: Command) -> Command:
 @raw_option
 @longs_option
 @bound_options
+@selection_options
 @server_options
 def get(
     store: str,
@@ -104,6 +113,7 @@ def get(
 @raw_option
 @longs_option
 @bound_options
+@selection_options
 @server_options
 def lookup(
     store: str,

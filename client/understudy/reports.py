@@ -29,7 +29,10 @@ def store_row(store: Mapping[str, Any]) -> tuple[str, ...]:
 def store_fields(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """All of one store, as (section, name, text): results first, then what Spark stores."""
     results = [(column["name"], column["type"]) for column in _results(store)] or [(NO_RESULT, "")]
-    keys = [(column["name"], f"{column['type']}, for example {quoted(column['example'])}") for column in store["key"]]
+    keys, user_keys = (
+        [(column["name"], f"{column['type']}, for example {quoted(column['example'])}") for column in columns]
+        for columns in (store["key"], store.get("user_key", ()))
+    )
     values = [
         (column["name"], column["type"] + ("" if column["nullable"] else ", never null")) for column in store["value"]
     ]
@@ -37,7 +40,8 @@ def store_fields(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("store", printable(store["store"]), ""),
         ("operator", f"{printable(store['operator'])} {store['operator_id']}", ""),
     ]
-    for section, columns in (("key", keys), ("result", results), ("value", values)):
+    of_a_map = [("user key", user_keys)] if user_keys else []
+    for section, columns in (("key", keys), *of_a_map, ("result", results), ("value", values)):
         named = columns or [("(no columns)", "")]
         rows += [
             (section if index == 0 else "", printable(name), printable(text))

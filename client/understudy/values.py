@@ -14,7 +14,7 @@ import orjson
 from understudy_shared.durations import duration_text as known_duration_text
 from understudy_shared.printable import printable
 
-_LISTS = ("sessions", "rows")
+_LISTS = ("sessions", "rows", "values", "entries", "timers")
 """Members of an answer that hold all elements of a key."""
 
 _MOMENTS = {"expires_at": "expires", "expired": "expired", "timeout_at": "times out"}
@@ -70,7 +70,7 @@ def answer_rows(answer: Mapping[str, Any], *, raw: bool) -> list[tuple[str, str,
         f"{count_text(lag['offset_lag'], 'versions')} behind, time lag {duration_text(lag['time_lag_ms'])}"
     )
     rows = [*_section("key", answer["key"])]
-    rows += _found_rows(answer, raw=raw) if answer["found"] else [("value", "absent", "")]
+    rows += _found_rows(answer, raw=raw) if answer["found"] else [("value", "absent", ""), *_moment_rows(answer)]
     rows += [
         ("version", age, ""),
         ("committed", shown(answer["committed_at"]), ""),
@@ -110,14 +110,21 @@ def _found_rows(answer: Mapping[str, Any], *, raw: bool) -> list[tuple[str, str,
             (member if index == 0 else "", str(index + 1), quoted(each))
             for index, each in enumerate(answer.get(member, ()))
         ]
-    return [*rows, *((name, shown(answer[member]), "") for member, name in _MOMENTS.items() if member in answer)]
+    if answer.get("next_cursor") is not None:
+        rows.append(("more", f"--cursor {shown(answer['next_cursor'])}", ""))
+    return [*rows, *_moment_rows(answer)]
+
+
+def _moment_rows(answer: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    return [(name, shown(answer[member]), "") for member, name in _MOMENTS.items() if member in answer]
 
 
 def _found_cell(answer: Mapping[str, Any]) -> str:
     """The same in one cell of a table."""
+    more = "" if answer.get("next_cursor") is None else f" and more: --cursor {shown(answer['next_cursor'])}"
     for member in ("result", "value", *_LISTS):
         if member in answer:
-            return quoted(answer[member])
+            return quoted(answer[member]) + more
     moments = {name: answer[member] for member, name in _MOMENTS.items() if member in answer}
     return quoted(moments) if moments else ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from understudy_node.follow.end import End
-from understudy_shared.auth.access import CREDENTIALS
+from understudy_shared.auth.known import CREDENTIALS, ISSUERS
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.processes.group import WORKERS
@@ -24,6 +24,7 @@ CAUSES = (
     UNSIGNED_ACCEPTED,
     MEMORY,
     CREDENTIALS,
+    ISSUERS,
     WORKERS,
 )
 """The labels of the metric."""

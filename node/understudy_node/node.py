@@ -39,7 +39,7 @@ POLL_FLOOR_LOCAL_MS = 5
 """A stat costs 2 us on a local disk: polling every 5 ms costs a node 0.1 % of a core."""
 
 POLL_FLOOR_REMOTE_MS = 100
-"""Each poll of an object store is three paid requests."""
+"""Each poll of an object store is four paid requests."""
 
 WATCHED_POLL_MS = 100
 """Polls of logs that wake the poll loop: they only find what an event did not tell."""
@@ -77,7 +77,8 @@ class Node:
         self._generations = Generations(self._workers, aliases, event=self.events.note)
         self._cadence = Cadence()
         self._polled = False
-        self._floor_ms = POLL_FLOOR_LOCAL_MS if isinstance(files, LocalFiles) else POLL_FLOOR_REMOTE_MS
+        self._is_local = isinstance(files, LocalFiles)
+        self._floor_ms = POLL_FLOOR_LOCAL_MS if self._is_local else POLL_FLOOR_REMOTE_MS
         self._loop = PollLoop(self._turn, floor_ms=self._floor_ms, clock=clock)
         self._watch = log_watch(files, self._loop.wake)
 
@@ -234,7 +235,8 @@ class Node:
             self._generations.replicas(),
             self.history,
             end_version=self.end.version,
-            batch_in_progress=self.batch_in_progress,
+            # Remote files are not read ahead: a look for each task costs requests, and the commit names the file.
+            batch_in_progress=self.batch_in_progress and self._is_local,
             now_ms=now_ms,
         )
         self.events.note_ready(self.generation, self._disk.fetched)

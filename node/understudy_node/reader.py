@@ -29,6 +29,7 @@ from understudy_node.replica.task_view import task_view
 from understudy_node.stores.parts import has_families, scan_order_of
 from understudy_node.stores.stores import ServedStore, served_stores
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.selection import EVERYTHING
 from understudy_shared.words import ApplicationId, TaskId
 
 
@@ -97,7 +98,13 @@ class CheckpointReader:
             task, self.description.query_id, version=version, stores=views, record=record, marks=frozenset()
         )
         finder = store.make_finder(prefix)
-        return lambda row: finder.find(shown, prefix + row)
+
+        def find_all(row: bytes) -> bytes | None:
+            found = finder.find(shown, prefix + row, EVERYTHING)
+            assert found is None or found.next is None, "tests keep fewer elements than a page has"
+            return None if found is None else found.members
+
+        return find_all
 
     def view(self, store: ServedStore, partition: int, version: int) -> View:
         """One partition of a store at exactly `version`."""

@@ -21,7 +21,7 @@ class NodeSettings(HttpServiceSettings):
     """The settings of `understudy serve`."""
 
     checkpoint: str
-    """The query's checkpoint location: a path, or any URL that fsspec knows."""
+    """The query's checkpoint location: a path, a URL of S3, or any that fsspec knows."""
 
     checkpoint_wait_ms: int | None = Field(None, ge=0)
     """How long to wait for a checkpoint that is not there yet; 0: not at all. None waits without a limit: a query makes

@@ -1,4 +1,4 @@
-"""What a reader accepts: how old, from whom, and what to do about unknown lag (pure).
+"""What a reader accepts: how old, from whom, and what to do about unknown lag; and which part of it (pure).
 
 By default there is no bound: every replica may answer, and the answer states its age.
 """
@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from understudy_shared.cursor import decode_cursor
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.position import Position, decode_position
 from understudy_shared.printable import clipped
+from understudy_shared.selection import EVERYTHING, MAX_PAGE_ELEMENTS, Selection
 from understudy_shared.words import LagInfo, Role
 
 MAX_BATCH_KEYS = 1000
@@ -46,6 +48,8 @@ class Refusal(StrEnum):
     BELOW_MIN_POSITION = "below-min-position"
     NOT_ACTIVE = "not-active"
     LINEAGE_CHANGED = "lineage-changed"
+    VERSION_GONE = "version-gone"
+    """It does not hold the version that a cursor belongs to, no more or not yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class Bound:
     require_active: bool = False
     unknown_lag: UnknownLag | None = None
     wait_ms: int = 0
+    selection: Selection = EVERYTHING
 
     @property
     def limits_lag(self) -> bool:
@@ -142,10 +147,37 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
         require_active=parse_flag(parameters, "require_active"),
         unknown_lag=_unknown_lag(parameters.get("unknown_lag")),
         wait_ms=_wait_ms(parameters, position is not None),
+        selection=_selection(parameters),
     )
 
 
-_PARAMETERS = {"max_lag", "max_staleness_ms", "min_position", "require_active", "unknown_lag", "wait_ms"}
+_SELECTION = ("limit", "cursor", "include_expired")
+_PARAMETERS = {"max_lag", "max_staleness_ms", "min_position", "require_active", "unknown_lag", "wait_ms", *_SELECTION}
+
+
+def _selection(parameters: Mapping[str, object]) -> Selection:
+    limit, cursor, include_expired = map(parameters.get, _SELECTION)
+    if limit is cursor is include_expired is None:
+        return EVERYTHING
+    return Selection(
+        MAX_PAGE_ELEMENTS if limit is None else _limit(parameters),
+        None if cursor is None else decode_cursor(cursor),
+        include_expired is None or parse_flag(parameters, "include_expired"),
+    )
+
+
+def _limit(parameters: Mapping[str, object]) -> int:
+    try:
+        limit = _whole(parameters, "limit", unit="elements")
+    except BadBoundError:
+        limit = None
+    if limit is not None and 1 <= limit <= MAX_PAGE_ELEMENTS:
+        return limit
+    raise BadBoundError(
+        f"limit={clipped(parameters['limit'])} is not a whole number from 1 to {MAX_PAGE_ELEMENTS}",
+        where="limit",
+        fix="Send a smaller limit and follow next_cursor, or leave it out",
+    )
 
 
 def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | None:

@@ -1,7 +1,8 @@
 """Time as an argument: durations come from a monotonic clock, wall time is only printed.
 
-No clock of this machine is compared with another machine's, but for one purpose: a signed message that is minutes
-away from the clock here is refused (`bus/replay.py`).
+No clock of this machine is compared with another machine's, but for two purposes: a signed message that is minutes
+away from the clock here is refused (`bus/replay.py`); and a TTL, which Spark counts by the time of day, is over when
+the time of day here says so (`stores/state_variables.py` of nodes).
 """
 
 from __future__ import annotations
@@ -49,3 +50,8 @@ class ManualClock:
             raise ValueError("a monotonic clock does not go back")
         self._monotonic_ms += ms
         self._wall_us += int(ms * 1000)
+
+
+def wall_ms() -> int:
+    """The time of day in milliseconds since the Unix epoch."""
+    return time.time_ns() // 1_000_000

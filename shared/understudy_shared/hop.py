@@ -19,9 +19,11 @@ from typing import Any, NamedTuple, TypeVar, cast
 import orjson
 
 from understudy_shared.bounds import NO_BOUND, BadBoundError, Bound, UnknownLag, parse_bound
+from understudy_shared.cursor import BadCursorError
 from understudy_shared.hop_fields import BadHopError, cut, object_of, text, whole
 from understudy_shared.position import BadPositionError
 from understudy_shared.printable import clipped
+from understudy_shared.selection import EVERYTHING
 from understudy_shared.trace import Trace, parse_traceparent
 
 PATH = "/internal/v1/lookup"
@@ -144,6 +146,9 @@ def encode_request(request: HopRequest) -> bytes:
             fields["layout"] = group.layout
         if group.bound is not NO_BOUND:
             fields["bound"] = bound_fields(group.bound)
+            if group.bound.selection is not EVERYTHING:
+                # Apart from the bound: a node of a release that knows no lists may ignore it, and no group fails by it.
+                fields["select"] = group.bound.selection.fields()
         groups.append(fields)
         partitions += [key[0] for key in group.keys]
         rows += [key[1] for key in group.keys]
@@ -197,6 +202,8 @@ def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
             if groups and len(groups) % HOP_SLICE_GROUPS == 0:
                 yield deadline_ms
             bound = group.get("bound")
+            if bound is not None and "select" in group:
+                bound = {**bound, **group["select"]}
             groups.append(
                 HopGroup(
                     text(group, "store"),
@@ -217,7 +224,7 @@ def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
             fields.get("tails") is True,
             _traces(fields.get("traces"), sum(counts)),
         )
-    except (BadBoundError, BadPositionError) as error:
+    except (BadBoundError, BadPositionError, BadCursorError) as error:
         raise BadHopError(f"a hop with an invalid bound: {error.what}", where=error.where) from None
     except (KeyError, TypeError, AttributeError) as error:
         raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
@@ -328,7 +335,7 @@ _kept_reply_head = lru_cache(maxsize=KEPT_HEADERS)(_reply_head)
 
 
 def bound_fields(bound: Bound) -> dict[str, object]:
-    """A bound as the JSON object that `parse_bound` reads; what is not set is left out."""
+    """A bound as the JSON object that `parse_bound` reads, without its selection; what is not set is left out."""
     fields: dict[str, object] = {
         "max_lag": bound.max_lag,
         "max_staleness_ms": bound.max_staleness_ms,

@@ -322,11 +322,12 @@ class ResultColumn(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     name: Name
-    function: Literal["count", "sum", "avg", "min", "max"]
-    buffers: list[Count] = Field(min_length=1, max_length=2)
-    """Indexes of the value columns it is made of: (sum, count) of an average, (sum, is_empty) of a decimal sum."""
+    function: Name
+    """One of `ResultFunction`, or of a later release: a node leaves out the columns of those that it does not know."""
+    buffers: list[Count] = Field(min_length=1, max_length=MAX_COLUMNS)
+    """Indexes of the value columns it is made of, in Spark's order."""
     type: Name
-    """Spark's name of the output type."""
+    """Spark's name of the output type; of an array its JSON."""
 
 
 class AnnouncedStore(BaseModel):

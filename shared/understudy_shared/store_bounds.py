@@ -17,7 +17,8 @@ from understudy_shared.errors import SettingsError
 log = logging.getLogger(__name__)
 
 EVERY_STORE = "*"
-_CAN_BE_DEFAULT = "max_lag, max_staleness_ms, require_active, unknown_lag and wait_ms"
+_CAN_BE_DEFAULT = "max_lag, max_staleness_ms, require_active, unknown_lag, wait_ms, limit and include_expired"
+_OF_A_READER = ("min_position", "cursor")
 
 
 class StoreBounds:
@@ -69,8 +70,9 @@ def read_store_bounds(path: Path | None) -> StoreBounds:
         fix = f'A table per store, or ["*"], with {_CAN_BE_DEFAULT}'
         if not isinstance(table, dict):
             raise SettingsError(f"{store!r} is not a table", where=where, fix=fix)
-        if "min_position" in table:
-            raise SettingsError("min_position is a reader's own", where=where, fix=fix)
+        for name in _OF_A_READER:
+            if name in table:
+                raise SettingsError(f"{name} is a reader's own", where=where, fix=fix)
         try:
             parse_bound(table)
         except BadBoundError as error:

@@ -37,6 +37,12 @@ class StoreKind(StrEnum):
     """Sessions, each with start, end and value."""
     JOIN_SIDE = "join-side"
     """The rows that one side of a join waits with, each with whether it found a match."""
+    LIST = "list"
+    """Values, in the order in which the query put them there."""
+    MAP = "map"
+    """Values by a second key, the user key."""
+    TIMERS = "timers"
+    """Times at which the query is called for the key."""
 
 
 class Role(StrEnum):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from fastapi import FastAPI
 from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.guarded_world import ABSENT, WORD, World, guarded_world
 from tests.support.services.guarded import WRONG
+from tests.support.services.issuer import SigningKey
 from tests.support.spark.counting_query import WORDS
 
 from understudy_router.http.app import create_app as router_app
@@ -32,7 +34,20 @@ def world(tmp_path_factory: pytest.TempPathFactory, server: RedisServer) -> Iter
 
 # ---- the matrix
 
-UNKNOWN = {"none": None, "wrong": WRONG, "expired": "expired"}
+UNKNOWN = ("none", "wrong", "expired", "forged jwt", "old jwt")
+BY_TOKEN = {"reader": "readers", "monitor": "watchers", "admin": "chiefs"}
+"""Who is asked for by a token of an issuer, too, and by which group that it names."""
+
+
+def tokens(world: World) -> dict[str, str]:
+    """Tokens by their columns: of each right, one that a stranger signed, and one that has ended."""
+    made = {f"{who} jwt": world.issuer.token(groups=[group]) for who, group in BY_TOKEN.items()}
+    made["forged jwt"] = world.issuer.token(key=STRANGER, groups=["readers", "chiefs"])
+    made["old jwt"] = world.issuer.token(exp=int(time.time()) - 60, groups=["readers", "chiefs"])
+    return made
+
+
+STRANGER = SigningKey("first")
 OF_READERS = {"of-elsewhere": 404, "watcher": 403, "monitor": 403, "admin": 403, "reader": 200}
 OF_EVERYBODY = dict.fromkeys(("of-elsewhere", "watcher", "monitor", "admin", "reader"), 200)
 OF_A_STORE = {**OF_EVERYBODY, "of-elsewhere": 404}
@@ -68,13 +83,15 @@ def calls(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
 @pytest.mark.parametrize("service", ["serve", "node", "router"])
 def test_every_call_answers_each_credential_as_its_grants_say(world: World, service: str) -> None:
     rows = []
+    shown = {**world.keys, "wrong": WRONG, **tokens(world)}
     for method, path, target, name in calls(world.documents[service]):
         expected = EXPECTED.get(name, OF_ADMINS if method == "POST" else OF_MONITORS)
         row = {}
         body = json.dumps({"keys": [[WORD]]} if name == "look_up_many" else {"drain": False})
-        for who, refused in (*((who, 401) for who in UNKNOWN), *(expected or OF_EVERYBODY).items()):
-            key = UNKNOWN.get(who, who)
-            status, headers, answer = world.ask(service, method, target, world.keys.get(key or "", key), body=body)
+        granted = expected or OF_EVERYBODY
+        granted = granted | {f"{who} jwt": granted[who] for who in BY_TOKEN}
+        for who, refused in (*((who, 401) for who in UNKNOWN), *granted.items()):
+            status, headers, answer = world.ask(service, method, target, shown.get(who), body=body)
             wanted = 200 if expected is None else refused
             row[who] = status
             assert status == wanted, (service, method, target, who, answer)
@@ -88,7 +105,7 @@ def test_every_call_answers_each_credential_as_its_grants_say(world: World, serv
 
 def table(service: str, rows: Iterable[tuple[str, Mapping[str, int]]]) -> str:
     """The matrix for people."""
-    columns = [*UNKNOWN, "of-elsewhere", "watcher", "reader", "monitor", "admin"]
+    columns = [*UNKNOWN, "of-elsewhere", "watcher", *(f"{who}{kind}" for who in BY_TOKEN for kind in ("", " jwt"))]
     lines = [f"\n{service:44}" + "".join(f"{column:>13}" for column in columns)]
     lines += [f"{call:44}" + "".join(f"{row.get(column, ''):>13}" for column in columns) for call, row in rows]
     return "\n".join([*lines, ""])

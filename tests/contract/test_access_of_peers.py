@@ -70,11 +70,22 @@ def test_a_router_with_another_secret_reads_nothing_and_says_why(
         assert "401" in str(router.lag()["nodes"]) + str(reply.body)
 
 
-def test_a_drain_goes_from_the_operator_through_the_router_to_the_node(world: World) -> None:
+def test_a_drain_goes_from_the_operator_through_the_router_to_the_node_and_both_say_who_asked(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     path = "/admin/v1/nodes/n1/drain"
     for who, wanted in (("reader", 403), ("monitor", 403), ("admin", 202)):
         status, _, body = world.ask("router", "POST", path, world.keys[who], body='{"drain": false}')
         assert status == wanted, body
+    told = [
+        vars(record) for record in caplog.records if vars(record).get("action") in {"audit-change", "audit-refused"}
+    ]
+    assert [(line["principal"], line["route"], line["outcome"], line.get("drain")) for line in told] == [
+        ("reader", path, "refused", None),
+        ("monitor", path, "refused", None),
+        ("peer", "/admin/v1/drain", "202", False),
+        ("admin", path, "202", False),
+    ]
 
 
 # ---- a browser

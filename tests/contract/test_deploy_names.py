@@ -59,6 +59,8 @@ def test_every_command_that_a_file_runs_exists_with_its_flags(path: Path) -> Non
             assert not rest.strip().startswith("--"), (name, rest)  # a word of a sentence
             continue
         command = cli.get_command(click.Context(cli), name)
+        if isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), rest.split()[0])
         assert command is not None
         options = {option for each in command.params for option in each.opts}
         given = {word.partition("=")[0] for word in shlex.split(rest) if word.startswith("--")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.support.services.helm_chart import (
     NEWEST,
     OLDEST,
     SETS,
+    Manifest,
     containers,
     environment,
     manifests,
@@ -25,14 +27,17 @@ from tests.support.services.helm_chart import (
     rendered,
     values_of,
 )
-from tools.chart import CHART, MANIFESTS, call_of, flat, helm
+from tools.chart import CHART, MANIFESTS, README, call_of, flat, helm
 
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
 from understudy_shared.seeds import parse_seeds
+from understudy_shared.spans import ENDPOINTS
 
 BETWEEN = [f"1.{minor}" for minor in range(30, 37)]
 OURS = ("node", "router", "pipeline")
+ENDPOINT = ENDPOINTS[-1]
+"""The variable that names a collector for everything."""
 MEMBERS = {"node": ClusterNodeSettings, "router": RouterSettings}
 FILLED_IN = {
     "<metadata.name>": "understudy-node-0",
@@ -152,6 +157,18 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"spark": {"deployment": {"image": "i"}}}, "needs spark.deployment.command"),
     ({"nodes": {"replica": 3}}, "replica"),
     ({"redis": {"url": "redis://:secret@host:6379"}, "valkey": {"enabled": False}}, "redis"),
+    (
+        {"redis": {"url": "redis://host:6379", "tls": {"existingSecret": "s"}}, "valkey": {"enabled": False}},
+        "a Redis that speaks TLS",
+    ),
+    ({"redis": {"tls": {"existingSecret": "s"}}}, "Valkey for trials speaks none"),
+    (
+        {
+            "auth": {"existingSecret": "s", "insecureBind": False},
+            "monitoring": {"serviceMonitor": {"enabled": True}},
+        },
+        "nobody reads /metrics without a key",
+    ),
 ]
 
 
@@ -180,13 +197,109 @@ def test_the_schemas_do_refuse_what_an_older_kubernetes_does_not_know() -> None:
         ("object-storage", "rediss://redis.example.com:6380/2"),
         (
             "sentinel",
-            "redis+sentinel://sentinel-0.redis:26379,sentinel-1.redis:26379,sentinel-2.redis:26379/understudy/3",
+            "rediss+sentinel://sentinel-0.redis:26379,sentinel-1.redis:26379,sentinel-2.redis:26379/understudy/3",
         ),
+        ("tls", "<understudy-redis>"),
     ],
 )
 def test_all_processes_use_the_redis_that_is_given(name: str, redis: str) -> None:
     found = {each: environment(own) for each, own in containers(manifests(name)).items() if each in OURS}
-    assert {own["UNDERSTUDY_REDIS"] for own in found.values()} == {redis}
+    assert {own["UNDERSTUDY_REDIS"] for each, own in found.items() if each != "pipeline"} == {redis}
+    if "pipeline" in found:
+        own = found["pipeline"]
+        url = own["UNDERSTUDY_REDIS"].replace("$(REDIS_URL)", own.get("REDIS_URL", ""))
+        assert url.partition("?")[0] == redis
+
+
+TLS = {"ssl_ca_certs": "ca.crt", "ssl_certfile": "tls.crt", "ssl_keyfile": "tls.key"}
+PROJECTED = "/run/understudy"
+
+
+@pytest.mark.parametrize(("name", "count"), [("tls", 3), ("sentinel", 1), ("object-storage", 1)])
+def test_a_query_takes_the_files_for_tls_that_nodes_take_as_options_of_its_url(name: str, count: int) -> None:
+    made = manifests(name)
+    nodes = environment(containers(made)["node"])
+    files = {variable: value for variable, value in nodes.items() if re.search(r"REDIS_\w+_FILE$", variable)}
+    assert len(files) == count
+    own = environment(query_of(made))
+    options = dict(pair.split("=") for pair in own["UNDERSTUDY_REDIS"].partition("?")[2].split("&"))
+    assert options == {option: f"{PROJECTED}/{file}" for option, file in list(TLS.items())[:count]}
+    assert set(options.values()) == set(files.values())
+
+
+def query_of(made: list[Manifest]) -> Manifest:
+    """The container that runs the query."""
+    for application in of_kind(made, "SparkApplication"):
+        driver: Manifest = application["spec"]["driverSpec"]["podTemplateSpec"]["spec"]["containers"][0]
+        return driver
+    return containers(made)["pipeline"]
+
+
+def pod_of_the_query(made: list[Manifest]) -> Manifest:
+    """The pod that runs the query."""
+    for application in of_kind(made, "SparkApplication"):
+        pod: Manifest = application["spec"]["driverSpec"]["podTemplateSpec"]
+        return pod
+    return next(pod for _, pod in pods(made) if pod["spec"]["containers"][0]["name"] == "pipeline")
+
+
+@each_set
+def test_every_file_that_a_process_is_told_of_is_in_a_secret_that_its_pod_mounts(name: str) -> None:
+    made = manifests(name)
+    templates = [pod for _, pod in pods(made)]
+    templates += [pod_of_the_query(made)] if of_kind(made, "SparkApplication") else []
+    for pod in templates:
+        container = pod["spec"]["containers"][0]
+        told = set(re.findall(rf"{PROJECTED}/([\w.-]+)", " ".join(environment(container).values())))
+        volumes = [volume["projected"] for volume in pod["spec"].get("volumes", []) if "projected" in volume]
+        there = {item["path"] for each in volumes for source in each["sources"] for item in source["secret"]["items"]}
+        assert told == there, container["name"]
+        mounts = {mount["mountPath"]: mount for mount in container.get("volumeMounts", [])}
+        assert not told or mounts[PROJECTED]["readOnly"] is True
+
+
+def test_the_secrets_that_the_readme_makes_hold_every_file_that_is_asked_of_them() -> None:
+    made = "\n".join(re.findall(r"create secret .*", README.read_text().replace("\\\n", "")))
+    given = {
+        name: set(re.findall(r"--from-file=(\S+)", rest))
+        for name, rest in re.findall(r"create secret generic (\S+)(.*)", made)
+    }
+    asked = set()
+    for name in ("production", "monitoring"):
+        for _, pod in pods(manifests(name)):
+            (projected,) = [each["projected"] for each in pod["spec"]["volumes"] if "projected" in each] or [{}]
+            for source in projected.get("sources", []):
+                asked |= {(source["secret"]["name"], item["key"]) for item in source["secret"]["items"]}
+        node = containers(manifests(name))["node"]
+        references = [each["valueFrom"]["secretKeyRef"] for each in node["env"] if "secretKeyRef" in str(each)]
+        asked |= {(each["name"], each["key"]) for each in references}
+        for monitor in of_kind(manifests(name), "ServiceMonitor"):
+            credentials = monitor["spec"]["endpoints"][0]["authorization"]["credentials"]
+            asked.add((credentials["name"], credentials["key"]))
+    assert asked == {(name, key) for name, keys in given.items() for key in keys}
+
+
+def test_gossip_is_signed_by_the_query_as_by_nodes_and_routers() -> None:
+    for name in ("monitoring", "tls", "object-storage"):
+        made = manifests(name)
+        parts = [containers(made)["node"], containers(made)["router"], query_of(made)]
+        assert {environment(each).get("UNDERSTUDY_GOSSIP_KEY_FILE") for each in parts} == {f"{PROJECTED}/gossip-key"}
+
+
+def test_prometheus_shows_its_key_where_readers_need_one() -> None:
+    for monitor in of_kind(manifests("monitoring"), "ServiceMonitor"):
+        (endpoint,) = monitor["spec"]["endpoints"]
+        key = {"name": "understudy-auth", "key": "prometheus-key"}
+        assert endpoint["authorization"] == {"type": "Bearer", "credentials": key}
+
+
+def test_spans_go_to_the_collector_that_is_named_and_may_get_there() -> None:
+    made = manifests("monitoring")
+    for name in ("node", "router"):
+        assert environment(containers(made)[name])[ENDPOINT] == "http://collector.monitoring:4318"
+        assert ENDPOINT not in environment(containers(manifests(""))[name])
+    policy = named(made, "NetworkPolicy", "understudy-tracing")["spec"]
+    assert policy["egress"] == [{"ports": [{"port": 4318, "protocol": "TCP"}]}]
 
 
 def test_numbers_that_helm_reads_as_floats_are_written_whole() -> None:

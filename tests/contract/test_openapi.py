@@ -24,6 +24,7 @@ from tests.support.spark.queries import wait_until
 from understudy_node.cluster.routes import cluster_routes
 from understudy_node.http.app import create_app as node_app
 from understudy_router.http.app import create_app as router_app
+from understudy_shared.cursor import Cursor
 from understudy_shared.http.openapi.document import nameless
 from understudy_shared.position import decode_position
 from understudy_shared.words import ApplicationId
@@ -104,6 +105,12 @@ def of_the_future(position: str) -> str:
     return replace(seen, version=seen.version + 1, committed_at_us=None).encode()
 
 
+def cursor_at(position: str) -> str:
+    """A cursor of the version of a position."""
+    seen = decode_position(position)
+    return Cursor("op0", seen.lineage, "", seen.version, seen.committed_at_us, 1).encode()
+
+
 def of_another(position: str) -> str:
     """A position of another application."""
     return replace(decode_position(position), application_id=ApplicationId("other")).encode()
@@ -144,6 +151,9 @@ EVERYWHERE = [
     (KEY_CALL, f"{STORE}/keys/a/b", 400),
     (KEY_CALL, f"{STORE}/keys/a?max_lag=few", 400),
     (KEY_CALL, f"{STORE}/keys/a?min_position=OTHER", 409),
+    (KEY_CALL, f"{STORE}/keys/nobody?limit=5&include_expired=false&cursor=CURSOR", 404),
+    (KEY_CALL, f"{STORE}/keys/a?cursor=GONE", 410),
+    (KEY_CALL, f"{STORE}/keys/a?limit=0", 400),
     (KEY_CALL, f"{STORE}/keys/{'x' * 20_000}", 413),
     (KEY_CALL, f"{STORE}/keys/a?min_position=FUTURE&wait_ms=0", 503),
     (LOOKUP_CALL, f"{STORE}/lookup?key={KEY}", 200),
@@ -186,6 +196,8 @@ def test_every_answer_is_what_the_document_says(service: Service) -> None:
         "POSITION": service.position,
         "FUTURE": of_the_future(service.position),
         "OTHER": of_another(service.position),
+        "CURSOR": cursor_at(service.position),
+        "GONE": cursor_at(of_the_future(service.position)),
     }
     document = service.document
     is_router = "/v1/stores/{store}/metadata" in document["paths"]
@@ -302,6 +314,7 @@ KEY = {
 }
 
 schemathesis.openapi.format("position", strategies.just("POSITION"))
+schemathesis.openapi.format("cursor", strategies.just("CURSOR"))
 
 
 @schemathesis.hook
@@ -315,7 +328,8 @@ def test_schemathesis_finds_nothing(service: Service, examples: int, tmp_path: P
     """It asks for what the document allows, and for what it does not, and judges each answer by the document."""
     configuration = tmp_path / "schemathesis.toml"
     configuration.write_text(CONFIGURATION.format(word=WORD))
-    (tmp_path / "knowledge.py").write_text(KNOWLEDGE.replace("POSITION", service.position))
+    knowledge = KNOWLEDGE.replace("POSITION", service.position).replace("CURSOR", cursor_at(service.position))
+    (tmp_path / "knowledge.py").write_text(knowledge)
     run = "from schemathesis.cli import schemathesis; schemathesis()"
     found = subprocess.run(
         [

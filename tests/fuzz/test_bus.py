@@ -143,10 +143,10 @@ def test_no_catalogue_ends_what_a_router_does(inputs: int) -> None:
 
     def attempt(batch: Sequence[bytes]) -> None:
         for payload in batch:
-            found = asyncio.run(gossip._open(Catalogue, gossip.auth.opened(payload), _Turns(), where="test"))
-            if found is None:
-                continue
             try:
+                found = asyncio.run(gossip._open(Catalogue, gossip.auth.opened(payload), _Turns(), where="test"))
+                if found is None:
+                    continue
                 stores = stores_of(found, "0" * 32)
                 for route in stores.by_name.values():
                     route.described()

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import TASKS, VERSION
 from tests.support.kafka.broker import KafkaBroker, kafka_broker
+from tests.support.object_store.faulty_proxy import FaultyProxy, faulty_proxy
+
+if TYPE_CHECKING:
+    from tests.support.object_store.s3_server import S3Server
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +42,19 @@ def redis(module_redis: RedisServer) -> RedisServer:
 def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
     """The checkpoint that most cluster tests follow: `TASKS` partitions, `VERSION` versions."""
     return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server."""
+    from tests.support.object_store.s3_server import s3_server  # its library is an extra
+
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(s3: S3Server) -> Iterator[FaultyProxy]:
+    """What stands between a node and the S3 server: it counts, and fails on demand."""
+    with faulty_proxy(s3.port) as found:
+        yield found

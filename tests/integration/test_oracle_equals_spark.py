@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.cluster.served_node import served_node
@@ -26,6 +27,7 @@ from tests.support.oracle.checkpoint import (
     write_oracle_checkpoint,
 )
 from tests.support.oracle.json import as_text, json_array, json_object, path_segments
+from tests.support.oracle.record import record
 from tests.support.oracle.serving import Asked, served_by_a_process
 from tests.support.oracle.spark_reader import OracleRow, canonical_rows
 from tests.support.spark.formats import HDFS_V1, STATE_FORMATS_CI, STATE_FORMATS_FULL, StateFormat
@@ -106,6 +108,7 @@ def test_every_key_at_every_retained_version_is_what_spark_reads(oracle: OracleC
             for shape in oracle.shapes.values():
                 ours = canonical_rows(read_rows(reader, _store(reader, shape), version))
                 assert ours == canonical_rows(shape.rows[version]), f"{shape.name} at version {version}"
+    record(f"{pyspark.__version__}-shapes-{oracle.state_format.id}", [oracle.compared(pyspark.__version__)])
 
 
 def test_every_key_sent_as_json_is_encoded_and_placed_as_spark_did(oracle: OracleCheckpoint, tmp_path: Path) -> None:

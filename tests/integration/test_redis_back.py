@@ -184,6 +184,11 @@ async def test_when_redis_is_back_empty_each_node_and_router_asks_a_bounded_numb
             began_s = time.monotonic()
             redis.start()
             await eventually(in_step, what="thirty nodes in step again")
+
+            async def has_catalogue() -> bool:
+                return any(bus.done["writing catalogue"] for _, bus in nodes.values())
+
+            await eventually(has_catalogue, what="the catalogue")
             beats = (time.monotonic() - began_s) * 1000 / HEARTBEAT_MS
             by_node = {node_id: Counter(bus.done) for node_id, (_, bus) in nodes.items()}
             by_router = [Counter(bus.done) for _, bus in known]

@@ -197,6 +197,15 @@ def test_what_does_not_fit_is_left_out_with_an_event_and_serving_goes_on(
     assert served.look_up([WORDS[0]], store="words").status == 200
 
 
+def test_a_result_of_a_later_release_is_left_out_by_name_and_the_others_are_served(served: ServedNode) -> None:
+    later = ResultColumn(name="cubes", function="sum_of_cubes", buffers=[1], type="long")
+    served.node.announce(announced(NAMED.model_copy(update={"result": [*NAMED.result, later]})))
+    served.wait_for_event("names left out")
+    (event,) = [event for event in served.node.events if event.what == "names left out"]
+    assert event.detail == "result cubes for operator 0: this release has no sum_of_cubes"
+    assert served.look_up([WORDS[0]], store="words").body["result"] == {"times": 2, "all": 2_000_000}
+
+
 def test_an_announcement_of_another_query_says_nothing_of_this_one(served: ServedNode) -> None:
     served.node.announce(announced(NAMED, query_id="another-life"))
     served.node.assign({"0_0": Role.ACTIVE})  # applied by the same turn as the names, or a later one

@@ -6,7 +6,7 @@ This reads files through `CheckpointFiles` and leaves every judgement of bytes t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from understudy_node.checkpoint.files import CheckpointFiles
@@ -28,8 +28,9 @@ from understudy_node.checkpoint.operators import (
 )
 from understudy_node.checkpoint.recognition import require_checkpoint
 from understudy_node.checkpoint.schemas import ColumnFamilySchema, parse_schema_file
-from understudy_node.checkpoint.shapes import FAMILIES_FORMAT, JOIN, JOIN_TABLES
+from understudy_node.checkpoint.shapes import FAMILIES_FORMATS, JOIN, join_tables
 from understudy_node.checkpoint.snapshots import parse_state_files
+from understudy_node.checkpoint.state_variables import TIMERS, TRANSFORM, StateVariable, state_variables
 from understudy_node.checkpoint.support import (
     refuse_codec,
     refuse_encoding,
@@ -69,6 +70,8 @@ class OperatorDescription:
     unsupported: UnsupportedError | None
     state_format: str | None = None
     """The version of its state layout; None where the offset log does not say it."""
+    variables: tuple[StateVariable, ...] = ()
+    """Of `transformWithState`, which keeps them as column families of one store."""
 
     @property
     def served(self) -> tuple[StoreDescription, ...]:
@@ -79,13 +82,23 @@ class OperatorDescription:
         """`op{N}`, or `op{N}.{store}` for an operator of several stores."""
         return f"op{self.operator_id}" if len(self.stores) == 1 else f"op{self.operator_id}.{store.name}"
 
+    def variable_name(self, variable: StateVariable) -> str:
+        """`op{N}.{variable}`; timers are `op{N}.timers`, unless a variable is called so."""
+        if variable.name not in TIMERS:
+            return f"op{self.operator_id}.{variable.name}"
+        is_taken = any(other.name == "timers" for other in self.variables)
+        return f"op{self.operator_id}.{'$timers' if is_taken else 'timers'}"
+
     @property
     def refusals(self) -> tuple[tuple[str, UnsupportedError], ...]:
         """Why it, or what of it, is not served: the name of a store, "" for all of the operator, and the reason."""
         if self.unsupported is not None:
             return (("", self.unsupported),)
-        return tuple(
+        stores = tuple(
             (self.default_name(store), store.unsupported) for store in self.stores if store.unsupported is not None
+        )
+        return stores or tuple(
+            (self.variable_name(each), each.unsupported) for each in self.variables if each.unsupported is not None
         )
 
 
@@ -173,6 +186,7 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
         return OperatorDescription(operator_id, "unknown", offsets.properties.shuffle_partitions, (), error)
     unsupported = why_unsupported(operator_id, metadata.operator_name, conf=offsets.conf, where=where)
     state_format = state_format_of(metadata.operator_name, offsets.conf)
+    variables: tuple[StateVariable, ...] = ()
     stores = (
         tuple(
             _describe_store(files, metadata, state_format, index, store) for index, store in enumerate(metadata.stores)
@@ -183,6 +197,8 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
     if metadata.operator_name == JOIN and unsupported is None:
         unsupported = _why_incomplete(stores, state_format, where)
         stores = stores if unsupported is None else ()
+    if metadata.operator_name in TRANSFORM and unsupported is None:
+        stores, variables = _with_variables(stores, metadata, where)
     served = [store for store in stores if store.unsupported is None]
     # Without key columns everything is in partition 0, whatever the number of shuffle partitions.
     keyless = bool(served) and not any(_has_key(family) for store in served for family in store.column_families)
@@ -193,6 +209,7 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
         stores=stores,
         unsupported=unsupported,
         state_format=state_format,
+        variables=variables,
     )
 
 
@@ -239,15 +256,34 @@ def _describe_store(
     return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families, unsupported)
 
 
+def _with_variables(
+    stores: tuple[StoreDescription, ...], metadata: OperatorMetadata, where: str
+) -> tuple[tuple[StoreDescription, ...], tuple[StateVariable, ...]]:
+    """The one store of `transformWithState`, and its variables; when none of these is served, the store is not."""
+    if len(stores) != 1:
+        what, fix = f"It has {len(stores)} stores, and one is read", "A newer Spark wrote it: use a newer Understudy"
+        reason = UnsupportedError(what, where=where, fix=fix)
+        return tuple(replace(store, unsupported=reason) for store in stores), ()
+    (store,) = stores
+    if store.unsupported is not None:
+        return stores, ()
+    variables = state_variables(metadata.properties, store.column_families, where=where)
+    reasons = [each.unsupported for each in variables if each.unsupported is not None]
+    if len(reasons) < len(variables):
+        return stores, variables
+    none = UnsupportedError("It has no state variables", where=where, fix="Nothing of it can be looked up")
+    return (replace(store, unsupported=reasons[0] if reasons else none),), variables
+
+
 def _why_incomplete(
     stores: tuple[StoreDescription, ...], state_format: str | None, where: str
 ) -> UnsupportedError | None:
     """Why the sides of a join cannot be read: each of them takes two tables."""
-    if state_format == FAMILIES_FORMAT:
+    if state_format in FAMILIES_FORMATS:
         found = {family.name for store in stores for family in store.column_families}
     else:
         found = {store.name for store in stores}
-    missing = JOIN_TABLES - found
+    missing = join_tables(state_format) - found
     if missing:
         fix = "A newer Spark wrote it: use a newer Understudy"
         return UnsupportedError(f"The join has no table {min(missing)}", where=where, fix=fix)

@@ -1,4 +1,4 @@
-"""How the node reaches a checkpoint's files, on local disk or on anything fsspec knows.
+"""How the node reaches a checkpoint's files, on local disk, in S3, or on anything fsspec knows.
 
 Paths are relative to the checkpoint, `/`-separated; absolute paths and `..` are refused, so nothing escapes the root.
 Rule: absent is a value (`None`) where the caller polls, and `VanishedError` where it has already chosen the file; every
@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +34,21 @@ class FileStat:
     """Identifies the content of a path: rewriting the file changes it.
 
     `inode` is a hash of the entity tag on object stores (0 without one); `mtime_ns` is as fine as the storage gives it,
-    0 when it gives none.
+    0 when it gives none. `coarse_ns` is how much later than that the file may have been written.
     """
 
     mtime_ns: int
     size: int
     inode: int
+    coarse_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A whole file, and its stat of the same moment."""
+
+    data: bytes
+    stat: FileStat
 
 
 class CheckpointFiles(Protocol):
@@ -52,11 +61,20 @@ class CheckpointFiles(Protocol):
     def stat(self, path: str) -> FileStat | None:
         """The file's stat; `None` when absent."""
 
+    def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
+        """The stats of several files, asked for at once where each costs a round trip, else one after the other."""
+
     def list(self, path: str) -> list[str] | None:
         """Names in a directory, unordered; `None` when there is no such directory."""
 
     def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
         """The whole file; `VanishedError` when absent, `CheckpointError` when larger than `max_bytes`."""
+
+    def read_all(self, paths: Sequence[str], max_bytes: int = DEFAULT_MAX_READ_BYTES) -> Sequence[Content]:
+        """Several whole files with their stats, read at once where each costs a round trip. `max_bytes` is for each.
+
+        `VanishedError` when one is absent, or was rewritten while it was read.
+        """
 
     def fetch(self, path: str, destination: Path) -> FetchMethod:
         """Brings the file to `destination` on local disk, whole or not at all; says how."""
@@ -88,6 +106,10 @@ class LocalFiles:
             raise storage_error("Cannot stat", self._prefix + path, error) from error
         return FileStat(found.st_mtime_ns, found.st_size, found.st_ino)
 
+    def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
+        """See `CheckpointFiles.stats`."""
+        return [self.stat(path) for path in paths]
+
     def list(self, path: str) -> list[str] | None:
         """See `CheckpointFiles.list`."""
         refuse_escape(path)
@@ -113,6 +135,10 @@ class LocalFiles:
         except OSError as error:
             raise storage_error("Cannot read", full, error) from error
 
+    def read_all(self, paths: Sequence[str], max_bytes: int = DEFAULT_MAX_READ_BYTES) -> Sequence[Content]:
+        """See `CheckpointFiles.read_all`."""
+        return [read_unchanged(self, path, max_bytes) for path in paths]
+
     def fetch(self, path: str, destination: Path) -> FetchMethod:
         """See `CheckpointFiles.fetch`: a hard link also outlives Spark's clean-up; a copy where links are refused."""
         refuse_escape(path)
@@ -124,6 +150,17 @@ class LocalFiles:
                 if Path(source).exists():
                     raise
                 raise vanished(source) from error
+
+
+def read_unchanged(files: CheckpointFiles, path: str, max_bytes: int) -> Content:
+    """A file between two equal stats, for storage that does not give both at once."""
+    before = files.stat(path)
+    if before is None:
+        raise vanished(f"{files.url}/{path}")
+    data = files.read(path, max_bytes)
+    if files.stat(path) != before:
+        raise rewritten(f"{files.url}/{path}")
+    return Content(data, before)
 
 
 def _link_or_copy(source: str, arriving: Path) -> FetchMethod:
@@ -173,6 +210,11 @@ def refuse_escape(path: str) -> None:
 def vanished(where: str) -> VanishedError:
     """The error for a file that is gone."""
     return VanishedError("The file is gone", where=where, fix="Spark's clean-up removes old files: choose again")
+
+
+def rewritten(where: str) -> VanishedError:
+    """The error for a file that is another one than when its reading began."""
+    return VanishedError("The file was rewritten while it was read", where=where, fix="It is read again")
 
 
 def too_large_to_read(where: str, size: int, max_bytes: int) -> CheckpointError:

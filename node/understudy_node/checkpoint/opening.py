@@ -1,4 +1,4 @@
-"""Chooses how a checkpoint's files are reached: `LocalFiles` for a local path, `FsspecFiles` for any other URL."""
+"""Chooses how a checkpoint's files are reached: `LocalFiles` for a local path, `S3Files` for S3, `FsspecFiles` else."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import os
 from pathlib import Path
 
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
+from understudy_node.checkpoint.s3_access import S3_SCHEMES
 from understudy_shared.errors import NotACheckpointError
 from understudy_shared.masking import has_login, masked_location
 
 
 def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
-    """Files of the checkpoint at a local path or an fsspec URL; existence is not checked here."""
+    """Files of the checkpoint at a local path or a URL; existence is not checked here."""
     text = os.fspath(url_or_path)
     scheme, separator, rest = text.partition(":")
     if separator and scheme in {"file", "local"} and rest.startswith("/"):
         # Hadoop prints file:/x, other tools file:///x.
         return LocalFiles("/" + rest.lstrip("/"))
+    if text.partition("://")[0] in S3_SCHEMES:
+        # The library is an extra: only who reads S3 needs it.
+        from understudy_node.checkpoint.s3 import S3Files  # noqa: PLC0415
+
+        return S3Files(text)
     if "://" in text or "::" in text:
         # fsspec costs 0.1 s to import: only remote checkpoints pay.
         from understudy_node.checkpoint.remote import FsspecFiles  # noqa: PLC0415

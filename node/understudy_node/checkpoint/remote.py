@@ -1,11 +1,11 @@
-"""A checkpoint behind an fsspec URL: S3, HDFS, GCS, ABFS, memory, ...
+"""A checkpoint behind an fsspec URL: HDFS, GCS, ABFS, memory, ... S3 has files of its own (`s3.py`).
 
 Rule: every backend keeps the contract of `files.CheckpointFiles`; listings are never cached, credentials never printed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -17,9 +17,11 @@ import fsspec
 from understudy_node.checkpoint.files import (
     DEFAULT_MAX_READ_BYTES,
     DISK_FULL,
+    Content,
     FetchMethod,
     FileStat,
     arriving_file,
+    read_unchanged,
     refuse_escape,
     storage_error,
     too_large_to_read,
@@ -45,7 +47,7 @@ class FsspecFiles:
             raise CheckpointError(
                 f"The library for this storage is not installed: {error}",
                 where=self._url,
-                fix="Install it beside Understudy (s3fs for s3, gcsfs for gs, adlfs for abfs, pyarrow for hdfs)",
+                fix="Install it beside Understudy (gcsfs for gs, adlfs for abfs, pyarrow for hdfs)",
             ) from error
         except Exception as error:  # backends raise classes of their own
             raise storage_error("Cannot open the checkpoint's storage", self._url, error, url=url) from None
@@ -69,6 +71,10 @@ class FsspecFiles:
             except (FileNotFoundError, NotADirectoryError):
                 return None
         return FileStat(_mtime_ns(info), int(info.get("size") or 0), _content_tag(info))
+
+    def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
+        """See `CheckpointFiles.stats`."""
+        return [self.stat(path) for path in paths]
 
     def list(self, path: str) -> list[str] | None:
         """See `CheckpointFiles.list`."""
@@ -105,6 +111,10 @@ class FsspecFiles:
         if len(data) > max_bytes:
             raise too_large_to_read(self._where(path), len(data), max_bytes)
         return data
+
+    def read_all(self, paths: Sequence[str], max_bytes: int = DEFAULT_MAX_READ_BYTES) -> Sequence[Content]:
+        """See `CheckpointFiles.read_all`."""
+        return [read_unchanged(self, path, max_bytes) for path in paths]
 
     def fetch(self, path: str, destination: Path) -> FetchMethod:
         """See `CheckpointFiles.fetch`: a download, checked against the size that the storage reports."""

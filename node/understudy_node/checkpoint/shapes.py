@@ -28,10 +28,16 @@ SESSION_WINDOW: Final = "session_window"
 """The value column with start and end of a session, whatever the query calls it."""
 SESSIONS: Final = "sessionWindowStateStoreSaveExec"
 JOIN: Final = "symmetricHashJoin"
-FAMILIES_FORMAT: Final = "3"
-"""The state format of a join whose tables are column families of one store; in format 2 they are stores."""
+TIMED_FORMAT: Final = "4"
+"""The state format of a join whose rows are kept by their event time; before, by an index."""
+FAMILIES_FORMATS: Final = frozenset({"3", TIMED_FORMAT})
+"""The state formats of a join whose tables are column families of one store; in format 2 they are stores."""
 COUNTS, ROWS = "keyToNumValues", "keyWithIndexToValue"
 """The two tables of each side of a join: `left-keyToNumValues`, and so on."""
+TIMED_ROWS, TIMES = "keyWithTsToValues", "tsWithKey"
+"""The same in format 4: rows by key and event time, and an index by which Spark removes them."""
+EVENT_TIME: Final = "__event_time"
+"""The last column of their keys: microseconds."""
 
 
 def side_table(side: str, table: str) -> str:
@@ -40,7 +46,17 @@ def side_table(side: str, table: str) -> str:
 
 
 JOIN_SIDES: Final = ("left", "right")
-JOIN_TABLES: Final = frozenset(side_table(side, table) for side in JOIN_SIDES for table in (COUNTS, ROWS))
+
+
+def join_tables(state_format: str | None) -> frozenset[str]:
+    """The tables that a join has in a state format."""
+    tables = (TIMED_ROWS, TIMES) if state_format == TIMED_FORMAT else (COUNTS, ROWS)
+    return frozenset(side_table(side, table) for side in JOIN_SIDES for table in tables)
+
+
+def key_encoder(operator_name: str, table: str) -> str:
+    """How the keys of a table are encoded."""
+    return _ENCODERS.get(table.partition("-")[2], _AS_THEY_ARE) if operator_name == JOIN else _AS_THEY_ARE
 
 
 def has_shape_of(
@@ -112,6 +128,16 @@ def _is_rows(key: StructType, value: StructType) -> bool:
     return len(key.fields) > 1 and ends == [("index", LongType), ("matched", BooleanType)]
 
 
+def _is_timed_rows(key: StructType, value: StructType) -> bool:
+    """Keys end with the event time, rows with whether they found a match."""
+    ends = [(part.fields[-1].name, type(part.fields[-1].type)) for part in (key, value) if part.fields]
+    return len(key.fields) > 1 and ends == [(EVENT_TIME, LongType), ("matched", BooleanType)]
+
+
+def _is_times(key: StructType, value: StructType) -> bool:
+    return bool(key.fields) and key.fields[-1].name == EVENT_TIME
+
+
 def _is_no_table(key: StructType, value: StructType) -> bool:
     return False
 
@@ -128,7 +154,15 @@ _SHAPES: Final[Mapping[tuple[str, str | None], Callable[[StructType, StructType]
         (SESSIONS, None): _is_sessions,
         (JOIN, COUNTS): _is_counts,
         (JOIN, ROWS): _is_rows,
+        (JOIN, TIMED_ROWS): _is_timed_rows,
+        (JOIN, TIMES): _is_times,
         (JOIN, None): _is_no_table,
     }
 )
 """By operator and state format, of a join by table; None for any other. Aggregations keep what their functions need."""
+
+_AS_THEY_ARE: Final = "NoPrefixKeyStateEncoder"
+_ENCODERS: Final[Mapping[str, str]] = MappingProxyType(
+    {TIMED_ROWS: "TimestampAsPostfixKeyStateEncoder", TIMES: "TimestampAsPrefixKeyStateEncoder"}
+)
+"""By table of a join. Others put a prefix, or an order, into the bytes. Schema files of session windows name none."""

@@ -12,7 +12,15 @@ from types import MappingProxyType
 from typing import Final
 
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
-from understudy_node.checkpoint.shapes import FAMILIES_FORMAT, JOIN, SESSIONS, has_shape_of, prefix_columns
+from understudy_node.checkpoint.shapes import (
+    FAMILIES_FORMATS,
+    JOIN,
+    SESSIONS,
+    has_shape_of,
+    key_encoder,
+    prefix_columns,
+)
+from understudy_node.checkpoint.state_variables import TRANSFORM
 from understudy_shared.errors import UnsupportedError
 from understudy_shared.spark.key_codec import COLLATION_FIX
 from understudy_shared.spark.types import StructType, collated_columns, parse_schema
@@ -25,7 +33,8 @@ class OperatorSupport:
     read. `state_format_conf` is "" for an operator whose layout never had versions.
 
     `is_normalised` is whether Spark normalises floats in keys before it stores them, so that -0.0 is 0.0. For groups
-    with state it does not: it keeps the key that came first.
+    with state it does not: it keeps the key that came first. For deduplications it depends on the Spark
+    (`stores/sets.py`).
     """
 
     meaning: str
@@ -46,8 +55,10 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             state_format_conf="spark.sql.streaming.aggregation.stateFormatVersion",
             state_format_versions=frozenset({"2"}),
         ),
-        "dedupe": OperatorSupport(meaning="dropDuplicates", kind=StoreKind.SET),
-        "dedupeWithinWatermark": OperatorSupport(meaning="dropDuplicatesWithinWatermark", kind=StoreKind.SET),
+        "dedupe": OperatorSupport(meaning="dropDuplicates", kind=StoreKind.SET, is_normalised=False),
+        "dedupeWithinWatermark": OperatorSupport(
+            meaning="dropDuplicatesWithinWatermark", kind=StoreKind.SET, is_normalised=False
+        ),
         "applyInPandasWithState": OperatorSupport(
             meaning="applyInPandasWithState",
             state_format_conf=_GROUP_STATE_FORMAT,
@@ -65,7 +76,7 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             meaning="stream-stream join",
             kind=StoreKind.JOIN_SIDE,
             state_format_conf="spark.sql.streaming.join.stateFormatVersion",
-            state_format_versions=frozenset({"2", "3"}),
+            state_format_versions=frozenset({"2", "3", "4"}),
             unsaid_format="1",
         ),
         SESSIONS: OperatorSupport(
@@ -74,23 +85,23 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             state_format_conf="spark.sql.streaming.sessionWindow.stateFormatVersion",
             state_format_versions=frozenset({"1"}),
         ),
+        **{
+            name: OperatorSupport(
+                meaning=meaning,
+                state_format_conf="spark.sql.streaming.transformWithState.stateSchemaVersion",
+                state_format_versions=frozenset({"3"}),
+                is_normalised=False,
+            )
+            for name, meaning in TRANSFORM.items()
+        },
     }
 )
 
 SUPPORTED_CODECS: Final = frozenset({"lz4", "zstd", "snappy"})
 SUPPORTED_ENCODINGS: Final = frozenset({"unsaferow"})
 
-_SUPPORTED_ENCODER: Final = re.compile(r"\bNoPrefixKeyStateEncoder(?:Spec)?\b")
-"""Keys as they are. The others put a prefix, or an order, into the bytes. Schema files of session windows name none."""
+_ENCODER: Final = re.compile(r"\b(\w+KeyStateEncoder)(?:Spec)?\b")
 _NEWER_UNDERSTUDY: Final = "A newer Spark, or another operator, wrote it: use a newer Understudy"
-
-_MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "transformWithStateExec": "transformWithState",
-        "transformWithStateInPySparkExec": "transformWithState in Python",
-    }
-)
-"""What users call the operators that are refused."""
 
 
 def why_unsupported(
@@ -100,10 +111,8 @@ def why_unsupported(
     supported = "; ".join(f"{known} = {row.meaning}" for known, row in sorted(SUPPORTED_OPERATORS.items()))
     row = SUPPORTED_OPERATORS.get(operator_name)
     if row is None:
-        meaning = _MEANINGS.get(operator_name)
-        name = f"{operator_name}: {meaning}" if meaning else operator_name
         return UnsupportedError(
-            f"Operator {operator_id} ({name}) is not supported by this release",
+            f"Operator {operator_id} ({operator_name}) is not supported by this release",
             where=where,
             fix=f"Supported: {supported}",
         )
@@ -135,9 +144,12 @@ def why_unreadable(
 ) -> UnsupportedError | None:
     """`None` when a store of a supported operator can be served, else the refusal, which names the column.
 
-    `table` is the store's name. A join in state format 3 has its tables as column families of one store.
+    `table` is the store's name. A join has its tables as column families of one store, from state format 3 on. The
+    state variables of `transformWithState` are judged one by one (`state_variables`).
     """
-    if operator_name == JOIN and state_format == FAMILIES_FORMAT:
+    if operator_name in TRANSFORM:
+        return None
+    if operator_name == JOIN and state_format in FAMILIES_FORMATS:
         reasons = [
             _why_unreadable(each, operator_name, state_format, each.name, num_cols_prefix_key, where)
             for each in families
@@ -158,7 +170,7 @@ def _why_unreadable(  # noqa: PLR0917  # all that a column family is judged by
     num_cols_prefix_key: int,
     where: str,
 ) -> UnsupportedError | None:
-    if family.key_encoder is not None and not _SUPPORTED_ENCODER.search(family.key_encoder):
+    if family.key_encoder is not None and key_encoder(operator_name, table) not in _ENCODER.findall(family.key_encoder):
         return UnsupportedError(
             f"Its keys are encoded by {family.key_encoder:.200}", where=where, fix=_NEWER_UNDERSTUDY
         )

@@ -7,6 +7,7 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.cluster.member import ClusterMember
+from understudy_shared.auth.audit import note
 from understudy_shared.bus.message_auth import NONCE_HEADER, SIGNATURE_HEADER
 from understudy_shared.http.app import json_response
 from understudy_shared.http.edge import read_flag
@@ -41,7 +42,9 @@ def cluster_routes(member: ClusterMember) -> APIRouter:
     @router.post("/admin/v1/drain")
     async def drain(request: Request) -> Response:
         """Ask the cluster to move this node's tasks to others; `{"drain": false}` takes that back."""
-        member.drain(await read_flag(request.receive, "drain", default=True))
+        wanted = await read_flag(request.receive, "drain", default=True)
+        note(request.scope, drain=wanted)
+        member.drain(wanted)
         return json_response({"node_id": member.node_id, "draining": member.draining}, 202)
 
     return router

@@ -33,24 +33,37 @@ def resolve_operations(
     """The changes for `view.with_changes`. `delimiter` separates list elements in the store's merge operator.
 
     `changes` are those of the same version before these operations; they are updated and returned. A range delete
-    costs a scan over its range.
+    costs a scan over its range. What is merged into one key is joined once, however many pieces it has.
     """
     if changes is None:
         changes = {}
+    pieces: dict[bytes, list[bytes]] = {}
     for operation in operations:
         kind, key = operation.kind, operation.key
-        if kind == "put":
-            assert operation.value is not None, "a put has a value"
-            changes[key] = operation.value
-        elif kind == "delete":
-            changes[key] = None
-        elif kind == "merge":
+        if kind == "merge":
             assert operation.value is not None, "a merge has a value"
-            before = changes[key] if key in changes else view.get(key)
-            changes[key] = operation.value if before is None else before + delimiter + operation.value
-        else:
+            merged = pieces.get(key)
+            if merged is None:
+                before = changes[key] if key in changes else view.get(key)
+                merged = pieces[key] = [] if before is None else [before]
+            merged.append(operation.value)
+            continue
+        if kind == "delete-range":
+            _join(changes, pieces, delimiter)
             _delete_range(view, changes, key, operation.value)
+            continue
+        assert kind == "delete" or operation.value is not None, "a put has a value"
+        pieces.pop(key, None)
+        changes[key] = None if kind == "delete" else operation.value
+    _join(changes, pieces, delimiter)
     return changes
+
+
+def _join(changes: dict[bytes, bytes | None], pieces: dict[bytes, list[bytes]], delimiter: bytes) -> None:
+    """Make values of the pieces merged so far."""
+    for key, merged in pieces.items():
+        changes[key] = delimiter.join(merged)
+    pieces.clear()
 
 
 def _delete_range(view: View, changes: dict[bytes, bytes | None], begin: bytes, end: bytes | None) -> None:

@@ -128,11 +128,9 @@ class History:
 
     def _read(self, version: int) -> CommitRecord | None:
         batch = version - 1
-        path = f"commits/{batch}"
         try:
-            commit = parse_commit(self._files.read(path), batch)
-            offsets = parse_offsets(self._files.read(f"offsets/{batch}"), batch)
+            committed, ran_with = self._files.read_all([f"commits/{batch}", f"offsets/{batch}"])
         except VanishedError:
             return None
-        stat = self._files.stat(path)
-        return None if stat is None else CommitRecord(version, commit, offsets, stat.mtime_ns)
+        commit, offsets = parse_commit(committed.data, batch), parse_offsets(ran_with.data, batch)
+        return CommitRecord(version, commit, offsets, committed.stat.mtime_ns)

@@ -1,8 +1,8 @@
 """Polls the commit log and keeps the end: the thin shell around `end.py`.
 
-A poll is four stats, whatever the number of tasks: three confirm the end, one sees a batch in progress. A poll before
-the first commit also lists the commit log; a poll that finds the end in doubt lists it once and reports the verdict.
-The node decides what follows from a rewound or re-created checkpoint.
+A poll is four stats at once, whatever the number of tasks: three confirm the end, one sees a batch in progress. A
+poll before the first commit also lists the commit log; a poll that finds the end in doubt lists it once and reports the
+verdict. The node decides what follows from a rewound or re-created checkpoint.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ from understudy_shared.words import Lineage
 
 MAX_ADVANCE = 256
 """Commits taken in one poll, so that a long backlog never keeps the poller from reporting."""
+
+
+QUICK_PROBE_MS = 100.0
+"""A probe's stats may be answered in any order. Within this time nobody commits and purges two batches; after a slower
+probe the last commit is looked at again, behind the absence of the next.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +52,9 @@ class Poller:
         Readers see a new end once it is confirmed, and doubt at once; they never see the instant between finding a
         commit and looking for the next.
         """
-        end, verdict, listed = self.end, Verdict.SAME, False
+        end, verdict, listed, in_progress = self.end, Verdict.SAME, False, False
         for _ in range(MAX_ADVANCE):
-            probe = self._probe(end)
+            probe, in_progress = self._probe(end)
             end, what = observe(end, probe)
             if what is Next.READ and probe.next_commit is not None:
                 end = advance(end, probe.next_commit, now_ms=self._clock.monotonic_ms())
@@ -60,20 +66,30 @@ class Poller:
             if verdict not in (Verdict.SAME, Verdict.AHEAD):
                 break
         self.end = end
-        in_progress = self._files.stat(f"offsets/{end.version}") is not None
         return Poll(end, verdict, in_progress)
 
-    def _probe(self, end: End) -> Probe:
+    def _probe(self, end: End) -> tuple[Probe, bool]:
+        """What the files say of the end, and whether the batch after it has begun."""
         started_ms = self._clock.monotonic_ms()
-        next_commit = self._stat_commit(end.version + 1)
-        is_first_absent = end.version == 0 and next_commit is None
-        return Probe(
+        version = end.version
+        names = [
+            f"commits/{version}",
+            "metadata",
+            f"offsets/{version}",
+            *([f"commits/{version - 1}"] if version else []),
+        ]
+        next_commit, query_id, next_offsets, *last = self._files.stats(names)
+        if next_commit is None and last and self._clock.monotonic_ms() - started_ms > QUICK_PROBE_MS:
+            last = [self._stat_commit(version)]
+        is_first_absent = version == 0 and next_commit is None
+        probe = Probe(
             started_ms=started_ms,
             next_commit=next_commit,
-            last_commit=self._stat_commit(end.version),
-            query_id=self._files.stat("metadata"),
+            last_commit=last[0] if last else None,
+            query_id=query_id,
             commits_without_first=is_first_absent and bool(batch_ids(self._files.list("commits") or [])),
         )
+        return probe, next_offsets is not None
 
     def _settle(self, end: End) -> tuple[End, Verdict]:
         try:

@@ -11,7 +11,7 @@ from typing import cast
 
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.lookup import ABSENT as NOT_FOUND
-from understudy_node.stores.lookup import StoreReader
+from understudy_node.stores.lookup import Hidden, StoreReader
 from understudy_shared.bounds import Bound
 from understudy_shared.hop import ABSENT, FOUND, MAX_HOP_BYTES, PROBLEM, HopKey, HopOutcome
 from understudy_shared.http.problems import Problem, ProblemType
@@ -112,8 +112,12 @@ class GroupLookups:
             if type(found) is bytes
             else self._absent(partition, reading, row)
             if found is None
+            else HopOutcome(ABSENT, found.members, tail)
+            if isinstance(found, Hidden)
             else outcome_of(cast(Problem, found))
-            for row, found in zip(rows, self._reader.find_many(rows, reading), strict=True)
+            for row, found in zip(
+                rows, self._reader.find_many(rows, reading, partition, self._bound.selection), strict=True
+            )
         ]
 
     def _absent(self, partition: int, reading: Reading, row: bytes) -> HopOutcome:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from understudy_node.generation import Generation
 from understudy_node.node import Node
 from understudy_node.replica.readings import Reading
-from understudy_node.stores.lookup import ABSENT, Key, StoreReader
+from understudy_node.stores.lookup import ABSENT, Hidden, Key, StoreReader
 from understudy_shared.auth.principals import EVERY_KEY, KeyScope
 from understudy_shared.bounds import Bound
 from understudy_shared.errors import UnknownStoreError
@@ -179,11 +179,14 @@ def _results(
                 results[index] = refusal
             continue
         end = answer.end_of(reading.tail)
-        for index, found in zip(indexes, reader.find_many([rows[index] for index in indexes], reading), strict=True):
+        part = [rows[index] for index in indexes]
+        for index, found in zip(indexes, reader.find_many(part, reading, partition, bound.selection), strict=True):
             if found is None:
                 results[index] = answer.absent + printed[index] + b"," + ABSENT + end
             elif isinstance(found, Problem):
                 results[index] = problem_result(found)
+            elif isinstance(found, Hidden):
+                results[index] = answer.absent + printed[index] + b"," + found.members + end
             else:
                 results[index] = answer.found + printed[index] + b"," + found + end
     return results

@@ -126,10 +126,14 @@ class BaseChoice:
             return ()
 
     def _mtimes_ns(self, found: list[StateFile]) -> dict[str, int]:
-        """Format v1: modification times of snapshots and of the deltas or changelogs of the same versions."""
+        """Format v1: modification times of snapshots and of the deltas or changelogs of the same versions.
+
+        The first version of a store with column families is left out: Spark writes its snapshot before its changelog,
+        in every attempt, so that it is older and yet no dead attempt's.
+        """
         names = {file.name for file in found}
-        pairs = [(file.name, changes) for file in found if (changes := file.changes_beside) in names]
-        stats = {
-            name: self.around.files.stat(f"{self.place.directory}/{name}") for pair in pairs for name in pair if name
-        }
-        return {name: stat.mtime_ns for name, stat in stats.items() if stat is not None}
+        late = [file for file in found if not (self.place.has_families and file.version == 1)]
+        pairs = [(file.name, changes) for file in late if (changes := file.changes_beside) in names]
+        wanted = [name for pair in pairs for name in pair if name]
+        stats = self.around.files.stats([f"{self.place.directory}/{name}" for name in wanted])
+        return {name: stat.mtime_ns for name, stat in zip(wanted, stats, strict=True) if stat is not None}

@@ -96,10 +96,13 @@ class ChangelogReader:
 
     def _decode(self, name: str, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
         path = f"{self._place.directory}/{name}"
-        stat = self._stat(name)
-        if stat is None:
-            return None
-        raw = decompress(self._around.files.read(path), name=path, max_bytes=MAX_CHANGELOG_BYTES)
+        try:
+            (content,) = self._around.files.read_all([path])
+        except VanishedError:
+            if self._stat(name) is None:
+                return None
+            raise  # rewritten meanwhile
+        raw = decompress(content.data, name=path, max_bytes=MAX_CHANGELOG_BYTES)
         form: Form = "delta" if name.endswith(".delta") else "changelog"
         row_checksum = record.offsets.properties.row_checksum
         slices: list[Changelog] = []
@@ -107,15 +110,13 @@ class ChangelogReader:
             if slices:
                 yield
             slices.append(part)
-        if self._stat(name) != stat:
-            raise VanishedError("the changelog was rewritten while it was read", where=path)
         changes = slices[0].changes
         for part in slices[1:]:
             changes.update(part.changes)
         if self._place.order is not None:
             changes = self._place.order.changes(changes)
         operations = tuple(operation for part in slices for operation in part.operations)
-        return ReadChangelog(name, stat, slices[0].lineage, changes, operations)
+        return ReadChangelog(name, content.stat, slices[0].lineage, changes, operations)
 
     def _uncommitted_names(self, latest: CommitRecord) -> list[str]:
         """Possible names of the next version's changelog; format v2 needs a listing."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
+from itertools import chain
 
 from understudy_node.checkpoint.lineage import why_not_next
 from understudy_node.checkpoint.snapshots import StateFile
 from understudy_node.engine.base import Base, EmptyBase
 from understudy_node.engine.operations import resolve_operations
 from understudy_node.engine.spill import Spill, write_spill
+from understudy_node.engine.tables import brings_families
 from understudy_node.engine.tier import Tier
 from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitRecord
@@ -102,6 +104,12 @@ class StoreReplica:
         if record is None or read is None:
             yield from self._jump(target, None)
             return
+        if self.place.has_families and self._brings_families(read):
+            reason = f"version {version} of {self.place.task} has a new table, whose place only a snapshot says"
+            where = f"{self._around.files.url}/{self.place.directory}"
+            fix = "Spark writes one with it: the node looks again by itself"
+            yield from self._jump(target, CheckpointError(reason, where=where, fix=fix))
+            return
         self._check_last_applied()
         changes = read.changes
         if read.operations:
@@ -110,7 +118,8 @@ class StoreReplica:
         unique_id = self.place.unique_id(record)
         self.view = self.view.with_changes(changes, version)
         self._attempts = {version: unique_id} if unique_id else {}
-        self._changelogs.applied(read)
+        if unique_id is None:  # in format v2 a name is given once: its file is never rewritten
+            self._changelogs.applied(read)
 
     def prefetch(self) -> Steps:
         """Read the probable next changelog, before its commit exists."""
@@ -152,6 +161,11 @@ class StoreReplica:
         except DAMAGE as damage:
             log.warning("%s", damage, extra={"action": "local-base-dropped", "task": str(self.place.task)})
             return None
+
+    def _brings_families(self, read: ReadChangelog) -> bool:
+        assert self.view is not None, "a changelog follows a base"
+        keys = chain(read.changes, (operation.key for operation in read.operations))
+        return brings_families(self.view.base.families, keys)
 
     def _continuation(self, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
         """The changelog of a committed version, checked to continue the attempt that was applied before it."""

@@ -11,6 +11,7 @@ from understudy_node.engine.scan_order import ScanOrder
 from understudy_node.follow.history import CommitRecord, History
 from understudy_node.measures import Measures
 from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.pinned import PinnedViews
 from understudy_shared.words import Lineage, TaskId
 
 
@@ -18,7 +19,8 @@ from understudy_shared.words import Lineage, TaskId
 class Surroundings:
     """Shared by all replicas. `overlay_max_bytes`: changes a store partition keeps in memory above its base.
 
-    `ceiling` returns the highest version that may be shown, None for no limit. `measures` are those of the node.
+    `ceiling` returns the highest version that may be shown, None for no limit. `measures` are those of the node;
+    `pinned` are the older versions that its readers page through.
     """
 
     files: CheckpointFiles
@@ -28,6 +30,7 @@ class Surroundings:
     overlay_max_bytes: int
     ceiling: Callable[[], int | None] = lambda: None
     measures: Measures = field(default_factory=Measures)
+    pinned: PinnedViews = field(default_factory=PinnedViews)
 
 
 @dataclass(frozen=True, slots=True)

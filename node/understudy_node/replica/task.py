@@ -56,6 +56,7 @@ class TaskReplica:
         """Whether it left and removed its local files, so that a new replica of the task may use the directory."""
         self._stores = TaskStores(places, around)
         self._measures = around.measures
+        self._pinned = around.pinned
         self._repeats = Repeats()
         self._acceptable_recovery_lag = acceptable_recovery_lag
         self._published = published
@@ -110,6 +111,17 @@ class TaskReplica:
         target = self.target
         return target > 0 and (self._wants_rebuild or self._stores.has_work(target))
 
+    def pin(self, view: TaskView) -> None:
+        """Keep a version that a reader pages through, also when it is no longer shown."""
+        self._pinned.pin(self.task, view, self.progress.now_ms())
+
+    def view_at(self, version: int, committed_at_us: int | None) -> TaskView | None:
+        """The version of that commit, while it is shown or pinned."""
+        view = self.view
+        if view is not None and (view.version, view.committed_at_us) == (version, committed_at_us):
+            return view
+        return self._pinned.find(self.task, version, committed_at_us, self.progress.now_ms())
+
     def step(self) -> bool:
         """Do one bounded piece of work; True when there is more to do right now."""
         if self._closed:
@@ -152,6 +164,7 @@ class TaskReplica:
             self._job.close()
             self._job = None
         self._stores.leave()
+        self._pinned.release(self.task)
         self.view = None
         # Again: a step in flight during `close` may have entered another state.
         self.origin.enter(ReplicaState.CLOSED)
@@ -196,6 +209,7 @@ class TaskReplica:
             return
         self._note_visible(view.version)
         self.view = view
+        self._pinned.published(self.task, view, self.progress.now_ms())
         # RESTORING -> RUNNING, measured against the end, not the target: a ceiling does not make a replica caught up.
         if self.restoring and self.progress.newest - view.version <= self._acceptable_recovery_lag:
             self.origin.enter(ReplicaState.RUNNING)
@@ -212,6 +226,7 @@ class TaskReplica:
         """Start again from the checkpoint; the visible version stays, marked, until a new one is published."""
         self._job = None
         self._stores.start_over()
+        self._pinned.release(self.task)  # they may be of a history that was rewound
         self.origin.enter(ReplicaState.RESTORING)  # RUNNING -> RESTORING: the base is opened again
         if self.view is not None:
             self.view = self._stores.marked(self.view)

@@ -18,7 +18,8 @@ def some_key(reader: StoreReader) -> dict[str, object] | None:
         view = replica.view
         if view is None:
             continue
-        stored = _first_key(view.stores[reader.store.store_name], reader.first_bytes(view))
+        first = reader.first_bytes(view)
+        stored = None if first is None else _first_key(view.stores[reader.store.store_name], first)
         if stored is not None:
             return reader.store.codec.to_json(reader.key_row(stored))
     return None

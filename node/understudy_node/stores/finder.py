@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from understudy_node.replica.task_view import TaskView
+from understudy_shared.selection import Selection
+
+
+class Found(NamedTuple):
+    """What is said of a key that is stored. `members` have a comma behind them.
+
+    `is_hidden`: all of it has expired, and the reader asked for nothing that has; the members say so. A page of a list
+    says where the `next` one begins, None after the last.
+    """
+
+    members: bytes
+    is_hidden: bool = False
+    is_page: bool = False
+    next: int | None = None
 
 
 class Finder(Protocol):
     """Finds what a version of a task says of a key."""
 
-    def find(self, view: TaskView, stored: bytes) -> bytes | None:
-        """The members of an answer that say what was found, with a comma behind them; None for an absent key.
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+        """What is there of a key, as far as `selection` asks for it; None for an absent key.
 
         `stored` is the key as the provider would keep it: its prefix, then the row.
         """
@@ -20,8 +34,8 @@ class Finder(Protocol):
     def key_row(self, kept: bytes) -> bytes:
         """The row bytes of the key that a record of the store is found by. `kept` is the record's key."""
 
-    def first_bytes(self, view: TaskView) -> bytes:
-        """What the keys of these records begin with, in a store that has others, too."""
+    def first_bytes(self, view: TaskView) -> bytes | None:
+        """What the keys of these records begin with, in a store that has others, too; None where there can be none."""
 
 
 MakeFinder = Callable[[bytes], Finder]

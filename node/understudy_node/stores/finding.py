@@ -12,12 +12,14 @@ from understudy_node.engine.row_cache import RowCache
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.finder import Finder
-from understudy_node.stores.lookup import ABSENT, Answer, Key, StoreReader
+from understudy_node.stores.finder import Finder, Found
+from understudy_node.stores.lookup import ABSENT, Answer, Hidden, Key, Said, StoreReader
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.bounds import Bound
+from understudy_shared.cursor import Cursor, key_digest
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.problems import Problem, problem_of
+from understudy_shared.selection import EVERYTHING, Selection
 from understudy_shared.words import ApplicationId, Lineage
 
 
@@ -33,26 +35,46 @@ class FindingReader(StoreReader):
         reading = self.read_from(key.partition, bound)
         if isinstance(reading, Problem):
             return reading
-        found = self.finder.find(reading.view, key.stored)
-        said = ABSENT if found is None else found
+        found = self._find(key.stored, reading.view, key.partition, bound.selection)
+        said = ABSENT if found is None else found.members
         body = b'{"store":%b,"key":%b,%b%b' % (self.json_name, key.json, said, reading.tail)
-        return Answer(404 if found is None else 200, body)
+        return Answer(404 if found is None or found.is_hidden else 200, body)
 
     def key_row(self, kept: bytes) -> bytes:
         return self.finder.key_row(kept)
 
-    def first_bytes(self, view: TaskView) -> bytes:
+    def first_bytes(self, view: TaskView) -> bytes | None:
         return self.finder.first_bytes(view)
 
-    def find_many(self, rows: Sequence[bytes], reading: Reading) -> list[bytes | Problem | None]:
-        view, prefix, find = reading.view, self.row_prefix, self.finder.find
-        found: list[bytes | Problem | None] = []
+    def find_many(
+        self, rows: Sequence[bytes], reading: Reading, partition: int, selection: Selection = EVERYTHING
+    ) -> list[Said]:
+        view, prefix = reading.view, self.row_prefix
+        said: list[Said] = []
         for row in rows:
             try:
-                found.append(find(view, prefix + row))
+                found = self._find(prefix + row, view, partition, selection)
             except UnderstudyError as error:
-                found.append(problem_of(error))
-        return found
+                said.append(problem_of(error))
+                continue
+            said.append(None if found is None else Hidden(found.members) if found.is_hidden else found.members)
+        return said
+
+    def _find(self, stored: bytes, view: TaskView, partition: int, selection: Selection) -> Found | None:
+        """What is found of a key; a page with its cursor."""
+        if selection.cursor is not None:
+            selection.cursor.require_key(stored[len(self.row_prefix) :])
+        found = self.finder.find(view, stored, selection)
+        if found is None or not found.is_page:
+            return found
+        if found.next is None:
+            return found._replace(members=found.members + b'"next_cursor":null,')
+        replica = self.replicas.get(partition)
+        if replica is not None:  # else it has just left, and says so to the next reader
+            replica.pin(view)
+        digest = key_digest(stored[len(self.row_prefix) :])
+        cursor = Cursor(self.store.name, self.lineage, digest, view.version, view.committed_at_us, found.next)
+        return found._replace(members=found.members + b'"next_cursor":"%b",' % cursor.encode().encode())
 
 
 def store_reader(

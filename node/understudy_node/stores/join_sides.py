@@ -1,24 +1,30 @@
 """What a stream-stream join keeps of a key on one side: its rows, in the order in which Spark added or moved them.
 
-Two tables hold a side: how many rows a key has, and each row under the key and its index. Both are read from one
-version of the task. Their keys are the join's columns; the second has the index as one more.
+Up to state format 3 two tables hold a side: how many rows a key has, and each row under the key and its index. Both are
+read from one version of the task. Their keys are the join's columns; the second has the index as one more. In format 4
+one table has lists of rows, under the key and their event time.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import orjson
 
-from understudy_node.engine.scan_order import SLOT_BYTES
+from understudy_node.engine.scan_order import SLOT_BYTES, after_prefix
+from understudy_node.engine.tables import FAMILY_BYTES, Table
 from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.many import MAX_ELEMENTS, found_many, too_many
+from understudy_node.stores.finder import Found
+from understudy_node.stores.many import found_page
+from understudy_node.stores.multi_values import split_values
 from understudy_node.stores.results import ResultPrinter
 from understudy_shared.errors import CorruptFileError
+from understudy_shared.selection import Selection
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.layout import fixed_bytes
 from understudy_shared.spark.types import StructType
@@ -28,29 +34,13 @@ _MATCHED: Final = "\0matched"
 """The last column of a stored row, under a name that no column of the query has."""
 
 _INDEX: Final = struct.Struct("<q")
-_FAMILY: Final = struct.Struct("<h")
+_TIME_BYTES: Final = 8
+"""The event time behind a key, in an order of bytes that is that of the times."""
+
+_ROWS_AT_ONCE: Final = 100
+"""Rows read in one call: a page of long rows ends by its bytes."""
 
 PrintRow = Callable[[bytes], dict[str, object]]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Where a table is: a store of its own, or in state format 3 a column family of one."""
-
-    store: str
-    family: str | None = None
-
-    def __str__(self) -> str:
-        return self.family or self.store
-
-    def first_bytes(self, view: View) -> bytes:
-        """What its keys begin with: the id of the family, which only a snapshot says."""
-        if self.family is None:
-            return b""
-        family_id = view.base.families.get(self.family)
-        if family_id is None:
-            raise CorruptFileError(f"the snapshot has no column family {self.family}", where=f"store {self.store}")
-        return _FAMILY.pack(family_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +52,10 @@ class SideTables:
     key: StructType
     indexed: StructType
     count: StructType
+    expired: bool | None = None
+    """Of every row: False where the query has no watermark on either side. Else unknown: Spark compares columns of a
+    row with the watermark by the condition of the join, which is not in the state.
+    """
 
 
 def row_printer(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> PrintRow:
@@ -88,7 +82,7 @@ class JoinSide:
         self._decode_count = compile_row_decoder(tables.count)
         self._slot = len(row_prefix) + fixed_bytes(tables.indexed) - SLOT_BYTES
 
-    def find(self, view: TaskView, stored: bytes) -> bytes | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         """See `Finder`."""
         tables, skip = self._tables, len(self._row_prefix)
         counts, rows = view.stores[tables.counts.store], view.stores[tables.rows.store]
@@ -98,26 +92,66 @@ class JoinSide:
         (count,) = self._decode_count(kept[skip:])
         if not isinstance(count, int) or count < 1:
             raise CorruptFileError(f"a key of a join with {count} rows", where=f"table {tables.counts}")
-        if count > MAX_ELEMENTS:
-            raise too_many("rows")
-        printed = []
-        for index, row in enumerate(rows.get_many(self._keys(tables.rows.first_bytes(rows), stored, count))):
-            if row is None:
-                raise CorruptFileError(f"row {index} of {count} of a key is missing", where=f"table {tables.rows}")
-            printed.append(orjson.dumps(self._print(row[skip:])))
-        return found_many("rows", printed)
+        return found_page("rows", self._printed(rows, stored, range(selection.offset, count)), selection)
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
-        return kept[len(self._row_prefix) + (0 if self._tables.counts.family is None else _FAMILY.size) :]
+        return kept[len(self._row_prefix) + (0 if self._tables.counts.family is None else FAMILY_BYTES) :]
 
     def first_bytes(self, view: TaskView) -> bytes:
         """See `Finder`."""
         return self._tables.counts.first_bytes(view.stores[self._tables.counts.store])
 
-    def _keys(self, family: bytes, stored: bytes, count: int) -> list[bytes]:
-        """The keys of a key's rows: alike but for the index, which is a slot."""
+    def _printed(self, rows: View, stored: bytes, indexes: range) -> Iterator[bytes]:
+        """The rows of a key from an index on, read as they are asked for."""
+        key_of, skip = self._keys(self._tables.rows.first_bytes(rows), stored), len(self._row_prefix)
+        for start in range(0, len(indexes), _ROWS_AT_ONCE):
+            part = indexes[start : start + _ROWS_AT_ONCE]
+            for index, row in zip(part, rows.get_many([key_of(index) for index in part]), strict=True):
+                if row is None:
+                    where = f"table {self._tables.rows}"
+                    raise CorruptFileError(f"row {index} of {indexes.stop} of a key is missing", where=where)
+                yield orjson.dumps({**self._print(row[skip:]), "expired": self._tables.expired})
+
+    def _keys(self, family: bytes, stored: bytes) -> Callable[[int], bytes]:
+        """From an index to the key of a key's row. They are alike but for the index, which is a slot."""
         skip, slot = len(self._row_prefix), len(family) + self._slot
         first = family + stored[:skip] + self._encode_indexed((*self._decode_key(stored[skip:]), 0))
         head, tail = first[:slot], first[slot + SLOT_BYTES :]
-        return [head + _INDEX.pack(index) + tail for index in range(count)]
+        return lambda index: head + _INDEX.pack(index) + tail
+
+
+class TimedJoinSide:
+    """Finds the rows of a key on one side, by their event time, those of one time in the order in which they came.
+
+    `expired` is said of every row: see `SideTables`.
+    """
+
+    def __init__(self, table: Table, expired: bool | None, print_row: PrintRow, row_prefix: bytes) -> None:
+        self._table = table
+        self._expired = expired
+        self._print = print_row
+        self._row_prefix = row_prefix
+
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+        """See `Finder`."""
+        rows = islice(self._rows(view, stored), selection.offset, None)
+        printed = (orjson.dumps({**self._print(row), "expired": self._expired}) for row in rows)
+        return found_page("rows", printed, selection)
+
+    def key_row(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        return kept[FAMILY_BYTES + len(self._row_prefix) : -_TIME_BYTES]
+
+    def first_bytes(self, view: TaskView) -> bytes:
+        """See `Finder`."""
+        return self._table.first_bytes(view.stores[self._table.store])
+
+    def _rows(self, view: TaskView, stored: bytes) -> Iterator[bytes]:
+        """All stored rows of a key. No row of the key's columns is the beginning of another: its slots say its size."""
+        state, where = view.stores[self._table.store], f"table {self._table}"
+        first = self._table.first_bytes(state) + stored
+        for key, kept in state.scan(first, after_prefix(first)):
+            if len(key) != len(first) + _TIME_BYTES:
+                raise CorruptFileError("a key of a join has another length than its columns", where=where)
+            yield from split_values(kept, prefix=self._row_prefix, where=where)

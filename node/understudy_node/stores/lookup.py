@@ -21,6 +21,7 @@ from understudy_shared.bounds import NO_BOUND, Bound, Refusal, refusal
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.lookup_requests import encoded_key
 from understudy_shared.http.problems import Problem, ProblemType, problem_of, refused
+from understudy_shared.selection import EVERYTHING, Selection
 from understudy_shared.words import ApplicationId, Lineage, ReplicaState
 
 ABSENT = b'"found":false,'
@@ -32,6 +33,18 @@ class Answer(NamedTuple):
 
     status: int
     body: bytes
+
+
+class Hidden(NamedTuple):
+    """What is stored has expired, and the reader asked for nothing that has: answered as absent. `members` say why,
+    with a comma behind them.
+    """
+
+    members: bytes
+
+
+Said = bytes | Hidden | Problem | None
+"""What is said of a key: the members that say what was found, that it is hidden, a problem, or None: it is absent."""
 
 
 class Key(NamedTuple):
@@ -82,9 +95,11 @@ class StoreReader:
         body = b'{"store":%b,"key":%b,%b%b' % (self.json_name, key.json, found, reading.tail)
         return Answer(404 if stored is None else 200, body)
 
-    def find_many(self, rows: Sequence[bytes], reading: Reading) -> list[bytes | Problem | None]:
+    def find_many(
+        self, rows: Sequence[bytes], reading: Reading, partition: int, selection: Selection = EVERYTHING
+    ) -> list[Said]:
         """What was found of each key, as `print_found` prints it; None where it is absent, a problem where the record
-        is damaged. `rows` are without the provider's prefix, and of the partition of `reading`.
+        is damaged. `rows` are without the provider's prefix, and of `partition`, of which `reading` is.
         """
         try:
             prefix, print_found = self.row_prefix, self.print_found
@@ -94,13 +109,13 @@ class StoreReader:
                 section = self.section
                 printed = self.printed.all_of([(section, each) for each in cast("list[bytes]", stored)])
                 if printed is not None:
-                    return cast("list[bytes | Problem | None]", printed)
+                    return cast("list[Said]", printed)
             return [None if each is None else print_found(each) for each in stored]
         except UnderstudyError as error:
             if len(rows) == 1:
                 return [problem_of(error)]
             # Only some of the keys are damaged.
-            return [found for row in rows for found in self.find_many([row], reading)]
+            return [found for row in rows for found in self.find_many([row], reading, partition)]
 
     def read_from(self, partition: int, bound: Bound, known_end: int = 0) -> Reading | Problem:
         """The version to answer from, with its lag, or why this node may not answer.
@@ -113,6 +128,17 @@ class StoreReader:
         view = replica.view
         if view is None:
             return self._not_initialised(replica)
+        if bound is not NO_BOUND and bound.selection.cursor is not None:
+            cursor = bound.selection.cursor
+            try:
+                cursor.require_of(self.store.name, self.lineage)
+            except UnderstudyError as error:
+                return problem_of(error)
+            pinned = replica.view_at(cursor.version, cursor.committed_at_us)
+            if pinned is None:
+                gone = Refusal.VERSION_GONE
+                return refused(gone, candidates=[replica.origin.as_candidate(None, gone)])
+            view = pinned
         readings = replica.readings
         reading = readings.of(view, known_end)
         if bound is not NO_BOUND:
@@ -136,8 +162,8 @@ class StoreReader:
         """The row bytes of the key that a record of the store is found by. `kept` is the record's key."""
         return kept[len(self.row_prefix) :]
 
-    def first_bytes(self, view: TaskView) -> bytes:
-        """What the keys of these records begin with, in a store that has others, too."""
+    def first_bytes(self, view: TaskView) -> bytes | None:
+        """What the keys of these records begin with, in a store that has others, too; None where there can be none."""
         return b""
 
     def _refusal(self, bound: Bound, replica: TaskReplica, reading: Reading, known_end: int) -> Refusal | None:

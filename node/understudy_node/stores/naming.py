@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from understudy_node.checkpoint.description import CheckpointDescription
 from understudy_node.stores.parts import parts_of
 from understudy_node.stores.results import ResultAlias
 from understudy_node.stores.stores import AliasError, StoreAlias, served_stores
-from understudy_shared.messages import AnnouncedStore, Announcement
+from understudy_shared.messages import AnnouncedStore, Announcement, ResultColumn
+from understudy_shared.result_functions import RESULT_FUNCTIONS, ResultFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,16 @@ def naming_of(
         else:
             aliases = merged
             fitting += said
+            left_out += [
+                f"result {column.name} for operator {announced.operator_id}: this release has no {column.function}"
+                for column in announced.result
+                if not _is_known(column)
+            ]
     return Naming(aliases, fitting, left_out)
 
 
 def _aliases(description: CheckpointDescription, announced: AnnouncedStore) -> dict[str, StoreAlias]:
-    """What is announced of an operator, by default store name: the sides of a join share its names."""
+    """What is announced of an operator, by default store name: the sides of a join, or state variables, share it."""
     parts = {
         operator.operator_id: [part.default_name for part in parts_of(operator)]
         for operator in description.operators
@@ -68,7 +75,7 @@ def _aliases(description: CheckpointDescription, announced: AnnouncedStore) -> d
     if len(names) == 1:
         return {names[0]: said}
     if announced.value is not None or announced.result:
-        raise AliasError("the sides of a join have columns of their own", fix="Announce its name and its key")
+        raise AliasError("its stores have columns of their own", fix="Announce its name and its key")
     return {name: StoreAlias(name=_side_name(said.name, name), key=said.key) for name in names}
 
 
@@ -78,11 +85,14 @@ def _side_name(name: str | None, default: str) -> str | None:
 
 
 def _alias(announced: AnnouncedStore) -> StoreAlias:
+    known = [column for column in announced.result if _is_known(column)]
     results = {
-        column.name: ResultAlias(function=column.function, buffers=tuple(column.buffers), type=column.type)
-        for column in announced.result
+        column.name: ResultAlias(
+            function=cast(ResultFunction, column.function), buffers=tuple(column.buffers), type=column.type
+        )
+        for column in known
     }
-    if len(results) != len(announced.result):
+    if len(results) != len(known):
         raise AliasError("two result columns have one name", fix="Give each column a name of its own")
     return StoreAlias(
         name=announced.name,
@@ -90,6 +100,11 @@ def _alias(announced: AnnouncedStore) -> StoreAlias:
         value=None if announced.value is None else tuple(announced.value),
         result=results or None,
     )
+
+
+def _is_known(column: ResultColumn) -> bool:
+    """Whether this release computes it: the pipeline may be of a later one."""
+    return column.function in RESULT_FUNCTIONS
 
 
 def _merged(file: StoreAlias, announced: StoreAlias) -> StoreAlias:

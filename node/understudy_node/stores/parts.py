@@ -16,18 +16,38 @@ import orjson
 
 from understudy_node.checkpoint.description import OperatorDescription, StoreDescription
 from understudy_node.checkpoint.logs import Provider
-from understudy_node.checkpoint.shapes import COUNTS, FAMILIES_FORMAT, JOIN, JOIN_SIDES, ROWS, side_table
+from understudy_node.checkpoint.shapes import (
+    COUNTS,
+    FAMILIES_FORMATS,
+    JOIN,
+    JOIN_SIDES,
+    ROWS,
+    TIMED_FORMAT,
+    TIMED_ROWS,
+    side_table,
+)
+from understudy_node.checkpoint.state_variables import TRANSFORM, StateVariable
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.engine.scan_order import ScanOrder
+from understudy_node.engine.tables import Table
+from understudy_node.stores.expiry import Expiry, is_watermarked
 from understudy_node.stores.finder import MakeFinder
 from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
-from understudy_node.stores.join_sides import JoinSide, SideTables, Table, row_printer
+from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
-from understudy_node.stores.sets import SEEN, ExpiringSet
+from understudy_node.stores.sets import SEEN, ExpiringSet, SeenSet, either_zero
+from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
+from understudy_shared.clock import wall_ms
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.types import StructType, parse_schema
 from understudy_shared.words import StoreKind
+
+_SCANNED = frozenset({StoreKind.MAP, StoreKind.TIMERS})
+"""Kinds of state variables that are found by a scan."""
+
+_TIMED_TABLES = frozenset(side_table(side, TIMED_ROWS) for side in JOIN_SIDES)
+"""The tables of a join that have its rows by event time."""
 
 PrintFound = Callable[[bytes], bytes]
 """From a stored row to the members of an answer that say what was found, with a comma behind them."""
@@ -40,11 +60,16 @@ class Way(NamedTuple):
     make_finder: MakeFinder | None = None
 
 
+MakeWay = Callable[[tuple[str, ...], tuple[str, ...], ResultPrinter | None], Way]
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """What readers can ask of an operator. `value` are the columns that an answer shows.
 
-    `way` is called with the names of these columns, and with what computes results of a printed value.
+    `way` is called with the names of the key's columns, with those of the value's, and with what computes results of a
+    printed value. `short_name` is for a part that goes by it where no other does, else "". Of a map, the first
+    `num_group_columns` of the key are the grouping key, and the others the user key.
     """
 
     default_name: str
@@ -53,11 +78,13 @@ class Part:
     store_name: str
     key_json: str
     value: StructType
-    way: Callable[[tuple[str, ...], ResultPrinter | None], Way]
+    way: MakeWay
+    short_name: str = ""
+    num_group_columns: int | None = None
 
 
-def parts_of(operator: OperatorDescription) -> Iterator[Part]:
-    """What can be asked of an operator: of stores that this release reads."""
+def parts_of(operator: OperatorDescription, *, may_lag: bool = False) -> Iterator[Part]:
+    """What can be asked of an operator: of stores that this release reads. `may_lag`: see `Expiry`."""
     support = SUPPORTED_OPERATORS.get(operator.operator_name)
     if support is None:
         return
@@ -65,12 +92,18 @@ def parts_of(operator: OperatorDescription) -> Iterator[Part]:
         yield from (_side(operator, side) for side in JOIN_SIDES if operator.served)
         return
     for store in operator.served:
-        yield _part(operator, store)
+        if operator.operator_name in TRANSFORM:
+            yield from (_variable(operator, store, each) for each in operator.variables if each.unsupported is None)
+        else:
+            yield _part(operator, store, may_lag=may_lag)
 
 
 def scan_order_of(operator: OperatorDescription, store: StoreDescription, provider: Provider) -> ScanOrder | None:
     """In which order a store's keys are kept for readers who scan it; None for a store that is read key by key."""
     support = SUPPORTED_OPERATORS.get(operator.operator_name)
+    is_timed = operator.operator_name == JOIN and operator.state_format == TIMED_FORMAT
+    if is_timed or any(each.unsupported is None and each.kind in _SCANNED for each in operator.variables):
+        return ScanOrder()
     if support is None or support.kind is not StoreKind.SESSION:
         return None
     return session_order(parse_schema(store.column_families[0].key_schema), one_row=provider == "hdfs")
@@ -78,28 +111,33 @@ def scan_order_of(operator: OperatorDescription, store: StoreDescription, provid
 
 def has_families(operator: OperatorDescription) -> bool:
     """Whether the operator's tables are column families of one store."""
-    return operator.operator_name == JOIN and operator.state_format == FAMILIES_FORMAT
+    if operator.operator_name in TRANSFORM:
+        return True
+    return operator.operator_name == JOIN and operator.state_format in FAMILIES_FORMATS
 
 
-def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
+def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bool) -> Part:
     support = SUPPORTED_OPERATORS[operator.operator_name]
     (family,) = store.column_families
     stored = parse_schema(family.value_schema)
     value, key_json = stored, family.key_schema
-    way: Callable[[tuple[str, ...], ResultPrinter | None], Way]
+    way: MakeWay
     match operator.operator_name:
         case "dedupe":
-            value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN)
+            seen = either_zero(partial(SeenSet, store.name), parse_schema(family.key_schema))
+            value, way = StructType(), lambda keys, names, print_result: Way(lambda row: SEEN, seen)
         case "dedupeWithinWatermark":
-            finder = partial(ExpiringSet, store.name, stored)
-            value, way = StructType(), lambda names, print_result: Way(lambda row: SEEN, finder)
+            expiring = partial(ExpiringSet, store.name, stored, Expiry(may_lag=may_lag))
+            finder = either_zero(expiring, parse_schema(family.key_schema)) or expiring
+            value, way = StructType(), lambda keys, names, print_result: Way(lambda row: SEEN, finder)
         case "applyInPandasWithState" | "flatMapGroupsWithState":
             value = stored_state(stored)
             way = partial(_group_state_way, value)
         case "sessionWindowStateStoreSaveExec":
             key = parse_schema(family.key_schema)
             key_json = _without_last(family.key_schema)
-            way = partial(_session_way, store.name, key, stored)
+            expiry = Expiry(is_watermarked(family.value_schema), may_lag)
+            way = partial(_session_way, partial(Sessions, store.name, key, expiry), stored)
         case _:
             way = partial(_value_way, stored)
     return Part(
@@ -114,7 +152,32 @@ def _part(operator: OperatorDescription, store: StoreDescription) -> Part:
 
 
 def _side(operator: OperatorDescription, side: str) -> Part:
-    """One side of a join, by its two tables."""
+    """One side of a join."""
+    return (_timed_side if operator.state_format == TIMED_FORMAT else _indexed_side)(operator, side)
+
+
+def _timed_side(operator: OperatorDescription, side: str) -> Part:
+    """One side of a join whose rows are kept by their event time."""
+    support = SUPPORTED_OPERATORS[operator.operator_name]
+    (store,) = operator.served
+    table = side_table(side, TIMED_ROWS)
+    (rows,) = (family for family in store.column_families if family.name == table)
+    every_row = [family.value_schema for family in store.column_families if family.name in _TIMED_TABLES]
+    expired = None if is_watermarked(*every_row) else False
+    stored = parse_schema(rows.value_schema)
+    return Part(
+        default_name=f"op{operator.operator_id}.{side}",
+        kind=support.kind,
+        is_normalised=support.is_normalised,
+        store_name=store.name,
+        key_json=_without_last(rows.key_schema),
+        value=StructType(stored.fields[:-1]),
+        way=partial(_timed_side_way, Table(store.name, table), expired, stored),
+    )
+
+
+def _indexed_side(operator: OperatorDescription, side: str) -> Part:
+    """One side of a join whose rows are counted and indexed, by its two tables."""
     support = SUPPORTED_OPERATORS[operator.operator_name]
     if has_families(operator):
         (store,) = operator.served
@@ -122,6 +185,7 @@ def _side(operator: OperatorDescription, side: str) -> Part:
     else:
         known = {store.name: (Table(store.name), store.column_families[0]) for store in operator.served}
     (counts_table, counts), (rows_table, rows) = (known[side_table(side, table)] for table in (COUNTS, ROWS))
+    every_row = [known[side_table(each, ROWS)][1].value_schema for each in JOIN_SIDES]
     stored = parse_schema(rows.value_schema)
     tables = SideTables(
         counts_table,
@@ -129,6 +193,7 @@ def _side(operator: OperatorDescription, side: str) -> Part:
         parse_schema(counts.key_schema),
         parse_schema(rows.key_schema),
         parse_schema(counts.value_schema),
+        None if is_watermarked(*every_row) else False,
     )
     return Part(
         default_name=f"op{operator.operator_id}.{side}",
@@ -141,7 +206,25 @@ def _side(operator: OperatorDescription, side: str) -> Part:
     )
 
 
-def _value_way(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
+def _variable(operator: OperatorDescription, store: StoreDescription, variable: StateVariable) -> Part:
+    """A state variable, or the timers of an operator."""
+    is_map = variable.kind is StoreKind.MAP
+    return Part(
+        default_name=operator.variable_name(variable),
+        kind=variable.kind,
+        is_normalised=SUPPORTED_OPERATORS[operator.operator_name].is_normalised,
+        store_name=store.name,
+        key_json=variable.key_json,
+        value=StructType() if variable.kind is StoreKind.TIMERS else variable.value,
+        way=partial(_variable_way, Table(store.name, variable.name), variable),
+        short_name="" if variable.kind is StoreKind.TIMERS else variable.name,
+        num_group_columns=len(variable.key.fields) if is_map else None,
+    )
+
+
+def _value_way(
+    stored: StructType, keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None
+) -> Way:
     """The value as Spark stored it, and the result where that is known."""
     print_value = compile_json_printer(stored, names)
 
@@ -155,25 +238,64 @@ def _value_way(stored: StructType, names: tuple[str, ...], print_result: ResultP
     return Way(lambda row: b'"found":true,"value":%b,' % orjson.dumps(print_value(row)))
 
 
-def _group_state_way(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
+def _group_state_way(
+    stored: StructType, keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None
+) -> Way:
     """The same, and when the group times out."""
-    print_found, _ = _value_way(stored, names, print_result)
+    print_found, _ = _value_way(stored, keys, names, print_result)
     return Way(with_timeout(stored, print_found) if has_timeout(stored) else print_found)
 
 
 def _session_way(
-    store_name: str, key: StructType, stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None
+    make: Callable[..., Sessions],
+    stored: StructType,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    print_result: ResultPrinter | None,
 ) -> Way:
     """The sessions of a key, each with its value and result."""
     print_session = session_printer(stored, names, print_result)
-    return Way(_never, partial(Sessions, store_name, key, print_session))
+    return Way(_never, partial(make, print_session))
 
 
 def _side_way(
-    tables: SideTables, stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None
+    tables: SideTables,
+    stored: StructType,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    print_result: ResultPrinter | None,
 ) -> Way:
     """The rows of a key on a side, each with whether it found a match."""
     return Way(_never, partial(JoinSide, tables, row_printer(stored, names, print_result)))
+
+
+def _timed_side_way(  # noqa: PLR0917  # what is stored, and what of it is shown
+    table: Table,
+    expired: bool | None,
+    stored: StructType,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    print_result: ResultPrinter | None,
+) -> Way:
+    """The same, by their event time."""
+    return Way(_never, partial(TimedJoinSide, table, expired, row_printer(stored, names, print_result)))
+
+
+def _variable_way(
+    table: Table,
+    variable: StateVariable,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    print_result: ResultPrinter | None,
+) -> Way:
+    """What is kept under a key, by the kind of the variable."""
+    if variable.kind is StoreKind.TIMERS:
+        return Way(_never, partial(Timers, table, variable.key))
+    print_value = value_printer(variable, names, print_result, wall_ms)
+    if variable.kind is StoreKind.MAP:
+        user_names = keys[len(variable.key.fields) :]
+        return Way(_never, partial(MapVariable, table, variable, user_names, print_value))
+    return Way(_never, partial(ListVariable if variable.kind is StoreKind.LIST else ValueVariable, table, print_value))
 
 
 def _never(row: bytes) -> bytes:

@@ -7,7 +7,7 @@ provider's are one row, kept here with the start behind all else (`ScanOrder`). 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final, cast
 
@@ -16,9 +16,12 @@ import orjson
 from understudy_node.checkpoint.shapes import SESSION_WINDOW
 from understudy_node.engine.scan_order import SLOT_BYTES, ScanOrder, after_prefix
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.many import MAX_ELEMENTS, found_many, too_many
+from understudy_node.stores.expiry import Expiry
+from understudy_node.stores.finder import Found
+from understudy_node.stores.many import MAX_SORTED, found_page, require_sortable
 from understudy_node.stores.results import ResultPrinter
 from understudy_shared.errors import CorruptFileError
+from understudy_shared.selection import Selection
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.layout import fixed_bytes
 from understudy_shared.spark.types import StructType
@@ -29,7 +32,8 @@ _START_ROW_BYTES: Final = 1 + 16
 
 _LENGTH: Final = struct.Struct("<i")
 
-PrintSession = Callable[[bytes], dict[str, object]]
+PrintSession = Callable[[bytes], tuple[dict[str, object], int]]
+"""From a stored row to a session and its end, microseconds."""
 
 
 def session_order(key: StructType, *, one_row: bool) -> ScanOrder:
@@ -40,15 +44,16 @@ def session_order(key: StructType, *, one_row: bool) -> ScanOrder:
 def session_printer(value: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> PrintSession:
     """A function from a stored row to a session: its start, its end, the row, and the result where that is known."""
     print_value = compile_json_printer(value, names)
-    window_name = names[[field.name for field in value.fields].index(SESSION_WINDOW)]
+    at = [field.name for field in value.fields].index(SESSION_WINDOW)
+    window_name, decode = names[at], compile_row_decoder(value)
 
-    def print_session(row: bytes) -> dict[str, object]:
+    def print_session(row: bytes) -> tuple[dict[str, object], int]:
         printed = print_value(row)
-        window = printed[window_name]
-        if not isinstance(window, dict):
+        window, bounds = printed[window_name], decode(row)[at]
+        if not isinstance(window, dict) or not isinstance(bounds, tuple) or not isinstance(bounds[1], int):
             raise CorruptFileError("a session without its window", where="a row")
         result = {} if print_result is None else {"result": print_result(printed)}
-        return {"start": window["start"], "end": window["end"], "value": printed, **result}
+        return {"start": window["start"], "end": window["end"], "value": printed, **result}, bounds[1]
 
     return print_session
 
@@ -56,8 +61,11 @@ def session_printer(value: StructType, names: tuple[str, ...], print_result: Res
 class Sessions:
     """Finds the sessions of a key, in the order of their starts. `key` has the start as its last column."""
 
-    def __init__(self, store_name: str, key: StructType, print_session: PrintSession, row_prefix: bytes) -> None:
+    def __init__(
+        self, store_name: str, key: StructType, expiry: Expiry, print_session: PrintSession, row_prefix: bytes
+    ) -> None:
         self._store_name = store_name
+        self._expiry = expiry
         self._print = print_session
         self._row_prefix = row_prefix
         prefix_type = StructType(key.fields[:-1])
@@ -66,18 +74,16 @@ class Sessions:
         self._order = session_order(key, one_row=not row_prefix)
         self._rest_bytes = _START_ROW_BYTES if row_prefix else SLOT_BYTES
 
-    def find(self, view: TaskView, stored: bytes) -> bytes | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         """See `Finder`."""
         prefix = self._prefix_of(stored)
         records = view.stores[self._store_name].scan(prefix, after_prefix(prefix))
-        found = list(islice(records, MAX_ELEMENTS + 1))
-        if len(found) > MAX_ELEMENTS:
-            raise too_many("sessions")
+        found = list(islice(records, MAX_SORTED + 1))
+        require_sortable("sessions", len(found))
         if any(len(key) != len(prefix) + self._rest_bytes for key, _ in found):
             raise CorruptFileError("a session's key has another length than its columns", where=self._store_name)
         found.sort(key=_start_of)
-        skip = len(self._row_prefix)
-        return found_many("sessions", [orjson.dumps(self._print(value[skip:])) for _, value in found])
+        return found_page("sessions", self._printed(found[selection.offset :], view, selection), selection)
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
@@ -89,6 +95,15 @@ class Sessions:
     def first_bytes(self, view: TaskView) -> bytes:
         """See `Finder`."""
         return b""
+
+    def _printed(
+        self, found: Sequence[tuple[bytes, bytes]], view: TaskView, selection: Selection
+    ) -> Iterator[bytes | None]:
+        skip = len(self._row_prefix)
+        for _, value in found:
+            session, end_us = self._print(value[skip:])
+            session["expired"] = expired = self._expiry.is_expired(end_us, view)
+            yield None if expired and not selection.include_expired else orjson.dumps(session)
 
     def _prefix_of(self, stored: bytes) -> bytes:
         """What the keys of all sessions begin with."""

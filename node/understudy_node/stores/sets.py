@@ -6,40 +6,48 @@ the next batch may have passed it before that batch runs: such a key is `expired
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.expiry import EXPIRED_JSON, Expiry
+from understudy_node.stores.finder import Found, MakeFinder
 from understudy_shared.errors import CorruptFileError
+from understudy_shared.selection import Selection
+from understudy_shared.spark.normalise import Normaliser, compile_normaliser
 from understudy_shared.spark.temporal import timestamp_text
 from understudy_shared.spark.types import StructType
-from understudy_shared.spark.unsafe_row import compile_row_decoder
+from understudy_shared.spark.unsafe_row import compile_row_decoder, compile_row_encoder
 
 SEEN: Final = b'"found":true,'
 """What is said of a key of a set that forgets nothing by itself."""
-
-_EXPIRED: Final = {True: b"true", False: b"false", None: b"null"}
 
 
 class ExpiringSet:
     """Finds a key and its expiry. `value` has one column, microseconds."""
 
-    def __init__(self, store_name: str, value: StructType, row_prefix: bytes) -> None:
+    def __init__(self, store_name: str, value: StructType, expiry: Expiry, row_prefix: bytes) -> None:
         self._store_name = store_name
+        self._expiry = expiry
         self._skip = len(row_prefix)
         self._decode = compile_row_decoder(value)
 
-    def find(self, view: TaskView, stored: bytes) -> bytes | None:
-        """See `Finder`. `expired` is null while the watermark is not known: Spark purged the version's commit."""
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+        """See `Finder`."""
         kept = view.stores[self._store_name].get(stored)
         if kept is None:
             return None
         (expires_us,) = self._decode(kept[self._skip :])
         if not isinstance(expires_us, int):
             raise CorruptFileError("a key of a set has no expiry", where=f"store {self._store_name}")
-        return b'"found":true,"expires_at":"%b","expired":%b,' % (
+        expired = self._expiry.is_expired(expires_us, view)
+        is_hidden = expired is True and not selection.include_expired
+        members = b'"found":%b,"expires_at":"%b","expired":%b,' % (
+            b"false" if is_hidden else b"true",
             timestamp_text(expires_us).encode(),
-            _EXPIRED[is_expired(expires_us, view.next_watermark_ms)],
+            EXPIRED_JSON[expired],
         )
+        return Found(members, is_hidden)
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
@@ -50,6 +58,56 @@ class ExpiringSet:
         return b""
 
 
-def is_expired(expires_us: int, watermark_ms: int | None) -> bool | None:
-    """Whether the watermark has reached an expiry, as Spark compares them; None while it is unknown."""
-    return None if watermark_ms is None else watermark_ms * 1000 >= expires_us
+class SeenSet:
+    """Finds a key that is kept for ever."""
+
+    def __init__(self, store_name: str, row_prefix: bytes) -> None:
+        self._store_name = store_name
+        self._skip = len(row_prefix)
+
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+        """See `Finder`."""
+        return None if view.stores[self._store_name].get(stored) is None else Found(SEEN)
+
+    def key_row(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        return kept[self._skip :]
+
+    def first_bytes(self, view: TaskView) -> bytes:
+        """See `Finder`."""
+        return b""
+
+
+class EitherZero:
+    """Finds a key with floats as it is, else as Spark 4.3 normalises it.
+
+    Up to 4.1 Spark keeps -0.0 in the keys of a deduplication beside 0.0. Later it keeps 0.0 for both, and a checkpoint
+    does not say which Spark wrote a key.
+    """
+
+    def __init__(self, make_finder: MakeFinder, key: StructType, normalise: Normaliser, row_prefix: bytes) -> None:
+        self._finder = make_finder(row_prefix)
+        self._row_prefix = row_prefix
+        self._decode, self._encode, self._normalise = compile_row_decoder(key), compile_row_encoder(key), normalise
+
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+        """See `Finder`."""
+        found = self._finder.find(view, stored, selection)
+        if found is not None:
+            return found
+        normal = self._row_prefix + self._encode(self._normalise(self._decode(stored[len(self._row_prefix) :])))
+        return None if normal == stored else self._finder.find(view, normal, selection)
+
+    def key_row(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        return self._finder.key_row(kept)
+
+    def first_bytes(self, view: TaskView) -> bytes | None:
+        """See `Finder`."""
+        return self._finder.first_bytes(view)
+
+
+def either_zero(make_finder: MakeFinder, key: StructType) -> MakeFinder | None:
+    """A finder for keys with floats; None for a key that is stored in one way only."""
+    normalise = compile_normaliser(key)
+    return None if normalise is None else partial(EitherZero, make_finder, key, normalise)

@@ -20,6 +20,7 @@ function and buffers (names of value columns, or their indexes):
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +28,12 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription
+from understudy_node.stores.expiry import may_stand_behind_join
 from understudy_node.stores.finder import MakeFinder
 from understudy_node.stores.parts import Part, PrintFound, parts_of
+from understudy_node.stores.result_columns import ResultError
 from understudy_node.stores.results import (
     ResultAlias,
-    ResultError,
     ResultPrinter,
     compile_results,
     result_columns,
@@ -39,6 +41,7 @@ from understudy_node.stores.results import (
 )
 from understudy_shared.errors import SettingsError
 from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.spark.map_keys import described_key, key_codec
 from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.types import StructType, VoidType, parse_schema
 from understudy_shared.words import StoreKind, StoreName
@@ -94,7 +97,7 @@ class ServedStore:
             "operator_id": self.operator_id,
             "operator": self.operator_name,
             "kind": self.kind,
-            "key": self.codec.columns,
+            **described_key(self.codec, self.kind),
             "value": self.value_columns(),
             **({"result": self.results} if self.results else {}),
             **({"unnamed": self.unnamed} if self.unnamed else {}),
@@ -136,15 +139,23 @@ def served_stores(
 ) -> dict[StoreName, ServedStore]:
     """Every store that can be served, by name. Raises AliasError for aliases that fit nothing."""
     stores: dict[StoreName, ServedStore] = {}
-    defaults: set[str] = set()
+    operators = [(operator.operator_id, operator.operator_name) for operator in description.operators]
+    parts = [
+        (operator, part)
+        for operator in description.operators
+        for part in parts_of(operator, may_lag=may_stand_behind_join(operator.operator_id, operators))
+    ]
+    defaults = {part.default_name for _, part in parts}
     for operator in description.operators:
         defaults.update(name for name, _ in operator.refusals)  # each will be served as that by a later release
-        for part in parts_of(operator):
-            defaults.add(part.default_name)
-            served = _serve(operator, part, aliases.get(part.default_name, StoreAlias()))
-            if served.name in stores:
-                raise AliasError(f"two stores are named {served.name!r}", fix="Give each store a name of its own")
-            stores[served.name] = served
+    chosen = Counter(alias.name for alias in aliases.values() if alias.name is not None)
+    taken = Counter(part.short_name for _, part in parts) + chosen + Counter(defaults)
+    for operator, part in parts:
+        own = part.short_name if part.short_name and taken[part.short_name] == 1 else part.default_name
+        served = _serve(operator, part, own, aliases.get(part.default_name, StoreAlias()))
+        if served.name in stores:
+            raise AliasError(f"two stores are named {served.name!r}", fix="Give each store a name of its own")
+        stores[served.name] = served
     defaults.discard("")  # all of an operator has no name
     unknown = sorted(set(aliases) - defaults)
     if unknown:
@@ -153,23 +164,30 @@ def served_stores(
     return stores
 
 
-def _serve(operator: OperatorDescription, part: Part, alias: StoreAlias) -> ServedStore:
+def _serve(operator: OperatorDescription, part: Part, own_name: str, alias: StoreAlias) -> ServedStore:
+    """A part under the name of its alias, else under its own."""
     default, key_schema, value_schema = part.default_name, parse_schema(part.key_json), part.value
-    key_names = _names(default, "key", key_schema, alias.key)
+    key_names = _key_names(part, key_schema, alias.key)
     value_names = _names(default, "value", value_schema, alias.value)
     results = dict(alias.result or {})
     try:
         print_result = compile_results(results, value_schema, value_names) if results else None
     except ResultError as error:
         raise AliasError(error.what, where=f"alias of {default}, {error.where}", fix=error.fix) from None
-    way = part.way(value_names, print_result)
+    way = part.way(key_names, value_names, print_result)
     return ServedStore(
-        name=StoreName(alias.name or default),
+        name=StoreName(alias.name or own_name),
         operator_id=operator.operator_id,
         operator_name=operator.operator_name,
         kind=part.kind,
         store_name=part.store_name,
-        codec=KeyCodec(key_schema, names=key_names, is_normalised=part.is_normalised),
+        codec=key_codec(
+            key_schema,
+            part.kind,
+            names=key_names,
+            num_hash_columns=part.num_group_columns,
+            is_normalised=part.is_normalised,
+        ),
         key_schema=key_schema,
         key_schema_json=part.key_json,
         value_schema=value_schema,
@@ -182,6 +200,14 @@ def _serve(operator: OperatorDescription, part: Part, alias: StoreAlias) -> Serv
         has_keys=any(not isinstance(field.type, VoidType) for field in key_schema.fields),
         is_normalised=part.is_normalised,
     )
+
+
+def _key_names(part: Part, key_schema: StructType, alias: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names of a key's columns. Of a map, an alias may name those of the grouping key alone."""
+    if alias is not None and len(alias) == part.num_group_columns:
+        own = unique_names([*alias, *(field.name for field in key_schema.fields[len(alias) :])])
+        alias = (*alias, *own[len(alias) :])
+    return _names(part.default_name, "key", key_schema, alias)
 
 
 def _names(store: str, part: str, schema: StructType, alias: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -30,6 +30,11 @@ _BETWEEN_EXECUTED = frozenset({"InputAdapter", "SortExec", "WholeStageCodegenExe
 _BETWEEN_WRITTEN = frozenset({"EventTimeWatermark", "Filter", "Project", "SubqueryAlias", "View"})
 """Nodes that may lie between an alias and the aggregation that it names."""
 
+_STATISTICS = frozenset(
+    {"VarianceSamp", "StddevSamp", "Skewness", "Kurtosis", "CovSample", "Corr"},
+)
+"""Functions that a setting of Spark makes NaN where they are null."""
+
 _MADE_UP_ALIAS = "__auto_generated"
 
 
@@ -65,12 +70,15 @@ def _stateful_aggregate(save: JavaObject, final: JavaObject) -> StatefulAggregat
 
 
 def _column(attribute: JavaObject) -> Column:
-    return Column(attribute.exprId().id(), attribute.name(), attribute.dataType().typeName())
+    return Column(attribute.exprId().id(), attribute.name(), _type(attribute))
 
 
 def _function(expression: JavaObject) -> Function:
     function = expression.aggregateFunction()
-    return Function(_class(function), expression.resultId().id(), function.aggBufferAttributes().size())
+    kind = _class(function)
+    if kind in _STATISTICS and not function.nullOnDivideByZero():
+        kind = f"Legacy{kind}"  # by spark.sql.legacy.statisticalAggregate: NaN, where null is the rule
+    return Function(kind, expression.resultId().id(), function.aggBufferAttributes().size())
 
 
 @dataclass(slots=True)
@@ -102,7 +110,7 @@ def _visit_written(node: JavaObject, above: _Above, found: list[WrittenAggregate
 def _projected(column: JavaObject) -> Output:
     inner = _unaliased(column)
     source = inner.exprId().id() if _class(inner) == "AttributeReference" else None
-    return Output(column.exprId().id(), column.name(), column.dataType().typeName(), source=source)
+    return Output(column.exprId().id(), column.name(), _type(column), source=source)
 
 
 def _written_aggregate(node: JavaObject, above: _Above) -> WrittenAggregate:
@@ -110,7 +118,7 @@ def _written_aggregate(node: JavaObject, above: _Above) -> WrittenAggregate:
     columns = list(_each(node.aggregateExpressions()))
     functions = [function for column in columns for function in _functions(column)]
     return WrittenAggregate(
-        grouping_types=tuple(each.dataType().typeName() for each in grouping),
+        grouping_types=tuple(_type(each) for each in grouping),
         outputs=tuple(_output(column, grouping, functions) for column in columns),
         result_ids=frozenset(each.resultId().id() for each in functions),
         projections=tuple(reversed(above.projections)),
@@ -129,7 +137,7 @@ def _output(column: JavaObject, grouping: Sequence[JavaObject], functions: Seque
     return Output(
         id=column.exprId().id(),
         name=column.name(),
-        type=inner.dataType().typeName(),
+        type=_type(inner),
         grouping=shown,
         result_ids=frozenset(each.resultId().id() for each in equal),
     )
@@ -146,6 +154,13 @@ def _functions(expression: JavaObject) -> Iterator[JavaObject]:
 
 def _unaliased(column: JavaObject) -> JavaObject:
     return column.child() if _class(column) == "Alias" else column
+
+
+def _type(expression: JavaObject) -> str:
+    """Spark's name of the type; of an array its JSON, which says of what."""
+    data_type = expression.dataType()
+    name: str = data_type.typeName()
+    return str(data_type.json()) if name == "array" else name
 
 
 def _class(node: JavaObject) -> str:

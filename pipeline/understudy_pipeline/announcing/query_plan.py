@@ -11,15 +11,18 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from understudy_shared.messages import AnnouncedStore, ResultColumn
+from understudy_shared.messages import MAX_COLUMNS, AnnouncedStore, ResultColumn
+from understudy_shared.result_functions import ResultFunction
 from understudy_shared.spark.names import unique_names
 
 log = logging.getLogger(__name__)
 
 MAX_NAME_CHARS = 256
 """Longest name in a message. Spark makes longer names for long expressions without an alias."""
+
+ARRAY_JSON = '{"type":"array"'
+"""How the type of an array begins: it is told as JSON, all others by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +151,17 @@ def _aggregate_store(operator: StatefulAggregate, written: WrittenAggregate | No
 
 
 def _names_of(names: Sequence[str]) -> list[str] | None:
-    return list(unique_names(names)) if all(map(_is_valid_name, names)) else None
+    is_sayable = len(names) <= MAX_COLUMNS and all(map(_is_valid_name, names))
+    return list(unique_names(names)) if is_sayable else None
 
 
 def _is_valid_name(name: str) -> bool:
     return 0 < len(name) <= MAX_NAME_CHARS
+
+
+def _is_sayable(output: Output, columns: Sequence[Column]) -> bool:
+    """Whether a message has room for it."""
+    return len(columns) <= MAX_COLUMNS and _is_valid_name(output.type)
 
 
 def _key_names(operator: StatefulAggregate, written: WrittenAggregate | None) -> list[str]:
@@ -207,8 +216,10 @@ def _results(
     made = []
     for output in written.outputs:
         kind, columns = next((known[each] for each in output.result_ids if each in known), ("", []))
-        function_name = _result_function(kind, tuple(column.type for column in columns), output.type)
-        if function_name is not None and _is_valid_name(shown[output.id]):
+        function_name = (
+            _result_function(kind, tuple(column.type for column in columns), output.type) if columns else None
+        )
+        if function_name is not None and _is_valid_name(shown[output.id]) and _is_sayable(output, columns):
             made.append((shown[output.id], function_name, [position[column.id] for column in columns], output.type))
     names = unique_names(name for name, *_ in made)
     return [
@@ -217,7 +228,34 @@ def _results(
     ]
 
 
-ResultFunction = Literal["count", "sum", "avg", "min", "max"]
+_STORED: Mapping[str, tuple[ResultFunction, int]] = {
+    "Min": ("min", 1),
+    "Max": ("max", 1),
+    "First": ("first", 2),
+    "Last": ("last", 2),
+    "MinBy": ("min_by", 2),
+    "MaxBy": ("max_by", 2),
+    "BitAndAgg": ("bit_and", 1),
+    "BitOrAgg": ("bit_or", 1),
+    "BitXorAgg": ("bit_xor", 1),
+    "Product": ("product", 1),
+}
+"""Functions whose result is their first buffer, as it is stored, with how many they store."""
+
+_MOMENTS: Mapping[str, tuple[ResultFunction, int]] = {
+    "VariancePop": ("var_pop", 3),
+    "VarianceSamp": ("var_samp", 3),
+    "StddevPop": ("stddev_pop", 3),
+    "StddevSamp": ("stddev_samp", 3),
+    "Skewness": ("skewness", 4),
+    "Kurtosis": ("kurtosis", 5),
+    "CovPopulation": ("covar_pop", 4),
+    "CovSample": ("covar_samp", 4),
+    "Corr": ("corr", 6),
+}
+"""Functions over doubles, with how many they store."""
+
+_COLLECTING: Mapping[str, ResultFunction] = {"CollectList": "collect_list", "CollectSet": "collect_set"}
 
 
 def _result_function(kind: str, buffers: tuple[str, ...], result: str) -> ResultFunction | None:
@@ -225,23 +263,44 @@ def _result_function(kind: str, buffers: tuple[str, ...], result: str) -> Result
 
     Spark sums short decimals as unscaled longs and averages them as unscaled doubles. The declared type shows that.
     """
-    decimal = result.startswith("decimal(")
     match kind, buffers:
         case "Count", ("long",) if result == "long":
             return "count"
-        case "Min", (only,) if result == only:
-            return "min"
-        case "Max", (only,) if result == only:
-            return "max"
-        case "Sum", ("long",) if decimal or result == "long":
-            return "sum"
-        case "Sum", ("double",) if result == "double":
-            return "sum"
-        case "Sum", (total, "boolean") if decimal and result == total:
-            return "sum"
-        case "Average", ("double", "long") if decimal or result == "double":
-            return "avg"
-        case "Average", (total, "long") if decimal and total.startswith("decimal("):
-            return "avg"
+        case "Sum", _:
+            return _sum_function(buffers, result)
+        case "Average", _:
+            return _average_function(buffers, result)
+        case "HyperLogLogPlusPlus", ("long", *_) if result == "long" and set(buffers) == {"long"}:
+            return "approx_count_distinct"
+        case (("CollectList" | "CollectSet"), ("binary",)) if result.startswith(ARRAY_JSON):
+            return _COLLECTING[kind]
+        case _ if kind in _STORED and (len(buffers), buffers[0]) == (_STORED[kind][1], result):
+            return _STORED[kind][0]
+        case _ if kind in _MOMENTS and buffers == ("double",) * _MOMENTS[kind][1] and result == "double":
+            return _MOMENTS[kind][0]
         case _:
             return None
+
+
+def _sum_function(buffers: tuple[str, ...], result: str) -> ResultFunction | None:
+    decimal = result.startswith("decimal(")
+    match buffers:
+        case ("long",) if decimal or result == "long":
+            return "sum"
+        case ("double",) if result == "double":
+            return "sum"
+        case (total, "boolean") if decimal and result == total:
+            return "sum"
+        case ("long", "boolean") if result == "long":
+            return "try_sum"
+    return None
+
+
+def _average_function(buffers: tuple[str, ...], result: str) -> ResultFunction | None:
+    decimal = result.startswith("decimal(")
+    match buffers:
+        case ("double", "long") if decimal or result == "double":
+            return "avg"
+        case (total, "long") if decimal and total.startswith("decimal("):
+            return "avg"
+    return None

@@ -10,6 +10,7 @@ import orjson
 from understudy_shared.errors import UnknownStoreError, UnsupportedError
 from understudy_shared.messages import Catalogue, CatalogueStore
 from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.spark.map_keys import described_key, key_codec
 from understudy_shared.spark.types import parse_schema
 from understudy_shared.suggest import did_you_mean
 
@@ -96,8 +97,9 @@ def _results(store: CatalogueStore) -> list[dict[str, str]]:
 
 
 def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
-    codec = KeyCodec(
+    codec = key_codec(
         parse_schema(store.key_schema),
+        store.kind,
         names=store.key_names,
         num_hash_columns=store.num_hash_columns,
         is_normalised=store.is_normalised,
@@ -107,7 +109,7 @@ def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
         "operator_id": store.operator_id,
         "operator": store.operator,
         "kind": store.kind,
-        "key": codec.columns,
+        **described_key(codec, store.kind),
         "value": store.value,
         **({"result": _results(store)} if store.result else {}),
         **({"unnamed": store.unnamed} if store.unnamed else {}),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from understudy_router.cluster.tables import Tables
-from understudy_shared.auth.access import CREDENTIALS
+from understudy_shared.auth.known import CREDENTIALS, ISSUERS
 from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.processes.group import WORKERS
 from understudy_shared.words import UNSIGNED_ACCEPTED, WRITES_REFUSED
@@ -26,6 +26,7 @@ class Cause(StrEnum):
     UNSIGNED_ACCEPTED = UNSIGNED_ACCEPTED
     MEMORY = MEMORY
     CREDENTIALS = CREDENTIALS
+    ISSUERS = ISSUERS
     WORKERS = WORKERS
 
 

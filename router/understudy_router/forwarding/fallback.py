@@ -253,6 +253,8 @@ class ReplicaPlan:
                 fix="GET /v1/stores lists the stores there are",
                 extra={"candidates": candidates},
             )
+        if reasons and all(reason == Refusal.VERSION_GONE for reason in reasons):
+            return refused(Refusal.VERSION_GONE, candidates=candidates)
         return _nobody(every, candidates)
 
     def _was_asked(self, candidate: Candidate) -> bool:
@@ -262,9 +264,13 @@ class ReplicaPlan:
         )
 
 
+_NEED_MORE = (Refusal.LINEAGE_CHANGED, Refusal.VERSION_GONE)
+"""What one replica says of its own history or versions is not true of all by itself."""
+
+
 def _nobody(reasons: Sequence[str], candidates: list[dict[str, object]]) -> Problem:
     for refusal in Refusal:  # the bound that was not kept is the most useful reason
-        if refusal is not Refusal.LINEAGE_CHANGED and refusal in reasons:
+        if refusal not in _NEED_MORE and refusal in reasons:
             return refused(refusal, candidates=candidates)
     said = ", ".join(dict.fromkeys(reasons)) or "no node has this partition"
     return Problem(

@@ -12,6 +12,7 @@ from understudy_router.http.reads import Reads
 from understudy_router.router import Router
 from understudy_router.routing.explain import explain_key, explain_store
 from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.audit import note
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.auth.shown import require_key, shown_status, shown_stores
 from understudy_shared.http.app import json_response, sliced_json_response
@@ -78,6 +79,7 @@ def admin_routes(router: Router, group: Group) -> APIRouter:
     async def drain(node_id: str, request: Request) -> Response:
         """Ask the cluster to move a node's tasks to others; `{"drain": false}` takes that back."""
         wanted = await read_flag(request.receive, "drain", default=True)
+        note(request.scope, drain=wanted)
         return json_response(await router.drain(node_id, drain=wanted), 202)
 
     @routes.get("/livez")

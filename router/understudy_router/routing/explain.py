@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import orjson
 
@@ -41,7 +42,7 @@ def explain_key(
         "lineage": route.lineage,
         "end_offset_position": tables.end_version or None,
         "end_confirmed": tables.end_confirmed(now_ms),
-        "bounds": bound_fields(bound),
+        "bounds": {**bound_fields(bound), **replace(bound.selection, cursor=None).fields()},
         "choice": _choice(choice),
         "exclusions": [{**described(each.candidate), "reason": each.reason} for each in choice.exclusions],
     }

@@ -12,7 +12,7 @@ import math
 import re
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +22,6 @@ ID_BYTES, SECRET_BYTES = 8, 32
 
 KEY_ID = re.compile(r"[0-9a-f]{16}")
 KEY = re.compile(r"usk_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
-_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +(usk_([0-9a-f]{16})_[A-Za-z0-9_-]{43})")
 _PARTS = (b"id", b"key")
 
 
@@ -93,15 +92,3 @@ def _key(key_id: bytes, secret: bytes) -> NewKey:
 
 def digest_of(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
-
-
-def presented_in(headers: Iterable[tuple[bytes, bytes]]) -> Presented | None:
-    """The credential of a request, None without one. Names of headers are in lower case.
-
-    One that has no form of ours, or is there twice, is nobody's: it is refused like a wrong key.
-    """
-    values = [value for name, value in headers if name == b"authorization"]
-    if not values:
-        return None
-    found = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
-    return Presented("", b"") if found is None else Presented(found[2].decode(), digest_of(found[1]))

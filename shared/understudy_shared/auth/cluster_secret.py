@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from understudy_shared.auth.api_keys import ApiKey, derived_key
 from understudy_shared.auth.credentials import CredentialsError
 from understudy_shared.auth.principals import PEER
-from understudy_shared.auth.watched_file import WatchedFile
+from understudy_shared.watched_file import WatchedFile
 
 MAX_SECRETS = 2
 MIN_SECRET_CHARS, MAX_SECRET_CHARS = 32, 1024
@@ -45,6 +45,8 @@ class ClusterIdentity:
         """The keys of its peers, by id."""
         self.session_keys: tuple[bytes, ...] = ()
         """What sessions of browsers are signed by: the first signs, all are accepted. Empty without a secret."""
+        self.audit_secret: bytes | None = None
+        """What marks keys in the audit log, so that all services of the application mark a key alike."""
         self._derive()
 
     def __repr__(self) -> str:
@@ -69,6 +71,7 @@ class ClusterIdentity:
         self.session_keys = tuple(
             [derived_key(secret, f"sessions of {self._application_id}").text.encode() for secret in self.file.value]
         )
+        self.audit_secret = derived_key(self.file.value[0], f"audit log of {self._application_id}").text.encode()
         derived = [derived_key(secret, f"peers of {self._application_id}") for secret in self.file.value]
         self.keys = {key.key_id: ApiKey(key.key_id, bytes.fromhex(key.sha256), PEER) for key in derived}
         self.header = b"authorization: Bearer %b\r\n" % derived[0].text.encode()

@@ -13,6 +13,17 @@
     sha256 = "..."
     expires_at = 2027-02-20T00:00:00Z
 
+    [issuers.corp]
+    issuer = "https://login.example.com/"
+    audience = ["understudy"]
+    keys_url = "https://login.example.com/keys"
+    roles_claim = "groups"
+    roles = {data-readers = ["support"]}
+
+    [limits]
+    requests_per_s = 500
+    principals = {nightly-export = 50}
+
 A principal may have two keys at a time, so that one replaces the other without a pause.
 """
 
@@ -20,19 +31,23 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from typing import Annotated, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import orjson
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from understudy_shared.auth.api_keys import KEY_ID, ApiKey
+from understudy_shared.auth.binding import is_loopback
+from understudy_shared.auth.issuers import ClaimGrant, Issuer
 from understudy_shared.auth.principals import EVERY_STORE, OF_STORES, OF_THE_SERVICE, Action, Grant, Principal
+from understudy_shared.auth.rates import RateLimits
 from understudy_shared.errors import SettingsError
 from understudy_shared.printable import clipped
 from understudy_shared.suggest import did_you_mean
 
-MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_KEYS = 10_000
 """A fifth of a kilobyte each; a key is for a program, not for each of its users."""
 
@@ -47,6 +62,12 @@ BUILT_IN: Mapping[str, tuple[Grant, ...]] = {
 }
 """Roles that every file has."""
 
+MAX_ISSUERS = 8
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+"""Signatures by a private key. With a secret that both sides have, who checks tokens could make them."""
+
+_Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+_IssuerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Long = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
@@ -84,15 +105,57 @@ class StoredKey(_Part):
     expires_at: AwareDatetime | None = None
 
 
+class StoredClaimGrant(_Part):
+    """What each token of an issuer grants: on keys that begin with the values of these claims."""
+
+    stores: Annotated[list[_Name], Field(min_length=1, max_length=1000)]
+    actions: Annotated[list[Literal[Action.POINT]], Field(min_length=1, max_length=1)]
+    key_prefix_claims: Annotated[list[_Name], Field(min_length=1, max_length=MAX_PREFIX_COLUMNS)]
+
+
+class StoredIssuer(_Part):
+    """An issuer of tokens as the file keeps it."""
+
+    issuer: _Name
+    audience: Annotated[list[_Name], Field(min_length=1, max_length=20)]
+    keys_url: Annotated[str, Field(max_length=2048)] = ""
+    keys_file: Annotated[str, Field(max_length=4096)] = ""
+    algorithms: Annotated[list[Algorithm], Field(min_length=1)] = ["RS256", "ES256"]
+    leeway_s: Annotated[float, Field(ge=0, le=120, allow_inf_nan=False)] = 30.0
+    """How far clocks may differ: of the end and the beginning of a token."""
+    principal_claim: _Name = "sub"
+    roles_claim: _Name | Annotated[list[_Name], Field(min_length=1, max_length=8)] = []
+    roles: dict[_Name, list[_Name]] = {}
+    grants: Annotated[list[StoredClaimGrant], Field(max_length=100)] = []
+
+
+class StoredLimits(_Part):
+    """How often principals may ask, of each process of a service."""
+
+    requests_per_s: _Rate | None = None
+    burst_s: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 2.0
+    principals: Annotated[dict[_Name, _Rate], Field(max_length=MAX_KEYS)] = {}
+
+
+class Credentials(NamedTuple):
+    """What a file says: its keys by id, and its issuers by what their tokens say in `iss`."""
+
+    keys: dict[str, ApiKey]
+    issuers: dict[str, Issuer]
+    limits: RateLimits = RateLimits()
+
+
 class CredentialsFile(_Part):
     """The whole file."""
 
     roles: dict[_Name, Role] = {}
+    issuers: Annotated[dict[_IssuerName, StoredIssuer], Field(max_length=MAX_ISSUERS)] = {}
     keys: Annotated[list[StoredKey], Field(max_length=MAX_KEYS)] = []
+    limits: StoredLimits = StoredLimits()
 
 
-def parse_credentials(data: bytes) -> dict[str, ApiKey]:
-    """The keys of a file, by id. Raises CredentialsError: what is wrong, and where."""
+def parse_credentials(data: bytes) -> Credentials:
+    """What a file says. Raises CredentialsError: what is wrong, and where."""
     file = parse_file(data)
     grants = {**BUILT_IN, **{name: _grants(name, role) for name, role in file.roles.items()}}
     found: dict[str, ApiKey] = {}
@@ -100,14 +163,65 @@ def parse_credentials(data: bytes) -> dict[str, ApiKey]:
         where = f"key {key.id}"
         if key.id in found:
             raise CredentialsError("two keys have one id", where=where, fix="Remove one: understudy keys revoke")
-        for role in key.roles:
-            if role not in grants:
-                fix = f"{did_you_mean(role, grants)}Roles: {', '.join(grants)}"
-                raise CredentialsError(f"there is no role {clipped(role)}", where=where, fix=fix)
-        principal = Principal(key.principal, [grant for role in key.roles for grant in grants[role]])
+        principal = Principal(key.principal, _grants_of(key.roles, grants, where))
         expires_s = math.inf if key.expires_at is None else key.expires_at.timestamp()
         found[key.id] = ApiKey(key.id, bytes.fromhex(key.sha256), principal, expires_s)
-    return found
+    issuers = [_issuer(name, issuer, grants) for name, issuer in file.issuers.items()]
+    by_issuer = {each.issuer: each for each in issuers}
+    if len(by_issuer) < len(issuers):
+        raise CredentialsError("two issuers have one name in their tokens", where="issuers", fix="Remove one")
+    limits = RateLimits(file.limits.requests_per_s, file.limits.burst_s, file.limits.principals)
+    return Credentials(found, by_issuer, limits)
+
+
+def _grants_of(roles: Iterable[str], grants: Mapping[str, tuple[Grant, ...]], where: str) -> tuple[Grant, ...]:
+    for role in roles:
+        if role not in grants:
+            fix = f"{did_you_mean(role, grants)}Roles: {', '.join(grants)}"
+            raise CredentialsError(f"there is no role {clipped(role)}", where=where, fix=fix)
+    return tuple([grant for role in roles for grant in grants[role]])
+
+
+def _issuer(name: str, stored: StoredIssuer, grants: Mapping[str, tuple[Grant, ...]]) -> Issuer:
+    where = f"issuer {name}"
+    if find_spec("jwt") is None or find_spec("cryptography") is None:
+        raise CredentialsError("tokens need the extra jwt", where=where, fix="pip install 'understudy[jwt]'")
+    if bool(stored.keys_url) == bool(stored.keys_file):
+        what = "the keys of an issuer come from keys_url or from keys_file"
+        raise CredentialsError(what, where=where, fix="Give one of them")
+    if stored.keys_url:
+        _refuse_insecure(stored.keys_url, where)
+    if stored.roles and not stored.roles_claim:
+        raise CredentialsError("roles are given, and no roles_claim", where=where, fix='Such as roles_claim = "groups"')
+    path = [stored.roles_claim] if isinstance(stored.roles_claim, str) else stored.roles_claim
+    return Issuer(
+        name,
+        stored.issuer,
+        tuple(stored.audience),
+        tuple(stored.algorithms),
+        stored.keys_url or stored.keys_file,
+        stored.leeway_s,
+        stored.principal_claim,
+        tuple(path),
+        {value: _grants_of(roles, grants, where) for value, roles in stored.roles.items()},
+        tuple([_claim_grant(each) for each in stored.grants]),
+    )
+
+
+def _claim_grant(stored: StoredClaimGrant) -> ClaimGrant:
+    return ClaimGrant(frozenset(stored.actions), frozenset(stored.stores), tuple(stored.key_prefix_claims))
+
+
+def _refuse_insecure(url: str, where: str) -> None:
+    """Whoever alters the keys on their way makes himself anybody: they come by TLS, or from this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        is_secure = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
+    except ValueError:
+        host, is_secure = "", False
+    if not (host and is_secure) or "@" in parts.netloc:
+        raise CredentialsError("keys_url is not https://HOST/...", where=where, fix="Give an https URL without a login")
 
 
 def parse_file(data: bytes) -> CredentialsFile:

@@ -83,7 +83,7 @@ def _of_a_store(store: str, call: list[str]) -> Need:
 
 def _of_admin(method: str, rest: list[str]) -> Need:
     match rest:
-        case [] | ["login"] | ["static" | "runbooks", *_]:
+        case [] | ["login"] | ["logout"] | ["static" | "runbooks", *_]:
             return _NOTHING
         case ["v1", "drain"]:
             return Need(Kind.SERVICE, Action.ADMIN, peers=True)
@@ -138,6 +138,17 @@ def forbidden_key() -> Problem:
         "the credential does not cover this key",
         "key",
         "Ask for a key that begins as your grant says, or have the grant changed",
+    )
+
+
+def rate_limited(wait_s: int) -> Problem:
+    """A principal that asks more often than it may."""
+    return Problem(
+        ProblemType.RATE_LIMITED,
+        "this principal asks more often than it may",
+        "header Authorization",
+        f"Retry after {wait_s} s; ask for many keys in one batch",
+        retry_after_s=wait_s,
     )
 
 

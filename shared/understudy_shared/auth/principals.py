@@ -48,6 +48,23 @@ class KeyScope:
         return any(values[: len(prefix)] == prefix for prefix in self.prefixes)
 
 
+class NotingScope(KeyScope):
+    """The same, and how many keys it has refused."""
+
+    __slots__ = ("refused",)
+
+    def __init__(self, prefixes: tuple[tuple[bytes, ...], ...] | None) -> None:
+        super().__init__(prefixes)
+        object.__setattr__(self, "refused", 0)
+
+    refused: int
+
+    def allows(self, key: Mapping[str, object]) -> bool:
+        is_allowed = super().allows(key)
+        object.__setattr__(self, "refused", self.refused + (not is_allowed))
+        return is_allowed
+
+
 EVERY_KEY = KeyScope()
 
 

@@ -1,4 +1,4 @@
-"""The page on which a browser exchanges a key for a session: HTML without scripts, and a form."""
+"""The page on which a browser exchanges a key for a session, and gives it back: HTML without scripts, and forms."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Mapping
 from html import escape
+from typing import NamedTuple
 from urllib.parse import parse_qs
 
 from understudy_shared.auth.sessions import COOKIE
@@ -24,7 +25,8 @@ from understudy_shared.http.edge import (
 )
 from understudy_shared.http.problems import Problem, problem_of
 
-PATH = b"/admin/login"
+LOGIN, LOGOUT = b"/admin/login", b"/admin/logout"
+PATHS = frozenset((LOGIN, LOGOUT))
 PAGE = b"/admin/"
 """Where a browser is sent when it is signed in, and where it is asked to sign in."""
 
@@ -51,13 +53,21 @@ _FORM = (
     '<input id="key" name="key" type="password" autocomplete="current-password" required autofocus>'
     "<button>Sign in</button></form>"
 )
+_OUT = '<form method="post" action="/admin/logout"><button>Sign out</button></form>'
 _NO_SESSIONS = (
     "<p>This router keeps no sessions, because it was started without <code>--cluster-secret-file</code>. "
     "Ask with a key instead: <code>UNDERSTUDY_API_KEY_FILE=FILE understudy lag</code>.</p>"
 )
 
-Exchange = Callable[[str], str | Problem]
-"""The cookie for a key, or why there is none."""
+
+class Signing(NamedTuple):
+    """What one browser may do here: `sign_in` gives the cookie for a key, or says why there is none; `name` is whose
+    session it has.
+    """
+
+    sign_in: Callable[[str], str | Problem]
+    sign_out: Callable[[], None]
+    name: str | None
 
 
 def wants_page(scope: Scope) -> bool:
@@ -66,13 +76,14 @@ def wants_page(scope: Scope) -> bool:
     return bool(scope["method"] == "GET" and scope["raw_path"] == PAGE and b"text/html" in accepts)
 
 
-def sign_in_page(said: str, *, has_sessions: bool) -> bytes:
-    """The page; `said` is why it is shown."""
+def sign_in_page(said: str, *, has_sessions: bool, name: str | None = None) -> bytes:
+    """The page; `said` is why it is shown, `name` who is signed in."""
+    out = "" if name is None else f"<p>Signed in as {escape(name)}.</p>{_OUT}"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<title>Understudy: sign in</title><style>{_STYLE}</style></head><body><main><h1>Sign in</h1>"
-        f'<p role="alert">{escape(said)}</p>{_FORM if has_sessions else _NO_SESSIONS}'
+        f'<p role="alert">{escape(said)}</p>{_FORM if has_sessions else _NO_SESSIONS}{out}'
         "<p>This router shows itself to those whose key has the action <code>monitor</code>. An operator makes one: "
         "<code>understudy keys new NAME --role monitor</code>.</p></main></body></html>\n"
     ).encode()
@@ -88,41 +99,57 @@ def asking(problem: Problem, *, has_sessions: bool) -> App:
     return ask
 
 
-def signing_in(exchange: Exchange, *, has_sessions: bool) -> App:
-    """The application that shows the form, and takes it."""
+def signing(browser: Signing, *, has_sessions: bool) -> App:
+    """The application that shows the forms, and takes them."""
 
-    async def sign_in(scope: Scope, receive: Receive, send: Send) -> None:
+    async def sign(scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if scope["method"] in {"GET", "HEAD"}:
-            page = sign_in_page("A key opens the page.", has_sessions=has_sessions)
+        is_out = scope["raw_path"] == LOGOUT
+        if scope["method"] in {"GET", "HEAD"} and not is_out:
+            page = sign_in_page("A key opens the page.", has_sessions=has_sessions, name=browser.name)
             head = without_body(send) if scope["method"] == "HEAD" else send
             await send_reply(head, 200, page, b"text/html; charset=utf-8", HEADERS)
             return
-        taken = await _taken(scope["method"], headers, receive, exchange)
+        refused = _why_not(scope["method"], headers, is_out=is_out)
+        if refused is not None:
+            await send_problem(send, refused)
+            return
+        if is_out:
+            browser.sign_out()
+            await _send_on(send, headers, "; Max-Age=0", LOGIN)
+            return
+        taken = await _taken(receive, browser.sign_in)
         if isinstance(taken, Problem) and taken.status == 401:
             await asking(taken, has_sessions=has_sessions)(scope, receive, send)
         elif isinstance(taken, Problem):
             await send_problem(send, taken)
         else:
-            secure = "; Secure" if headers.get("x-forwarded-proto") == "https" else ""
-            cookie = f"{COOKIE}={taken}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
-            sent = ((b"set-cookie", cookie), (b"location", PAGE), *HEADERS)
-            await send_reply(send, 303, b"", b"text/html; charset=utf-8", sent)
+            await _send_on(send, headers, taken, PAGE)
 
-    return sign_in
+    return sign
 
 
-async def _taken(method: str, headers: Mapping[str, str], receive: Receive, exchange: Exchange) -> str | Problem:
-    """The cookie for the key in a form; or what is wrong with the form, its site, or its key."""
+def _why_not(method: str, headers: Mapping[str, str], *, is_out: bool) -> Problem | None:
+    """Why a form is not taken: it was not posted, or not by a page of this service."""
     if method != "POST":
-        return not_allowed(method, "GET, HEAD, POST")
-    foreign = why_foreign(headers)
-    if foreign is not None:
-        return foreign
+        return not_allowed(method, "POST" if is_out else "GET, HEAD, POST")
+    return why_foreign(headers)
+
+
+async def _send_on(send: Send, headers: Mapping[str, str], value: str, where: bytes) -> None:
+    """Set the cookie, and send the browser on."""
+    secure = "; Secure" if headers.get("x-forwarded-proto") == "https" else ""
+    cookie = f"{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
+    sent = ((b"set-cookie", cookie), (b"location", where), *HEADERS)
+    await send_reply(send, 303, b"", b"text/html; charset=utf-8", sent)
+
+
+async def _taken(receive: Receive, sign_in: Callable[[str], str | Problem]) -> str | Problem:
+    """The cookie for the key in a form; or what is wrong with the form or its key."""
     try:
         form = parse_qs((await read_body(receive, max_bytes=MAX_FORM_BYTES)).decode("latin-1"), max_num_fields=8)
     except UnderstudyError as error:
         return problem_of(error)
     except ValueError:
         form = {}
-    return exchange(form.get("key", [""])[0].strip())
+    return sign_in(form.get("key", [""])[0].strip())

@@ -13,7 +13,7 @@ from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.signing import MAX_KEYS, Keyring, key_id_of
 from understudy_shared.clock import Clock, SystemClock
 from understudy_shared.errors import SettingsError
-from understudy_shared.reminders import Reminder
+from understudy_shared.watched_file import WatchedFile
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ MIN_KEY_CHARS, MAX_KEY_CHARS = 32, 512
 
 LOOK_EVERY_MS = 1000
 
-_MAX_FILE_BYTES = 8192
+MAX_FILE_BYTES = 8192
 _MAKE_ONE = "Make one with: openssl rand -hex 32"
 _READABLE_BY_OTHERS = 0o004
 
@@ -30,40 +30,22 @@ _READABLE_BY_OTHERS = 0o004
 class KeyFile:
     """The keys in a file. It must be on a disk that answers: it is read where messages are judged."""
 
-    def __init__(self, file: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock) -> None:
         """Raises SettingsError for a file that cannot be used."""
-        self._file = file
         self._clock = clock
         self._looked_ms = clock.monotonic_ms()
-        self._reminder = Reminder()
-        self._content = _content_of(file)
-        self._refused: bytes | None = None
-        self._keyring = Keyring(parse_keys(self._content, where=str(file)))
-        if file.stat().st_mode & _READABLE_BY_OTHERS:
-            log.warning("every user of this machine may read %s", file, extra={"action": "key-file-open"})
+        self._file = WatchedFile(path, lambda data: Keyring(parse_keys(data)), max_bytes=MAX_FILE_BYTES, clock=clock)
+        if path.stat().st_mode & _READABLE_BY_OTHERS:
+            log.warning("every user of this machine may read %s", path, extra={"action": "key-file-open"})
 
     def current(self) -> Keyring:
         """The keys as they are now, or were when the file could last be used."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._looked_ms >= LOOK_EVERY_MS:
             self._looked_ms = now_ms
-            self._look()
-        return self._keyring
-
-    def _look(self) -> None:
-        try:
-            content = _content_of(self._file)
-            if content in (self._content, self._refused):
-                return
-            self._refused = content
-            self._keyring = Keyring(parse_keys(content, where=str(self._file)))
-        except SettingsError as error:
-            if self._reminder.is_due(self._looked_ms):
-                log.warning("the known keys stay in use: %s", error, extra={"action": "key-file-refused"})
-            return
-        self._reminder.reset()
-        self._content, self._refused = content, None
-        log.info("gossip is signed with key %s now", self._keyring.key_ids[0], extra={"action": "gossip-signed"})
+            if self._file.look():
+                _say_signed(self._file.value)
+        return self._file.value
 
 
 def message_auth(
@@ -78,41 +60,33 @@ def message_auth(
         return MessageAuth(application_id, sender=sender, clock=clock)
     keys = KeyFile(key_file, clock)
     made = MessageAuth(application_id, keys, sender=sender, accepts_unsigned=accept_unsigned, clock=clock)
-    log.info("gossip is signed with key %s", keys.current().key_ids[0], extra={"action": "gossip-signed"})
+    _say_signed(keys.current())
     shouted = made.accepting_unsigned()
     if shouted is not None:
         log.warning("%s", shouted, extra={"action": "unsigned-accepted"})
     return made
 
 
-def _content_of(file: Path) -> bytes:
-    """What is in the file. Raises SettingsError."""
-    try:
-        with file.open("rb") as opened:
-            return opened.read(_MAX_FILE_BYTES + 1)
-    except OSError as error:
-        what = f"the file with the key of gossip cannot be read: {error.strerror}"
-        raise SettingsError(what, where=str(file), fix="Check the path and its permissions") from None
+def _say_signed(keys: Keyring) -> None:
+    log.info("gossip is signed with key %s", keys.key_ids[0], extra={"action": "gossip-signed"})
 
 
-def parse_keys(content: bytes, *, where: str) -> list[bytes]:
+def parse_keys(content: bytes) -> list[bytes]:
     """The keys in the content of a file (pure): one per line; empty lines, and those with a `#` first, are left out.
 
     Raises SettingsError, which shows nothing of them.
     """
-    if len(content) > _MAX_FILE_BYTES:
-        raise SettingsError("the file with the key of gossip is too long", where=where, fix=_MAKE_ONE)
     lines = [line.strip() for line in content.splitlines()]
     keys = [line for line in lines if line and not line.startswith(b"#")]
     if not keys:
-        raise SettingsError("there is no key in it", where=where, fix=_MAKE_ONE)
+        raise SettingsError("there is no key in it", fix=_MAKE_ONE)
     if len(keys) > MAX_KEYS:
         what = f"{len(keys)} keys, above {MAX_KEYS}"
-        raise SettingsError(what, where=where, fix="Keep the one that signs, and one that is being replaced")
+        raise SettingsError(what, fix="Keep the one that signs, and one that is being replaced")
     for number, key in enumerate(keys, 1):
         if not MIN_KEY_CHARS <= len(key) <= MAX_KEY_CHARS or len(key.split()) > 1:
             what = f"key {number} has no {MIN_KEY_CHARS} to {MAX_KEY_CHARS} characters without blanks"
-            raise SettingsError(what, where=where, fix=_MAKE_ONE)
+            raise SettingsError(what, fix=_MAKE_ONE)
     if len({key_id_of(key) for key in keys}) < len(keys):
-        raise SettingsError("the same key twice", where=where, fix="Write each key once")
+        raise SettingsError("the same key twice", fix="Write each key once")
     return keys

@@ -16,7 +16,6 @@ from starlette.responses import StreamingResponse
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.shown import shown_problem
 from understudy_shared.errors import UnderstudyError
-from understudy_shared.http.audit import Audit
 from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import NOSNIFF, Receive, Scope, Send, bug, not_allowed, send_problem, without_body
 from understudy_shared.http.lookup_requests import unknown_path
@@ -25,9 +24,7 @@ from understudy_shared.http.target import refuse_unroutable
 
 
 def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
-    """The application of a service. Each of its routes refuses changes from pages of other sites, and writes the audit
-    log.
-    """
+    """The application of a service. Each of its routes refuses changes from pages of other sites."""
     return FastAPI(
         title=title,
         version="1",
@@ -35,7 +32,7 @@ def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextMa
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # its redirect is not JSON, and leads to the host that the request names
-        dependencies=[Depends(Audit().note), Depends(_refuse_cross_site)],
+        dependencies=[Depends(_refuse_cross_site)],
     )
 
 

@@ -27,7 +27,10 @@ NO_PARTITION = -1
 """Where a key is that does not parse."""
 
 
-_FOUND_MEMBERS = ("found", "value", "result", "expires_at", "expired", "timeout_at", "sessions", "rows")
+_FOUND_MEMBERS = (
+    *("found", "value", "result", "expires_at", "expired", "timeout_at"),
+    *("sessions", "rows", "values", "entries", "timers", "next_cursor"),
+)
 
 
 class BatchForm(NamedTuple):
@@ -97,6 +100,10 @@ def parse_batch(body: bytes) -> tuple[list[object], ReadParams]:
     if unknown or not isinstance(bounds, dict):
         what = f"unknown member {clipped(unknown[0])}" if unknown else "bounds is not an object"
         raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, where="body", fix=_FORM))
+    if bounds.get("cursor") is not None:
+        what = "a batch takes no cursor: it is of one key"
+        fix = "Send it with a lookup of that key"
+        raise ProblemError(Problem(ProblemType.BAD_BOUND, what, where="cursor", fix=fix))
     keys = envelope["keys"]
     if len(keys) > MAX_BATCH_KEYS:
         detail = f"{len(keys)} keys, above {MAX_BATCH_KEYS}"

@@ -83,6 +83,12 @@ class DirectExchange:
         self._send: Callable[[int, bytes, bytes, Headers], None] | None = send
         self._on_left: Callable[[], None] | None = None
 
+    @property
+    def peer(self) -> str:
+        """The address that the request came from: that of the connection to which the reply goes."""
+        client = getattr(getattr(self._send, "__self__", None), "client", None)
+        return client[0] if client else "unknown"
+
     def reply(self, status: int, content_type: bytes, body: bytes, headers: Headers = (), /) -> None:
         send, self._send = self._send, None
         if send is not None:

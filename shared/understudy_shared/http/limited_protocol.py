@@ -301,7 +301,7 @@ class LimitedProtocol(HttpToolsProtocol):
             cycle.keep_alive = False
             app = refusing(refusal)
         elif self._access is not None:
-            app = self._access.admitted(cast(Scope, cycle.scope), app, self.client, self._now())
+            app = self._access.admitted(cast(Scope, cycle.scope), app)
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 

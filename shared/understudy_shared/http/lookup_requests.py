@@ -96,7 +96,7 @@ def numbers_as_text(value: object) -> object:
     return [numbers_as_text(inner) for inner in value] if isinstance(value, list) else value
 
 
-_PRINTED_PARTS = frozenset({"key", "value", "result", "sessions", "rows"})
+_PRINTED_PARTS = frozenset({"key", "value", "result", "sessions", "rows", "values", "entries"})
 
 
 def _key_segments(segments: list[str]) -> list[str]:

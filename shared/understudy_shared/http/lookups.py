@@ -11,11 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
-from understudy_shared.auth.principals import KeyScope
+from understudy_shared.auth.audit import PREFIX as AUDITED
+from understudy_shared.auth.audit import peer_of
+from understudy_shared.auth.principals import KeyScope, NotingScope
 from understudy_shared.auth.shown import shown_batch, shown_problem
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.batches import batch_form
-from understudy_shared.http.direct import AsgiExchange, Exchange, ReaderLeftError, reply_problem
+from understudy_shared.http.direct import AsgiExchange, DirectExchange, Exchange, ReaderLeftError, reply_problem
 from understudy_shared.http.edge import (
     JSON_TYPE,
     App,
@@ -91,9 +93,15 @@ class LookupsFirst(ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.access.is_on and scope["type"] == "http" and AUTHORIZATION not in scope:
             # Our protocol has decided before. A server that is not ours has not.
-            app = self.access.admitted(scope, self, scope.get("client"), time.monotonic())
-            await app(scope, receive, send)
+            await self.access.admitted(scope, self)(scope, receive, send)
             return
+        if scope["type"] == "http" and (self.access.is_on or scope["raw_path"].startswith(AUDITED)):
+            principal = authorization_of(scope).principal
+            await self.access.audit.watch(self._routed, scope, receive, send, principal)
+        else:
+            await self._routed(scope, receive, send)
+
+    async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = _call(scope["raw_path"]) if scope["type"] == "http" else None
         if call is None:
             await self._app(scope, receive, send)
@@ -117,12 +125,16 @@ class LookupsFirst(ABC):
             await send_reply(send, reply.status, reply.body, reply.content_type, reply.headers)
 
     def _answer(self, target: bytes, exchange: Exchange, method: str = "GET") -> None:
+        asked = exchange
         try:
             if self.spans is not None:
                 exchange = self._recorded(self.spans, method, target.partition(b"?")[0], exchange)
             self.answer(target, exchange)
         except UnderstudyError as error:
-            self.reply_problem(exchange, problem_of(error))
+            problem = problem_of(error)
+            if problem.type is ProblemType.FORBIDDEN and isinstance(asked, DirectExchange):
+                self.access.key_refused(asked.authorization.principal, asked.peer, method, target)
+            self.reply_problem(exchange, problem)
         except Exception as error:
             self.reply_problem(exchange, bug(error))
 
@@ -147,6 +159,7 @@ class LookupsFirst(ABC):
             known = self._known_store(scope["raw_path"])
             recorded = begin_request(self.spans, "POST", LOOKUP_ROUTE, trace, known)
         principal, keys = authorization_of(scope)
+        keys = keys if keys.prefixes is None else NotingScope(keys.prefixes)
         try:
             self.begin()
             try:
@@ -164,6 +177,8 @@ class LookupsFirst(ABC):
             problem = problem_of(error)
         except Exception as error:
             problem = bug(error)
+        if isinstance(keys, NotingScope) and keys.refused:
+            self.access.key_refused(principal, peer_of(scope), "POST", scope["raw_path"])
         counts = self.requests.of("batch", store if self.has_store(store) else NO_STORE)
         counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
         counts.count(outcome if problem is None else problem.type.slug)

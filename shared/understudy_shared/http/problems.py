@@ -11,6 +11,7 @@ from enum import Enum
 import orjson
 
 from understudy_shared.bounds import BadBoundError, Refusal
+from understudy_shared.cursor import BadCursorError
 from understudy_shared.errors import BadKeyError, CheckpointError, UnderstudyError, UnknownStoreError
 from understudy_shared.position import BadPositionError, LineageChangedError
 
@@ -33,12 +34,14 @@ class ProblemType(Enum):
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "This path does not take this method")
     REQUEST_TIMEOUT = ("request-timeout", 408, "The request did not come in time")
     LINEAGE_CHANGED = ("lineage-changed", 409, "The history that the position refers to is gone")
+    VERSION_GONE = ("version-gone", 410, "No replica holds the version that the cursor belongs to")
     TOO_LARGE = ("too-large", 413, "The request, or its answer, is larger than the limit")
     TARGET_TOO_LONG = ("target-too-long", 414, "The request target is longer than the limit")
     NOT_JSON = ("not-json", 415, "What changes something must be sent as JSON")
     NOT_OWNER = ("not-owner", 421, "This host does not hold the key's partition")
     OUTDATED_CATALOGUE = ("outdated-catalogue", 421, "The key was encoded or placed by another catalogue")
     OVERLOADED = ("overloaded", 429, "Too many requests are waiting")
+    RATE_LIMITED = ("rate-limited", 429, "This principal asks more often than it may")
     HEADERS_TOO_LARGE = ("headers-too-large", 431, "The headers are larger than the limit")
     INTERNAL = ("internal", 500, "A bug: please report it with the log")
     STORE_ERROR = ("store-error", 502, "The state could not be read")
@@ -70,11 +73,12 @@ class Problem:
     extra: dict[str, object] = field(default_factory=dict)
     refusal: Refusal | None = None
     allow: str = ""
+    retry_after_s: int = 1
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """What goes with it into the head of a response, besides type and length."""
-        found = [(b"retry-after", b"1")] if self.status in (429, 503) else []
+        found = [(b"retry-after", b"%d" % self.retry_after_s)] if self.status in (429, 503) else []
         found += [(b"www-authenticate", AUTHENTICATE)] if self.status == 401 else []
         return [*found, (b"allow", self.allow.encode())] if self.allow else found
 
@@ -111,6 +115,7 @@ _BY_ERROR: tuple[tuple[type[UnderstudyError], ProblemType], ...] = (
     (BadKeyError, ProblemType.BAD_KEY),
     (BadBoundError, ProblemType.BAD_BOUND),
     (BadPositionError, ProblemType.BAD_BOUND),
+    (BadCursorError, ProblemType.BAD_BOUND),
     (LineageChangedError, ProblemType.LINEAGE_CHANGED),
     (UnknownStoreError, ProblemType.UNKNOWN_STORE),
     (CheckpointError, ProblemType.STORE_ERROR),
@@ -135,6 +140,10 @@ _REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
     Refusal.LINEAGE_CHANGED: (
         ProblemType.LINEAGE_CHANGED,
         "Drop the position: it is of another history of this checkpoint, one that was rewound or re-created",
+    ),
+    Refusal.VERSION_GONE: (
+        ProblemType.VERSION_GONE,
+        "Begin again without a cursor: the list may be another by now",
     ),
 }
 

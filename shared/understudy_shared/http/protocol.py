@@ -10,7 +10,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from understudy_shared.auth.access import Access
-from understudy_shared.auth.api_keys import Presented, presented_in
+from understudy_shared.auth.api_keys import Presented
+from understudy_shared.auth.presented import presented_in
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.connection_limits import INTERNAL_PREFIX, Pressure
 from understudy_shared.http.direct import AnswersBodies, AnswersDirectly, DirectExchange, Headers, response

@@ -10,11 +10,11 @@ from understudy_shared.auth.access import Access
 from understudy_shared.auth.binding import require_guarded
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import parse_credentials
-from understudy_shared.auth.watched_file import WatchedFile
 from understudy_shared.http.connection_guard import ConnectionGuard, file_limit
 from understudy_shared.http.connection_limits import ConnectionLimits, connections_allowed
 from understudy_shared.http.memory_use import default_limit_bytes
 from understudy_shared.service_settings import Bytes, ServiceSettings
+from understudy_shared.watched_file import WatchedFile
 
 
 class HttpServiceSettings(ServiceSettings):

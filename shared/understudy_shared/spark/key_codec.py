@@ -114,6 +114,11 @@ class KeyCodec:
         row: Row = tuple(values) if self._is_flat else self._folded(values)
         return row if self._normalise is None else self._normalise(row)
 
+    @property
+    def num_segments(self) -> int:
+        """How many path segments a key takes."""
+        return len(self._segment_parsers)
+
     def partition(self, row: Row, partitions: int) -> int:
         """The store partition of a key; 0 when no column is hashed."""
         return partition_of(self._hash(row), partitions) if self.num_hash_columns else 0

@@ -122,9 +122,14 @@ def struct_json(*columns: str) -> str:
 
 
 def operator_metadata(
-    operator_id: int, operator_name: str = "stateStoreSave", *, schema_paths: Sequence[str] = (), tag: str = "v1"
+    operator_id: int,
+    operator_name: str = "stateStoreSave",
+    *,
+    schema_paths: Sequence[str] = (),
+    tag: str = "v1",
+    prefix_columns: int = 0,
 ) -> bytes:
-    store: dict[str, object] = {"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 2}
+    store: dict[str, object] = {"storeName": "default", "numColsPrefixKey": prefix_columns, "numPartitions": 2}
     if tag == "v2":
         store["stateSchemaFilePaths"] = list(schema_paths)
     body: dict[str, object] = {

@@ -37,6 +37,8 @@ class HandmadeCheckpoint:
     partitions: int = 2
     conf: dict[str, str] = field(default_factory=dict)
     key_columns: tuple[tuple[str, str], ...] = (("word", "string"),)
+    watermark_ms: int = 0
+    """What each version leaves to the next batch."""
 
     def create(self) -> HandmadeCheckpoint:
         """Write all of a checkpoint but its batches."""
@@ -80,7 +82,7 @@ class HandmadeCheckpoint:
 
     def commit(self, version: int) -> None:
         """The commit that makes the version final."""
-        self.write(f"commits/{version - 1}", spark.commit())
+        self.write(f"commits/{version - 1}", spark.commit(self.watermark_ms))
 
     def add(self, *versions: int) -> HandmadeCheckpoint:
         """Write whole versions and commit them."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from understudy_node.engine.base import NO_FAMILIES, EmptyBase
 from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.finder import Finder
+from understudy_shared.cursor import Cursor
+from understudy_shared.selection import Selection
 
 Records = Mapping[bytes, bytes | None]
 
@@ -24,3 +29,18 @@ def shown(
     base.families = families
     views = {name.replace("__", "-"): View.of(base, 0).with_changes(dict(each), 1) for name, each in given.items()}
     return TaskView(1, views, None, None, next_watermark_ms, frozenset(), b"", b"")
+
+
+def pages_of(
+    finder: Finder, view: TaskView, stored: bytes, limit: int, *, member: str, include_expired: bool = True
+) -> Iterator[list[dict[str, Any]]]:
+    """The pages of a key's list, each asked for with where the one before ended."""
+    cursor: Cursor | None = None
+    while True:
+        found = finder.find(view, stored, Selection(limit, cursor, include_expired))
+        assert found is not None
+        assert found.is_page
+        yield json.loads(b"{" + found.members.removesuffix(b",") + b"}")[member]
+        if found.next is None:
+            return
+        cursor = Cursor("store", "lineage", "", view.version, None, found.next)

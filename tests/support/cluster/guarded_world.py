@@ -15,6 +15,7 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import ClusterNode, ClusterRouter, cluster_node, cluster_router
 from tests.support.cluster.served_node import Served, ServedNode, served_node
 from tests.support.services.guarded import Keys
+from tests.support.services.issuer import TokenIssuer, token_issuer
 from tests.support.services.raw_http import RawClient
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
@@ -25,6 +26,8 @@ from understudy_router.http.app import create_app as router_app
 
 WORD, ABSENT, VERSION = WORDS[0], "nobody", 2
 LIMIT_S = 20.0
+EXPORTER = "exporter"
+"""A reader who may ask once in two seconds."""
 
 Answer = tuple[int, dict[str, str], bytes]
 """Status, headers and body."""
@@ -40,6 +43,8 @@ class World:
     documents: Mapping[str, Any]
     node: ClusterNode
     router: ClusterRouter
+    issuer: TokenIssuer
+    """Of tokens that every service accepts."""
     secrets: Mapping[str, Path]
     """The secret files by service, node and router: two files that say the same."""
 
@@ -66,6 +71,8 @@ def guarded_world(folder: Path, server: RedisServer) -> Iterator[World]:
     secrets = {name: folder / f"secret-{name}" for name in ("node", "router")}
     for path in secrets.values():
         path.write_text("s" * 32)
+    keys.path.write_text(f"[limits]\nprincipals = {{{EXPORTER} = 0.5}}\n")
+    keys.add(EXPORTER, "reader")
     keys.role("of-elsewhere", '{stores = ["elsewhere"], actions = ["point", "scan", "watch"]}')
     keys.role("watcher", '{stores = ["op0"], actions = ["watch"]}')
     keys.role("of-one-word", f'{{stores = ["op0"], actions = ["point"], key_prefix = ["{WORD}"]}}')
@@ -77,6 +84,7 @@ def guarded_world(folder: Path, server: RedisServer) -> Iterator[World]:
     }
     server.flush()
     with (
+        token_issuer(keys) as issuer,
         served_node(checkpoint.path, folder / "serve", credentials_file=keys.path) as serve,
         cluster_router(server.url, **guarded["router"]) as router,
         cluster_node(checkpoint.path, folder / "n1", server.url, node_id="n1", **guarded["node"]) as node,
@@ -97,6 +105,7 @@ def guarded_world(folder: Path, server: RedisServer) -> Iterator[World]:
             {name: client.get("/openapi.json").body for name, client in named(serve, node, router).items()},
             node,
             router,
+            issuer,
             secrets,
         )
 

@@ -18,7 +18,8 @@ from urllib.parse import quote
 
 from tests.support.spark.queries import wait_until
 
-from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
+from understudy_node.checkpoint.files import CheckpointFiles
+from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.http.app import create_app
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
@@ -182,7 +183,7 @@ class ServedNode(Served):
 
 @contextmanager
 def served_node(
-    checkpoint: Path, data_dir: Path, *, files: CheckpointFiles | None = None, **settings: object
+    checkpoint: Path | str, data_dir: Path, *, files: CheckpointFiles | None = None, **settings: object
 ) -> Iterator[ServedNode]:
     """Follow `checkpoint` until the block ends; at its end no background task may have died."""
     listener = socket.create_server(("127.0.0.1", 0))
@@ -193,7 +194,7 @@ def served_node(
         access = parsed.access(parsed.application, parsed.host, is_node=True)
         node = Node(
             parsed,
-            files or LocalFiles(checkpoint),
+            files or open_checkpoint_files(checkpoint),
             host=HostInfo("127.0.0.1", port),
             clock=SystemClock(),
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
+from tests.support.oracle.record import Compared, compared
 from tests.support.oracle.spark_reader import OracleRow, read_operators, row_types
 from tests.support.spark.formats import ROCKSDB_V1, StateFormat
 from tests.support.spark.queries import QueryOptions, run_query
@@ -58,6 +59,14 @@ class OracleCheckpoint:
     def last(self) -> int:
         """The last committed version."""
         return self.versions[-1]
+
+    def compared(self, spark: str) -> Compared:
+        """What has been compared when every key of every store was, at every version."""
+        of_versions = [
+            {f"{shape.name} {row.key!r}": row.value for shape in self.shapes.values() for row in shape.rows[version]}
+            for version in self.versions
+        ]
+        return compared(spark, "stateStoreSave", "value", self.state_format, of_versions)
 
     def last_rows(self) -> Iterator[tuple[Shape, OracleRow]]:
         """Every row of every store at the last version."""

@@ -12,10 +12,12 @@ from typing import Any, cast
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType, TimestampType
 from tests.support.oracle.json import json_array, json_object, json_value
+from tests.support.oracle.record import Compared, compared
 from tests.support.oracle.spark_reader import OracleRow, read_versions, row_types
-from tests.support.spark.formats import StateFormat
+from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.kinds import BRANCHES, KINDS_SCHEMA, build_kinds, kinds_batches, operators_by_name
 from tests.support.spark.queries import QueryOptions, run_query
+from tests.support.spark.session import SPARK_RELEASE
 
 PARTITIONS = 2
 BATCHES = 4
@@ -58,6 +60,22 @@ class KindsCheckpoint:
     def last(self) -> int:
         return self.versions[-1]
 
+    def compared(self, spark: str) -> list[Compared]:
+        """What has been compared when every key of every store was, at every version."""
+        operators = dict.fromkeys((store.operator, store.kind) for store in self.stores.values())
+        return [
+            compared(spark, operator, kind, self.state_format, self._said(operator)) for operator, kind in operators
+        ]
+
+    def _said(self, operator: str) -> Iterator[dict[str, object]]:
+        """For each version, what is said of each key of an operator's stores."""
+        for version in self.versions:
+            yield {
+                f"{store.name} {json.dumps(kept.key)}": kept.said
+                for store in self.of(operator)
+                for kept in store.kept[version]
+            }
+
     def of(self, operator: str) -> list[KindStore]:
         """The stores of an operator."""
         return [store for store in self.stores.values() if store.operator == operator]
@@ -99,8 +117,10 @@ def write_kinds_checkpoint(
 
 
 def _join_format(state_format: StateFormat) -> str:
-    """Joins are kept in four stores, or as column families of one: each with some formats."""
-    return "3" if state_format.format_version == 2 else "2"
+    """Joins are kept by event time (since Spark 4.3), as column families of one store (since 4.1), or in four."""
+    if state_format == ROCKSDB_CHANGELOG_V2 and SPARK_RELEASE > (4, 2):
+        return "4"
+    return "3" if state_format.format_version == 2 and SPARK_RELEASE > (4, 0) else "2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +138,11 @@ class _SparkReader:
 
     def types(self, operator_id: int, store_name: str = "default") -> tuple[StructType, StructType]:
         return row_types(self.spark, self.checkpoint, operator_id, store_name)
+
+    def conf(self, name: str) -> str | None:
+        """A setting of the query, as its last batch recorded it."""
+        body = json.loads((self.checkpoint / "offsets" / str(self.batches[-1])).read_text().splitlines()[1])
+        return cast("dict[str, str]", body["conf"]).get(name)
 
     def next_watermark_us(self, version: int) -> int:
         """What the version left to the next batch, as its commit says."""
@@ -179,21 +204,28 @@ def _sessions(reader: _SparkReader, operator: str, operator_id: int) -> Iterator
             key = json.dumps(json_array(row.key[:-1], prefix_type))
             of_key.setdefault((row.partition, key), []).append(row)
         kept[version] = [
-            Kept(partition, json.loads(key), _said_of_sessions(found, value_type))
+            Kept(partition, json.loads(key), _said_of_sessions(found, value_type, reader.next_watermark_us(version)))
             for (partition, key), found in of_key.items()
         ]
     yield KindStore(f"op{operator_id}", operator, "session", kept)
 
 
-def _said_of_sessions(rows: list[OracleRow], value_type: StructType) -> Expected:
+def _said_of_sessions(rows: list[OracleRow], value_type: StructType, watermark_us: int) -> Expected:
     rows.sort(key=lambda row: row.key[-1])  # type: ignore[arg-type,return-value]  # microseconds
     values = [cast("dict[str, Any]", json_object(row.value, value_type)) for row in rows]
     assert [value["session_window"]["start"] for value in values] == [moment(cast(int, row.key[-1])) for row in rows]
-    return {"found": True, "sessions": [{**value["session_window"], "value": value} for value in values]}
+    sessions = [
+        {**value["session_window"], "value": value, "expired": value["session_window"]["end"] <= moment(watermark_us)}
+        for value in values
+    ]
+    return {"found": True, "sessions": sessions}
 
 
 def _sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[KindStore]:
     """The rows of a key are records of their own, told apart by the last column of their keys."""
+    if reader.conf(_JOIN_FORMAT) == "4":
+        yield from _timed_sides(reader, operator, operator_id)
+        return
     for side in ("left", "right"):
         table = f"{side}-keyWithIndexToValue"
         key_type, stored_type = reader.types(operator_id, table)
@@ -203,7 +235,7 @@ def _sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[Ki
             of_key: dict[tuple[int, str], dict[int, Expected]] = {}
             for row in found:
                 key = json.dumps(json_array(row.key[:-1], join_type))
-                said = {"value": json_object(row.value[:-1], row_type), "matched": row.value[-1]}
+                said = {"value": json_object(row.value[:-1], row_type), "matched": row.value[-1], "expired": None}
                 of_key.setdefault((row.partition, key), {})[cast(int, row.key[-1])] = said
             assert all(set(rows) == set(range(len(rows))) for rows in of_key.values())
             kept[version] = [
@@ -213,9 +245,32 @@ def _sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[Ki
         yield KindStore(f"op{operator_id}.{side}", operator, "join-side", kept)
 
 
-def moment(micros: int) -> object:
-    """A timestamp as an answer prints it."""
-    return json_value(micros, TimestampType())
+def _timed_sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[KindStore]:
+    """Rows are ordered by their event time, which is a column of the row; what Spark's reader says in the key is not
+    that time.
+    """
+    for side in ("left", "right"):
+        table = f"{side}-keyWithTsToValues"
+        key_type, stored_type = reader.types(operator_id, table)
+        join_type, row_type = StructType(key_type.fields[:-1]), StructType(stored_type.fields[:-1])
+        event = row_type.fieldNames().index(f"{side}_event")
+        kept = {}
+        for version, found in reader.rows(operator_id, table).items():
+            of_key: dict[tuple[int, str], list[Expected]] = {}
+            for row in sorted(found, key=lambda row: cast(int, row.value[event])):
+                key = json.dumps(json_array(row.key[:-1], join_type))
+                said = {"value": json_object(row.value[:-1], row_type), "matched": row.value[-1], "expired": None}
+                of_key.setdefault((row.partition, key), []).append(said)
+            kept[version] = [
+                Kept(partition, json.loads(key), {"found": True, "rows": rows})
+                for (partition, key), rows in of_key.items()
+            ]
+        yield KindStore(f"op{operator_id}.{side}", operator, "join-side", kept)
+
+
+def moment(micros: int) -> str:
+    """A timestamp as an answer prints it: of one length, so that the order is that of time."""
+    return cast(str, json_value(micros, TimestampType()))
 
 
 _READ: dict[str, Callable[[_SparkReader, str, int], Iterator[KindStore]]] = {

@@ -54,7 +54,7 @@ def read_versions(
     spark: SparkSession, checkpoint: Path, operator_id: int, batch_ids: Sequence[int], store_name: str = "default"
 ) -> dict[int, list[OracleRow]]:
     """Every row of a store as each of `batch_ids` left it, by one Spark job."""
-    with settings(spark, _reader_conf(checkpoint)):
+    with settings(spark, reader_conf(checkpoint)):
         return _read_versions(spark, checkpoint, operator_id, batch_ids, store_name)
 
 
@@ -63,7 +63,7 @@ def read_operators(
 ) -> dict[int, dict[int, list[OracleRow]]]:
     """The default stores of several operators as each of `batch_ids` left them: `{operator: {batch: rows}}`."""
     wanted = tuple(operator_ids)
-    with settings(spark, _reader_conf(checkpoint)), ThreadPoolExecutor(max_workers=2) as pool:
+    with settings(spark, reader_conf(checkpoint)), ThreadPoolExecutor(max_workers=2) as pool:
         found = pool.map(lambda operator: _read_versions(spark, checkpoint, operator, batch_ids, "default"), wanted)
         return dict(zip(wanted, found, strict=True))
 
@@ -82,7 +82,7 @@ def row_types(
     spark: SparkSession, checkpoint: Path, operator_id: int, store_name: str = "default"
 ) -> tuple[StructType, StructType]:
     """The types of key and value in a store of an operator, with Spark's names."""
-    with settings(spark, _reader_conf(checkpoint)):
+    with settings(spark, reader_conf(checkpoint)):
         schema = _load(spark, checkpoint, operator_id, None, store_name).schema
     key_type, value_type = schema["key"].dataType, schema["value"].dataType
     assert isinstance(key_type, StructType)
@@ -116,7 +116,7 @@ def canonical_rows(rows: Iterable[OracleRow]) -> dict[tuple[int, object], object
     return found
 
 
-def _reader_conf(checkpoint: Path) -> dict[str, str | None]:
+def reader_conf(checkpoint: Path) -> dict[str, str | None]:
     """The reader needs the checkpoint's format as a setting; the commit log has it."""
     commits = [entry for entry in (checkpoint / "commits").iterdir() if entry.name.isdigit()]
     newest = max(commits, key=lambda entry: int(entry.name))
@@ -147,13 +147,14 @@ def _load(spark: SparkSession, checkpoint: Path, operator_id: int, batch_id: int
 
 
 def _exact(frame: DataFrame) -> DataFrame:
-    key, value = (_numbered(frame.schema[name].dataType) for name in ("key", "value"))
-    return frame.select(
-        "batch",
-        "partition_id",
-        _without_times(F.col("key").cast(key), key).alias("key"),
-        _without_times(F.col("value").cast(value), value).alias("value"),
-    )
+    cells = [comparable(frame, name).alias(name) for name in ("key", "value")]
+    return frame.select("batch", "partition_id", *cells)
+
+
+def comparable(frame: DataFrame, name: str) -> Column:
+    """A column with fields by position and times as numbers; `python_value` makes a value of what is collected."""
+    numbered = _numbered(frame.schema[name].dataType)
+    return _without_times(F.col(name).cast(numbered), numbered)
 
 
 def _numbered(data_type: DataType) -> DataType:
@@ -192,17 +193,18 @@ def _without_times(column: Column, data_type: DataType) -> Column:
 
 
 def _struct(value: object) -> tuple[Value, ...]:
-    converted = _python(value)
+    converted = python_value(value)
     assert isinstance(converted, tuple)
     return converted
 
 
-def _python(value: object) -> Value:
+def python_value(value: object) -> Value:
+    """A collected value as this module's values are."""
     match value:
         case tuple():  # a Row is a tuple
-            return tuple(_python(item) for item in value)
+            return tuple(python_value(item) for item in value)
         case list():
-            return [_python(item) for item in value]
+            return [python_value(item) for item in value]
         case bytearray():
             return bytes(value)
         case _:

@@ -111,4 +111,5 @@ def known_variables(image: str) -> set[str]:
     command = cli.get_command(click.Context(cli), image) if image in HTTP.values() else None
     options = [] if command is None else command.params
     envvars = {option.envvar for option in options if isinstance(option.envvar, str)}
-    return {f"UNDERSTUDY_{name.upper()}" for name in SETTINGS[image].model_fields} | envvars
+    by_announce = {"UNDERSTUDY_GOSSIP_KEY_FILE"} if image == "pipeline" else set()
+    return {f"UNDERSTUDY_{name.upper()}" for name in SETTINGS[image].model_fields} | envvars | by_announce

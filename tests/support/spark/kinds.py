@@ -85,14 +85,16 @@ def _counted_pairs(source: DataFrame) -> DataFrame:
 
 
 BRANCHES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "symmetricHashJoin": _counted_pairs,
     "dedupe": _seen,
     "dedupeWithinWatermark": _seen_lately,
     "applyInPandasWithState": _counted_by_hand,
     "globalLimit": _limited,
     "sessionWindowStateStoreSaveExec": _visits,
-    "symmetricHashJoin": _counted_pairs,
 }
-"""By Spark's name of the stateful operator."""
+"""By Spark's name of the stateful operator. The join comes first: an operator with a lower number than a join's may be
+fed by it, and then its watermark is not known.
+"""
 
 
 def build_kinds(source: DataFrame, operators: Sequence[str] = tuple(BRANCHES)) -> DataFrame:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from understudy_pipeline.demo.session import end_session
@@ -20,7 +21,9 @@ from understudy_shared.sockets import private_socket_dir
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CHECKPOINT_MANAGER_CONF = "spark.sql.streaming.checkpointFileManagerClass"
-QUICK_CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+SPARK_RELEASE = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+_MANAGERS = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if SPARK_RELEASE >= (4, 1) else "")
+QUICK_CHECKPOINT_MANAGER = f"{_MANAGERS}.FileSystemBasedCheckpointFileManager"
 SOCKET_NAME = f".{'0' * 36}.sock"
 """A name as long as Spark's own: a dot, a uuid, and the ending."""
 

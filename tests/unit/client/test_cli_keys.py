@@ -18,8 +18,9 @@ from understudy.commands import cli
 from understudy.exits import CommandError, ExitCode
 from understudy.keys import lifetime
 from understudy.welcome import guarded_lines
-from understudy_shared.auth.api_keys import KEY, presented_in
+from understudy_shared.auth.api_keys import KEY
 from understudy_shared.auth.credentials import parse_credentials
+from understudy_shared.auth.presented import presented_in
 
 STORES = Canned(b'{"stores": [], "not_served": []}')
 SHOWN = "usk_" + "0" * 16 + "_" + "A" * 43
@@ -45,7 +46,7 @@ def test_a_new_key_is_shown_once_and_its_digest_kept(file: Path) -> None:
     assert text not in made.stderr
     assert text not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    (stored,) = parse_credentials(file.read_bytes()).values()
+    (stored,) = parse_credentials(file.read_bytes()).keys.values()
     presented = presented_in([(b"authorization", f"Bearer {text}".encode())])
     assert presented is not None
     assert presented.proves(stored)
@@ -65,7 +66,7 @@ def test_keys_are_listed_without_what_proves_them_and_revoked_by_their_id(file: 
     assert [(each["id"], each["principal"]) for each in documents] == [(first["id"], "a\x1b[2J"), (second["id"], "b")]
     assert not any("sha256" in each or each["id"] in first["key"][20:] for each in documents)
     assert keys("revoke", first["id"], file=file).exit_code == 0
-    assert set(parse_credentials(file.read_bytes())) == {second["id"]}
+    assert set(parse_credentials(file.read_bytes()).keys) == {second["id"]}
 
 
 @pytest.mark.parametrize(

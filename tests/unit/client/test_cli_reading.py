@@ -46,6 +46,30 @@ def test_an_absent_key_exits_1_and_says_so() -> None:
     assert "aircraft: absent" in result.stdout
 
 
+def test_a_page_is_asked_for_and_says_how_to_go_on() -> None:
+    page = json.loads(FOUND)
+    del page["value"]
+    page |= {"sessions": [{"start": "a", "expired": True}], "next_cursor": "uc1.abc"}
+    body = json.dumps(page).encode()
+    command = ["get", "visits", "N1", "--limit", "1", "--cursor", "uc1.x", "--no-include-expired"]
+    result, asked = run(command, [Canned(body)])
+    assert asked == [("GET /v1/stores/visits/keys/N1?limit=1&cursor=uc1.x&include_expired=false", b"")]
+    assert "  more       --cursor uc1.abc" in result.stdout.splitlines()
+    many, asked = run(["lookup", "visits", '["a"]', '["b"]', "--limit", "1", "--include-expired"], [batch(body, body)])
+    assert json.loads(asked[0][1])["bounds"] == {"limit": 1, "include_expired": True}
+    assert many.stdout.count("and more: --cursor uc1.abc") == 2
+
+
+def test_a_key_that_is_left_out_because_it_has_expired_says_so() -> None:
+    hidden = json.loads(ABSENT) | {"expired": True, "expires_at": "2026-11-20T11:00:03.120000Z"}
+    result, _ = run(["get", "seen", "N1"], [Canned(json.dumps(hidden).encode(), 404)])
+    assert result.exit_code == ExitCode.ABSENT
+    assert [line.split() for line in result.stdout.splitlines() if "expire" in line] == [
+        ["expires", "2026-11-20T11:00:03.120000Z"],
+        ["expired", "true"],
+    ]
+
+
 def test_an_unknown_lag_is_never_shown_as_a_number() -> None:
     result, _ = run(["get", "aircraft", "N1"], [Canned(UNKNOWN_LAG)])
     assert "version    418 of unknown, unknown behind, time lag unknown" in result.stdout
@@ -67,6 +91,7 @@ def test_json_is_the_servers_document_to_the_byte(body: bytes) -> None:
         (problem("unknown-store", 404), ExitCode.USAGE),
         (problem("too-large", 413), ExitCode.USAGE),
         (problem("lineage-changed", 409), ExitCode.REFUSED),
+        (problem("version-gone", 410), ExitCode.REFUSED),
         (problem("not-owner", 421), ExitCode.REFUSED),
         (problem("overloaded", 429), ExitCode.REFUSED),
         (problem("store-error", 502), ExitCode.REFUSED),

@@ -107,6 +107,19 @@ def test_a_store_without_key_columns_says_so() -> None:
     assert ("value", "count", "long, never null") in store_fields(store)
 
 
+def test_the_user_key_of_a_map_is_told_apart_from_its_key() -> None:
+    column = {"type": "string", "example": "text"}
+    store = {
+        "store": "places", "operator": "transformWithStateInPySparkExec", "operator_id": 0, "partitions": 1,
+        "key": [{"name": "who", **column}], "user_key": [{"name": "place", **column}],
+        "value": [{"name": "visits", "type": "long", "nullable": True}], "end_offset_position": 6,
+        "application_id": "flights", "lineage": "l",
+    }  # fmt: skip
+    rows = store_fields(store)
+    keys = [("key", "who", 'string, for example "text"'), ("user key", "place", 'string, for example "text"')]
+    assert [row for row in rows if row[0] in {"key", "user key"}] == keys
+
+
 def test_a_stores_results_stand_before_what_spark_stores_with_their_types() -> None:
     store = {
         "store": "a", "operator": "stateStoreSave", "operator_id": 1, "partitions": 1, "application_id": "flights",
@@ -162,8 +175,19 @@ READ = {
             [("rows", "1", '{"value":{"n":1},"matched":false}')],
             '[{"value":{"n":1},"matched":false}]',
         ),
+        (
+            {"values": [{"value": {"n": 1}}]},
+            [("values", "1", '{"value":{"n":1}}')],
+            '[{"value":{"n":1}}]',
+        ),
+        (
+            {"entries": [{"key": {"p": "a"}, "value": {"n": 1}}]},
+            [("entries", "1", '{"key":{"p":"a"},"value":{"n":1}}')],
+            '[{"key":{"p":"a"},"value":{"n":1}}]',
+        ),
+        ({"timers": ["t"]}, [("timers", "1", '"t"')], '["t"]'),
     ],
-    ids=["set", "expiring set", "group state", "sessions", "join side"],
+    ids=["set", "expiring set", "group state", "sessions", "join side", "list", "map", "timers"],
 )
 def test_what_was_found_is_shown_by_the_members_that_its_kind_of_store_has(
     said: dict[str, object], rows: list[tuple[str, str, str]], cell: str

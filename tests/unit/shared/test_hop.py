@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import cast
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.bounds import NO_BOUND, Bound, UnknownLag
+from understudy_shared.cursor import Cursor
 from understudy_shared.hop import (
     ABSENT,
     FOUND,
@@ -35,9 +36,11 @@ from understudy_shared.hop import (
 )
 from understudy_shared.hop_fields import BadHopError
 from understudy_shared.position import Position
+from understudy_shared.selection import EVERYTHING, Selection
 from understudy_shared.trace import Trace
 from understudy_shared.words import ApplicationId, Lineage
 
+CURSOR = Cursor("visits", "l1", "00", 3, None, 7)
 counts = st.integers(0, 2**48)
 maybe_counts = st.none() | counts
 positions = st.builds(
@@ -50,6 +53,7 @@ bounds = st.just(NO_BOUND) | st.builds(
     min_position=st.none() | positions,
     require_active=st.booleans(),
     unknown_lag=st.none() | st.sampled_from(UnknownLag),
+    selection=st.sampled_from([EVERYTHING, Selection(5), Selection(1, CURSOR, include_expired=False)]),
 )
 keys = st.builds(HopKey, st.integers(0, 2**32 - 1), st.binary(max_size=40))
 layouts = st.just("") | st.text(min_size=1, max_size=MAX_LAYOUT_CHARS)
@@ -135,6 +139,28 @@ def test_a_bound_with_a_position_asks_for_no_waiting_on_the_other_side(wait_ms: 
     bound = Bound(min_position=Position(ApplicationId("flights"), Lineage("l1"), 3, None), wait_ms=wait_ms)
     sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")])])
     assert decode_request(encode_request(sent)).groups[0].bound == Bound(min_position=bound.min_position)
+
+
+def test_a_selection_stands_beside_the_bound_so_that_who_knows_none_still_takes_the_bound() -> None:
+    bound = Bound(max_lag=1, selection=Selection(1, CURSOR, include_expired=False))
+    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")])])
+    header: Any = header_of(encode_request(sent))
+    (group,) = header["groups"]
+    assert group["bound"] == {"max_lag": 1}
+    assert group["select"] == {"limit": 1, "cursor": CURSOR.encode(), "include_expired": False}
+
+
+@pytest.mark.parametrize("select", [{"limit": 0}, {"cursor": "x"}, {"include_expired": 7}, {"more": 1}, [], 7])
+def test_a_selection_that_is_none_is_a_bad_hop(select: object) -> None:
+    bound = Bound(max_lag=1, selection=Selection(1))
+    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")])])
+    body = encode_request(sent)
+    header: Any = header_of(body)
+    header["groups"][0]["select"] = select
+    changed = orjson.dumps(header)
+    rest = body[8 + int.from_bytes(body[4:8], "little") :]
+    with pytest.raises(BadHopError):
+        decode_request(body[:4] + len(changed).to_bytes(4, "little") + changed + rest)
 
 
 def test_every_truncation_and_every_longer_body_is_refused() -> None:

@@ -77,6 +77,9 @@ def test_the_nearest_word_counts(every: int | None, store: int | None, reader: i
         ("[a]\nmax_lags = 3", "unknown bound 'max_lags'"),
         ("[a]\nmax_lag = -1", "max_lag=-1 is not a whole number"),
         ('[a]\nmin_position = "us1.x"', "min_position is a reader's own"),
+        ('[a]\ncursor = "uc1.x"', "cursor is a reader's own"),
+        ("[a]\nlimit = 0", "limit=0 is not a whole number"),
+        ("[a]\ninclude_expired = 7", "include_expired=7 is not a boolean"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_with_its_place(tmp_path: Path, text: str, says: str) -> None:

@@ -87,7 +87,7 @@ tolerations:
 {{- if .Values.redis.url -}}
 {{- .Values.redis.url -}}
 {{- else if .Values.redis.sentinel.hosts -}}
-redis+sentinel://{{ join "," .Values.redis.sentinel.hosts }}/{{ .Values.redis.sentinel.service }}/{{ int .Values.redis.sentinel.db }}
+redis{{ ternary "s" "" (ne .Values.redis.tls.existingSecret "") }}+sentinel://{{ join "," .Values.redis.sentinel.hosts }}/{{ .Values.redis.sentinel.service }}/{{ int .Values.redis.sentinel.db }}
 {{- else -}}
 redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 {{- end -}}
@@ -105,6 +105,48 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
       key: {{ .Values.redis.existingSecret.key }}
 {{- else }}
   value: {{ include "understudy.redisUrl" . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The same for a query. It has no setting for files of TLS and takes them as options of the URL; the key of gossip is a file. */}}
+{{- define "understudy.pipelineEnv" -}}
+{{- if .Values.redis.tls.existingSecret -}}
+{{- $options := "?ssl_ca_certs=/run/understudy/ca.crt" -}}
+{{- if .Values.redis.tls.clientCertificate -}}
+{{- $options = printf "%s&ssl_certfile=/run/understudy/tls.crt&ssl_keyfile=/run/understudy/tls.key" $options -}}
+{{- end -}}
+- name: UNDERSTUDY_APPLICATION_ID
+  value: {{ .Values.applicationId | quote }}
+{{- if .Values.redis.existingSecret.name }}
+- name: REDIS_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.redis.existingSecret.name }}
+      key: {{ .Values.redis.existingSecret.key }}
+- name: UNDERSTUDY_REDIS
+  value: "$(REDIS_URL){{ $options }}"
+{{- else }}
+- name: UNDERSTUDY_REDIS
+  value: "{{ include "understudy.redisUrl" . }}{{ $options }}"
+{{- end }}
+{{- else -}}
+{{- include "understudy.clusterEnv" . -}}
+{{- end }}
+{{- if .Values.gossip.existingSecret }}
+- name: UNDERSTUDY_GOSSIP_KEY_FILE
+  value: /run/understudy/gossip-key
+{{- end }}
+{{- end -}}
+
+{{- define "understudy.pipelineHasSecrets" -}}
+{{- if or .Values.gossip.existingSecret .Values.redis.tls.existingSecret -}}yes{{- end -}}
+{{- end -}}
+
+{{/* Where nodes and routers send spans to, if anywhere. */}}
+{{- define "understudy.tracingEnv" -}}
+{{- with .Values.tracing.endpoint }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
@@ -139,13 +181,13 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 {{- if or .Values.auth.existingSecret .Values.gossip.existingSecret .Values.redis.tls.existingSecret -}}yes{{- end -}}
 {{- end -}}
 
-{{/* The volume of these files: dict "root" $ "keys" (list "credentials.toml" ...), the keys of auth.existingSecret. */}}
+{{/* The volume of these files: dict "root" $ "keys" (list "credentials.toml" ...), the keys of auth.existingSecret, if any. */}}
 {{- define "understudy.secretVolume" -}}
 - name: secrets
   projected:
     defaultMode: 0440
     sources:
-      {{- if .root.Values.auth.existingSecret }}
+      {{- if and .root.Values.auth.existingSecret .keys }}
       - secret:
           name: {{ .root.Values.auth.existingSecret }}
           items:

@@ -17,6 +17,14 @@
 {{- if and .Values.redis.tls.clientCertificate (not .Values.redis.tls.existingSecret) -}}
 {{- fail "redis.tls.clientCertificate is in redis.tls.existingSecret: give that, too" -}}
 {{- end -}}
+{{- if .Values.redis.tls.existingSecret -}}
+{{- if or .Values.valkey.enabled (and .Values.redis.url (not (hasPrefix "rediss" .Values.redis.url))) -}}
+{{- fail "redis.tls is for a Redis that speaks TLS: give redis.url as rediss:// or rediss+sentinel://, or a Secret with such a URL; the Valkey for trials speaks none" -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.monitoring.serviceMonitor.enabled .Values.auth.existingSecret (not .Values.monitoring.serviceMonitor.existingSecret.name) -}}
+{{- fail "with auth.existingSecret nobody reads /metrics without a key: give monitoring.serviceMonitor.existingSecret, a key of the role monitor" -}}
+{{- end -}}
 {{- if and .Values.checkpoint.url .Values.checkpoint.volume.existingClaim -}}
 {{- fail "the checkpoint is in one place: give checkpoint.url or checkpoint.volume.existingClaim" -}}
 {{- end -}}

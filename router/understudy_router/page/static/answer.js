@@ -13,7 +13,7 @@ export function pairs(entries) {
 const HERE = ["localhost", "127.0.0.1", "[::1]"];
 
 // What answers of a store say of a key beside a value, by the kind of the store.
-const BESIDE = ["expires_at", "expired", "timeout_at", "sessions", "rows"];
+const BESIDE = ["expires_at", "expired", "timeout_at", "sessions", "rows", "next_cursor"];
 
 const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
@@ -22,8 +22,9 @@ const versions = (lag) => (lag.offset_lag === null ? "lag unknown" : `${batches(
 export function answered(question, answer, tookMs) {
   const by = answer.served_by;
   const where = by.node_id ?? `${by.host}:${by.port}`;
-  const parts = [element("h3", {}, answer.found ? "Found" : "Absent: there is no such key in this version")];
-  if (answer.found) {
+  const absent = answer.expired ? "Left out: it has expired" : "Absent: there is no such key in this version";
+  const parts = [element("h3", {}, answer.found ? "Found" : absent)];
+  if (answer.found || answer.expired) {
     const columns = Object.entries(answer.result ?? answer.value ?? {});
     const beside = BESIDE.filter((name) => name in answer).map((name) => [name, answer[name]]);
     const facts = pairs([...columns, ...beside].map(([name, value]) => [name, shown(value)]));

@@ -24,7 +24,7 @@ OF_EVERY_CALL = (
 )
 """Problems that any request may meet: it does not parse, comes too slowly, is too large, or there are too many."""
 
-OF_A_CREDENTIAL = (ProblemType.UNAUTHENTICATED, ProblemType.FORBIDDEN)
+OF_A_CREDENTIAL = (ProblemType.UNAUTHENTICATED, ProblemType.FORBIDDEN, ProblemType.RATE_LIMITED)
 """Problems of a call that is not open to everybody, where the service asks for credentials."""
 
 OF_A_CHANGE = (ProblemType.CROSS_SITE, ProblemType.NOT_JSON, ProblemType.TOO_LARGE)

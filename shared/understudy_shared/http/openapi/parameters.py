@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from understudy_shared.bounds import MAX_LIMIT, MAX_WAIT_MS, UnknownLag
+from understudy_shared.cursor import MAX_CURSOR_CHARS
+from understudy_shared.cursor import PREFIX as CURSOR_PREFIX
 from understudy_shared.http.openapi.calls import path_parameter, query_parameter
 from understudy_shared.http.openapi.json_schema import Json, ref, said
 from understudy_shared.position import MAX_TOKEN_CHARS, PREFIX
+from understudy_shared.selection import MAX_PAGE_ELEMENTS
 
 EXAMPLE_STORE, EXAMPLE_KEY = "aircraft", "N14228"
 
@@ -13,15 +16,19 @@ _POSITION = rf"{PREFIX[:-1]}\.[A-Za-z0-9_-]+"
 _TRUTHS = ["true", "True", "TRUE", "1", "false", "False", "FALSE", "0"]
 """As JSON, Python and SQL write booleans."""
 _A_POSITION: Json = {"type": "string", "format": "position"}
+_TOKENS: Json = {"min_position": _A_POSITION, "cursor": {"type": "string", "format": "cursor"}}
 _NONE: Json = {"type": "string", "const": "none"}
 _NULL: Json = {"type": "null"}
 
-_LIMITS = {"max_lag": MAX_LIMIT, "max_staleness_ms": MAX_LIMIT, "wait_ms": MAX_WAIT_MS}
+_LIMITS = {"max_lag": MAX_LIMIT, "max_staleness_ms": MAX_LIMIT, "wait_ms": MAX_WAIT_MS, "limit": MAX_PAGE_ELEMENTS}
+_LEAST = {"limit": 1}
 _AS_TEXT = {
     "max_lag": "[0-9]{1,18}",
     "max_staleness_ms": "[0-9]{1,18}",
     "wait_ms": f"[0-9]{{1,4}}|[12][0-9]{{4}}|{MAX_WAIT_MS}",
     "require_active": "|".join(_TRUTHS),
+    "limit": "0{0,15}([1-9][0-9]{0,2}|1000)",
+    "include_expired": "|".join(_TRUTHS),
 }
 """How a bound is written as text in a body, for callers that send every parameter as text."""
 
@@ -32,7 +39,15 @@ BOUNDS = {
     "require_active": "Accept an answer from the active replica only.",
     "unknown_lag": "Whether a replica of unknown lag may answer. Without it: to readers without a lag bound it may.",
     "wait_ms": "How long to wait for `min_position`: 200 by default. Without a position nothing is waited for.",
+    "limit": "At most so many elements of a key: of a list that is longer `next_cursor` says where the next page "
+    f"begins. {MAX_PAGE_ELEMENTS:,} by default. A page ends earlier when it has 1 MiB.",
+    "cursor": "The `next_cursor` of the page before. All pages are of one version; when no replica holds it any more, "
+    "the answer is 410.",
+    "include_expired": "false: what the watermark has surely outlived is left out, though Spark has not removed it "
+    "yet. true by default.",
 }
+OF_A_BATCH = tuple(name for name in BOUNDS if name != "cursor")
+"""A cursor is of one key."""
 _TAKE_BACK = " `none` takes back the default of the store."
 
 
@@ -43,7 +58,7 @@ def bounds_schema() -> Json:
         "description": "What a reader accepts. Without any, every replica may answer. `none` or null takes back the "
         "default of the store.",
         "additionalProperties": False,
-        "properties": {name: said(_in_a_body(name), text) for name, text in BOUNDS.items()},
+        "properties": {name: said(_in_a_body(name), text) for name, text in BOUNDS.items() if name in OF_A_BATCH},
         "example": {"max_lag": 5},
     }
 
@@ -51,6 +66,12 @@ def bounds_schema() -> Json:
 def position_schema() -> Json:
     """A position token, as answers give it. A reader sends it as it is."""
     return {"type": "string", "format": "position", "pattern": f"^{_POSITION}$", "maxLength": MAX_TOKEN_CHARS}
+
+
+def cursor_schema() -> Json:
+    """A cursor, as answers give it. A reader sends it as it is."""
+    pattern = rf"^{CURSOR_PREFIX[:-1]}\.[A-Za-z0-9_-]+$"
+    return {"type": ["string", "null"], "format": "cursor", "pattern": pattern, "maxLength": MAX_CURSOR_CHARS}
 
 
 def parameters() -> Json:
@@ -100,10 +121,10 @@ def _key_as_json(*, is_required: bool) -> Json:
 
 def _in_a_query(name: str) -> Json:
     if name in _LIMITS:
-        return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": _LIMITS[name]}, _NONE]}
-    if name == "min_position":
-        return {"anyOf": [_A_POSITION, _NONE]}
-    if name == "require_active":
+        return {"anyOf": [{"type": "integer", "minimum": _LEAST.get(name, 0), "maximum": _LIMITS[name]}, _NONE]}
+    if name in _TOKENS:
+        return {"anyOf": [_TOKENS[name], _NONE]}
+    if name in {"require_active", "include_expired"}:
         return {"anyOf": [{"type": "boolean"}, {"type": "string", "enum": [*_TRUTHS, "none"]}]}
     return {"type": "string", "enum": [*map(str, UnknownLag), "none"]}
 
@@ -115,5 +136,5 @@ def _in_a_body(name: str) -> Json:
         return {"enum": [*map(str, UnknownLag), "none", None]}
     text: Json = {"type": "string", "pattern": f"^({_AS_TEXT[name]}|none)$"}
     if name in _LIMITS:
-        return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": _LIMITS[name]}, text, _NULL]}
+        return {"anyOf": [{"type": "integer", "minimum": _LEAST.get(name, 0), "maximum": _LIMITS[name]}, text, _NULL]}
     return {"anyOf": [{"type": "boolean"}, text, _NULL]}

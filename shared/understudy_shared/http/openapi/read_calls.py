@@ -22,7 +22,7 @@ def read_calls(*also: ProblemType) -> tuple[Call, ...]:
         Answer(200, "The key is there", ref("Found"), examples.FOUND),
         Answer(404, "The key is not there (`found` is false)", ref("Absent"), examples.ABSENT),
     )
-    problems = (ProblemType.BAD_KEY, *OF_A_BOUND, *_OF_A_READ, *also)
+    problems = (ProblemType.BAD_KEY, *OF_A_BOUND, ProblemType.VERSION_GONE, *_OF_A_READ, *also)
     return (
         Call(
             "get",

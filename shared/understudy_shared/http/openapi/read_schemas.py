@@ -19,7 +19,7 @@ from understudy_shared.http.openapi.json_schema import (
     ref,
     said,
 )
-from understudy_shared.http.openapi.parameters import EXAMPLE_KEY, bounds_schema, position_schema
+from understudy_shared.http.openapi.parameters import EXAMPLE_KEY, bounds_schema, cursor_schema, position_schema
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.words import ReplicaState, Role, StoreKind
 
@@ -41,19 +41,27 @@ _MARKS: Json = {
         "What of the checkpoint is in doubt; left out when nothing is",
     )
 }
+_EXPIRED: Json = {
+    "expires_at": said(TIME, "When the watermark forgets the key, or the TTL of a state variable is over"),
+    "expired": said(
+        {"type": ["boolean", "null"]},
+        "Whether that has passed, and Spark has not yet removed what is here; null while it is not known",
+    ),
+}
 _FOUND: Json = {
     "value": said(_OBJECT, "What Spark stores, by column name, in a store of kind `value`: aggregation buffers"),
     "result": said(_OBJECT, "What the query outputs of it, where that is known"),
-    "expires_at": said(TIME, "When the watermark forgets the key. Of a set with expiry"),
-    "expired": said(
-        {"type": ["boolean", "null"]},
-        "Whether the watermark has passed that, and Spark has not yet removed the key; null while it is not known",
-    ),
+    **_EXPIRED,
     "timeout_at": said(TIME_OR_UNKNOWN, "When the group times out, null for never. Of queries that use timeouts"),
     "sessions": said(list_of(ref("Session")), "By their starts. Of a store of kind `session`"),
     "rows": said(list_of(ref("JoinRow")), "In Spark's order. Of a store of kind `join-side`"),
+    "values": said(list_of(ref("ListValue")), "In the query's order. Of a store of kind `list`"),
+    "entries": said(list_of(ref("MapEntry")), "Of a store of kind `map`, asked for a grouping key alone"),
+    "timers": said(list_of(TIME), "When the query is called for the key. Of a store of kind `timers`"),
+    "next_cursor": said(cursor_schema(), "Where the next page of a list begins; null after the last"),
 }
 """What is said of a key that is there, by the kind of its store."""
+_IF_EXPIRED: Json = {"expired": _EXPIRED["expired"]}
 _KEY: Json = {"key": said(_OBJECT, "The key by column name, as it can be sent again")}
 _INDEX: Json = {"read": said(COUNT, "Index of its read in `reads`")}
 
@@ -95,27 +103,41 @@ def read_schemas() -> Json:
         "Absent": record(
             "A key that is not there. Only this body means that: any other 404 is a problem.",
             {**absent, **_READ},
-            _MARKS,
+            {**_EXPIRED, **_MARKS},
         ),
         "FoundResult": record(
             "A key of a batch that is there.", {**_status(200), **found, **_READ}, {**_FOUND, **_MARKS}
         ),
-        "AbsentResult": record("A key of a batch that is not there.", {**_status(404), **absent, **_READ}, _MARKS),
+        "AbsentResult": record(
+            "A key of a batch that is not there.", {**_status(404), **absent, **_READ}, {**_EXPIRED, **_MARKS}
+        ),
         "CompactFound": record(
             "A key of a compact batch that is there.",
             {**_status(200), **_KEY, **_found(True), **_INDEX},
             _FOUND,
         ),
         "CompactAbsent": record(
-            "A key of a compact batch that is not there.", {**_status(404), **_KEY, **_found(False), **_INDEX}
+            "A key of a compact batch that is not there.", {**_status(404), **_KEY, **_found(False), **_INDEX}, _EXPIRED
         ),
         "JoinRow": record(
             "A row of a side of a join.",
-            {"value": _FOUND["value"], "matched": said({"type": ["boolean", "null"]}, "Whether it found a match")},
+            {
+                "value": _FOUND["value"],
+                "matched": said({"type": ["boolean", "null"]}, "Whether it found a match"),
+                **_IF_EXPIRED,
+            },
             {"result": _FOUND["result"]},
         ),
+        "ListValue": record("A value of a list.", {"value": _FOUND["value"]}, {"result": _FOUND["result"], **_EXPIRED}),
+        "MapEntry": record(
+            "An entry of a map.",
+            {"key": said(_OBJECT, "The user key by column name"), "value": _FOUND["value"]},
+            {"result": _FOUND["result"], **_EXPIRED},
+        ),
         "Session": record(
-            "A session of a key.", {"start": TIME, "end": TIME, "value": _FOUND["value"]}, {"result": _FOUND["result"]}
+            "A session of a key, which expires at its end.",
+            {"start": TIME, "end": TIME, "value": _FOUND["value"], **_IF_EXPIRED},
+            {"result": _FOUND["result"]},
         ),
         "Read": record("From where, and how old: the same for all results that name it.", _READ, _MARKS),
         "Batch": _batch(),
@@ -179,6 +201,9 @@ def _store_schemas() -> Json:
             {
                 "result": list_of(ref("ResultColumn")),
                 "unnamed": said(list_of(TEXT), "Value columns of which no result is made"),
+                "user_key": said(
+                    list_of(ref("KeyColumn")), "What follows the key where one entry of a map is asked for"
+                ),
             },
         ),
         "NotServed": record(

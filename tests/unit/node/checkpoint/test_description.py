@@ -42,7 +42,7 @@ def named(operator_id: int, operator_name: str, **formats: str) -> dict[str, byt
 
 
 def processor(operator_id: int) -> dict[str, bytes]:
-    return named(operator_id, "transformWithStateExec")
+    return named(operator_id, "mapElementsWithState")
 
 
 BASE = {
@@ -190,15 +190,15 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
     assert served.stores
     assert not refused.stores
     assert refused.unsupported is not None
-    assert "Operator 1 (transformWithStateExec: transformWithState)" in refused.unsupported.what
+    assert "Operator 1 (mapElementsWithState)" in refused.unsupported.what
     assert "stateStoreSave" in refused.unsupported.fix
 
 
 @pytest.mark.parametrize(
     ("content", "what", "fix"),
     [
-        (processor(0), r"Operator 0 \(transformWithStateExec", "aggregations"),
-        (processor(0) | processor(1), r"Operator 0 .*Operator 1 \(transformWithStateExec", "aggregations"),
+        (processor(0), r"Operator 0 \(mapElementsWithState", "aggregations"),
+        (processor(0) | processor(1), r"Operator 0 .*Operator 1 \(mapElementsWithState", "aggregations"),
         ({}, "keeps no state", "aggregation"),
         ({"state/0/0/1.delta": b""}, "Spark 3.5", "Spark 4.0 or later"),
         (
@@ -223,7 +223,7 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
             "format 1",
             "stateFormatVersion",
         ),
-        (named(0, "symmetricHashJoin", join="4"), "symmetricHashJoin.* in format 4", "2, 3"),
+        (named(0, "symmetricHashJoin", join="5"), "symmetricHashJoin.* in format 5", "2, 3, 4"),
         (named(0, "symmetricHashJoin"), "symmetricHashJoin.* in format 1", "2, 3"),
         (named(0, "sessionWindowStateStoreSaveExec", sessionWindow="2"), "in format 2", "sessionWindow"),
         (named(0, "flatMapGroupsWithState", flatMapGroupsWithState="3"), "in format 3", "1, 2"),

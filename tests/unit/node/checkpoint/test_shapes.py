@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
-from understudy_node.checkpoint.shapes import JOIN_TABLES, has_shape_of
+from understudy_node.checkpoint.shapes import has_shape_of, join_tables
 from understudy_node.checkpoint.support import why_unreadable
 from understudy_shared.spark.types import (
     BooleanType,
@@ -87,12 +87,17 @@ def test_the_tables_of_a_join_have_each_their_columns() -> None:
     counts = (KEY, struct(value=LongType()))
     rows = (struct(field0=StringType(), index=LongType()), struct(n=IntType(), matched=BooleanType()))
     unmatched = (rows[0], struct(n=IntType()))  # state format 1
-    for table in sorted(JOIN_TABLES):
+    timed = (struct(field0=StringType(), __event_time=LongType()), rows[1])
+    times = (timed[0], struct(n=IntType()))
+    suffixes = ("keyToNumValues", "keyWithIndexToValue", None, "keyWithTsToValues")
+    for table in sorted(join_tables("2") | join_tables("4")):
         fitting = [
             has_shape_of("symmetricHashJoin", *columns, state_format="2", table=table)
-            for columns in (counts, rows, unmatched)
+            for columns in (counts, rows, unmatched, timed)
         ]
-        assert fitting == [table.endswith("keyToNumValues"), table.endswith("keyWithIndexToValue"), False], table
+        own = [table.partition("-")[2] == suffix for suffix in suffixes]
+        assert fitting == (own if not table.endswith("tsWithKey") else [False, False, False, True]), table
+        assert has_shape_of("symmetricHashJoin", *times, table=table) is table.endswith("tsWithKey")
     assert not has_shape_of("symmetricHashJoin", *counts, state_format="2", table="left-tsWithKey")
     assert not has_shape_of("symmetricHashJoin", *counts, state_format="2", table="default")
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support.spark.commits import InterruptedFiles, SparkCommits
 
-from understudy_node.checkpoint.files import LocalFiles
+from understudy_node.checkpoint.files import FileStat, LocalFiles
 from understudy_node.follow.end import End, Verdict
-from understudy_node.follow.poller import MAX_ADVANCE, Poll, Poller
+from understudy_node.follow.poller import MAX_ADVANCE, QUICK_PROBE_MS, Poll, Poller
 from understudy_shared.clock import ManualClock
 from understudy_shared.errors import CheckpointError, CorruptFileError, NotACheckpointError
 
@@ -249,8 +249,8 @@ def test_readers_see_doubt_before_it_is_looked_into(query: SparkCommits, clock: 
     files.watch(lambda look: during.append(poller.end))
     query.touch_metadata()
     poller.poll()
-    # Next, last, metadata: then it is in doubt, until the poll confirms it.
-    assert [end.confirmed_ms for end in during[:4]] == [100.0, 100.0, 100.0, None]
+    # Next, metadata, offsets, last: then it is in doubt, until the poll confirms it.
+    assert [end.confirmed_ms for end in during[:5]] == [100.0, 100.0, 100.0, 100.0, None]
 
 
 def test_a_storage_that_fails_confirms_nothing_and_loses_nothing(query: SparkCommits, clock: ManualClock) -> None:
@@ -275,3 +275,35 @@ def _failing_at(failing: int) -> Callable[[int], None]:
             raise CheckpointError("Cannot stat: the storage is away")
 
     return look
+
+
+class UnorderedFiles(LocalFiles):
+    """Stats asked for at once are answered in any order: here the last first, and something happens in between."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.between: Callable[[], None] = lambda: None
+
+    def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
+        last = self.stat(paths[-1])
+        self.between()
+        return [*(self.stat(path) for path in paths[:-1]), last]
+
+
+def test_a_slow_look_that_saw_the_last_commit_before_it_was_purged_confirms_nothing_old(
+    query: SparkCommits, clock: ManualClock
+) -> None:
+    """The next commit came and went while its absence was asked for again and again: what was last is gone, too."""
+    query.commit(3)
+    files = UnorderedFiles(query.root)
+    poller = Poller(files, clock)
+
+    def commit_and_purge() -> None:
+        clock.advance(QUICK_PROBE_MS + 1)
+        query.commit(3)
+        query.purge(keep=1)
+        files.between = lambda: None
+
+    files.between = commit_and_purge
+    poll = poller.poll()
+    assert seen(poll) == (6, Verdict.AHEAD, True)

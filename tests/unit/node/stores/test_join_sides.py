@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.checkpoint.shown import shown
+from tests.support.checkpoint.shown import pages_of, shown
 
+from understudy_node.engine.tables import Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores import join_sides, many
-from understudy_node.stores.join_sides import JoinSide, SideTables, Table, row_printer
+from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_shared.errors import CorruptFileError
-from understudy_shared.http.problems import ProblemError
+from understudy_shared.selection import EVERYTHING
 from understudy_shared.spark.types import BooleanType, Field, LongType, StringType, StructType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 
@@ -51,8 +53,8 @@ def view(counts: dict[bytes, bytes | None], rows: dict[bytes, bytes | None]) -> 
 
 
 def found_by(prefix: bytes, shown_now: TaskView, key: tuple[str | None, int | None]) -> object:
-    found = side(prefix).find(shown_now, prefix + encode_key(key))
-    return None if found is None else json.loads(b"{" + found.removesuffix(b",") + b"}")["rows"]
+    found = side(prefix).find(shown_now, prefix + encode_key(key), EVERYTHING)
+    return None if found is None else json.loads(b"{" + found.members.removesuffix(b",") + b"}")["rows"]
 
 
 @PREFIXES
@@ -67,7 +69,9 @@ def test_a_key_has_its_rows_in_order_each_with_its_match(
 ) -> None:
     shown_now = view(*state(rows, prefix))
     for key in {asked, *rows}:
-        expected = [{"value": {"matched": number}, "matched": matched} for number, matched in rows.get(key, [])]
+        expected = [
+            {"value": {"matched": number}, "matched": matched, "expired": None} for number, matched in rows.get(key, [])
+        ]
         assert found_by(prefix, shown_now, key) == (expected or None)
 
 
@@ -88,16 +92,36 @@ def test_a_count_that_is_none_is_damage(prefix: bytes, count: int | None) -> Non
 
 
 @PREFIXES
-def test_a_key_with_more_rows_than_one_answer_holds_is_a_problem_and_never_cut(
-    prefix: bytes, monkeypatch: pytest.MonkeyPatch
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=9),
+    limit=st.integers(1, 10),
+    long=st.sampled_from([0, 100, 10**6]),
+)
+def test_the_pages_of_a_key_are_its_rows_each_once(
+    prefix: bytes, rows: list[tuple[int, bool]], limit: int, long: int
 ) -> None:
-    shown_now = view(*state({("a", 1): [(number, True) for number in range(4)]}, prefix))
-    monkeypatch.setattr(join_sides, "MAX_ELEMENTS", 4)
-    monkeypatch.setattr(many, "MAX_ELEMENTS", 3)
-    assert len(found_by(prefix, shown_now, ("a", 1))) == 4  # type: ignore[arg-type]
-    monkeypatch.setattr(join_sides, "MAX_ELEMENTS", 3)
-    with pytest.raises(ProblemError, match="more than 3 rows"):
-        found_by(prefix, shown_now, ("a", 1))
+    """`long`: most bytes of a page; 0 allows one row, however long it is."""
+    shown_now = view(*state({("a", 1): rows}, prefix))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many, "MAX_PAGE_BYTES", long)
+        pages = list(pages_of(side(prefix), shown_now, prefix + encode_key(("a", 1)), limit, member="rows"))
+    assert [row for page in pages for row in page] == [
+        {"value": {"matched": number}, "matched": matched, "expired": None} for number, matched in rows
+    ]
+    assert all(0 < len(page) <= limit for page in pages)
+    if long == 10**6:
+        assert len(pages) == -(-len(rows) // limit)
+
+
+@PREFIXES
+def test_rows_behind_a_page_are_not_read(prefix: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, rows = state({("a", 1): [(number, True) for number in range(9)]}, prefix)
+    del rows[prefix + encode_indexed(("a", 1, 6))]
+    monkeypatch.setattr(join_sides, "_ROWS_AT_ONCE", 2)
+    shown_now, key = view(counts, rows), prefix + encode_key(("a", 1))
+    assert len(next(pages_of(side(prefix), shown_now, key, 4, member="rows"))) == 4
+    with pytest.raises(CorruptFileError, match="row 6 of 9"):
+        list(pages_of(side(prefix), shown_now, key, 4, member="rows"))
 
 
 def test_tables_that_are_column_families_are_told_apart_by_the_ids_that_the_snapshot_says() -> None:
@@ -108,13 +132,70 @@ def test_tables_that_are_column_families_are_told_apart_by_the_ids_that_the_snap
     known = JoinSide(tables, row_printer(ROW, ("n",), None), b"\x00")
     view_now = shown(together, families={COUNTS: 7, ROWS: 3, "right-keyToNumValues": 4})
     key = b"\x00" + encode_key(("a", 1))
-    found = known.find(view_now, key)
+    found = known.find(view_now, key, EVERYTHING)
     assert found is not None
-    assert json.loads(b"{" + found[:-1] + b"}")["rows"] == [
-        {"value": {"n": 5}, "matched": False},
-        {"value": {"n": 6}, "matched": True},
+    assert json.loads(b"{" + found.members[:-1] + b"}")["rows"] == [
+        {"value": {"n": 5}, "matched": False, "expired": None},
+        {"value": {"n": 6}, "matched": True, "expired": None},
     ]
     assert known.first_bytes(view_now) == b"\x07\x00"
     assert known.key_row(b"\x07\x00" + key) == encode_key(("a", 1))
     with pytest.raises(CorruptFileError, match="no column family left-keyToNumValues"):
-        known.find(shown(together, families={ROWS: 3}), key)
+        known.find(shown(together, families={ROWS: 3}), key, EVERYTHING)
+
+
+TIMES = st.integers(-(2**62), 2**62)
+
+
+@given(
+    rows=st.dictionaries(
+        KEYS,
+        st.dictionaries(
+            TIMES, st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=3), max_size=3
+        ),
+        max_size=4,
+    ),
+    asked=KEYS,
+)
+def test_rows_that_are_kept_by_their_event_time_are_given_by_it(
+    rows: dict[tuple[str | None, int | None], dict[int, list[tuple[int, bool]]]], asked: tuple[str | None, int | None]
+) -> None:
+    finder = TimedJoinSide(
+        Table("default", "left-keyWithTsToValues"), None, row_printer(ROW, ("matched",), None), b"\x00"
+    )
+    records = {
+        timed_key(key, at): b"".join(struct.pack("<i", len(row) + 1) + b"\x00" + row for row in map(encode_row, found))
+        for key, times in rows.items()
+        for at, found in times.items()
+    }
+    shown_now = shown(dict(records), families={"left-keyWithTsToValues": 2})
+    for key in {asked, *rows}:
+        found = finder.find(shown_now, b"\x00" + encode_key(key), EVERYTHING)
+        expected = [
+            {"value": {"matched": number}, "matched": matched, "expired": None}
+            for _, listed in sorted(rows.get(key, {}).items())
+            for number, matched in listed
+        ]
+        assert (None if found is None else json.loads(b"{" + found.members[:-1] + b"}")["rows"]) == (expected or None)
+    for kept in records:
+        assert finder.key_row(kept) in set(map(encode_key, rows))
+
+
+def timed_key(key: tuple[str | None, int | None], at: int) -> bytes:
+    return b"\x02\x00\x00" + encode_key(key) + struct.pack(">Q", (at & (2**64 - 1)) ^ 2**63)
+
+
+LISTED = struct.pack("<i", len(encode_row((1, True))) + 1) + b"\x00" + encode_row((1, True))
+
+
+@pytest.mark.parametrize(
+    "records",
+    [{timed_key(("a", 1), 5): LISTED[:-1]}, {timed_key(("a", 1), 5)[:-1]: LISTED}],
+    ids=["a list that is cut", "a key without its time"],
+)
+def test_a_side_by_event_time_whose_records_are_damaged_gives_none_of_them(records: dict[bytes, bytes]) -> None:
+    finder = TimedJoinSide(Table("default", "left-keyWithTsToValues"), None, row_printer(ROW, ("n",), None), b"\x00")
+    with pytest.raises(CorruptFileError):
+        finder.find(
+            shown(dict(records), families={"left-keyWithTsToValues": 2}), b"\x00" + encode_key(("a", 1)), EVERYTHING
+        )

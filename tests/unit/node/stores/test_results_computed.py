@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import math
+from base64 import b64encode
 from decimal import ROUND_HALF_UP, Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.stores.results import ResultAlias, ResultError, compile_results
+from understudy_node.stores.result_columns import ResultError
+from understudy_node.stores.result_distinct import (
+    LEAST_PRECISION,
+    REGISTER_BITS,
+    REGISTERS_PER_WORD,
+    estimate,
+    precision_of,
+    words_of,
+)
+from understudy_node.stores.results import FUNCTIONS, ResultAlias, compile_results
+from understudy_shared.result_functions import RESULT_FUNCTIONS
 from understudy_shared.spark.layout import DECIMAL_CONTEXT
 from understudy_shared.spark.types import (
+    ArrayType,
+    BinaryType,
     BooleanType,
     DecimalType,
     DoubleType,
     Field,
+    IntType,
     LongType,
     SparkType,
     StringType,
     StructType,
 )
+from understudy_shared.spark.unsafe_row import compile_row_encoder
 
 COLUMNS: dict[str, SparkType] = {
     "n": LongType(),
@@ -30,9 +46,23 @@ COLUMNS: dict[str, SparkType] = {
     "money": DecimalType(30, 2),
     "is_empty": BooleanType(),
     "wide": DecimalType(38, 2),
+    "avg": DoubleType(),
+    "m2": DoubleType(),
+    "m3": DoubleType(),
+    "m4": DoubleType(),
+    "m5": DoubleType(),
+    "stored": BinaryType(),
 }
 SCHEMA = StructType(tuple(Field(name, kind) for name, kind in COLUMNS.items()))
 NOTHING: dict[str, object] = dict.fromkeys(COLUMNS)
+
+
+MOMENTS = ("real", "avg", "m2", "m3", "m4", "m5")
+
+
+def moments(*stored: float | str) -> dict[str, object]:
+    """Buffers of doubles, as they are printed."""
+    return dict(zip(MOMENTS, stored, strict=False))
 
 
 def result_of(printed: dict[str, object], function: str, *buffers: str | int, kind: str | None = None) -> object:
@@ -66,6 +96,41 @@ def result_of(printed: dict[str, object], function: str, *buffers: str | int, ki
         ({"text": "a"}, "min", ("text",), "string", "a"),
         ({"text": None}, "max", ("text",), None, None),
         ({"text": "a"}, "max", ("text",), "struct<a:int>", "a"),
+        ({"total": 7, "is_empty": False}, "try_sum", ("total", "is_empty"), "bigint", 7),
+        ({"total": 0, "is_empty": True}, "try_sum", ("total", "is_empty"), None, None),
+        ({"total": None, "is_empty": False}, "try_sum", ("total", "is_empty"), None, None),
+        ({"real": "Infinity"}, "try_sum", ("real",), None, "Infinity"),
+        ({"text": None, "is_empty": True}, "first", ("text", "is_empty"), "string", None),
+        ({"text": "z", "is_empty": True}, "last", ("text", "is_empty"), None, "z"),
+        ({"text": "z", "real": "NaN"}, "max_by", ("text", "real"), None, "z"),
+        ({"text": "a", "real": -0.0}, "min_by", ("text", "real"), None, "a"),
+        ({"n": 5}, "bit_xor", ("n",), None, 5),
+        ({"real": "NaN"}, "product", ("real",), "double", "NaN"),
+        (moments(0.0, 0.0, 0.0), "var_samp", MOMENTS[:3], None, None),
+        (moments(2.0, 0.0), "var_samp", MOMENTS[:3], None, None),
+        (moments(1.0, 4.0, 0.0), "var_samp", MOMENTS[:3], None, None),
+        (moments(1.0, 4.0, 0.0), "var_pop", MOMENTS[:3], None, 0.0),
+        (moments(3.0, 4.0, 2.0), "var_samp", MOMENTS[:3], "double", 1.0),
+        (moments(3.0, 4.0, 2.0), "var_pop", MOMENTS[:3], None, 2.0 / 3.0),
+        (moments(3.0, 4.0, 8.0), "stddev_samp", MOMENTS[:3], None, 2.0),
+        (moments(2.0, 4.0, 8.0), "stddev_pop", MOMENTS[:3], None, 2.0),
+        (moments(2.0, "NaN", "NaN"), "stddev_pop", MOMENTS[:3], None, "NaN"),
+        (moments(2.0, 1.0, "Infinity"), "var_pop", MOMENTS[:3], None, "Infinity"),
+        (moments(2.0, 1.0, -1e-300), "stddev_pop", MOMENTS[:3], None, "NaN"),
+        (moments(4.0, 1.0, 0.0, 0.0), "skewness", MOMENTS[:4], None, None),
+        (moments(4.0, 1.0, 4.0, 4.0), "skewness", MOMENTS[:4], None, 1.0),
+        (moments(4.0, 1.0, 1e-200, 1e-300), "skewness", MOMENTS[:4], None, None),
+        (moments(4.0, 1.0, 4.0, 4.0, 16.0), "kurtosis", MOMENTS[:5], None, 1.0),
+        (moments(4.0, 1.0, -0.0, 0.0, 0.0), "kurtosis", MOMENTS[:5], None, None),
+        (moments(1.0, 4.0, 5.0, 0.0), "covar_samp", MOMENTS[:4], None, None),
+        (moments(2.0, 4.0, 5.0, 3.0), "covar_samp", MOMENTS[:4], None, 3.0),
+        (moments(2.0, 4.0, 5.0, 3.0), "covar_pop", MOMENTS[:4], None, 1.5),
+        (moments(3.0, 0.0, 0.0, 2.0, 4.0, 1.0), "corr", MOMENTS, None, 1.0),
+        (moments(1.0, 0.0, 0.0, 0.0, 0.0, 0.0), "corr", MOMENTS, None, None),
+        (moments(3.0, 0.0, 0.0, 0.0, 4.0, 0.0), "corr", MOMENTS, None, None),
+        ({"stored": None}, "collect_list", ("stored",), "array<int>", None),
+        ({"n": None}, "approx_count_distinct", ("n",) * 52, None, None),
+        ({"n": 0}, "approx_count_distinct", ("n",) * 52, None, 0),
     ],
 )
 def test_a_result_is_what_spark_makes_of_its_buffers(
@@ -79,7 +144,7 @@ def test_a_result_is_what_spark_makes_of_its_buffers(
     [
         ("count", ("real",), None, "count cannot be computed exactly from (real double)"),
         ("count", ("absent",), None, "no value column 'absent'"),
-        ("count", (7,), None, "no value column 7"),
+        ("count", (70,), None, "no value column 70"),
         ("count", (-1,), None, "no value column -1"),
         ("count", ("n",), "int", "long, not int"),
         ("sum", ("text",), None, "sum cannot be computed exactly from (text string)"),
@@ -92,6 +157,20 @@ def test_a_result_is_what_spark_makes_of_its_buffers(
         ("avg", ("wide", "n"), "decimal(20,6)", "not decimal(20,6)"),
         ("min", ("text", "n"), None, "min cannot be computed exactly"),
         ("max", ("text",), "long", "string, not long"),
+        ("try_sum", ("text", "is_empty"), None, "try_sum cannot be computed exactly"),
+        ("first", ("text",), None, "first cannot be computed exactly from (text string)"),
+        ("max_by", ("text",), None, "max_by cannot be computed exactly"),
+        ("product", ("n",), None, "product cannot be computed exactly from (n long)"),
+        ("var_pop", ("real", "avg"), None, "var_pop cannot be computed exactly"),
+        ("kurtosis", MOMENTS, None, "kurtosis cannot be computed exactly"),
+        ("corr", (*MOMENTS[:5], "n"), None, "corr cannot be computed exactly"),
+        ("approx_count_distinct", ("n",), None, "approx_count_distinct cannot be computed exactly from (n long)"),
+        ("approx_count_distinct", ("n",) * 53, None, "n long, ...)"),
+        ("approx_count_distinct", ("real",) * 52, None, "approx_count_distinct cannot be computed exactly"),
+        ("collect_list", ("text",), "array<int>", "collect_list cannot be computed exactly from (text string)"),
+        ("collect_set", ("stored",), None, "without the type of its elements"),
+        ("collect_set", ("stored",), "array<nothing>", "without the type of its elements"),
+        ("collect_list", ("stored",), "int", "without the type of its elements"),
     ],
 )
 def test_a_result_that_the_buffers_do_not_give_is_refused_with_its_reason(
@@ -120,3 +199,59 @@ def test_an_average_of_numbers_is_one_division_of_doubles(total: float, count: i
     assert isinstance(found, float)
     assert math.copysign(1.0, found) == math.copysign(1.0, total)
     assert found == total / count
+
+
+def test_there_is_a_way_to_make_each_function_that_may_be_named() -> None:
+    assert set(FUNCTIONS) == RESULT_FUNCTIONS
+
+
+@pytest.mark.parametrize("function", ["var_pop", "var_samp", "stddev_pop", "stddev_samp", "skewness", "kurtosis"])
+@given(rows=st.integers(1, 10**9), stored=st.lists(st.floats(), min_size=4, max_size=4))
+def test_no_buffers_make_a_moment_fail_and_every_one_can_be_printed(
+    function: str, rows: int, stored: list[float]
+) -> None:
+    printed = moments(float(rows), *(value if math.isfinite(value) else repr(value) for value in stored))
+    columns = {"skewness": 4, "kurtosis": 5}.get(function, 3)
+    found = result_of(printed, function, *MOMENTS[:columns])
+    assert found is None or found in ("NaN", "Infinity", "-Infinity") or math.isfinite(float(str(found)))
+    json.dumps(found, allow_nan=False)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
+def test_variances_are_those_of_the_values(values: list[float]) -> None:
+    mean = math.fsum(values) / len(values)
+    m2 = math.fsum((value - mean) ** 2 for value in values)
+    printed = moments(float(len(values)), mean, m2)
+    population, sample = (result_of(printed, name, *MOMENTS[:3]) for name in ("var_pop", "var_samp"))
+    assert population == m2 / len(values)
+    assert sample == (m2 / (len(values) - 1) if len(values) > 1 else None)
+    deviation = result_of(printed, "stddev_pop", *MOMENTS[:3])
+    assert deviation == math.sqrt(m2 / len(values))
+
+
+@given(st.lists(st.text() | st.none()), st.sampled_from(["array<string>", ArrayType(StringType()).name]))
+def test_a_list_has_the_elements_that_are_stored_in_their_order(elements: list[str | None], kind: str) -> None:
+    row = StructType((Field("elements", ArrayType(StringType())),))
+    stored = b64encode(compile_row_encoder(row)((elements,))).decode()
+    assert result_of({"stored": stored}, "collect_list", "stored", kind=kind) == elements
+
+
+def test_the_type_of_a_list_may_be_said_in_sparks_json() -> None:
+    field = {"name": "a", "type": "integer", "nullable": True, "metadata": {}}
+    struct = {"type": "struct", "fields": [field]}
+    kind = json.dumps({"type": "array", "elementType": struct, "containsNull": False})
+    row = StructType((Field("elements", ArrayType(StructType((Field("a", IntType()),)))),))
+    stored = b64encode(compile_row_encoder(row)(([(1,), None, (None,)],))).decode()
+    found = result_of({"stored": stored}, "collect_list", "stored", kind=kind)
+    assert found == [{"a": 1}, None, {"a": None}]
+
+
+@given(st.integers(LEAST_PRECISION, 9), st.data())
+def test_a_sketch_counts_something_if_and_only_if_a_register_is_set(bits: int, data: st.DataObject) -> None:
+    registers = data.draw(st.lists(st.integers(0, 3), min_size=2**bits, max_size=2**bits))
+    words = [0] * words_of(bits)
+    assert estimate(words, precision_of(bits)) == 0
+    for place, register in enumerate(registers):
+        words[place // REGISTERS_PER_WORD] |= register << REGISTER_BITS * (place % REGISTERS_PER_WORD)
+    found = estimate(words, precision_of(bits))
+    assert (found > 0) is any(registers)

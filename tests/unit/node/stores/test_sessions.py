@@ -8,13 +8,15 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.checkpoint.shown import shown
+from tests.support.checkpoint.shown import pages_of, shown
 
 from understudy_node.stores import many, sessions
+from understudy_node.stores.expiry import Expiry
 from understudy_node.stores.results import ResultAlias, compile_results
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
 from understudy_shared.errors import CorruptFileError
 from understudy_shared.http.problems import ProblemError, ProblemType
+from understudy_shared.selection import EVERYTHING, Selection
 from understudy_shared.spark.types import Field, LongType, StringType, StructType, TimestampType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 
@@ -26,6 +28,7 @@ USERS = st.none() | st.text("ab\uffff", max_size=9)
 encode_user = compile_row_encoder(StructType(KEY.fields[:1]))
 encode_start = compile_row_encoder(StructType(KEY.fields[1:]))
 encode_key, encode_value = compile_row_encoder(KEY), compile_row_encoder(VALUE)
+KNOWN = Expiry()
 PREFIXES = pytest.mark.parametrize("prefix", [b"", b"\x00"], ids=["hdfs", "rocksdb"])
 
 
@@ -37,13 +40,13 @@ def kept_key(user: str | None, start: int, prefix: bytes) -> bytes:
     return struct.pack("<i", len(row)) + row + prefix + encode_start((start,))
 
 
-def finder(prefix: bytes) -> Sessions:
-    return Sessions("default", KEY, session_printer(VALUE, NAMES, None), prefix)
+def finder(prefix: bytes, expiry: Expiry = KNOWN) -> Sessions:
+    return Sessions("default", KEY, expiry, session_printer(VALUE, NAMES, None), prefix)
 
 
 def found_by(known: Sessions, user: str | None, records: dict[bytes, bytes | None], prefix: bytes) -> object:
-    found = known.find(shown(records), prefix + encode_user((user,)))
-    return None if found is None else json.loads(b"{" + found.removesuffix(b",") + b"}")["sessions"]
+    found = known.find(shown(records), prefix + encode_user((user,)), EVERYTHING)
+    return None if found is None else json.loads(b"{" + found.members.removesuffix(b",") + b"}")["sessions"]
 
 
 @PREFIXES
@@ -72,31 +75,73 @@ def test_a_session_has_its_bounds_its_row_and_its_result(prefix: bytes) -> None:
     printer = session_printer(
         VALUE, NAMES, compile_results({"n": ResultAlias(function="count", buffers=("count",))}, VALUE, NAMES)
     )
-    known = Sessions("default", KEY, printer, prefix)
+    known = Sessions("default", KEY, KNOWN, printer, prefix)
     records: dict[bytes, bytes | None] = {kept_key("a", 0, prefix): prefix + encode_value(("a", (0, 1_000_000), 3))}
     span = {"start": "1970-01-01T00:00:00.000000Z", "end": "1970-01-01T00:00:01.000000Z"}
     value = {"user": "a", "session_window": span, "count": 3}
-    assert found_by(known, "a", records, prefix) == [{**span, "value": value, "result": {"n": 3}}]
+    assert found_by(known, "a", records, prefix) == [{**span, "value": value, "result": {"n": 3}, "expired": None}]
 
 
 @PREFIXES
-def test_a_key_with_more_sessions_than_one_answer_holds_is_a_problem_and_never_cut(
+@given(
+    starts=st.sets(st.integers(0, 20), min_size=1, max_size=9), watermark=st.integers(0, 25), limit=st.integers(1, 4)
+)
+def test_sessions_that_the_watermark_has_outlived_say_so_and_are_left_out_when_that_is_asked(
+    prefix: bytes, starts: set[int], watermark: int, limit: int
+) -> None:
+    """Each session lasts for a second from its start; the watermark is in seconds, too."""
+    second = 1_000_000
+    records: dict[bytes, bytes | None] = {
+        kept_key("a", start * second, prefix): prefix
+        + encode_value(("a", (start * second, (start + 1) * second), start))
+        for start in starts
+    }
+    view, key = shown(records, next_watermark_ms=watermark * 1000), prefix + encode_user(("a",))
+    every = [each for page in pages_of(finder(prefix), view, key, limit, member="sessions") for each in page]
+    assert {each["value"]["count"]: each["expired"] for each in every} == {
+        start: start + 1 <= watermark for start in starts
+    }
+    alive = [each for each in every if not each["expired"]]
+    if alive:
+        pages = pages_of(finder(prefix), view, key, limit, member="sessions", include_expired=False)
+        assert [each for page in pages for each in page] == alive
+    else:
+        hidden = finder(prefix).find(view, key, Selection(include_expired=False))
+        assert hidden is not None
+        assert (hidden.is_hidden, hidden.members) == (True, b'"found":false,"expired":true,')
+    lagging = finder(prefix, Expiry(may_lag=True)).find(view, key, EVERYTHING)
+    assert lagging is not None
+    assert b'"expired":true' not in lagging.members
+
+
+@PREFIXES
+@given(starts=st.sets(st.integers(-(2**40), 2**40), min_size=1, max_size=9), limit=st.integers(1, 10))
+def test_the_pages_of_a_key_are_its_sessions_by_their_starts_each_once(
+    prefix: bytes, starts: set[int], limit: int
+) -> None:
+    records: dict[bytes, bytes | None] = {
+        kept_key("a", start, prefix): prefix + encode_value(("a", (start, start + 1), start)) for start in starts
+    }
+    pages = list(pages_of(finder(prefix), shown(records), prefix + encode_user(("a",)), limit, member="sessions"))
+    assert [each["value"]["count"] for page in pages for each in page] == sorted(starts)
+    assert len(pages) == -(-len(starts) // limit)
+
+
+@PREFIXES
+def test_a_key_with_more_sessions_than_are_read_is_a_problem_and_never_cut(
     prefix: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records: dict[bytes, bytes | None] = {
         kept_key("a", start, prefix): prefix + encode_value(("a", (start, start), 1)) for start in range(5)
     }
-    monkeypatch.setattr(sessions, "MAX_ELEMENTS", 5)
-    monkeypatch.setattr(many, "MAX_ELEMENTS", 5)
+    for each in (many, sessions):
+        monkeypatch.setattr(each, "MAX_SORTED", 5)
     assert len(found_by(finder(prefix), "a", records, prefix)) == 5  # type: ignore[arg-type]
-    monkeypatch.setattr(sessions, "MAX_ELEMENTS", 4)
+    for each in (many, sessions):
+        monkeypatch.setattr(each, "MAX_SORTED", 4)
     with pytest.raises(ProblemError, match="more than") as refused:
         found_by(finder(prefix), "a", records, prefix)
     assert refused.value.problem.type is ProblemType.TOO_LARGE
-    monkeypatch.setattr(sessions, "MAX_ELEMENTS", 5)
-    monkeypatch.setattr(many, "MAX_ELEMENTS_BYTES", 100)
-    with pytest.raises(ProblemError, match="bytes"):
-        found_by(finder(prefix), "a", records, prefix)
 
 
 @PREFIXES

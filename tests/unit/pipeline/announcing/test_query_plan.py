@@ -187,7 +187,7 @@ def test_names_longer_than_a_message_takes_are_left_out_and_the_rest_is_announce
         ("Sum", ["double"], "double", "sum"),
         ("Sum", ["decimal(20,2)", "boolean"], "decimal(20,2)", "sum"),
         ("Sum", ["long"], "decimal(17,2)", "sum"),
-        ("Sum", ["long", "boolean"], "long", None),
+        ("Sum", ["long", "boolean"], "long", "try_sum"),
         ("Sum", ["interval day to second"], "interval day to second", None),
         ("Average", ["double", "long"], "double", "avg"),
         ("Average", ["double", "long"], "decimal(11,6)", "avg"),
@@ -196,10 +196,28 @@ def test_names_longer_than_a_message_takes_are_left_out_and_the_rest_is_announce
         ("Min", ["string"], "string", "min"),
         ("Max", ["struct"], "struct", "max"),
         ("Max", ["long"], "decimal(10,2)", None),
-        ("First", ["string", "boolean"], "string", None),
-        ("Last", ["string", "boolean"], "string", None),
+        ("First", ["string", "boolean"], "string", "first"),
+        ("First", ["string"], "string", None),
+        ("Last", ["string", "boolean"], "string", "last"),
+        ("Last", ["string", "boolean"], "long", None),
         ("CollectList", ["binary"], "array", None),
-        ("MaxBy", ["string", "long"], "string", None),
+        ("CollectList", ["binary"], '{"type":"array","elementType":"string","containsNull":false}', "collect_list"),
+        ("CollectSet", ["binary"], '{"type":"array","elementType":"string","containsNull":false}', "collect_set"),
+        ("CollectList", ["binary"], '{"type":"array","elementType":"' + 256 * "x" + '"}', None),
+        ("MaxBy", ["string", "long"], "string", "max_by"),
+        ("MinBy", ["long", "string"], "long", "min_by"),
+        ("MaxBy", ["binary"], "array", None),
+        ("BitXorAgg", ["integer"], "integer", "bit_xor"),
+        ("Product", ["double"], "double", "product"),
+        ("VarianceSamp", ["double"] * 3, "double", "var_samp"),
+        ("LegacyVarianceSamp", ["double"] * 3, "double", None),
+        ("Kurtosis", ["double"] * 5, "double", "kurtosis"),
+        ("Kurtosis", ["double"] * 4, "double", None),
+        ("Corr", ["double"] * 6, "double", "corr"),
+        ("RegrR2", ["double"] * 6, "double", None),
+        ("HyperLogLogPlusPlus", ["long"] * 52, "long", "approx_count_distinct"),
+        ("HyperLogLogPlusPlus", ["long"] * 4097, "long", None),
+        ("HyperLogLogPlusPlus", ["double"] * 52, "long", None),
         ("CentralMomentAgg", ["double", "double", "double"], "double", None),
     ],
 )
@@ -213,6 +231,13 @@ def test_a_result_is_announced_only_where_it_is_certain(
     found = announced(executed, written).result
     assert [column.function for column in found] == ([] if expected is None else [expected])
     assert [column.buffers for column in found] == ([] if expected is None else [list(range(len(buffers)))])
+
+
+def test_more_columns_than_a_message_may_have_are_not_named_and_the_store_still_is() -> None:
+    columns = tuple(Column(10 + at, f"MS[{at}]", "long") for at in range(4097))
+    executed = StatefulAggregate(0, 2, (KEY,), (KEY, *columns), (Function("HyperLogLogPlusPlus", 50, 4097),))
+    store = announced(executed, replace(WRITTEN, result_ids=frozenset({50})))
+    assert (store.name, store.key, store.value) == ("aircraft", ["tailnum"], None)
 
 
 @given(st.lists(st.integers(1, 3), max_size=6), st.integers(0, 3), st.sampled_from([1, 2]))

@@ -117,7 +117,7 @@ def test_each_candidate_is_asked_at_most_once_and_the_plan_ends_and_names_everyb
     assert isinstance(named, list)
     assert [each["node_id"] for each in named] == [f"n{number}" for number in range(ordered + doubtful + excluded)]
     assert all(each["reason"] for each in named)
-    assert problem.status in {429, 503, 504}
+    assert problem.status in {410, 429, 503, 504}
 
 
 @given(asked=st.integers(0, 3), rest=st.integers(0, 3))
@@ -277,6 +277,8 @@ def test_refusals_that_show_an_old_view_ask_for_a_new_one(reason: str, outdated:
         (NO_BOUND, ["lineage-changed", "refused"], ProblemType.NO_ACCEPTABLE_REPLICA),
         (WITH_POSITION, ["lineage-changed", "refused"], ProblemType.LINEAGE_CHANGED),
         (WITH_POSITION, ["below-min-position", "refused"], ProblemType.NO_ACCEPTABLE_REPLICA),
+        (NO_BOUND, ["version-gone", "version-gone"], ProblemType.VERSION_GONE),
+        (NO_BOUND, ["version-gone", "refused"], ProblemType.NO_ACCEPTABLE_REPLICA),
     ],
 )
 def test_what_is_said_when_nobody_answered(bound: Bound, reasons: list[str], expected: ProblemType) -> None:

@@ -15,10 +15,11 @@ from understudy_node.settings import NodeSettings
 from understudy_router.serve import access_to as access_to_router
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.access import Access
+from understudy_shared.auth.audit import AuditLog
 from understudy_shared.auth.binding import is_loopback, require_guarded
 from understudy_shared.auth.credentials import parse_credentials
-from understudy_shared.auth.watched_file import WatchedFile
 from understudy_shared.errors import SettingsError
+from understudy_shared.watched_file import WatchedFile
 
 BEYOND = ("0.0.0.0", "::", "", "10.0.0.1", "example.org", "::ffff:10.0.0.1", "127.0.0.1.example.org")
 
@@ -119,23 +120,22 @@ def test_a_service_that_strangers_reach_says_so_in_its_log_and_metrics(caplog: p
 def test_files_are_looked_at_by_themselves_while_a_service_runs(
     credentials: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("understudy_shared.auth.access.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("understudy_shared.auth.known.LOOK_EVERY_S", 0.01)
 
-    class Watched(Access):
-        """Says when nobody is known any more."""
+    class Watching(AuditLog):
+        """Says that keys have gone."""
 
-        def _use(self) -> None:
-            super()._use()
-            if not self._keys:
-                emptied.set()
+        def keys_changed(self, added: list[str], removed: list[str]) -> None:
+            super().keys_changed(added, removed)
+            emptied.set()
 
     async def run() -> None:
-        access = Watched(credentials=WatchedFile(credentials, parse_credentials))
+        access = Access(credentials=WatchedFile(credentials, parse_credentials), audit=Watching())
         access.start()
         await asyncio.to_thread(credentials.write_text, "")
         await asyncio.wait_for(emptied.wait(), 20)
         access.stop()
-        assert access._next is None
+        assert access._known._next is None
 
     emptied = asyncio.Event()
     asyncio.run(run())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from understudy_shared.auth.credentials import BUILT_IN, CredentialsError, parse_credentials
 from understudy_shared.auth.principals import Action
+from understudy_shared.auth.rates import RateLimits
 
 SHA = "ab" * 32
 ID, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -23,7 +24,7 @@ def key(*, key_id: str = ID, roles: str = '["reader"]', more: str = "") -> str:
 
 
 def test_a_key_has_the_grants_of_all_its_roles() -> None:
-    found = parse_credentials((ROLE + key(roles='["support", "monitor"]')).encode())
+    found = parse_credentials((ROLE + key(roles='["support", "monitor"]')).encode()).keys
     principal = found[ID].principal
     assert principal.name == "dashboard"
     assert principal.may(Action.MONITOR)
@@ -39,14 +40,14 @@ def test_a_key_has_the_grants_of_all_its_roles() -> None:
 
 def test_a_principal_may_have_two_keys_that_end_at_their_own_times() -> None:
     ends, made = "expires_at = 2027-01-01T00:00:00Z", "created_at = 2026-01-01T00:00:00+02:00"
-    found = parse_credentials((key(more=ends) + key(key_id=OTHER, more=made)).encode())
+    found = parse_credentials((key(more=ends) + key(key_id=OTHER, more=made)).encode()).keys
     assert found[ID].expires_s == datetime(2027, 1, 1, tzinfo=UTC).timestamp()
     assert found[OTHER].expires_s == float("inf")
     assert found[ID].digest == bytes.fromhex(SHA)
 
 
 def test_an_empty_file_knows_nobody() -> None:
-    assert parse_credentials(b"") == {}
+    assert parse_credentials(b"") == ({}, {}, RateLimits())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from understudy_shared.auth.api_keys import new_key
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import CredentialsError, parse_credentials
 from understudy_shared.auth.key_file import add_key, revoke_key, stored_keys
-from understudy_shared.auth.watched_file import WatchedFile
+from understudy_shared.errors import SettingsError
+from understudy_shared.watched_file import WatchedFile
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 OPERATORS = """# ours
@@ -70,7 +71,7 @@ def test_a_broken_file_keeps_the_old_one_and_says_so_until_it_is_mended(
     else:
         path.write_bytes(broken)
     assert [file.look(), file.look()] == [False, False]
-    assert set(file.value) == {key.key_id}
+    assert set(file.value.keys) == {key.key_id}
     assert file.refused is not None
     assert str(path) in file.refused
     assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
@@ -83,7 +84,7 @@ def test_a_file_that_is_broken_at_the_start_is_refused_with_its_path(tmp_path: P
     path = tmp_path / "credentials.toml"
     path.write_text("[[keys]]")
     for missing_or_broken in (tmp_path / "nowhere.toml", path):
-        with pytest.raises(CredentialsError) as caught:
+        with pytest.raises(SettingsError) as caught:
             WatchedFile(missing_or_broken, parse_credentials)
         assert str(missing_or_broken) in str(caught.value)
 
@@ -160,7 +161,7 @@ def test_a_key_is_added_to_what_the_operator_wrote_and_only_its_owner_may_read_t
 def test_a_file_that_is_not_there_is_made(tmp_path: Path) -> None:
     path, key = tmp_path / "credentials.toml", new_key()
     add_key(path, key, principal="p", roles=["reader"], now=NOW, expires_at=None)
-    assert set(parse_credentials(path.read_bytes())) == {key.key_id}
+    assert set(parse_credentials(path.read_bytes()).keys) == {key.key_id}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

@@ -13,6 +13,7 @@ from understudy_shared.bus.replay import WINDOW_MS
 from understudy_shared.bus.signing import Keyring
 from understudy_shared.clock import ManualClock
 from understudy_shared.errors import SettingsError
+from understudy_shared.reminders import FIRST_GAP_MS
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 DOCUMENT = b'{"x":1}'
@@ -132,8 +133,8 @@ def test_a_clock_that_is_set_back_does_not_undo_the_numbers() -> None:
 
 
 def test_a_key_file_has_one_key_or_two_in_lines() -> None:
-    assert parse_keys(KEY, where="f") == [KEY]
-    assert parse_keys(b"# new\n" + KEY + b"\r\n\n# old\n " + OTHER + b" \n", where="f") == [KEY, OTHER]
+    assert parse_keys(KEY) == [KEY]
+    assert parse_keys(b"# new\n" + KEY + b"\r\n\n# old\n " + OTHER + b" \n") == [KEY, OTHER]
 
 
 @pytest.mark.parametrize(
@@ -146,12 +147,11 @@ def test_a_key_file_has_one_key_or_two_in_lines() -> None:
         (b"k" * 513, "key 1 has no 32"),
         (KEY + b"\n" + OTHER + b"\n" + b"x" * 32, "3 keys, above 2"),
         (KEY + b"\n" + KEY, "the same key twice"),
-        (b"#" * 9000, "too long"),
     ],
 )
 def test_a_key_file_that_cannot_be_used_is_refused_without_a_word_of_it(content: bytes, says: str) -> None:
     with pytest.raises(SettingsError, match=says) as caught:
-        parse_keys(content, where="f")
+        parse_keys(content)
     assert "kkkk" not in str(caught.value)
     assert caught.value.fix
 
@@ -167,6 +167,9 @@ def test_a_key_file_that_everybody_may_read_is_warned_of(tmp_path: Path, caplog:
         assert len(caplog.records) == warnings
     with pytest.raises(SettingsError, match="cannot be read"):
         KeyFile(tmp_path / "nowhere", ManualClock())
+    file.write_bytes(b"#" * 9000)
+    with pytest.raises(SettingsError, match="more than 8192 bytes"):
+        KeyFile(file, ManualClock())
 
 
 def test_keys_are_exchanged_while_the_process_runs_and_a_wrong_file_changes_nothing(
@@ -188,11 +191,15 @@ def test_keys_are_exchanged_while_the_process_runs_and_a_wrong_file_changes_noth
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert after(b"short") == new + old
+        outcomes = [vars(record)["outcome"] for record in caplog.records]
+        assert outcomes == ["used", "used", "refused"], "again only after ten seconds"
+        clock.advance(FIRST_GAP_MS)
+        assert keys.current().key_ids == new + old
         file.unlink()
         clock.advance(LOOK_EVERY_MS)
         assert keys.current().key_ids == new + old
-    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(warnings) == 1, "it is said again after ten seconds"
+    assert [vars(record)["action"] for record in caplog.records] == ["audit-config"] * 5
+    assert not [record for record in caplog.records if "kkkk" in record.getMessage()]
     assert after(OTHER) == new
     file.write_bytes(KEY)
     assert keys.current().key_ids == new, "it is looked at once a second"

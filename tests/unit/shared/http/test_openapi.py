@@ -111,19 +111,25 @@ def test_a_call_without_a_route_is_left_out_with_its_schemas() -> None:
     assert {"/livez", "/v1/stores/{store}/lookup", "/docs"} <= found["paths"].keys()
 
 
+BODY_BOUNDS = [
+    *("max_lag", "max_staleness_ms", "require_active", "unknown_lag", "wait_ms"),
+    *("limit", "include_expired"),
+]
 VALUES = (
     st.none()
     | st.booleans()
     | st.integers(-3, 40_000)
     | st.sampled_from([MAX_LIMIT, MAX_LIMIT + 1, 2**63])
-    | st.sampled_from(["none", "serve", "refuse", "true", "TRUE", "0", "5", "30000", "30001", "-1", "1.5", "", "x"])
+    | st.sampled_from(
+        ["none", "serve", "refuse", "true", "TRUE", "0", "5", "30000", "30001", "1000", "1001", "-1", "1.5", "", "x"]
+    )
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.integers(0, 40_000).map(float)
     | st.lists(st.none(), max_size=1)
 )
 
 
-@given(st.sampled_from(["max_lag", "max_staleness_ms", "require_active", "unknown_lag", "wait_ms"]), VALUES)
+@given(st.sampled_from(BODY_BOUNDS), VALUES)
 def test_the_bounds_of_a_body_are_accepted_if_and_only_if_the_document_says_so(bound: str, value: Any) -> None:
     found = DOCUMENTS["node"]
     fits = validator(found, found["components"]["schemas"]["Bounds"]).is_valid({bound: value})

@@ -29,6 +29,18 @@ def test_a_cache_answers_only_what_was_kept_and_has_room_for_so_many(steps: list
             assert entries(cache) <= 8
 
 
+@given(st.lists(st.integers(1, 60), max_size=200))
+def test_a_cache_has_room_for_so_many_bytes_of_keys(sizes: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(parsed_cache, "MAX_BYTES", 200)
+        cache: ParsedCache[int] = ParsedCache(max_key_bytes=50)
+        for number, size in enumerate(sizes):
+            key = bytes([number % 7]) * size
+            cache.keep(key, number)
+            assert cache.get(key) == (number if size <= 50 else None)
+            assert sum(map(len, [*cache._young, *cache._old])) <= 200
+
+
 def test_what_is_used_again_outlives_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsed_cache, "MAX_ENTRIES", 8)
     cache: ParsedCache[int] = ParsedCache(max_key_bytes=20)

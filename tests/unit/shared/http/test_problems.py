@@ -33,12 +33,14 @@ def test_types_and_statuses_are_the_documented_ones() -> None:
         "method-not-allowed": 405,
         "request-timeout": 408,
         "lineage-changed": 409,
+        "version-gone": 410,
         "too-large": 413,
         "target-too-long": 414,
         "not-json": 415,
         "not-owner": 421,
         "outdated-catalogue": 421,
         "overloaded": 429,
+        "rate-limited": 429,
         "headers-too-large": 431,
         "internal": 500,
         "store-error": 502,
@@ -123,10 +125,11 @@ def test_a_bad_bound_of_a_reader_is_a_problem_that_names_the_parameter() -> None
 def test_every_refusal_says_its_reason_its_candidates_and_what_to_do(reason: Refusal) -> None:
     candidates: list[dict[str, object]] = [{"host": "node-1", "reason": reason}]
     members = orjson.loads(refused(reason, candidates=candidates).body())
-    gone = reason is Refusal.LINEAGE_CHANGED
-    assert (members["type"], members["status"]) == (
-        ("lineage-changed", 409) if gone else ("no-acceptable-replica", 503)
-    )
+    kind, status, fix = {
+        Refusal.LINEAGE_CHANGED: ("lineage-changed", 409, "Drop the position"),
+        Refusal.VERSION_GONE: ("version-gone", 410, "Begin again without a cursor"),
+    }.get(reason, ("no-acceptable-replica", 503, "Retry, or "))
+    assert (members["type"], members["status"]) == (kind, status)
     assert reason.value in members["detail"]
     assert members["candidates"] == [{"host": "node-1", "reason": reason.value}]
-    assert members["fix"].startswith("Drop the position" if gone else "Retry, or ")
+    assert members["fix"].startswith(fix)

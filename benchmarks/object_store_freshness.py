@@ -1,0 +1,109 @@
+"""From a commit to the first answer that shows it, with the checkpoint in S3 and on local disk, in one run.
+
+    python -m benchmarks.object_store_freshness [--commits 30]
+
+A real Spark query commits about once a second to a local disk, which one node serves; each batch is then copied to a
+real S3 server on this machine, its commit last, where another node reads it. Each delay counts from the commit's
+appearance in its own place. The S3 server answers within milliseconds: add four round trips of a real one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import orjson
+from tests.support.object_store.s3_server import Bucket, s3_server
+
+from benchmarks.servers import NODE, fetch, server
+
+LOOK_S = 0.001
+START_LIMIT_S = 120.0
+FIRST_BATCHES = 3
+
+
+def main() -> None:
+    """Print both percentiles."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--commits", type=int, default=30)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name, s3_server(Path(name)) as s3:
+        folder, bucket = Path(name), s3.new_bucket()
+        os.environ.update(s3.environment())
+        checkpoint = folder / "orders"
+        query = subprocess.Popen(
+            [sys.executable, "docs/examples/orders.py", str(checkpoint)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            mirror = _Mirror(checkpoint, bucket)
+            _wait_for_commit(checkpoint, FIRST_BATCHES, query)
+            mirror.copy(FIRST_BATCHES)
+            with (
+                server(NODE, str(checkpoint), str(folder / "local"), ready_path="/readyz") as local,
+                server(NODE, f"s3://{bucket.name}/orders", str(folder / "s3"), ready_path="/readyz") as remote,
+            ):
+                first = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+                mirror.copy(first)
+                delays_ms: dict[str, list[float]] = {"local disk": [], "S3": []}
+                for batch in range(first + 1, first + 1 + options.commits):
+                    _wait_for_commit(checkpoint, batch, query)
+                    delays_ms["local disk"].append(_delay_ms(local.port, batch))
+                    mirror.copy(batch)
+                    delays_ms["S3"].append(_delay_ms(remote.port, batch))
+        finally:
+            query.terminate()
+            query.wait(60)
+    for place, found in delays_ms.items():
+        found.sort()
+        middle, tail = found[len(found) // 2], found[int(len(found) * 0.99)]
+        print(f"  commit to answer, {place}, {len(found)} commits: p50 {middle:.1f} ms, p99 {tail:.1f} ms")
+
+
+class _Mirror:
+    """Copies what is new of a checkpoint to a bucket; a batch's commit comes last."""
+
+    def __init__(self, checkpoint: Path, bucket: Bucket) -> None:
+        self._checkpoint = checkpoint
+        self._bucket = bucket
+        self._sent: set[Path] = set()
+
+    def copy(self, batch: int) -> None:
+        """All files that are there now, and the commits up to `batch`."""
+        commits = self._checkpoint / "commits"
+        names = [path for path in self._checkpoint.rglob("*") if path.is_file() and not path.name.startswith(".")]
+        state = [path for path in names if path.parent != commits]
+        committed = sorted((path for path in names if path.parent == commits), key=lambda path: int(path.name))
+        for path in [*state, *(path for path in committed if int(path.name) <= batch)]:
+            if path not in self._sent:
+                try:
+                    self._bucket.put(f"orders/{path.relative_to(self._checkpoint)}", path.read_bytes())
+                except FileNotFoundError:
+                    continue  # Spark's clean-up
+                self._sent.add(path)
+
+
+def _delay_ms(port: int, batch: int) -> float:
+    """From now to the first answer of the version that the batch made."""
+    began = time.perf_counter()
+    while orjson.loads(fetch(port, "/v1/stores/op0/keys/customer-001")[1])["version"] <= batch:
+        time.sleep(LOOK_S)
+    return (time.perf_counter() - began) * 1000
+
+
+def _wait_for_commit(checkpoint: Path, batch: int, query: subprocess.Popen[bytes]) -> None:
+    limit_s = time.monotonic() + START_LIMIT_S
+    while not (checkpoint / "commits" / str(batch)).exists():
+        if query.poll() is not None or time.monotonic() > limit_s:
+            raise RuntimeError(f"the query committed no batch {batch}")
+        time.sleep(LOOK_S)
+
+
+if __name__ == "__main__":
+    main()

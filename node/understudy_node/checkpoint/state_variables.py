@@ -1,0 +1,168 @@
+"""The state variables of `transformWithState`: which there are, of which kind, and in which column families they are.
+
+Operator metadata names the variables, the schema file has a column family for each; families whose names begin with "$"
+are Spark's own. Rule: a variable whose columns are not those that its kind has is refused by name, and keeps no other
+from being served. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from understudy_node.checkpoint.documents import checked, field, parse_object
+from understudy_node.checkpoint.schemas import ColumnFamilySchema
+from understudy_shared.errors import UnsupportedError
+from understudy_shared.spark.key_codec import COLLATION_FIX
+from understudy_shared.spark.types import LongType, StructType, collated_columns, parse_schema
+from understudy_shared.words import StoreKind
+
+TRANSFORM: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "transformWithStateExec": "transformWithState",
+        "transformWithStateInPySparkExec": "transformWithState in Python",
+        "transformWithStateInPandasExec": "transformWithStateInPandas",
+    }
+)
+"""Spark's names of the operator, and what users call it."""
+
+TIMERS: Final = frozenset({"$procTimers_keyToTimestamp", "$eventTimers_keyToTimestamp"})
+"""The variables that hold the timers of a key, by the time that they wait for."""
+TTL_EXPIRATION: Final = "ttlExpirationMs"
+"""The last column of a value with TTL; the first is the value."""
+
+_KINDS: Final[Mapping[str, StoreKind]] = MappingProxyType(
+    {
+        "ValueState": StoreKind.VALUE,
+        "ListState": StoreKind.LIST,
+        "MapState": StoreKind.MAP,
+        "TimerState": StoreKind.TIMERS,
+    }
+)
+_PLAIN_KEYS: Final[Mapping[str, object]] = {"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}
+_PREFIXED_KEYS: Final[Mapping[str, object]] = {
+    "keyStateEncoderType": "PrefixKeyScanStateEncoderSpec",
+    "numColsPrefixKey": 1,
+}
+_SECOND_COLUMNS: Final = {StoreKind.MAP: ("userKey", StructType), StoreKind.TIMERS: ("expiryTimestampMs", LongType)}
+"""What the keys of these kinds have behind the grouping key."""
+_NONE: Final = StructType()
+_FIX: Final = "A newer Spark wrote it: use a newer Understudy"
+
+
+@dataclass(frozen=True, slots=True)
+class StateVariable:
+    """A state variable, or the timers of an operator. One with an `unsupported` reason is not served.
+
+    `key` are the columns of the grouping key, `user_key` those of a map's keys, and `key_json` is Spark's JSON of both.
+    `stored` is the struct of a value as it is kept, and `value` of what the query put there: not the same where it has
+    a TTL.
+    """
+
+    name: str
+    kind: StoreKind = StoreKind.VALUE
+    has_ttl: bool = False
+    key_json: str = ""
+    key: StructType = _NONE
+    user_key: StructType = _NONE
+    stored: StructType = _NONE
+    value: StructType = _NONE
+    unsupported: UnsupportedError | None = None
+
+
+def state_variables(
+    properties: Mapping[str, object], families: Sequence[ColumnFamilySchema], *, where: str
+) -> tuple[StateVariable, ...]:
+    """The variables that an operator's properties name, by the schemas of its column families."""
+    by_name = {family.name: family for family in families}
+    said = checked(properties.get("stateVariables"), list, "'stateVariables'", name=where)
+    found = []
+    for each in said:
+        body = checked(each, dict, "a state variable", name=where)
+        name, kind = (field(body, part, str, name=where) for part in ("stateName", "stateVariableType"))
+        has_ttl = field(body, "ttlEnabled", bool, name=where)
+        try:
+            found.append(_variable(name, kind, by_name.get(name), has_ttl=has_ttl, where=where))
+        except UnsupportedError as error:
+            found.append(StateVariable(name, unsupported=error))
+    return tuple(sorted(found, key=lambda variable: variable.name))
+
+
+def _variable(
+    name: str, kind_name: str, family: ColumnFamilySchema | None, *, has_ttl: bool, where: str
+) -> StateVariable:
+    kind = _KINDS.get(kind_name)
+    if kind is None:
+        known = ", ".join(_KINDS)
+        raise UnsupportedError(
+            f"State variable {name} is of the unknown kind {kind_name}", where=where, fix=f"Known: {known}. {_FIX}"
+        )
+    if family is None:
+        raise UnsupportedError(f"State variable {name} has no column family", where=where, fix=_FIX)
+    key, stored = _parsed(name, family.key_schema, where), _parsed(name, family.value_schema, where)
+    encoder = dict(parse_object((family.key_encoder or "{}").encode(), name=where))
+    if kind in _SECOND_COLUMNS:
+        fits = encoder == _PREFIXED_KEYS and _is_grouping_and(_SECOND_COLUMNS[kind], key)
+    else:
+        fits = encoder == _PLAIN_KEYS and bool(key.fields)
+    if kind is StoreKind.TIMERS:
+        fits = fits and name in TIMERS
+    if not fits or (has_ttl and not _expires(stored)):
+        raise UnsupportedError(
+            f"The columns of state variable {name} are not those of a {kind_name}: "
+            f"key {key.name:.200}, value {stored.name:.200}, keys encoded by {encoder!s:.200}",
+            where=where,
+            fix=_FIX,
+        )
+    grouping, user_key = _parts(key) if kind in _SECOND_COLUMNS else (key, StructType())
+    value = stored.fields[0].type if has_ttl else stored
+    assert isinstance(value, StructType), "as _expires found"
+    collated = [*collated_columns(grouping), *collated_columns(user_key)]
+    if collated:
+        raise UnsupportedError(
+            f"Keys of state variable {name} have columns with a collation: {', '.join(collated)}",
+            where=where,
+            fix=COLLATION_FIX,
+        )
+    key_json = _flat_json(family.key_schema, kind) if kind in _SECOND_COLUMNS else family.key_schema
+    return StateVariable(name, kind, has_ttl, key_json, grouping, user_key, stored, value)
+
+
+def _parsed(name: str, schema: str, where: str) -> StructType:
+    try:
+        return parse_schema(schema)
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            f"State variable {name} has a {error.where}: {error.what}", where=where, fix=error.fix
+        ) from None
+    except RecursionError:
+        raise UnsupportedError(
+            f"State variable {name} is nested too deeply", where=where, fix="Store a flatter structure"
+        ) from None
+
+
+def _is_grouping_and(second: tuple[str, type], key: StructType) -> bool:
+    columns = [(column.name, type(column.type)) for column in key.fields]
+    return columns == [("key", StructType), second] and bool(_parts(key)[0].fields)
+
+
+def _parts(key: StructType) -> tuple[StructType, StructType]:
+    """The grouping key and the user key of a key that has both."""
+    grouping, second = (column.type for column in key.fields)
+    assert isinstance(grouping, StructType), "as _is_grouping_and found"
+    return grouping, second if isinstance(second, StructType) else StructType()
+
+
+def _flat_json(key_schema: str, kind: StoreKind) -> str:
+    """The JSON of the columns of a key that has two structs, or one and a time."""
+    schema = json.loads(key_schema)
+    structs = schema["fields"] if kind is StoreKind.MAP else schema["fields"][:1]
+    return json.dumps({**schema, "fields": [column for each in structs for column in each["type"]["fields"]]})
+
+
+def _expires(stored: StructType) -> bool:
+    columns = [(column.name, type(column.type)) for column in stored.fields]
+    return columns == [("value", StructType), (TTL_EXPIRATION, LongType)]

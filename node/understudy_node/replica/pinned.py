@@ -1,0 +1,112 @@
+"""Older versions that readers are paging through: kept readable for a while, so that all pages are of one version.
+
+A version that is shown costs nothing here. One that was replaced keeps the changes, spills and bases that the newer one
+does not share; these are bounded in bytes over all tasks of a node, and the version that was read the longest ago is
+dropped first. Who asks for one that was dropped is told so.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from understudy_node.engine.view import View
+from understudy_node.replica.task_view import TaskView
+from understudy_shared.words import TaskId
+
+HOLD_MS: Final = 30_000
+"""How long a version stays after the last page that was read of it."""
+
+MAX_PINNED_VIEWS: Final = 64
+MAX_PINNED_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class _Pin:
+    task: TaskId
+    view: TaskView
+    until_ms: float
+    extra_bytes: int = 0
+    """Memory that only this version keeps in use."""
+
+
+class PinnedViews:
+    """The pinned versions of a node. Workers publish while the serving loop reads."""
+
+    def __init__(self, *, max_bytes: int = MAX_PINNED_BYTES, max_views: int = MAX_PINNED_VIEWS) -> None:
+        self._max_bytes = max_bytes
+        self._max_views = max_views
+        self._lock = threading.Lock()
+        self._pins: list[_Pin] = []
+        """The one that was read last is last."""
+
+    @property
+    def extra_bytes(self) -> int:
+        """Memory that is in use for pinned versions alone."""
+        with self._lock:
+            return sum(pin.extra_bytes for pin in self._pins)
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def pin(self, task: TaskId, view: TaskView, now_ms: float) -> None:
+        """Keep a version that is shown, or was pinned, from now on."""
+        with self._lock:
+            known = next((pin for pin in self._pins if pin.task == task and pin.view is view), None)
+            if known is not None:
+                self._pins.remove(known)
+            else:
+                known = _Pin(task, view, 0)
+            known.until_ms = now_ms + HOLD_MS
+            self._pins.append(known)
+            self._drop(now_ms)
+
+    def find(self, task: TaskId, version: int, committed_at_us: int | None, now_ms: float) -> TaskView | None:
+        """A pinned version of a task: that one, of that commit."""
+        with self._lock:
+            self._drop(now_ms)
+            for pin in self._pins:
+                view = pin.view
+                if pin.task == task and (view.version, view.committed_at_us) == (version, committed_at_us):
+                    return view
+        return None
+
+    def published(self, task: TaskId, current: TaskView, now_ms: float) -> None:
+        """A task shows another version: measure what its pinned ones keep in use, and keep to the limits."""
+        if not self._pins:  # nearly always; a pin that comes in this moment is measured at the next version
+            return
+        with self._lock:
+            for pin in self._pins:
+                if pin.task == task:
+                    pin.extra_bytes = extra_bytes(pin.view, current)
+            self._drop(now_ms)
+
+    def release(self, task: TaskId) -> None:
+        """Keep none of a task: it begins again, or leaves."""
+        with self._lock:
+            self._pins = [pin for pin in self._pins if pin.task != task]
+
+    def _drop(self, now_ms: float) -> None:
+        kept = [pin for pin in self._pins if now_ms < pin.until_ms][-self._max_views :]
+        total = sum(pin.extra_bytes for pin in kept)
+        while total > self._max_bytes:
+            oldest = next(pin for pin in kept if pin.extra_bytes)
+            kept.remove(oldest)
+            total -= oldest.extra_bytes
+        self._pins = kept
+
+
+def extra_bytes(old: TaskView, current: TaskView) -> int:
+    """Memory of the old version that the current one does not share."""
+    return sum(_extra_of_store(view, current.stores.get(name)) for name, view in old.stores.items())
+
+
+def _extra_of_store(old: View, current: View | None) -> int:
+    if current is None:
+        return old.resident_bytes
+    shared = {id(tier) for tier in current.tiers}
+    found = sum(tier.size_bytes for tier in old.tiers if id(tier) not in shared)
+    if old.spill is not None and old.spill is not current.spill:
+        found += old.spill.resident_bytes
+    return found + (old.base.resident_bytes if old.base is not current.base else 0)

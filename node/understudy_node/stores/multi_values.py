@@ -1,0 +1,42 @@
+"""The bytes of many values under one key, as Spark writes and RocksDB appends them (pure).
+
+Each is its length, then the encoded row. Spark up to 4.1 has a comma between two of them, later ones nothing. A length
+is that of whole words and a version byte, so its first byte is never a comma's: which of the two it is can be seen.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from understudy_shared.errors import CorruptFileError
+
+_LENGTH: Final = struct.Struct("<i")
+_COMMA: Final = ord(",")
+_WORD_BYTES: Final = 8
+
+
+def split_values(kept: bytes, *, prefix: bytes, where: str) -> Iterator[bytes]:
+    """The rows, each without its `prefix`. Raises CorruptFileError when the bytes are not such rows to their end."""
+    at, end, skip = 0, len(kept), len(prefix)
+    has_commas: bool | None = None
+    if not end:
+        raise CorruptFileError("a list without values", where=where)
+    while at < end:
+        start = at + _LENGTH.size
+        if start > end:
+            raise CorruptFileError("a list ends inside a length", where=where)
+        (length,) = _LENGTH.unpack_from(kept, at)
+        at = start + length
+        if length < skip or (length - skip) % _WORD_BYTES or at > end or not kept.startswith(prefix, start):
+            raise CorruptFileError("a list holds something that is no row, or ends inside one", where=where)
+        yield kept[start + skip : at]
+        if at == end:
+            return
+        is_comma = kept[at] == _COMMA
+        if has_commas not in (None, is_comma):
+            raise CorruptFileError("some values of a list are separated, some are not", where=where)
+        has_commas = is_comma
+        at += is_comma
+    raise CorruptFileError("a list ends behind a separator", where=where)

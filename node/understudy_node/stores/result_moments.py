@@ -1,0 +1,86 @@
+"""Variance, skewness, covariance and what else follows from central moments (pure).
+
+The order of the operations is that of Spark, because each of them rounds. Where Spark's own expression divides by zero
+the result is null: with ANSI rules the query fails before it puts such a row out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from understudy_node.stores.result_columns import Buffers, Made, Printed, number, printed_number
+from understudy_shared.spark.types import DoubleType
+
+Formula = Callable[..., float | None]
+"""From the doubles of the buffers to the result. It is called for one row and more."""
+
+
+def variance_pop(n: float, avg: float, m2: float) -> float | None:
+    return _divided(m2, n)
+
+
+def variance_samp(n: float, avg: float, m2: float) -> float | None:
+    return _divided(m2, n - 1.0)
+
+
+def stddev_pop(n: float, avg: float, m2: float) -> float | None:
+    return _root(_divided(m2, n))
+
+
+def stddev_samp(n: float, avg: float, m2: float) -> float | None:
+    return _root(_divided(m2, n - 1.0))
+
+
+def skewness(n: float, avg: float, m2: float, m3: float) -> float | None:
+    return None if m2 == 0.0 else _divided(_sqrt(n) * m3, _sqrt(m2 * m2 * m2))
+
+
+def kurtosis(n: float, avg: float, m2: float, m3: float, m4: float) -> float | None:
+    ratio = None if m2 == 0.0 else _divided(n * m4, m2 * m2)
+    return None if ratio is None else ratio - 3.0
+
+
+def covariance_pop(n: float, x_avg: float, y_avg: float, ck: float) -> float | None:
+    return _divided(ck, n)
+
+
+def covariance_samp(n: float, x_avg: float, y_avg: float, ck: float) -> float | None:
+    return _divided(ck, n - 1.0)
+
+
+def correlation(*stored: float) -> float | None:
+    n, _x_avg, _y_avg, ck, x_mk, y_mk = stored
+    return None if n == 1.0 else _divided(ck, _sqrt(x_mk * y_mk))
+
+
+def moments_of(formula: Formula, count: int) -> Callable[[Buffers], Made | None]:
+    """The result of a formula over so many doubles, the first of which is the number of rows."""
+
+    def make(buffers: Buffers) -> Made | None:
+        if buffers.types != (DoubleType(),) * count:
+            return None
+
+        def compute(printed: Printed) -> object:
+            stored = [number(printed[column]) for column in buffers.columns]
+            # Spark's own buffers are never null; a column that an alias file names for one may be.
+            result = None if stored[0] == 0.0 or None in stored else formula(*stored)
+            return None if result is None else printed_number(result)
+
+        return DoubleType(), compute
+
+    return make
+
+
+def _divided(dividend: float, divisor: float) -> float | None:
+    """Null by zero, as Spark's `/`. Python's raises for it, and overflows to infinity as Java's."""
+    return None if divisor == 0.0 else dividend / divisor
+
+
+def _sqrt(value: float) -> float:
+    """NaN of what is negative, as Java says; Python's raises."""
+    return math.nan if value < 0.0 else math.sqrt(value)
+
+
+def _root(value: float | None) -> float | None:
+    return None if value is None else _sqrt(value)

@@ -1,0 +1,150 @@
+"""Counts, sums and averages from their buffers (pure).
+
+An average of numbers is one division of doubles, as Spark's; an average of decimals is rounded half up once, to Spark's
+scale. Of short decimals Spark keeps unscaled sums; that shows in the declared type only.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_UP, Decimal
+from typing import cast
+
+from understudy_node.stores.result_columns import Buffers, Compute, Made, Printed, ResultError, first_buffer
+from understudy_shared.spark.layout import DECIMAL_CONTEXT
+from understudy_shared.spark.types import (
+    MAX_LONG_DIGITS,
+    BooleanType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    SparkType,
+)
+
+MAX_PRECISION = 38
+MAX_DOUBLE_DIGITS = 15
+"""Averages up to this precision are divided as doubles (Spark's DecimalAggregates); sums up to 18 digits are longs."""
+SUM_DIGITS = 10
+"""Spark's sum of decimal(p,s), and the sum in its average, is decimal(p+10,s), up to 38 digits."""
+AVG_DIGITS = 4
+"""Spark's average of decimal(p,s) is decimal(p+4,s+4), up to 38 digits."""
+
+
+def count_of(buffers: Buffers) -> Made | None:
+    """A count is its buffer."""
+    return (LongType(), first_buffer(buffers.columns[0])) if buffers.types == (LongType(),) else None
+
+
+def sum_of(buffers: Buffers) -> Made | None:
+    """A sum is its buffer, unless nothing was added; of short decimals it is made a decimal."""
+    first, declared = buffers.columns[0], buffers.declared
+    match buffers.types:
+        case (LongType(),) if isinstance(declared, DecimalType) and declared.precision <= MAX_LONG_DIGITS:
+            return declared, _unscaled_sum(first, declared)
+        case (LongType() | DoubleType(),):
+            return buffers.types[0], first_buffer(first)
+        case (DecimalType(), BooleanType()):
+            return buffers.types[0], _unless_empty(first, buffers.columns[1])
+    return None
+
+
+def try_sum_of(buffers: Buffers) -> Made | None:
+    """As a sum; of whole numbers Spark remembers beside it, too, that nothing was added: null is an overflow."""
+    if buffers.types == (LongType(), BooleanType()):
+        return LongType(), _unless_empty(*buffers.columns)
+    return sum_of(buffers)
+
+
+def average_of(buffers: Buffers) -> Made | None:
+    """An average is divided here, as Spark divides it."""
+    declared = buffers.declared
+    match buffers.types:
+        case (DoubleType(), LongType()):
+            if isinstance(declared, DecimalType) and declared.precision <= MAX_DOUBLE_DIGITS:
+                return declared, _unscaled_average(buffers.columns[0], buffers.columns[1], declared)
+            return DoubleType(), _average(*buffers.columns)
+        case (DecimalType() as total, LongType()):
+            average = _decimal_average(buffers.result, total, declared)
+            return average, _exact_average(buffers.columns[0], buffers.columns[1], average)
+    return None
+
+
+def _unless_empty(total: str, is_empty: str) -> Compute:
+    """Spark starts a decimal's sum at 0, and remembers beside it that nothing was added yet."""
+    return lambda printed: None if printed[is_empty] else printed[total]
+
+
+def _average(total: str, count: str) -> Compute:
+    def compute(printed: Printed) -> object:
+        summed, counted = cast("float | str | None", printed[total]), cast("int | None", printed[count])
+        if summed is None or not counted:
+            return None
+        # Not finite is printed as text; divided by a count it stays what it is.
+        return summed if isinstance(summed, str) else summed / counted
+
+    return compute
+
+
+def _unscaled_sum(total: str, made: DecimalType) -> Compute:
+    """Up to decimal(8,s) Spark adds unscaled longs and makes a decimal of their sum."""
+
+    def compute(printed: Printed) -> object:
+        summed = cast("int | None", printed[total])
+        return None if summed is None else _printed_decimal(summed, made)
+
+    return compute
+
+
+def _unscaled_average(total: str, count: str, made: DecimalType) -> Compute:
+    """Up to decimal(11,s) Spark divides doubles: the unscaled sum, the count, the power of ten; then it rounds."""
+    power, unit = 10.0 ** (made.scale - AVG_DIGITS), Decimal(1).scaleb(-made.scale)
+
+    def compute(printed: Printed) -> object:
+        summed, counted = cast("float | None", printed[total]), cast("int | None", printed[count])
+        if summed is None or not counted:
+            return None
+        rounded = Decimal(repr(summed / counted / power)).quantize(unit, ROUND_HALF_UP, DECIMAL_CONTEXT)
+        return _printed_decimal(int(rounded.scaleb(made.scale, DECIMAL_CONTEXT)), made)
+
+    return compute
+
+
+def _exact_average(total: str, count: str, made: DecimalType) -> Compute:
+    """Spark cuts the quotient far behind the result's last digit and then rounds half up: one rounding, of the exact
+    quotient.
+    """
+
+    def compute(printed: Printed) -> object:
+        summed, counted = cast("str | None", printed[total]), cast("int | None", printed[count])
+        if summed is None or not counted:
+            return None
+        numerator, denominator = Decimal(summed).as_integer_ratio()
+        doubled, denominator = 2 * abs(numerator) * 10**made.scale, denominator * counted
+        unscaled = (doubled + denominator) // (2 * denominator)
+        return _printed_decimal(-unscaled if numerator < 0 else unscaled, made)
+
+    return compute
+
+
+def _printed_decimal(unscaled: int, made: DecimalType) -> str | None:
+    """With all digits of its scale; null when it has more digits than its type, as an overflow is."""
+    if abs(unscaled) >= 10**made.precision:
+        return None
+    return f"{Decimal(unscaled).scaleb(-made.scale, DECIMAL_CONTEXT):f}"
+
+
+def _decimal_average(name: str, total: DecimalType, declared: SparkType | None) -> DecimalType:
+    """The average's type: by its sum, whose type tells the input's unless it is as wide as decimals get."""
+    if total.precision < MAX_PRECISION:
+        return _average_of(total.precision - SUM_DIGITS, total.scale)
+    if declared is None:
+        raise ResultError(
+            f"the type of this average does not follow from its sum, {total.name}",
+            where=f"result {name}",
+            fix='Say it, for example type = "decimal(38,6)"',
+        )
+    possible = [_average_of(digits, total.scale) for digits in range(MAX_PRECISION - SUM_DIGITS, MAX_PRECISION + 1)]
+    return next((average for average in possible if average == declared), possible[-1])
+
+
+def _average_of(precision: int, scale: int) -> DecimalType:
+    return DecimalType(min(precision + AVG_DIGITS, MAX_PRECISION), min(scale + AVG_DIGITS, MAX_PRECISION))

@@ -1,0 +1,187 @@
+"""The audit log: who was refused, who looked at the service, who changed it, who signed in. Lookups that are granted
+have no line.
+
+Each event is one structured line of the logger `understudy_shared.auth.audit`, and nobody can fill a disk with them:
+equal refusals and equal looks have one line in a minute, and each kind of line has a budget. What is left out is
+counted, in the next line and as a metric.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator, Mapping, MutableMapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from understudy_shared.auth.audited import Asked, asked_of, mark_of, name_of
+from understudy_shared.auth.principals import Principal
+from understudy_shared.clock import Clock, SystemClock
+from understudy_shared.http.cross_site import READING
+from understudy_shared.http.edge import App, Receive, Scope, Send
+from understudy_shared.reminders import Repeats
+from understudy_shared.token_bucket import TokenBucket
+
+log = logging.getLogger(__name__)
+
+PREFIX = b"/admin/v1/"
+NOTES = "understudy.audit"
+"""The key in the scope of a request that holds what its route adds to the line."""
+
+
+class Audited(StrEnum):
+    """The kinds of lines, which are their `action`."""
+
+    REFUSED = "audit-refused"
+    CHANGE = "audit-change"
+    READ = "audit-read"
+    SESSION = "audit-session"
+    KEYS = "audit-keys"
+
+
+_OF_STRANGERS = (1.0, 60.0)
+"""Lines a second, and at once, that may be caused without a right: at most 50 MB a day of 500 bytes each."""
+_OF_OPERATORS = (10.0, 200.0)
+_BUDGETS = {
+    Audited.REFUSED: _OF_STRANGERS,
+    Audited.CHANGE: _OF_OPERATORS,
+    Audited.READ: _OF_STRANGERS,
+    Audited.SESSION: _OF_OPERATORS,
+    Audited.KEYS: _OF_OPERATORS,
+}
+
+
+class Event(NamedTuple):
+    """Who asked what, from where."""
+
+    principal: Principal
+    peer: str
+    method: str
+    asked: Asked
+
+
+class AuditLog:
+    """Writes the lines of one service. `secret` makes the marks of keys comparable between services and starts."""
+
+    def __init__(self, secret: bytes | None = None, clock: Clock | None = None) -> None:
+        self.dropped = dict.fromkeys(Audited, 0)
+        """Lines that were left out because their kind had used up its budget."""
+        self._secret = secret or secrets.token_bytes(32)
+        self._clock: Clock = clock or SystemClock()
+        self._repeats = {kind: Repeats() for kind in Audited}  # a flood of one kind makes none of another forgotten
+        now_s = self._clock.monotonic_ms() / 1000
+        self._budgets = {
+            kind: TokenBucket(per_s=per_s, burst=burst, now_s=now_s) for kind, (per_s, burst) in _BUDGETS.items()
+        }
+        self._told = dict.fromkeys(Audited, 0)
+
+    def refused(self, event: Event, reason: str, *, key_id: str = "") -> None:
+        """Somebody was refused, before anything was done. `key_id`: of the credential, if that is known."""
+        fields = {"reason": reason, **({"key_id": key_id} if key_id else {})}
+        self._write(Audited.REFUSED, event, "refused", fields, same=reason)
+
+    def signed(self, principal: Principal, peer: str, *, is_in: bool, key_id: str) -> None:
+        """Somebody signed in with a key, or out."""
+        event = Event(principal, peer, "POST", Asked("/admin/login" if is_in else "/admin/logout"))
+        self._write(Audited.SESSION, event, "signed-in" if is_in else "signed-out", {"key_id": key_id})
+
+    def keys_changed(self, added: list[str], removed: list[str]) -> None:
+        """Which keys the files have now that they had not, and the other way round; a key that changed is in both."""
+        fields = {"added": ",".join(added[:20]), "removed": ",".join(removed[:20]), "changed": len(added + removed)}
+        if self._is_granted(Audited.KEYS):
+            extra = {"action": str(Audited.KEYS), **fields, **self._left_out(Audited.KEYS, 0)}
+            log.warning("%d keys were added, %d removed", len(added), len(removed), extra=extra)
+
+    async def watch(self, app: App, scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
+        """Answer a request by `app`. If it is one for operators, or ends with 403, it has a line with its outcome."""
+        is_admin = scope["raw_path"].startswith(PREFIX)
+        notes: dict[str, object] = {}
+        scope[NOTES] = notes
+        is_told = False
+
+        def tell(status: int | None) -> None:
+            nonlocal is_told
+            if not is_told and (is_admin or status == 403):
+                self._answered(scope, principal, status, notes)
+            is_told = True
+
+        async def send_and_tell(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                tell(message["status"])
+            await send(message)
+
+        try:
+            await app(scope, receive, send_and_tell)
+        finally:
+            tell(None)
+
+    def _answered(self, scope: Scope, principal: Principal, status: int | None, notes: Mapping[str, object]) -> None:
+        asked = asked_of(scope["raw_path"], scope.get("query_string", b""))
+        event = Event(principal, peer_of(scope), scope["method"], asked)
+        outcome = "unanswered" if status is None else str(status)
+        if event.method not in READING and scope["raw_path"].startswith(PREFIX):
+            is_done = status is None or status < 400
+            self._write(Audited.CHANGE, event, outcome, notes, same=None if is_done else outcome)
+        elif status == 403:
+            self.refused(event, "forbidden")
+        else:
+            self._write(Audited.READ, event, outcome, notes, same=outcome)
+
+    def _write(
+        self, kind: Audited, event: Event, outcome: str, fields: Mapping[str, object], *, same: str | None = None
+    ) -> None:
+        """Write a line, unless it is one of many: those of one peer, principal and route with the same `same`."""
+        principal, peer, method, asked = event
+        left_out: int | None = 0
+        if same is not None:
+            alike = (peer, principal.name, asked.route, same)
+            left_out = self._repeats[kind].due(alike, self._clock.monotonic_ms())
+        if left_out is None or not self._is_granted(kind):
+            return
+        who = name_of(principal)
+        extra = {"principal": who, "peer": peer, "method": method, "route": asked.route, "outcome": outcome}
+        extra |= {"store": asked.store} if asked.store else {}
+        extra |= {"key": mark_of(self._secret, asked)} if asked.key else {}
+        log.log(
+            logging.INFO if kind is Audited.READ else logging.WARNING,
+            "%s %s by %s of %s: %s",
+            method,
+            asked.route,
+            who,
+            peer,
+            outcome,
+            extra={"action": str(kind), **extra, **fields, **self._left_out(kind, left_out)},
+        )
+
+    def _is_granted(self, kind: Audited) -> bool:
+        is_granted = self._budgets[kind].take(self._clock.monotonic_ms() / 1000)
+        self.dropped[kind] += not is_granted
+        return is_granted
+
+    def _left_out(self, kind: Audited, same: int) -> dict[str, int]:
+        """How many lines like this one, and how many of any of its kind, were left out since the last."""
+        dropped, self._told[kind] = self.dropped[kind] - self._told[kind], self.dropped[kind]
+        return {"left_out": same, **({"dropped": dropped} if dropped else {})}
+
+    def metrics(self) -> Iterator[Metric]:
+        dropped = CounterMetricFamily(
+            "understudy_audit_lines_dropped", "Lines that the audit log left out for its budget", labels=("action",)
+        )
+        for kind in Audited:
+            dropped.add_metric((kind,), self.dropped[kind])
+        yield dropped
+
+
+def peer_of(scope: Scope) -> str:
+    """The address that a request came from."""
+    client = scope.get("client")
+    return str(client[0]) if client else "unknown"
+
+
+def note(scope: Scope, **fields: object) -> None:
+    """Add something to the line of a request that is being answered."""
+    notes = scope.get(NOTES)
+    if notes is not None:
+        notes.update(fields)

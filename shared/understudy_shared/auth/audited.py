@@ -1,0 +1,72 @@
+"""What the audit log says of a request (pure): its route, its store, and a mark of its key, never the key."""
+
+from __future__ import annotations
+
+import hmac
+from typing import NamedTuple
+
+from understudy_shared.auth.principals import ANONYMOUS, ANYBODY, Principal
+from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.target import parse_query, refuse_unroutable, split_path
+from understudy_shared.printable import printable
+
+MAX_SHOWN_CHARS = 200
+"""Of a path or a name: a line has a bounded length, whatever is sent."""
+
+_CALLS = frozenset(("keys", "lookup", "metadata", "scan", "watch"))
+_FIXED = frozenset(("livez", "readyz", "metrics", "openapi.json", "docs"))
+UNKNOWN_ROUTE = "unknown"
+
+
+class Asked(NamedTuple):
+    """What a request is about. `key` is its key as it was sent: it goes into no line."""
+
+    route: str
+    store: str = ""
+    key: str = ""
+
+
+def asked_of(raw_path: bytes, query: bytes = b"") -> Asked:
+    """Read a path. Of one that is no call of ours nothing is shown: it may hold a key."""
+    try:
+        refuse_unroutable(raw_path)
+        match split_path(raw_path):
+            case ["v1", "stores"]:
+                return Asked("/v1/stores")
+            case ["v1", "stores", store]:
+                return Asked("/v1/stores/{store}", shown(store))
+            case ["v1", "stores", store, call, *key] if call in _CALLS:
+                rest = "/{key}" if key else ""
+                return Asked(f"/v1/stores/{{store}}/{call}{rest}", shown(store), "/".join(key) or _key_in(query))
+            case ["admin", *rest]:
+                return Asked(shown("/".join(["/admin", *rest])))
+            case ["internal", "v1", call, *_]:
+                return Asked(f"/internal/v1/{shown(call)[:40]}")
+            case [name] if name in _FIXED:
+                return Asked(f"/{name}")
+            case _:
+                return Asked(UNKNOWN_ROUTE)
+    except UnderstudyError:
+        return Asked(UNKNOWN_ROUTE)
+
+
+def _key_in(query: bytes) -> str:
+    try:
+        return parse_query(query).get("key", "")
+    except UnderstudyError:
+        return ""
+
+
+def mark_of(secret: bytes, asked: Asked) -> str:
+    """The mark of a key: equal for equal keys of a store, and nothing that anybody without the secret can test."""
+    said = f"{asked.store}\0{asked.key}".encode("utf-8", "surrogatepass")
+    return hmac.digest(secret, said, "sha256")[:16].hex()
+
+
+def shown(text: str) -> str:
+    """A text that a client wrote, as a line has it."""
+    return printable(text[:MAX_SHOWN_CHARS])
+
+
+def name_of(principal: Principal) -> str:
+    return "anonymous" if principal in (ANONYMOUS, ANYBODY) else shown(principal.name)

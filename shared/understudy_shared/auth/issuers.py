@@ -1,0 +1,84 @@
+"""Who issues tokens that are believed here, and what the claims of a token grant (pure).
+
+The file of credentials names issuers. An operator maps what an issuer says of a user to roles; a claim that is missing,
+or of another type than expected, grants nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import orjson
+
+from understudy_shared.auth.principals import Action, Grant, Principal
+
+MAX_ROLE_VALUES = 1000
+"""Of a claim with roles or groups: the rest of them is not looked at."""
+
+MAX_CLAIM_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGrant:
+    """A grant whose key prefix comes of claims: each user reads his own keys."""
+
+    actions: frozenset[Action]
+    stores: frozenset[str]
+    key_prefix_claims: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """One issuer. `name` is ours; `issuer` is what its tokens say in `iss`."""
+
+    name: str
+    issuer: str
+    audience: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    key_source: str
+    """The URL of its key set, or the path of a file with it."""
+    leeway_s: float = 30.0
+    principal_claim: str = "sub"
+    roles_claim: tuple[str, ...] = ()
+    """The way to the claim with roles or groups: names of members, outermost first."""
+    roles: Mapping[str, tuple[Grant, ...]] = field(default_factory=dict)
+    """What each value of that claim grants."""
+    grants: tuple[ClaimGrant, ...] = ()
+    """What every token grants."""
+
+    def principal_of(self, claims: Mapping[str, object]) -> Principal | None:
+        """Whom the claims of a valid token are of; None when they do not name anybody."""
+        who = claims.get(self.principal_claim)
+        if not isinstance(who, str) or not 0 < len(who) <= MAX_CLAIM_CHARS:
+            return None
+        granted = [grant for value in self._roles_in(claims) for grant in self.roles.get(value, ())]
+        granted += [grant for each in self.grants for grant in _granted(each, claims)]
+        return Principal(f"{self.name}:{who}", dict.fromkeys(granted))
+
+    def _roles_in(self, claims: Mapping[str, object]) -> list[str]:
+        if not self.roles_claim:
+            return []
+        found: object = claims
+        for member in self.roles_claim:
+            found = found.get(member) if isinstance(found, Mapping) else None
+        if isinstance(found, str):
+            return found.split(" ")[:MAX_ROLE_VALUES]  # as `scope` has them
+        return [value for value in found[:MAX_ROLE_VALUES] if isinstance(value, str)] if isinstance(found, list) else []
+
+
+def _granted(grant: ClaimGrant, claims: Mapping[str, object]) -> Iterator[Grant]:
+    """The grant with the values of the claims, if each of them has one."""
+    values = [_json_of(claims.get(name)) for name in grant.key_prefix_claims]
+    if all(values):
+        yield Grant(grant.actions, grant.stores, tuple(values))
+
+
+def _json_of(value: object) -> bytes:
+    """A text, a whole number or a boolean as JSON; nothing for anything else, and for what no key can hold."""
+    is_fit = isinstance(value, str) and len(value) <= MAX_CLAIM_CHARS
+    is_fit = is_fit or (isinstance(value, int) and -(2**63) <= value < 2**63)
+    try:
+        return orjson.dumps(value) if is_fit else b""
+    except orjson.JSONEncodeError:  # half of a surrogate pair
+        return b""

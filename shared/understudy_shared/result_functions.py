@@ -1,0 +1,36 @@
+"""The functions whose result follows exactly from what Spark stores, by the names that alias files and messages use."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+ResultFunction = Literal[
+    "count",
+    "sum",
+    "try_sum",
+    "avg",
+    "min",
+    "max",
+    "first",
+    "last",
+    "min_by",
+    "max_by",
+    "bit_and",
+    "bit_or",
+    "bit_xor",
+    "product",
+    "var_pop",
+    "var_samp",
+    "stddev_pop",
+    "stddev_samp",
+    "skewness",
+    "kurtosis",
+    "covar_pop",
+    "covar_samp",
+    "corr",
+    "approx_count_distinct",
+    "collect_list",
+    "collect_set",
+]
+
+RESULT_FUNCTIONS: frozenset[str] = frozenset(get_args(ResultFunction))

@@ -1,0 +1,77 @@
+"""Keys of a map: the grouping key, for all of the map, or the grouping key and a user key, for one entry (pure).
+
+Both forms are of one store, and the grouping key alone decides the partition. Rows are told apart by their length: that
+of a whole map has one byte behind it, and all rows are whole words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from understudy_shared.spark.key_codec import KeyCodec, Row
+from understudy_shared.spark.types import StructType
+from understudy_shared.spark.unsafe_row import RowEncoder
+from understudy_shared.words import StoreKind
+
+WHOLE_MAP: Final = b"\x00"
+"""What is behind the row of a grouping key that stands alone."""
+_WORD_BYTES: Final = 8
+
+
+class MapKeyCodec(KeyCodec):
+    """Parses, encodes, places and prints keys of a map. The first `num_hash_columns` are those of the grouping key."""
+
+    def __init__(
+        self, key: StructType, *, names: Sequence[str], num_hash_columns: int, is_normalised: bool = True
+    ) -> None:
+        super().__init__(key, names=names, num_hash_columns=num_hash_columns, is_normalised=is_normalised)
+        self._whole = KeyCodec(
+            StructType(key.fields[:num_hash_columns]), names=names[:num_hash_columns], is_normalised=is_normalised
+        )
+        encode_entry, print_entry = self.encode, self.to_json
+        encode_whole, print_whole = self._whole.encode, self._whole.to_json
+        self.encode: RowEncoder = lambda row: (
+            encode_whole(row) + WHOLE_MAP if len(row) == num_hash_columns else encode_entry(row)
+        )
+        self.to_json = lambda encoded: print_whole(encoded[:-1]) if is_of_whole_map(encoded) else print_entry(encoded)
+
+    def parse_json(self, key: object) -> Row:
+        """See `KeyCodec`. An array or object of the grouping key's columns alone is a key, too."""
+        if isinstance(key, list | tuple | dict) and len(key) == self.num_hash_columns:
+            return self._whole.parse_json(key)
+        return super().parse_json(key)
+
+    def parse_segments(self, segments: Sequence[str]) -> Row:
+        """See `KeyCodec`. The segments of the grouping key alone are a key, too."""
+        if len(segments) == self._whole.num_segments:
+            return self._whole.parse_segments(segments)
+        return super().parse_segments(segments)
+
+    def place(self, encoded: bytes, partitions: int) -> int | None:
+        """See `KeyCodec`."""
+        if is_of_whole_map(encoded):
+            return self._whole.place(encoded[:-1], partitions)
+        return super().place(encoded, partitions)
+
+
+def is_of_whole_map(encoded: bytes) -> bool:
+    """Whether an encoded key is a grouping key alone."""
+    return len(encoded) % _WORD_BYTES == 1 and encoded.endswith(WHOLE_MAP)
+
+
+def key_codec(
+    key: StructType, kind: str, *, names: Sequence[str], num_hash_columns: int | None, is_normalised: bool
+) -> KeyCodec:
+    """The codec of a store's keys, by what the store keeps of them (`StoreKind`)."""
+    if kind == StoreKind.MAP and num_hash_columns is not None:
+        return MapKeyCodec(key, names=names, num_hash_columns=num_hash_columns, is_normalised=is_normalised)
+    return KeyCodec(key, names=names, num_hash_columns=num_hash_columns, is_normalised=is_normalised)
+
+
+def described_key(codec: KeyCodec, kind: str) -> dict[str, object]:
+    """The columns of a store's keys for `GET /v1/stores`; those of a map's user key apart."""
+    if kind != StoreKind.MAP:
+        return {"key": codec.columns}
+    grouping = codec.num_hash_columns
+    return {"key": codec.columns[:grouping], "user_key": codec.columns[grouping:]}

@@ -1,0 +1,56 @@
+"""`docs/oracle.md` and the README's table say what `docs/oracle.json` has: what was compared with Spark, in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.oracle.record import Compared, compared, record
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tools.oracle_document import (
+    BEGIN,
+    DOCUMENT,
+    END,
+    README,
+    collected,
+    document,
+    kept,
+    readme_table,
+    with_table,
+)
+
+
+def test_the_documents_are_drawn_from_what_was_compared() -> None:
+    lines = kept()
+    assert lines
+    assert DOCUMENT.read_text() == document(lines), "python -m tools.oracle_document --keep"
+    assert README.read_text() == with_table(README.read_text(), readme_table(lines))
+
+
+def lines_of(state_format: StateFormat, spark: str) -> list[Compared]:
+    said = [{"a": {"rows": [1, 2]}, "b": {"value": {}}}, {"b": {"rows": []}, "c": {"sessions": [1]}}]
+    return [
+        compared(spark, "symmetricHashJoin", "join-side", state_format, said),
+        compared(spark, "rewindWithState", "value", state_format, said[:1]),
+    ]
+
+
+def test_what_tests_record_is_what_the_table_says(tmp_path: Path) -> None:
+    record("one", lines_of(HDFS_V1, "4.10.1"), tmp_path)
+    record("one", lines_of(HDFS_V1, "4.9.0"), tmp_path)
+    record("two", lines_of(ROCKSDB_CHANGELOG_V2, "4.10.1"), tmp_path)
+    record("three", lines_of(StateFormat("hdfs", codec="zstd", row_checksum=True), "4.10.1"), tmp_path)
+    lines = collected(tmp_path)
+    text = document(lines)
+    assert [line for line in text.splitlines() if line.startswith("## Spark")] == ["## Spark 4.9.0", "## Spark 4.10.1"]
+    newest = text.partition("## Spark 4.10.1")[2]
+    assert "| stream-stream join | - | - | - | - | 3 / 4 / 2 | 1 checkpoints, 4 elements |" in newest
+    assert "| rewindWithState | - | - | - | - | 2 / 3 / 1 | 1 checkpoints, 3 elements |" in newest
+    assert "Together: 21 elements in 6 stores of 2 releases of Spark." in text
+    assert "| 4.9.0 | 2 operators, 7 elements | - | - | - | - |" in readme_table(lines)
+
+
+def test_a_readme_without_a_place_for_the_table_is_refused() -> None:
+    assert with_table(f"a\n{BEGIN}old\n{END}b\n", "new\n") == f"a\n{BEGIN}new\n{END}b\n"
+    with pytest.raises(ValueError, match="no place for the table"):
+        with_table("a\nb\n", "new\n")

@@ -1,0 +1,266 @@
+"""What `transformWithState` keeps is answered as Spark's own state reader has it: values, lists, maps, timers, and TTL.
+
+Spark writes the checkpoint during the run. What must have occurred is asserted beside what must be equal.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.bus.redis_server import RedisServer
+from tests.support.cluster.in_process import cluster
+from tests.support.cluster.served_node import Reply, Served, served_node
+from tests.support.oracle.custom_state import in_order, write_custom_checkpoint
+from tests.support.oracle.json import as_text
+from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore
+from tests.support.services.openapi import judge
+from tests.support.spark.formats import (
+    ROCKSDB_CHANGELOG_V1,
+    ROCKSDB_CHANGELOG_V2,
+    ROCKSDB_V1,
+    ROCKSDB_V2,
+    StateFormat,
+)
+from tests.support.spark.queries import wait_until
+
+from understudy_node.reader import CheckpointReader
+from understudy_shared.words import StoreName
+
+FORMATS = [
+    pytest.param(each, id=each.id, marks=() if each == ROCKSDB_CHANGELOG_V2 else pytest.mark.full)
+    for each in (
+        ROCKSDB_CHANGELOG_V2,
+        ROCKSDB_V1,
+        ROCKSDB_V2,
+        ROCKSDB_CHANGELOG_V1,
+        StateFormat("rocksdb", changelog=True, format_version=2, row_checksum=True),
+    )
+]
+OF_AN_ANSWER = frozenset(
+    {"status", "store", "key", "partition", "version", "committed_at", "watermark", "lag", "served_by", "position"}
+    | {"next_cursor"}
+)
+"""Members that do not say what was found."""
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def oracle(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> KindsCheckpoint:
+    state_format: StateFormat = request.param
+    return write_custom_checkpoint(spark, tmp_path_factory.mktemp(state_format.id), state_format)
+
+
+def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint) -> None:
+    kinds = {name: store.kind for name, store in oracle.stores.items()}
+    assert sorted(kinds.values()) == ["list"] * 3 + ["map"] * 3 + ["timers"] * 2 + ["value"] * 3
+    assert sum(name.endswith(".weather") for name in kinds) == 2, "the name is of two operators"
+    for store in oracle.stores.values():
+        assert all(store.kept[version] for version in oracle.versions), f"{store.name} keeps nothing"
+        assert {kept.partition for kept in store.kept[oracle.last]} == set(range(PARTITIONS)), store.name
+    keys = [repr(part) for store in oracle.stores.values() for kept in store.kept[oracle.last] for part in kept.key]
+    for awkward in ("None", "''", "'日本語é'", "'NaN'"):
+        assert awkward in keys, f"no key has {awkward}"
+    trips, places, mood = (oracle.stores[name] for name in ("trips", "places", "mood"))
+    assert max(len(kept.said["values"]) for kept in trips.kept[oracle.last]) > 5
+    assert max(len(kept.said["entries"]) for kept in places.kept[oracle.last]) > 2
+    assert _keys(mood, oracle.versions[0]) - _keys(mood, oracle.last), "Spark removed nothing that had expired"
+    changed = _by_key(trips, oracle.last)
+    shortened = [
+        key for key, kept in _by_key(trips, oracle.versions[0]).items()
+        if len(changed[key].said["values"]) != len(kept.said["values"])
+    ]  # fmt: skip
+    assert shortened, "no list changed"
+    moved = [store for store in oracle.stores.values() if store.kind == "timers"]
+    assert all(_keys_and_times(store, oracle.versions[0]) - _keys_and_times(store, oracle.last) for store in moved)
+
+
+def test_every_key_at_every_retained_version_is_what_spark_reads(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    for version in oracle.versions:
+        with closing(CheckpointReader(oracle.path, tmp_path / str(version))) as reader:
+            assert {name: store.kind for name, store in reader.stores.items()} == {
+                name: store.kind for name, store in oracle.stores.items()
+            }
+            for store in oracle.stores.values():
+                _compare(reader, store, version)
+
+
+def _compare(reader: CheckpointReader, store: KindStore, version: int) -> None:
+    served = reader.stores[StoreName(store.name)]
+    finders = [reader.finder(served, partition, version) for partition in range(PARTITIONS)]
+    every_key = {json.dumps(kept.key): kept.key for rows in store.kept.values() for kept in rows}
+    there = _by_key(store, version)
+
+    def said_of(key: list[object]) -> tuple[int, dict[str, Any] | None]:
+        row = served.codec.parse_json(key)
+        partition, encoded = served.codec.partition(row, PARTITIONS), served.codec.encode(row)
+        assert served.codec.place(encoded, PARTITIONS) == partition
+        assert as_text(list(served.codec.to_json(encoded).values())) == as_text(key)
+        found = finders[partition](encoded)
+        return partition, None if found is None else json.loads(b"{" + found.removesuffix(b",") + b"}")
+
+    for text, key in every_key.items():
+        kept = there.get(text)
+        partition, said = said_of(key)
+        if kept is None:
+            assert said is None, f"{store.name} {key} at version {version}: Spark has it no more"
+            continue
+        assert said is not None, f"{store.name} {key} at version {version}"
+        assert as_text(in_order(said)) == as_text(in_order(kept.said)), f"{store.name} {key} at version {version}"
+        assert partition == kept.partition, f"{store.name} {key}"
+        for whole, entry in _entries(kept):
+            found_in, one = said_of(whole)
+            assert (found_in, as_text(one)) == (partition, as_text(entry)), f"{store.name} {whole}"
+
+
+def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait(served, oracle, oracle.last)
+        described = served.get("/v1/stores")
+        document = served.get("/openapi.json").body
+        _judge(document, "GET /v1/stores", described)
+        stores: Any = described.body["stores"]
+        shown = {each["store"]: each for each in stores}
+        assert described.body["not_served"] == []
+        assert [column["name"] for column in shown["places"]["key"]] == ["word", "d"]
+        assert [column["type"] for column in shown["places"]["user_key"]] == ["string", "double"]
+        assert [column["name"] for column in shown["mood"]["value"]] == ["s"], "the expiry is no column of the value"
+        for store in oracle.stores.values():
+            _assert_batch(store, served, oracle.last)
+            for kept in store.kept[oracle.last][:3]:
+                reply = served.look_up(kept.key, store=store.name)
+                _assert_answer(kept, {"status": reply.status, **reply.body}, oracle.last)
+                _judge(document, "GET /v1/stores/{store}/lookup", reply)
+            gone = next(iter(_keys(store, oracle.versions[0]) - _keys(store, oracle.last)), None)
+            if gone is not None:
+                reply = served.look_up(json.loads(gone), store=store.name)
+                assert (reply.status, reply.body["found"]) == (404, False)
+            body = json.dumps({"keys": [kept.key, kept.key]}).encode()
+            for query in ("", "?compact=true"):
+                _judge(
+                    document,
+                    "POST /v1/stores/{store}/lookup",
+                    served.post(f"/v1/stores/{store.name}/lookup{query}", body),
+                )
+
+
+def test_a_version_is_shown_when_it_is_committed_and_not_before(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    """The next changelog lies there, with pieces to merge into lists; its commit comes while we watch."""
+    checkpoint = shutil.copytree(oracle.path, tmp_path / "checkpoint")
+    commit, held = checkpoint / "commits" / str(oracle.last - 1), tmp_path / "held"
+    commit.rename(held)
+    before = oracle.versions[-2]
+    with served_node(checkpoint, tmp_path / "data") as served:
+        _wait(served, oracle, before)
+        for store in oracle.stores.values():
+            _assert_batch(store, served, before)
+        held.rename(commit)
+        _wait(served, oracle, oracle.last)
+        for store in oracle.stores.values():
+            _assert_batch(store, served, oracle.last)
+
+
+def test_one_entry_of_a_map_is_found_by_a_path_and_by_the_exact_form(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    promises = oracle.stores["promises"]
+    kept = next(each for each in promises.kept[oracle.last] if None not in each.key and "" not in each.key)
+    key, entry = next(_entries(kept))
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait(served, oracle, oracle.last)
+        path = "/".join(quote(str(part), safe="") for part in key)
+        by_path = served.get(f"/v1/stores/promises/keys/{path}")
+        exact = served.look_up(key, store="promises")
+        for reply in (by_path, exact):
+            assert {name: reply.body[name] for name in entry} == entry
+            asked: Any = reply.body["key"]
+            assert list(asked.values()) == key
+        whole = served.get(f"/v1/stores/promises/keys/{'/'.join(quote(str(part), safe='') for part in kept.key)}")
+        assert whole.body["entries"] == in_order(kept.said)["entries"]
+        absent = served.look_up([*kept.key, -1], store="promises")
+        assert (absent.status, absent.body["found"]) == (404, False)
+        wrong = served.look_up([*kept.key, "no day"], store="promises")
+        assert wrong.status == 400
+        assert "bad-key" in str(wrong.body["type"])
+        assert "day" in str(wrong.body["where"])
+
+
+def test_every_key_is_answered_through_a_router_as_by_the_node(
+    oracle: KindsCheckpoint, tmp_path: Path, redis: RedisServer
+) -> None:
+    if oracle.state_format != ROCKSDB_CHANGELOG_V2:
+        pytest.skip("a router sees no format")
+    with cluster(oracle.path, tmp_path, redis.url, nodes=2) as known:
+        router = known.router
+        _wait(router, oracle, oracle.last)
+        stores: Any = router.get("/v1/stores").body["stores"]
+        assert {each["store"]: each["kind"] for each in stores} == {
+            name: store.kind for name, store in oracle.stores.items()
+        }
+        for store in oracle.stores.values():
+            _assert_batch(store, router, oracle.last)
+            kept = store.kept[oracle.last][0]
+            reply = router.look_up(kept.key, store=store.name)
+            _assert_answer(kept, {"status": reply.status, **reply.body}, oracle.last)
+            explained = router.get(f"/v1/stores/{store.name}/metadata?key={quote(json.dumps(kept.key))}")
+            assert (explained.status, explained.body["partition"]) == (200, kept.partition)
+            for key, entry in _entries(kept):
+                one = router.look_up(key, store=store.name)
+                assert (one.status, {name: one.body[name] for name in entry}) == (200, entry)
+                assert one.body["partition"] == kept.partition
+
+
+def _entries(kept: Kept) -> Iterator[tuple[list[object], dict[str, Any]]]:
+    """The entries of a map, each with the key that it is asked for by, and what an answer says then."""
+    for each in kept.said.get("entries", ()):
+        said = {name: value for name, value in each.items() if name != "key"}
+        yield [*kept.key, *each["key"].values()], {"found": True, **said}
+
+
+def _wait(served: Served, oracle: KindsCheckpoint, version: int) -> None:
+    """Return when every partition of every store shows that version."""
+    wait_until(lambda: not served.not_ready() and _shows(served, oracle, version), what=f"version {version}")
+
+
+def _shows(served: Served, oracle: KindsCheckpoint, version: int) -> bool:
+    stores: Any = served.lag()["stores"]
+    replicas = [replica for store in stores for replica in store["partitions"]]
+    return len(stores) == len(oracle.stores) and all(
+        replica["current_offset_position"] == version and replica["offset_lag"] == 0 for replica in replicas
+    )
+
+
+def _assert_batch(store: KindStore, served: Served, version: int) -> None:
+    kept = store.kept[version]
+    for each, answer in zip(kept, served.look_up_all([each.key for each in kept], store=store.name), strict=True):
+        _assert_answer(each, answer, version)
+
+
+def _assert_answer(kept: Kept, answer: dict[str, Any], version: int) -> None:
+    said = {name: value for name, value in answer.items() if name not in OF_AN_ANSWER}
+    assert answer["status"] == 200, f"{kept.key}: {answer}"
+    assert as_text(in_order(said)) == as_text(in_order(kept.said)), f"{answer['store']} {kept.key}"
+    assert as_text(list(answer["key"].values())) == as_text(kept.key)
+    assert (answer["partition"], answer["version"]) == (kept.partition, version)
+
+
+def _judge(document: dict[str, object], call: str, reply: Reply) -> None:
+    judge(document, call, reply.status, reply.content_type, json.dumps(reply.body).encode())
+
+
+def _by_key(store: KindStore, version: int) -> dict[str, Kept]:
+    return {json.dumps(kept.key): kept for kept in store.kept[version]}
+
+
+def _keys(store: KindStore, version: int) -> set[str]:
+    return set(_by_key(store, version))
+
+
+def _keys_and_times(store: KindStore, version: int) -> set[tuple[str, str]]:
+    return {(key, time) for key, kept in _by_key(store, version).items() for time in kept.said["timers"]}

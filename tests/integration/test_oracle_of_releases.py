@@ -1,0 +1,85 @@
+"""What each release of Spark writes is answered as that release's own reader has it, of every kind and in every format.
+
+Each release runs in an environment and a JVM of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.cluster.served_node import served_node
+from tests.support.oracle.finished import assert_results, run_finished
+from tests.support.oracle.json import as_text
+from tests.support.oracle.kinds_compared import assert_equal
+from tests.support.oracle.record import record
+from tests.support.oracle.releases import RELEASES, NoSparkError, Written, formats_of, written_by
+from tests.support.spark.formats import HDFS_V1
+from tests.support.spark.kinds import BRANCHES
+from tests.support.spark.queries import wait_until
+
+from understudy_node.reader import CheckpointReader
+from understudy_pipeline.announcing.query_plan import announced_stores
+from understudy_pipeline.announcing.spark_query import SparkQuery
+from understudy_shared.messages import AnnouncedStore
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    line: str = request.param
+    try:
+        return written_by(line, tmp_path_factory.mktemp(f"spark-{line}"))
+    except NoSparkError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def announced(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> AnnouncedStore:
+    """What makes the results of the query of every aggregate: buffers and columns are the same in each release."""
+    run = run_finished(spark, tmp_path_factory.mktemp("announced") / "checkpoint", HDFS_V1)
+    plan = SparkQuery(run.query).plan()
+    assert plan is not None
+    (store,) = announced_stores(plan, {})
+    return store
+
+
+def test_every_key_of_every_kind_at_every_version_is_what_that_spark_reads(written: Written, tmp_path: Path) -> None:
+    for state_format in formats_of(written.line):
+        oracle = written.kinds(state_format)
+        assert {store.operator for store in oracle.stores.values()} == {*BRANCHES, "stateStoreSave"}
+        for version in oracle.versions:
+            with closing(CheckpointReader(oracle.path, tmp_path / f"{state_format.id}-{version}")) as reader:
+                assert {store.name: store.kind for store in reader.stores.values()} == {
+                    store.name: store.kind for store in oracle.stores.values()
+                }
+                for store in oracle.stores.values():
+                    assert_equal(reader, store, version)
+        record(f"{written.release}-kinds-{state_format.id}", oracle.compared(written.release))
+
+
+def test_a_node_serves_what_each_release_wrote(written: Written, tmp_path: Path) -> None:
+    for state_format in formats_of(written.line):
+        oracle = written.kinds(state_format)
+        with served_node(oracle.path, tmp_path / state_format.id) as served:
+            wait_until(lambda: served.not_ready() == "", what="every store to be open")  # asked at once
+            assert served.get("/v1/stores").body["not_served"] == []
+            for store in oracle.stores.values():
+                kept = store.kept[oracle.last]
+                answers: Any = served.look_up_all([each.key for each in kept], store=store.name)
+                for each, answer in zip(kept, answers, strict=True):
+                    said = {member: answer[member] for member in each.said}
+                    assert as_text(said) == as_text(each.said), f"{store.operator} {json.dumps(each.key)}"
+                    assert (answer["partition"], answer["version"]) == (each.partition, oracle.last)
+
+
+def test_every_result_is_what_the_query_of_that_release_put_out(
+    written: Written, announced: AnnouncedStore, tmp_path: Path
+) -> None:
+    checkpoint, rows = written.finished()
+    assert_results(checkpoint, tmp_path / "data", announced, rows)

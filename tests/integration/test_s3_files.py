@@ -1,0 +1,234 @@
+"""Files in a real S3 server, through a proxy that fails on demand: all of a file or an error that says what to do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.object_store.faulty_proxy import Asked, Cut, FaultyProxy, Refuse, Stall
+from tests.support.object_store.s3_server import SECRETS, Bucket, S3Server, access_to
+
+from understudy_node.checkpoint.repeating import RepeatBudget, RepeatLimits
+from understudy_node.checkpoint.s3 import S3Files, S3Limits
+from understudy_shared.errors import CheckpointError, VanishedError
+
+QUICK = S3Limits(renew_ms=0, repeat=RepeatLimits(max_tries=3, first_wait_ms=1, max_wait_ms=5))
+LARGE = bytes(range(256)) * 4096
+"""1 MiB: more than a socket holds."""
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> Bucket:
+    return s3.new_bucket()
+
+
+@pytest.fixture
+def files(bucket: Bucket, proxy: FaultyProxy) -> S3Files:
+    return S3Files(f"s3a://{bucket.name}/a b=c/ckpt", limits=QUICK, access=lambda: access_to(proxy.endpoint))
+
+
+@pytest.fixture
+def never() -> Iterator[threading.Event]:
+    """What a stalled reply waits for: the end of the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def put(bucket: Bucket, path: str, data: bytes) -> None:
+    bucket.put(f"a b=c/ckpt/{path}", data)
+
+
+def once(
+    fault: Callable[[], Cut | Refuse | Stall], *, times: int = 1
+) -> Callable[[Asked], Cut | Refuse | Stall | None]:
+    left = [fault() for _ in range(times)]
+    return lambda _: left.pop() if left else None
+
+
+def test_a_file_is_read_with_its_stat_in_one_request(files: S3Files, bucket: Bucket, proxy: FaultyProxy) -> None:
+    put(bucket, "commits/3", b"v1\n{}")
+    (content,) = files.read_all(["commits/3"])
+    assert content.data == b"v1\n{}"
+    assert proxy.kinds() == {"GET": 1}
+    assert files.stat("commits/3") == content.stat
+    assert content.stat.inode != 0
+    put(bucket, "commits/3", b"v1\n{x}")
+    assert files.stat("commits/3") != content.stat
+
+
+def test_absence_a_listing_and_an_empty_file_are_as_on_disk(files: S3Files, bucket: Bucket, tmp_path: Path) -> None:
+    assert files.list("") is None
+    put(bucket, "metadata", b"{}")
+    put(bucket, "state/0/0/1.delta", b"")
+    put(bucket, "state/0/1/2.delta", b"x")
+    assert sorted(files.list("") or []) == ["metadata", "state"]
+    assert sorted(files.list("state/0") or []) == ["0", "1"]
+    assert files.list("state/0/0") == ["1.delta"]
+    assert files.list("metadata") is None
+    assert files.read("state/0/0/1.delta") == b""
+    assert files.stats(["commits/0", "metadata", "state"])[::2] == [None, None]
+    with pytest.raises(VanishedError, match="commits/0"):
+        files.read_all(["metadata", "commits/0"])
+    with pytest.raises(VanishedError, match=r"9\.sst"):
+        files.fetch("state/9.sst", tmp_path / "9.sst")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(CheckpointError, match="at most 1 are read"):
+        files.read("metadata", max_bytes=1)
+    with pytest.raises(CheckpointError, match="must be relative"):
+        files.stat("../secret")
+
+
+def test_throttling_is_waited_out(files: S3Files, bucket: Bucket, proxy: FaultyProxy) -> None:
+    put(bucket, "metadata", b"{}")
+    proxy.fault = once(lambda: Refuse(503, "SlowDown"), times=2)
+    assert files.read("metadata") == b"{}"
+    assert proxy.kinds() == {"GET": 3}
+
+
+def test_a_store_that_goes_on_throttling_is_named_after_a_bounded_number_of_tries(
+    files: S3Files, proxy: FaultyProxy
+) -> None:
+    proxy.fault = lambda _: Refuse(503, "SlowDown")
+    with pytest.raises(CheckpointError, match=r"asks for fewer requests \(503 SlowDown\)") as error:
+        files.read("metadata")
+    assert "raise the store's limits" in error.value.fix
+    assert proxy.kinds() == {"GET": QUICK.repeat.max_tries}
+
+
+def test_all_calls_share_one_budget_of_repeats(bucket: Bucket, proxy: FaultyProxy) -> None:
+    budget = RepeatBudget(share=0.0, per_s=0.0, most=3)
+    files = S3Files(f"s3://{bucket.name}/x", limits=QUICK, budget=budget, access=lambda: access_to(proxy.endpoint))
+    proxy.fault = lambda _: Refuse(503, "SlowDown")
+    for _ in range(10):
+        with pytest.raises(CheckpointError, match="SlowDown"):
+            files.list("commits")
+    assert proxy.kinds() == {"LIST": 10 + 3}
+
+
+def test_a_download_that_was_cut_goes_on_where_it_was(
+    files: S3Files, bucket: Bucket, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    put(bucket, "8.sst", LARGE)
+    proxy.fault = once(lambda: Cut(300_000), times=2)
+    assert files.fetch("8.sst", tmp_path / "8.local") == "download"
+    assert (tmp_path / "8.local").read_bytes() == LARGE
+    assert proxy.kinds() == {"GET": 3}
+    proxy.fault = once(lambda: Cut(300_000), times=2)
+    assert files.read("8.sst") == LARGE
+
+
+def test_a_file_that_was_replaced_while_its_download_was_cut_is_not_made_of_two(
+    files: S3Files, bucket: Bucket, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    put(bucket, "8.sst", LARGE)
+    asked: list[Asked] = []
+
+    def replaced(each: Asked) -> Cut | None:
+        asked.append(each)
+        if len(asked) == 1:
+            return Cut(300_000)
+        put(bucket, "8.sst", LARGE[::-1])
+        return None
+
+    proxy.fault = replaced
+    with pytest.raises(VanishedError, match="rewritten while it was read"):
+        files.fetch("8.sst", tmp_path / "8.local")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_purged_while_its_download_was_cut_is_gone(
+    files: S3Files, bucket: Bucket, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    put(bucket, "8.sst", LARGE)
+    asked: list[Asked] = []
+
+    def purged(each: Asked) -> Cut | None:
+        asked.append(each)
+        if len(asked) == 1:
+            return Cut(300_000)
+        bucket.delete("a b=c/ckpt/8.sst")
+        return None
+
+    proxy.fault = purged
+    with pytest.raises(VanishedError, match="gone"):
+        files.fetch("8.sst", tmp_path / "8.local")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("after", [-1, 300_000], ids=["before the reply", "within the body"])
+def test_a_connection_that_says_nothing_ends_at_its_deadline(
+    bucket: Bucket, proxy: FaultyProxy, never: threading.Event, tmp_path: Path, after: int
+) -> None:
+    # Many tries: on a slow machine the real reply may be late, too.
+    limits = replace(QUICK, stalled_ms=500, repeat=replace(QUICK.repeat, max_tries=20, call_ms=100_000))
+    files = S3Files(f"s3://{bucket.name}/a b=c/ckpt", limits=limits, access=lambda: access_to(proxy.endpoint))
+    put(bucket, "8.sst", LARGE)
+    proxy.fault = once(lambda: Stall(never, after))
+    files.fetch("8.sst", tmp_path / "8.local")
+    assert (tmp_path / "8.local").read_bytes() == LARGE
+    proxy.fault = lambda _: Stall(never)
+    proxy.forget()
+    hasty = S3Files(files.url, limits=replace(QUICK, stalled_ms=200), access=lambda: access_to(proxy.endpoint))
+    with pytest.raises(CheckpointError, match="did not answer in time"):
+        hasty.stat("8.sst")
+    assert proxy.kinds() == {"HEAD": QUICK.repeat.max_tries}
+
+
+def test_a_server_that_is_away_is_named(bucket: Bucket) -> None:
+    files = S3Files(f"s3://{bucket.name}/x", limits=QUICK, access=lambda: access_to("http://127.0.0.1:9"))
+    with pytest.raises(CheckpointError, match="no connection to the store") as error:
+        files.stat("metadata")
+    assert error.value.where == f"s3://{bucket.name}/x/metadata"
+
+
+def test_an_expired_token_is_named_and_new_credentials_are_taken_up(bucket: Bucket, proxy: FaultyProxy) -> None:
+    token = ["old"]
+    proxy.fault = lambda asked: Refuse(400, "ExpiredToken") if asked.token == "old" else None
+    files = S3Files(f"s3://{bucket.name}/x", limits=QUICK, access=lambda: access_to(proxy.endpoint, token=token[0]))
+    bucket.put("x/metadata", b"{}")
+    for call in (files.read, files.stat, files.list):
+        with pytest.raises(CheckpointError, match="credentials have expired") as error:
+            call("metadata")
+        assert "Renew the credentials" in error.value.fix
+    token[0] = "new"
+    assert files.stat("metadata") is not None
+    assert files.read("metadata") == b"{}"
+    assert proxy.asked[-1].token == "new"
+
+
+def test_a_wrong_key_is_refused_and_no_secret_is_said(bucket: Bucket, s3: S3Server) -> None:
+    wrong = "wrong-secret-51d"
+    files = S3Files(
+        f"s3://{bucket.name}/x", limits=QUICK, access=lambda: access_to(s3.endpoint, secret=wrong, token="tok-77")
+    )
+    assert files.url == f"s3://{bucket.name}/x"
+    for call in (files.read, files.stat, files.list):
+        with pytest.raises(CheckpointError, match="refuses the credentials") as error:
+            call("metadata")
+        said = f"{error.value} {error.value!r} {error.value.__cause__} {error.value.__context__!r:.0} {files!r}"
+        assert not any(secret in said for secret in (*SECRETS, wrong, "tok-77"))
+        assert "s3:ListBucket" in error.value.fix
+
+
+def test_a_bucket_that_does_not_exist_is_named_by_a_listing(s3: S3Server) -> None:
+    files = S3Files("s3://no-such-bucket/x", limits=QUICK, access=lambda: access_to(s3.endpoint))
+    with pytest.raises(CheckpointError, match="no such bucket"):
+        files.list("")
+
+
+def test_requests_of_one_call_are_under_way_at_once(files: S3Files, bucket: Bucket, proxy: FaultyProxy) -> None:
+    """Each reply waits until all four requests have arrived: one after the other they would wait for ever."""
+    for name in "abcd":
+        put(bucket, name, b"x")
+    together = threading.Barrier(4, timeout=20)
+
+    def wait_for_all(_: Asked) -> None:
+        together.wait()
+
+    proxy.fault = wait_for_all
+    assert None not in files.stats(["a", "b", "c", "d"])
+    assert [content.data for content in files.read_all(["a", "b", "c", "d"])] == [b"x"] * 4

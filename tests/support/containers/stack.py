@@ -1,0 +1,85 @@
+"""The stack of the compose file in an engine, and what it answers at its published ports."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.support.containers.engine import CALL_LIMIT_S, FILES, ROOT, Engine
+from tests.support.services.deploy_files import STACK
+
+ASK_LIMIT_S = 10.0
+PATIENT = {"interval": "10s", "timeout": "60s", "retries": 60}
+"""Health checks here: each starts a Python, which takes seconds where the machine has other work."""
+
+
+def for_tests() -> dict[str, Any]:
+    """The compose file as an older docker-compose reads it, with paths that are whole and health checks that wait."""
+    stack: dict[str, Any] = json.loads(json.dumps(STACK).replace('"./deploy', f'"{ROOT}/deploy'))
+    del stack["name"]
+    for name, service in stack["services"].items():
+        service["container_name"] = f"understudy-{name}"
+        service["healthcheck"] |= PATIENT
+        if "ulimits" in service:
+            service["ulimits"] = {"nofile": {"soft": FILES, "hard": FILES}}
+    return stack
+
+
+class Stack:
+    """The stack, by images that the engine has; at most one runs on an engine."""
+
+    def __init__(self, found: Engine, file: Path) -> None:
+        file.write_text(json.dumps(for_tests()))
+        self._engine = found
+        self._options = ["docker-compose", "--project-name", "understudy", "--file", str(file)]
+        self._options += ["--profile", "monitoring"]
+        self._beside = ThreadPoolExecutor(1, initializer=enter, initargs=(found.namespace,))
+
+    def command(self, *arguments: str, limit_s: float = CALL_LIMIT_S) -> str:
+        """A command of docker-compose."""
+        return self._engine.run(*self._options, *arguments, limit_s=limit_s)
+
+    def on(self, service: str, *arguments: str) -> str:
+        """A command of the client that ends with the service's container."""
+        return self._engine.docker(*arguments, f"understudy-{service}")
+
+    def inside(self, service: str, *command: str) -> str:
+        """What a command says in the service's container, both outputs; empty when it says nothing."""
+        return self._engine.docker("exec", f"understudy-{service}", "sh", "-c", f"{' '.join(command)} 2>&1 || true")
+
+    def ask(self, url: str) -> str:
+        """The body of an answer of any status, by way of a published port; empty without one."""
+        return self._beside.submit(body_of, url).result()
+
+
+NETWORK = "understudy_cluster"
+"""The network of nodes, as the engine knows it."""
+
+
+def enter(namespace: str | None) -> None:
+    """Let this thread make its sockets in a namespace of the network."""
+    if namespace is None:
+        return
+    handle = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(handle, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter the namespace {namespace}")
+    finally:
+        os.close(handle)
+
+
+def body_of(url: str) -> str:
+    """The body of an answer of any status; empty without one."""
+    try:
+        with urllib.request.urlopen(url, timeout=ASK_LIMIT_S) as reply:
+            return str(reply.read().decode())
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+    except OSError:
+        return ""

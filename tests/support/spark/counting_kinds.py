@@ -1,0 +1,169 @@
+"""Sessions and a join whose every answer can be checked by itself: at version V each list is of V batches.
+
+Each batch has every word once for each of its sessions, and so one row more for the side of a join. Numbers tell which
+life of a batch they are of. A mix of two versions, or of two attempts, cannot pass.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from tests.support.cluster.served_node import ServedNode
+from tests.support.spark.formats import StateFormat
+from tests.support.spark.queries import QueryOptions, wait_until
+
+SCHEMA = "word string, session long, number long"
+WORDS = tuple(f"word-{number}" for number in range(12))
+SESSIONS = 3
+LIFE = 1_000_000
+"""The numbers of a life of the query begin at so many of it."""
+_FIRST_S, _DAY_S = 1_700_000_000, 86_400
+
+LifeOf = Callable[[int], int]
+"""In which life a batch was committed."""
+
+
+def rows(batch: int, *, life: int = 1) -> list[dict[str, object]]:
+    """The input of a batch."""
+    return [
+        {"word": word, "session": session, "number": life * LIFE + batch}
+        for word in WORDS
+        for session in range(SESSIONS)
+    ]
+
+
+def build(source: DataFrame) -> DataFrame:
+    """The query: sessions, and a join whose left side waits for what never comes."""
+    event = F.timestamp_seconds(F.lit(_FIRST_S) + F.col("session") * _DAY_S + F.col("number") % LIFE)
+    timed = source.withColumn("event", event).withWatermark("event", "30 days")
+    sessions = timed.groupBy("word", F.session_window("event", "1 hour")).agg(
+        F.count("*").alias("n"), F.sum("number").alias("total")
+    )
+    left = timed.where("session = 0").select("word", "number")
+    right = timed.where("number < 0").select(F.col("word").alias("other"), "event")
+    joined = left.join(right, F.expr("word = other"))
+    return joined.select(F.to_json(F.struct("word", "number")).alias("row")).unionAll(
+        sessions.select(F.to_json(F.struct("word", "session_window", "n", "total")).alias("row"))
+    )
+
+
+def options(state_format: StateFormat, **more: Any) -> QueryOptions:
+    """How the query keeps its state: joins as column families where the format has them."""
+    join_format = "3" if state_format.format_version == 2 else "2"
+    return QueryOptions(
+        partitions=2,
+        output_mode="append",
+        extra_conf={"spark.sql.streaming.join.stateFormatVersion": join_format},
+        **more,
+    )
+
+
+def why_wrong(store: str, result: dict[str, Any], life_of: LifeOf) -> str | None:
+    """What is wrong with an answer, by itself; None when it is of one version, and of committed batches only."""
+    if "type" in result:
+        return None
+    numbers = [life_of(batch) * LIFE + batch for batch in range(result["version"])]
+    if not result["found"]:
+        return f"{result}: the key is gone"
+    if store.endswith(".left"):
+        found: object = [row["value"]["number"] for row in result["rows"]]
+        expected: object = numbers
+    else:
+        found = [(each["value"]["count"], each["value"]["sum"], each["expired"]) for each in result["sessions"]]
+        expected = [(len(numbers), sum(numbers), False)] * SESSIONS
+    return None if found == expected else f"{store} at version {result['version']}: {found}, not {expected}"
+
+
+class KindsWatch:
+    """Looks every word up in every store, again and again, page by page and in batches."""
+
+    def __init__(self, served: ServedNode, life_of: LifeOf) -> None:
+        self.wrong: list[str] = []
+        self.versions: set[int] = set()
+        self.failure: BaseException | None = None
+        self._served = served
+        self._life_of = life_of
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kinds-watch")
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop looking."""
+        self._ended.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.wait(0.005):
+                for store, results in answers(self._served):
+                    self.versions.update(each["version"] for each in results if "type" not in each)
+                    wrong = (why_wrong(store, each, self._life_of) for each in results)
+                    self.wrong += [why for why in wrong if why is not None][:3]
+        except BaseException as error:  # reported by `kinds_watched`: a thread cannot fail a test
+            self.failure = error
+
+
+def answers(served: ServedNode) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """What each store says of every word now; nothing of a store that is not there yet."""
+    body = json.dumps({"keys": [[word] for word in WORDS]}).encode()
+    for store in stores_of(served):
+        reply = served.post(f"/v1/stores/{store}/lookup", body)
+        if reply.status == 200:
+            results: Any = reply.body["results"]
+            yield store, results
+
+
+def stores_of(served: ServedNode) -> Sequence[str]:
+    """The session store, and the left side of the join."""
+    reply = served.get("/v1/stores")
+    described: Any = reply.body["stores"] if reply.status == 200 else []
+    return [each["store"] for each in described if each["kind"] == "session" or each["store"].endswith(".left")]
+
+
+@contextmanager
+def kinds_watched(served: ServedNode, life_of: LifeOf) -> Iterator[KindsWatch]:
+    """No answer given while the block runs may be wrong."""
+    watch = KindsWatch(served, life_of)
+    try:
+        yield watch
+        wait_until(lambda: bool(watch.versions) or watch.failure is not None, what="an answer meanwhile")
+    finally:
+        watch.end()
+    assert watch.failure is None, repr(watch.failure)
+    assert watch.wrong == [], watch.wrong[:3]
+
+
+def assert_all_right(served: ServedNode, version: int, life_of: LifeOf) -> None:
+    """Every word in both kinds of store is answered at a version, and right."""
+    wait_until(lambda: len(stores_of(served)) == 2, what="both stores")
+    for store in stores_of(served):
+        wait_until(partial(_shows, served, store, version), what=f"version {version} of {store}")
+    for store, results in answers(served):
+        assert [each["status"] for each in results] == [200] * len(WORDS), (store, results)
+        assert {each["version"] for each in results} == {version}
+        assert [why for each in results if (why := why_wrong(store, each, life_of))] == []
+
+
+def _shows(served: ServedNode, store: str, version: int) -> bool:
+    parts = served.partitions(store)
+    return bool(parts) and all(part["current_offset_position"] == version for part in parts)
+
+
+def checkpoint_state(checkpoint: Path, version: int) -> dict[str, bytes]:
+    """The state files of a version, of every operator, by their path."""
+    return {
+        str(path.relative_to(checkpoint)): path.read_bytes()
+        for path in sorted((checkpoint / "state").rglob("*"))
+        if path.is_file() and path.name.split(".")[0].split("_")[0] == str(version) and path.suffix in _STATE_FILES
+    }
+
+
+_STATE_FILES = frozenset({".delta", ".changelog", ".snapshot", ".zip"})

@@ -1,0 +1,45 @@
+"""Writes checkpoints with whichever Spark is on the path, and beside each what that Spark itself says is in it.
+
+A checkpoint of every kind of state in each format, with what its state reader returns, and one of every finished
+aggregate, with the rows that the query put out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+from tests.support.oracle.finished import run_finished
+from tests.support.oracle.kinds import write_kinds_checkpoint
+from tests.support.oracle.releases import FINISHED, KINDS, RELEASE, formats_of
+from tests.support.spark.formats import HDFS_V1, StateFormat
+from tests.support.spark.session import SPARK_RELEASE, spark_session
+
+
+def main() -> None:
+    """Write below the folder that is the only argument; `RELEASE` comes last."""
+    (folder,) = map(Path, sys.argv[1:])
+    with spark_session(folder / "session") as spark:
+        _write_finished(spark, folder / "finished")
+        for state_format in formats_of(SPARK_RELEASE):
+            _write_kinds(spark, folder / state_format.id, state_format)
+    (folder / RELEASE).write_text(pyspark.__version__)
+
+
+def _write_kinds(spark: SparkSession, folder: Path, state_format: StateFormat) -> None:
+    oracle = write_kinds_checkpoint(spark, folder, state_format)
+    stores = [asdict(store) for store in oracle.stores.values()]
+    (folder / KINDS).write_text(json.dumps({"versions": oracle.versions, "stores": stores}))
+
+
+def _write_finished(spark: SparkSession, folder: Path) -> None:
+    run = run_finished(spark, folder / "checkpoint", HDFS_V1)
+    (folder / FINISHED).write_text(json.dumps(run.rows))
+
+
+if __name__ == "__main__":
+    main()

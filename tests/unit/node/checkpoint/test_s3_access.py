@@ -1,0 +1,139 @@
+"""Where a checkpoint in S3 is and who reads it, by URL, environment and files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_node.checkpoint.opening import open_checkpoint_files
+from understudy_node.checkpoint.s3_access import S3Access, parse_location, s3_access
+from understudy_shared.errors import CheckpointError, NotACheckpointError, SettingsError
+
+HOME = {"HOME": "/home/u"}
+CREDENTIALS = Path("/home/u/.aws/credentials")
+CONFIG = Path("/home/u/.aws/config")
+PROFILES = """
+[default]
+aws_access_key_id = AKDEFAULT
+aws_secret_access_key = default-secret
+[team]
+aws_access_key_id=AKTEAM
+aws_secret_access_key=team%secret
+aws_session_token=team-token
+[half]
+aws_access_key_id=AKHALF
+[signed-in]
+sso_session = corp
+"""
+
+
+def access(environ: Mapping[str, str], files: Mapping[Path, str] | None = None) -> S3Access:
+    return s3_access({**HOME, **environ}, (files or {}).get)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_a_location_is_a_bucket_and_a_prefix(scheme: str) -> None:
+    found = parse_location(f"{scheme}://my-bucket/a b/c=d%20e/")
+    assert (found.bucket, found.prefix, found.url) == ("my-bucket", "a b/c=d%20e", f"{scheme}://my-bucket/a b/c=d%20e")
+    assert parse_location(f"{scheme}://my-bucket").prefix == ""
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://key:hush@bucket/x", "s3://KEY@bucket/x", "s3://b?x=hush"])
+def test_what_is_no_bucket_is_refused_and_its_secret_not_shown(url: str) -> None:
+    with pytest.raises(NotACheckpointError, match="no location in S3") as error:
+        parse_location(url)
+    assert "hush" not in str(error.value)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_location_or_refused(text: str) -> None:
+    try:
+        found = parse_location(f"s3://{text}")
+    except NotACheckpointError:
+        return
+    assert text.startswith(found.bucket)
+
+
+def test_the_environment_comes_first_and_the_library_reads_it() -> None:
+    found = access({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}, {CREDENTIALS: PROFILES})
+    assert (dict(found.config), found.source) == ({}, "the environment")
+
+
+@pytest.mark.parametrize("lone", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_one_key_without_the_other_is_refused(lone: str) -> None:
+    with pytest.raises(SettingsError, match="is not set"):
+        access({lone: "hush"})
+
+
+def test_a_web_identity_comes_before_files() -> None:
+    found = access({"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}, {CREDENTIALS: PROFILES})
+    assert found.config == {}
+    assert "AWS_WEB_IDENTITY_TOKEN_FILE" in found.source
+
+
+def test_profiles_of_the_credentials_file_are_read() -> None:
+    found = access({}, {CREDENTIALS: PROFILES})
+    assert dict(found.config) == {"access_key_id": "AKDEFAULT", "secret_access_key": "default-secret"}
+    found = access({"AWS_PROFILE": "team"}, {CREDENTIALS: PROFILES})
+    assert dict(found.config) == {
+        "access_key_id": "AKTEAM",
+        "secret_access_key": "team%secret",
+        "session_token": "team-token",
+    }
+    assert found.source == f"profile team of {CREDENTIALS}"
+    assert "secret" not in repr(found)
+    elsewhere = access({"AWS_SHARED_CREDENTIALS_FILE": "/run/keys"}, {Path("/run/keys"): PROFILES})
+    assert elsewhere.config["access_key_id"] == "AKDEFAULT"
+
+
+def test_the_config_file_gives_region_endpoint_and_keys_of_named_profiles() -> None:
+    config = "[default]\nregion=eu-west-1\n[profile team]\nregion=eu-north-1\nendpoint_url=http://store:9000\n"
+    assert access({}, {CONFIG: config}).config == {"region": "eu-west-1"}
+    found = access({"AWS_PROFILE": "team"}, {CONFIG: config, CREDENTIALS: PROFILES})
+    assert found.config["region"] == "eu-north-1"
+    assert found.config["endpoint"] == "http://store:9000"
+    assert found.allow_http
+    stated = access({"AWS_REGION": "us-east-2", "AWS_ENDPOINT_URL": "https://s3.local"}, {CONFIG: config})
+    assert stated.config == {}
+    assert not stated.allow_http
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
+def test_an_endpoint_without_tls_is_allowed_by_naming_it(variable: str) -> None:
+    assert access({variable: "http://127.0.0.1:9000"}).allow_http
+    assert not access({variable: "https://127.0.0.1:9000"}).allow_http
+
+
+@pytest.mark.parametrize(
+    ("profile", "match"),
+    [("half", "lacks a key"), ("signed-in", "sso_session, which is not followed"), ("nobody", "no profile nobody")],
+)
+def test_a_profile_that_gives_no_keys_is_refused_by_name(profile: str, match: str) -> None:
+    with pytest.raises(SettingsError, match=match) as error:
+        access({"AWS_PROFILE": profile}, {CREDENTIALS: PROFILES})
+    assert "secret" not in str(error.value)
+
+
+def test_a_file_that_does_not_parse_is_named_without_its_lines() -> None:
+    with pytest.raises(SettingsError, match="does not parse") as error:
+        access({}, {CREDENTIALS: "aws_secret_access_key=hush\n"})
+    assert "hush" not in str(error.value)
+    assert error.value.where == str(CREDENTIALS)
+
+
+def test_without_keys_the_role_of_the_machine_is_left_to_the_library() -> None:
+    assert access({}).source == "the role of this container or machine"
+    assert "not signed" in access({"AWS_SKIP_SIGNATURE": "true"}).source
+
+
+def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.delitem(sys.modules, "understudy_node.checkpoint.s3", raising=False)
+    with pytest.raises(CheckpointError, match="library for S3 is not installed") as error:
+        open_checkpoint_files("s3://bucket/x")
+    assert "understudy[node,s3]" in error.value.fix

@@ -1,0 +1,106 @@
+"""Each principal has a bucket: who asks too often waits, and nobody else does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.services.guarded import Keys, bearer
+
+from understudy_shared.auth import rates as module
+from understudy_shared.auth.access import Access
+from understudy_shared.auth.credentials import CredentialsError, parse_credentials
+from understudy_shared.auth.presented import presented_in
+from understudy_shared.auth.principals import Authorization
+from understudy_shared.auth.rates import RateLimits, Rates
+from understudy_shared.http.problems import Problem
+from understudy_shared.watched_file import WatchedFile
+
+TARGET = b"/v1/stores/words/keys/a"
+
+
+class World:
+    """A guarded service, whose clock a test moves."""
+
+    def __init__(self, folder: Path, limits: str) -> None:
+        self.now_s = 1_000_000.0
+        self.keys = Keys(folder / "credentials.toml")
+        self.keys.path.write_text(f"[limits]\n{limits}\n")
+        for name in ("ann", "bob", "export"):
+            self.keys.add(name, "reader")
+        file = WatchedFile(self.keys.path, parse_credentials)
+        self.access = Access(credentials=file, now_s=lambda: self.now_s)
+
+    def directly(self, who: str) -> bool:
+        return self.access.lookup(TARGET, presented_in([bearer(self.keys[who])])) is not None
+
+    def by_asgi(self, who: str, path: bytes = TARGET) -> Authorization | Problem:
+        return self.access.decide("GET", path, presented_in([bearer(self.keys[who])]))
+
+
+def test_who_asks_too_often_is_told_when_to_ask_again_and_nobody_else_waits(tmp_path: Path) -> None:
+    world = World(tmp_path, "requests_per_s = 2\nprincipals = {export = 0.1}")
+    assert [world.directly("ann") for _ in range(5)] == [True] * 4 + [False]
+    refused = world.by_asgi("ann")
+    assert isinstance(refused, Problem)
+    assert (refused.type.slug, refused.status) == ("rate-limited", 429)
+    assert (b"retry-after", b"1") in refused.headers
+    assert world.access.refused == {"rate-limited": 1}
+    assert world.directly("bob")
+    assert world.directly("export")
+    slow = world.by_asgi("export")
+    assert isinstance(slow, Problem)
+    assert (b"retry-after", b"10") in slow.headers
+    world.now_s += 0.5
+    assert [world.directly("ann"), world.directly("ann")] == [True, False]
+    assert isinstance(world.by_asgi("ann", b"/livez"), Authorization)
+
+
+def test_a_limit_comes_and_goes_with_the_file_and_other_changes_leave_what_was_counted(tmp_path: Path) -> None:
+    world = World(tmp_path, "requests_per_s = 1\nburst_s = 1")
+    assert [world.directly("ann"), world.directly("ann")] == [True, False]
+    world.keys.add("eve", "reader")
+    world.access.look()
+    assert not world.directly("ann")
+    world.keys.path.write_text(world.keys.path.read_text().replace("requests_per_s = 1\nburst_s = 1", ""))
+    world.access.look()
+    assert all(world.directly("ann") for _ in range(50))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["ann", "bob", "free"]), st.floats(0, 2)), max_size=80),
+    st.floats(0.5, 20),
+)
+def test_nobody_is_answered_oftener_than_his_rate_and_his_burst_allow(
+    steps: list[tuple[str, float]], per_s: float
+) -> None:
+    rates, now_s, answered = (
+        Rates(RateLimits(None, 2.0, {"ann": per_s, "bob": 1.0})),
+        0.0,
+        {"ann": 0, "bob": 0, "free": 0},
+    )
+    for who, gap_s in steps:
+        now_s += gap_s
+        wait_s = rates.wait_s(who, now_s)
+        answered[who] += not wait_s
+        assert who != "free" or not wait_s
+        assert answered["ann"] <= max(1, per_s * 2) + per_s * now_s + 1e-6
+        assert answered["bob"] <= 2 + now_s + 1e-6
+        assert not wait_s or not rates.wait_s(who, now_s + wait_s)
+        now_s += wait_s
+
+
+def test_the_table_has_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PRINCIPALS", 3)
+    rates = Rates(RateLimits(1.0))
+    for number in range(100):
+        rates.wait_s(f"user-{number}", 0.0)
+        assert len(rates._buckets) <= 3
+
+
+@pytest.mark.parametrize("limits", ["requests_per_s = 0", "requests_per_s = inf", "rate = 1", "burst_s = 61"])
+def test_a_limit_that_is_a_mistake_is_refused(limits: str) -> None:
+    with pytest.raises(CredentialsError):
+        parse_credentials(f"[limits]\n{limits}\n".encode())

@@ -1,0 +1,157 @@
+"""Writes `docs/oracle.md` and the README's table from what tests compared: `python -m tools.oracle_document`.
+
+Tests leave what they compared in `.cache/oracle/` (`tests/support/oracle/record.py`); `make verify` runs all of them.
+With `--keep` what is in `docs/oracle.json` is only drawn again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.support.oracle.record import FOLDER, Compared
+
+ROOT = Path(__file__).resolve().parents[1]
+MEASURED, DOCUMENT, README = ROOT / "docs" / "oracle.json", ROOT / "docs" / "oracle.md", ROOT / "README.md"
+BEGIN, END = "<!-- oracle: python -m tools.oracle_document -->\n", "<!-- /oracle -->\n"
+
+Layout = tuple[str, int, bool]
+"""Provider, checkpoint format, whether with a changelog."""
+
+LAYOUTS: dict[Layout, str] = {
+    ("hdfs", 1, False): "HDFS-backed",
+    ("rocksdb", 1, False): "RocksDB, v1",
+    ("rocksdb", 1, True): "RocksDB, v1, changelog",
+    ("rocksdb", 2, False): "RocksDB, v2",
+    ("rocksdb", 2, True): "RocksDB, v2, changelog",
+}
+OPERATORS = {
+    "stateStoreSave": "aggregation",
+    "sessionWindowStateStoreSaveExec": "session window",
+    "dedupe": "`dropDuplicates`",
+    "dedupeWithinWatermark": "`dropDuplicatesWithinWatermark`",
+    "symmetricHashJoin": "stream-stream join",
+    "applyInPandasWithState": "`applyInPandasWithState`",
+    "globalLimit": "limit",
+}
+"""Spark's names of operators as users know them; another is shown by Spark's name."""
+
+
+def collected(folder: Path = FOLDER) -> list[Compared]:
+    """What tests left, in an order that is always the same."""
+    lines = [Compared(**line) for file in folder.glob("*.json") for line in json.loads(file.read_text())]
+    return sorted(lines, key=lambda line: (_release(line.spark), line.operator, line.provider, str(line)))
+
+
+def document(lines: Sequence[Compared]) -> str:
+    """The whole of docs/oracle.md."""
+    return f"{_BEGINNING}{''.join(_tables(lines))}{_END}"
+
+
+def readme_table(lines: Sequence[Compared]) -> str:
+    """A line for each release of Spark."""
+    rows = ["| Spark | " + " | ".join(LAYOUTS.values()) + " |", "|---|" + "---|" * len(LAYOUTS)]
+    for spark in _releases(lines):
+        of_release = [line for line in lines if line.spark == spark]
+        rows.append(f"| {spark} | " + " | ".join(_kinds(of_release, layout) for layout in LAYOUTS) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def with_table(readme: str, table: str) -> str:
+    """The README with its table replaced."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    if not after:
+        raise ValueError(f"README.md has no place for the table: {BEGIN.strip()} and {END.strip()}")
+    return f"{before}{BEGIN}{table}{END}{after}"
+
+
+_VARIANTS = "other codecs, row checksums, Spark's checkpoint manager"
+
+_BEGINNING = """\
+# What is compared with Spark
+
+`python -m tools.oracle_document` writes this file from what the tests compared (`make verify` runs all of them).
+
+Each release of Spark writes the checkpoints during the run, in an environment of its own, with its own state reader as
+the oracle. Every key of every store is looked up at every retained version, keys that are gone among them, and the
+whole answer is compared: value, sessions, rows, flags, expiry and partition. **All were equal**: a test that finds a
+difference records nothing. One case is taken as equal that is not: a set of Spark 4.1 or earlier that keeps 0.0 is found by
+-0.0, too (docs/api.md says why). A cell has keys / elements / versions: distinct keys; the values, sessions or rows of all
+versions together.
+"""
+
+_END = """
+## Releases
+
+- The newest of each line is installed with `uv` when the test first needs it (`tests/support/oracle/releases.py`);
+  where it cannot be had, its cases are skipped by name.
+- Each release's query of every aggregate is held to the rows that it put out, too ([results.md](results.md)).
+- Spark 3.5 has no reader of its own state, and nothing is claimed of it.
+- Spark 4.0 cannot run a limit in checkpoint format 2 (an assertion of its own fails), so its query runs in format 1.
+"""
+
+
+def _tables(lines: Sequence[Compared]) -> Iterator[str]:
+    for spark in _releases(lines):
+        of_release = [line for line in lines if line.spark == spark]
+        yield f"\n## Spark {spark}\n\n"
+        yield f"| operator | {' | '.join(LAYOUTS.values())} | {_VARIANTS} |\n"
+        yield "|---|" + "---|" * (len(LAYOUTS) + 1) + "\n"
+        for operator in dict.fromkeys(line.operator for line in of_release):
+            found = [line for line in of_release if line.operator == operator]
+            cells = [_cell([line for line in found if _layout(line) == each and not line.variant]) for each in LAYOUTS]
+            others = [line for line in found if line.variant]
+            yield f"| {OPERATORS.get(operator, operator)} | {' | '.join(cells)} | {_others(others)} |\n"
+    total = sum(line.elements for line in lines)
+    yield f"\nTogether: {total:,} elements in {len(lines)} stores of {len(_releases(lines))} releases of Spark.\n"
+
+
+def _cell(lines: Sequence[Compared]) -> str:
+    if not lines:
+        return "-"
+    keys, elements = sum(line.keys for line in lines), sum(line.elements for line in lines)
+    return f"{keys:,} / {elements:,} / {max(line.versions for line in lines)}"
+
+
+def _others(lines: Sequence[Compared]) -> str:
+    return "-" if not lines else f"{len(lines)} checkpoints, {sum(line.elements for line in lines):,} elements"
+
+
+def _kinds(lines: Sequence[Compared], layout: Layout) -> str:
+    found = [line for line in lines if _layout(line) == layout]
+    operators = len({line.operator for line in found})
+    return f"{operators} operators, {sum(line.elements for line in found):,} elements" if found else "-"
+
+
+def _layout(line: Compared) -> Layout:
+    return line.provider, line.format_version, line.changelog
+
+
+def _releases(lines: Sequence[Compared]) -> list[str]:
+    return sorted({line.spark for line in lines}, key=_release)
+
+
+def _release(spark: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in spark.split(".") if part.isdigit())
+
+
+def main() -> None:
+    """Collect, unless told to keep; then draw."""
+    if sys.argv[1:] != ["--keep"]:
+        MEASURED.write_text("[\n" + ",\n".join(json.dumps(asdict(line)) for line in collected()) + "\n]\n")
+    lines = kept()
+    DOCUMENT.write_text(document(lines))
+    README.write_text(with_table(README.read_text(), readme_table(lines)))
+
+
+def kept() -> list[Compared]:
+    """What docs/oracle.json has."""
+    return [Compared(**line) for line in json.loads(MEASURED.read_text())]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""Fetches what tests need through Maven, ahead of them: python -m tools.prefetch"""
+
+from __future__ import annotations
+
+from tests.support.kafka import broker
+from tests.support.object_store import s3_server
+
+if __name__ == "__main__":
+    for what, jars in (("a Kafka broker", broker.jars), ("an S3 server", s3_server.jars)):
+        if isinstance(found := jars(), str):
+            print(f"== {found}: the tests that need {what} are skipped")
