@@ -79,9 +79,9 @@ _BEGINNING = """\
 Each release of Spark writes the checkpoints during the run, in an environment of its own, with its own state reader as
 the oracle. Every key of every store is looked up at every retained version, keys that are gone among them, and the
 whole answer is compared: value, sessions, rows, flags, expiry and partition. **All were equal**: a test that finds a
-difference records nothing. One case is taken as equal that is not: a set of Spark 4.1 or earlier that keeps 0.0 is found by
--0.0, too (docs/api.md says why). A cell has keys / elements / versions: distinct keys; the values, sessions or rows of all
-versions together.
+difference records nothing. One case is taken as equal that is not: a set of Spark 4.1 or earlier that keeps 0.0 is
+found by -0.0, too (docs/api.md says why). A cell has keys / elements / versions: distinct keys; the values, sessions or
+rows of all versions together.
 """
 
 _END = """
