@@ -71,7 +71,7 @@ class OperatorDescription:
     state_format: str | None = None
     """The version of its state layout; None where the offset log does not say it."""
     variables: tuple[StateVariable, ...] = ()
-    """Of `transformWithState`, which keeps them as column families of one store."""
+    """What `transformWithState` keeps, as column families of one store."""
 
     @property
     def served(self) -> tuple[StoreDescription, ...]:

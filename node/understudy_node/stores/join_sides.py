@@ -53,8 +53,8 @@ class SideTables:
     indexed: StructType
     count: StructType
     expired: bool | None = None
-    """Of every row: False where the query has no watermark on either side. Else unknown: Spark compares columns of a
-    row with the watermark by the condition of the join, which is not in the state.
+    """Whether its rows have expired: False where the query has no watermark on either side. Else unknown: Spark
+    compares columns of a row with the watermark by the condition of the join, which is not in the state.
     """
 
 

@@ -11,7 +11,7 @@ from understudy_shared.http.target import parse_query, refuse_unroutable, split_
 from understudy_shared.printable import printable
 
 MAX_SHOWN_CHARS = 200
-"""Of a path or a name: a line has a bounded length, whatever is sent."""
+"""Most characters of a path or a name in a line, which has a bounded length whatever is sent."""
 
 _CALLS = frozenset(("keys", "lookup", "metadata", "scan", "watch"))
 _FIXED = frozenset(("livez", "readyz", "metrics", "openapi.json", "docs"))

@@ -14,7 +14,7 @@ import orjson
 from understudy_shared.auth.principals import Action, Grant, Principal
 
 MAX_ROLE_VALUES = 1000
-"""Of a claim with roles or groups: the rest of them is not looked at."""
+"""Most roles or groups of a claim that are looked at."""
 
 MAX_CLAIM_CHARS = 256
 

@@ -13,7 +13,7 @@ MAX_HEAD_BYTES = 4096
 """Requests of common clients have 50 to 300 bytes, and with a token of an issuer 700 to 2,500."""
 
 MAX_BYTES = 8 * 1024 * 1024
-"""Of all keys together: long ones have fewer entries. 20 MB with what they parsed to."""
+"""Most bytes of all keys together: long ones have fewer entries. With what they parsed to it is 20 MB."""
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from understudy_shared.spark.unsafe_row import compile_row_encoder
 
 VISITORS = tuple(f"visitor-{number}" for number in range(6))
 SESSIONS = 5
-"""Of each visitor: number N begins at N seconds, and lasts for one."""
+"""How many each visitor has: number N begins at N seconds, and lasts for one."""
 SECOND_US = 1_000_000
 
 _SPAN = StructType((Field("start", TimestampType()), Field("end", TimestampType())))

@@ -44,7 +44,7 @@ class World:
     node: ClusterNode
     router: ClusterRouter
     issuer: TokenIssuer
-    """Of tokens that every service accepts."""
+    """It issues tokens that every service accepts."""
     secrets: Mapping[str, Path]
     """The secret files by service, node and router: two files that say the same."""
 

@@ -28,7 +28,7 @@ class _Source(NamedTuple):
     variable: str
     kind: str
     name: str
-    """Of its store."""
+    """The name of its store."""
 
     @property
     def options(self) -> dict[str, str]:
