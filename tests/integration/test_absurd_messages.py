@@ -92,6 +92,7 @@ def test_nobody_is_silenced_by_what_is_said_in_its_name(
         assert_well(known)
 
 
+@pytest.mark.full
 def test_thousands_of_members_that_there_are_not_have_bounded_room_and_are_given_nothing(
     known: Cluster, forger: AbsurdMessages
 ) -> None:

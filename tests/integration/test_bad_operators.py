@@ -25,8 +25,15 @@ from understudy_shared.errors import UnsupportedError
 ROWS = [{"word": f"word-{n}", "at": f"2024-03-01T00:00:0{n}Z"} for n in range(9)]
 
 
-JOIN_V4 = {"spark.sql.streaming.join.stateFormatVersion": "4"}
-"""Spark keeps such a join by event time, which this release does not read."""
+FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+
+
+def say_another_format(checkpoint: Path) -> None:
+    """Every format of joins that this Spark writes is served. So let the log say one of a later Spark."""
+    for log in (checkpoint / "offsets").glob("[0-9]*"):
+        text = log.read_text()
+        assert f'"{FORMAT}":"3"' in text
+        log.write_text(text.replace(f'"{FORMAT}":"3"', f'"{FORMAT}":"9"'))
 
 
 def joined(source: DataFrame) -> DataFrame:
@@ -60,7 +67,8 @@ def run(
 
 def test_a_query_of_which_nothing_can_be_served_is_refused_by_its_operator(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
-    run(spark, checkpoint, joined, ROCKSDB_CHANGELOG_V2, output_mode="append", conf=JOIN_V4)
+    run(spark, checkpoint, joined, ROCKSDB_CHANGELOG_V2, output_mode="append", conf={FORMAT: "3"})
+    say_another_format(checkpoint)
     error = refusal_to_serve(checkpoint, tmp_path / "data")
     assert isinstance(error, UnsupportedError)
     assert "Operator 0 (symmetricHashJoin" in error.what
@@ -70,7 +78,8 @@ def test_a_query_of_which_nothing_can_be_served_is_refused_by_its_operator(spark
 
 def test_an_aggregation_is_served_beside_an_operator_that_is_not(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
-    run(spark, checkpoint, counted_joined, ROCKSDB_CHANGELOG_V2, output_mode="append", conf=JOIN_V4)
+    run(spark, checkpoint, counted_joined, ROCKSDB_CHANGELOG_V2, output_mode="append", conf={FORMAT: "3"})
+    say_another_format(checkpoint)
     hour = {"start": "2024-03-01T00:00:00Z", "end": "2024-03-01T01:00:00Z"}
     with served_node(checkpoint, tmp_path / "data") as served:
         served.wait_for_version(2)

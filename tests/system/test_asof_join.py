@@ -144,6 +144,7 @@ def killed_and_finished(spark: SparkSession, url: str, records: Records, case: C
     return joined
 
 
+@pytest.mark.full
 def test_without_waiting_late_weather_is_missed_and_reading_again_differs(
     spark: SparkSession, server: RedisServer, tmp_path: Path
 ) -> None:
