@@ -36,7 +36,7 @@ def _with_obstore(endpoint: str, bucket: str) -> tuple[Callable[[str], object], 
 
 
 def _with_s3fs(endpoint: str, bucket: str) -> tuple[Callable[[str], object], Callable[[str], bytes]]:
-    s3fs: Any = importlib.import_module("s3fs")  # no dependency: whoever compares installs it
+    s3fs: Any = importlib.import_module("s3fs")  # no dependency of the project: install it to compare
     options = {"region_name": "us-east-1"}
     system: Any = s3fs.S3FileSystem(endpoint_url=endpoint, use_listings_cache=False, client_kwargs=options)
     return lambda path: system.info(f"{bucket}/{path}"), lambda path: bytes(system.cat_file(f"{bucket}/{path}"))

@@ -2,7 +2,7 @@
 
 A version that is shown costs nothing here. One that was replaced keeps the changes, spills and bases that the newer one
 does not share; these are bounded in bytes over all tasks of a node, and the version that was read the longest ago is
-dropped first. Who asks for one that was dropped is told so.
+dropped first. A reader of a dropped version gets the problem `version-gone`.
 """
 
 from __future__ import annotations

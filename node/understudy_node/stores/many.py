@@ -21,6 +21,9 @@ MAX_SORTED: Final = 10_000
 ms.
 """
 
+MAX_LEFT_OUT: Final = 2_000
+"""Most expired elements that a page leaves out before it ends: they are printed, too, which holds the event loop."""
+
 HIDDEN: Final = Found(b'"found":false,"expired":true,', is_hidden=True)
 """All elements have expired, and nothing that has was asked for."""
 
@@ -29,20 +32,23 @@ def found_page(member: str, printed: Iterable[bytes | None], selection: Selectio
     """A page of the elements from `selection.offset` on; None where a key has no elements at all.
 
     `printed` are these elements, each printed when it is asked for; None stands for one that is left out because it
-    has expired.
+    has expired. After many of those a page ends, even without an element, and says where the next one begins.
     """
     shown: list[bytes] = []
     size, passed, next_at = 0, 0, None
     for at, element in enumerate(printed, selection.offset):
         passed += 1
         if element is None:
+            if passed - len(shown) > MAX_LEFT_OUT:
+                next_at = at + 1
+                break
             continue
         size += len(element)
         if len(shown) == selection.limit or (shown and size > MAX_PAGE_BYTES):
             next_at = at
             break
         shown.append(element)
-    if not shown and selection.offset == 0:
+    if not shown and selection.offset == 0 and next_at is None:
         return HIDDEN if passed else None
     members = b'"found":true,"%b":[%b],' % (member.encode(), b",".join(shown))
     return Found(members, is_page=True, next=next_at)

@@ -22,7 +22,7 @@ MAX_NAME_CHARS = 256
 """Longest name in a message. Spark makes longer names for long expressions without an alias."""
 
 ARRAY_JSON = '{"type":"array"'
-"""How the type of an array begins: it is told as JSON, all others by name."""
+"""How the type of an array begins. The plan writes it as JSON, and all other types by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ def access(situation: Situation) -> Indicator:
         "access",
         State.ATTENTION,
         "Other machines may reach this router, and it asks nobody for a credential",
-        "whoever reaches it reads every store and drains nodes",
+        "anybody who reaches it can read every store and drain nodes",
         "insecure_bind says that the network keeps strangers out",
         "give it --credentials-file, or let it listen on loopback",
     )

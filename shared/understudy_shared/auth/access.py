@@ -128,7 +128,7 @@ class Access:
     def _decided(self, scope: Scope, presented: Presented | None, app: App) -> App:
         decided = self.decide(scope["method"], scope["raw_path"], presented)
         if isinstance(decided, Authorization) and isinstance(presented, Session):
-            decided = _unless_foreign(decided, scope)  # a browser sends a cookie wherever it is told to
+            decided = _unless_foreign(decided, scope)  # a page of another site can make a browser send its cookie
         if isinstance(decided, Authorization):
             scope[AUTHORIZATION] = decided
             if presented is not None:

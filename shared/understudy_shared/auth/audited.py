@@ -27,7 +27,7 @@ class Asked(NamedTuple):
 
 
 def asked_of(raw_path: bytes, query: bytes = b"") -> Asked:
-    """Read a path. Of one that is no call of ours nothing is shown: it may hold a key."""
+    """Read a path. An unknown path is not shown, because it may hold a key."""
     try:
         refuse_unroutable(raw_path)
         match split_path(raw_path):

@@ -198,6 +198,15 @@ def test_what_its_ttl_has_outlived_is_left_out_when_a_reader_says_so() -> None:
         assert (said["found"], said["expired"], "value" in said) == (not is_hidden, is_hidden, not is_hidden)
 
 
+def test_a_page_that_leaves_much_out_ends_and_the_pages_after_it_have_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many, "MAX_LEFT_OUT", 2)
+    rows = [PREFIX + encode_expiring(((at,), at * 1_000)) for at in range(10)]
+    kept = {FAMILY + PREFIX + encode_key(("a", 1)): b"".join(struct.pack("<i", len(row)) + row for row in rows)}
+    finder, key = ListVariable(TABLE, printer(EXPIRING), PREFIX), asked(encode_key(("a", 1)))
+    pages = list(pages_of(finder, view(kept), key, 9, member="values", include_expired=False))
+    assert [[element["value"]["visits"] for element in page] for page in pages] == [[], [], [6, 7, 8, 9]]
+
+
 def test_a_key_with_more_timers_than_are_sorted_is_a_problem_and_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     encode_time = compile_row_encoder(StructType((Field("expiryTimestampMs", LongType()),)))
     times = {prefixed(("a", 1), PREFIX + encode_time((at,))): PREFIX for at in range(4)}
