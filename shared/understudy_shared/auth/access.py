@@ -85,10 +85,7 @@ class Access:
         if principal is None:
             return None
         end = target.find(b"/", _STORE_AT)
-        segment = target[_STORE_AT:end]
-        if end < 0 or b"%" in segment or b"?" in segment or not segment.isascii():
-            return None
-        found = principal.points(segment.decode())
+        found = None if end < 0 else principal.points(target[_STORE_AT:end])
         if found is not None and self._known.rates is not None and self._wait_s(principal):
             return None
         return found

@@ -89,7 +89,7 @@ class KnownCredentials:
     def principal(self, presented: Presented) -> Principal | None:
         """Whose key or token it is; None for one that is unknown, revoked or expired, and for one not seen before."""
         key = self._keys.get(presented.key_id)
-        if key is None or not presented.proves(key) or key.expires_s <= self._now_s():
+        if key is None or not (presented.proven is key or presented.proves(key)) or key.expires_s <= self._now_s():
             return None
         return key.principal
 

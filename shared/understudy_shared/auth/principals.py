@@ -91,7 +91,7 @@ class Principal:
         self.is_peer = is_peer
         self._actions = frozenset(action for grant in self.grants for action in grant.actions)
         self.sees_every_store = self.may(Action.MONITOR) or any(EVERY_STORE in each.stores for each in self.grants)
-        self._points: dict[str, Authorization | None] = {}
+        self._points: dict[bytes, Authorization | None] = {}
 
     def __repr__(self) -> str:
         return f"Principal({self.name!r})"
@@ -113,15 +113,19 @@ class Principal:
             return EVERY_KEY
         return KeyScope(tuple(dict.fromkeys(grant.key_prefix for grant in grants)))
 
-    def points(self, store: str) -> Authorization | None:
-        """What single lookups in a store are granted, None when nothing is. The decision is remembered."""
+    def points(self, segment: bytes) -> Authorization | None:
+        """What single lookups are granted in the store that a segment of a path names. The decision is remembered.
+
+        None: nothing is granted, or the name has to be decoded first.
+        """
         try:
-            return self._points[store]
+            return self._points[segment]
         except KeyError:
-            keys = self.keys_of(store, Action.POINT)
+            is_plain = segment.isascii() and b"%" not in segment and b"?" not in segment
+            keys = self.keys_of(segment.decode(), Action.POINT) if is_plain else None
             if len(self._points) >= MAX_REMEMBERED:
                 self._points.clear()
-            found = self._points[store] = None if keys is None else Authorization(self, keys)
+            found = self._points[segment] = None if keys is None else Authorization(self, keys)
             return found
 
 

@@ -62,7 +62,7 @@ def test_whoever_may_read_a_store_sees_it(grants: list[Grant], store: str, actio
 def test_a_remembered_decision_is_the_decision(grants: list[Grant], stores: list[str]) -> None:
     principal = Principal("p", grants)
     for store in stores:
-        remembered, keys = principal.points(store), principal.keys_of(store, Action.POINT)
+        remembered, keys = principal.points(store.encode()), principal.keys_of(store, Action.POINT)
         assert (None if remembered is None else remembered.keys) == keys
         assert remembered is None or remembered.principal is principal
 
@@ -70,9 +70,15 @@ def test_a_remembered_decision_is_the_decision(grants: list[Grant], stores: list
 def test_what_is_remembered_is_bounded_and_stays_right() -> None:
     principal = Principal("p", [Grant(frozenset({Action.POINT}), frozenset({"a"}))])
     for number in range(5000):
-        assert principal.points(f"store-{number}") is None
-        assert principal.points("a") is not None
+        assert principal.points(b"store-%d" % number) is None
+        assert principal.points(b"a") is not None
     assert len(principal._points) <= 1024
+
+
+@pytest.mark.parametrize("segment", [b"%61", b"a?x", "ä".encode(), b"\xff"])
+def test_a_store_whose_name_has_to_be_decoded_first_is_granted_nothing_here(segment: bytes) -> None:
+    assert ANYBODY.points(b"a") is not None
+    assert ANYBODY.points(segment) is None
 
 
 @pytest.mark.parametrize("action", list(Action))
