@@ -19,6 +19,7 @@ STORE = "spark.sql.streaming.stateStore"
 PARTITIONS = 4
 RAW_BYTES_PER_KEY = 88
 WRITE_LIMIT_S = 900
+QueryOf = Callable[[DataFrame, int], DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,13 @@ def session(directory: Path) -> SparkSession:
     return spark
 
 
-def write(spark: SparkSession, path: Path, *, provider: str, keys: int) -> BigCheckpoint:
-    """Write `keys` keys in two batches, wait for their snapshot, then change a thousandth of them in a third."""
+def write(
+    spark: SparkSession, path: Path, *, provider: str, keys: int, query_of: QueryOf | None = None
+) -> BigCheckpoint:
+    """Write `keys` keys in two batches, wait for their snapshot, then change a thousandth of them in a third.
+
+    `query_of` makes another query than the aggregation from the numbers and the count of keys.
+    """
     conf = {
         f"{STORE}.providerClass": f"{STATE}.{provider}StateStoreProvider",
         f"{STORE}.rocksdb.changelogCheckpointing.enabled": "true",
@@ -68,7 +74,7 @@ def write(spark: SparkSession, path: Path, *, provider: str, keys: int) -> BigCh
     for name, value in conf.items():
         spark.conf.set(name, value)
     for batch, rows in enumerate((keys // 2, keys // 2, max(keys // 1000, 1))):
-        query = _start(spark, path, rows, total=keys)
+        query = _start(spark, path, rows, total=keys, query_of=query_of or aggregated)
         _wait(lambda batch=batch: (path / "commits" / str(batch)).exists(), query)  # type: ignore[misc]
         if batch == 1:
             _wait(lambda: all(_has_snapshot(path / f"state/0/{partition}") for partition in range(PARTITIONS)), query)
@@ -76,22 +82,24 @@ def write(spark: SparkSession, path: Path, *, provider: str, keys: int) -> BigCh
     return BigCheckpoint(path, provider, keys)
 
 
-def _start(spark: SparkSession, path: Path, rows: int, *, total: int) -> StreamingQuery:
+def _start(spark: SparkSession, path: Path, rows: int, *, total: int, query_of: QueryOf) -> StreamingQuery:
     """The query for one batch of `rows`: the next would be an hour later."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
-    writer = aggregated(source, total).writeStream.format("noop").outputMode("update")
+    writer = query_of(source, total).writeStream.format("noop").outputMode("update")
     return writer.option("checkpointLocation", str(path)).trigger(processingTime="1 hour").start()
 
 
 def aggregated(source: DataFrame, total: int) -> DataFrame:
-    """One row per key; numbers wrap around at `total`, so a later batch changes keys that exist."""
+    """One row per key."""
     value = F.col("value")
-    key = F.lpad(F.lower(F.hex(value % F.lit(total))), 16, "0").alias("key")
-    return (
-        source.select(key, value)
-        .groupBy("key")
-        .agg(F.count("*"), F.sum(value), F.avg(value), F.min(value), F.max(value))
-    )
+    found = keyed(source, total).groupBy("key")
+    return found.agg(F.count("*"), F.sum(value), F.avg(value), F.min(value), F.max(value))
+
+
+def keyed(source: DataFrame, total: int) -> DataFrame:
+    """Numbers and their keys, which wrap around at `total`, so that a later batch changes keys that exist."""
+    key = F.lpad(F.lower(F.hex(F.col("value") % F.lit(total))), 16, "0").alias("key")
+    return source.select(key, "value")
 
 
 def _has_snapshot(directory: Path) -> bool:

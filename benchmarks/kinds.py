@@ -1,4 +1,4 @@
-"""Lookups of keys with several records: two sessions, and ten rows of a join, beside a constant application.
+"""Lookups of two sessions, of ten rows of a join and of a list of ten, beside a constant application.
 
     python -m benchmarks.kinds [--keys 5000] [--rounds 3] [--seconds 4] [--report FILE]
 
@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from benchmarks.big_checkpoint import PARTITIONS, STATE, session
+from benchmarks.custom_state import ELEMENTS, LIST, write_custom
 from benchmarks.lookups import (
     CONNECTIONS,
     LIMIT,
@@ -55,6 +56,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder, ExitStack() as running:
         spark = session(Path(folder))
         write(spark, Path(folder), keys=options.keys)
+        write_custom(spark, Path(folder) / "custom", keys=options.keys, listed_each=1)
         spark.stop()
         subjects = list(started(Path(folder), options.keys, running))
         rounds: dict[str, list[Figure]] = {subject.name: [] for subject in subjects}
@@ -102,25 +104,29 @@ def built(source: DataFrame) -> DataFrame:
 
 
 def started(folder: Path, keys: int, running: ExitStack) -> Iterator[Subject]:
-    """The constant application, and a node and a router for each kind, each of which answered as it should."""
+    """The constant application, and a node and a router for each checkpoint, each of which answered as it should."""
     yield Subject(LIMIT, running.enter_context(server(CONSTANT_APP, ready_path="/")), ["/"])
-    bus = running.enter_context(local_redis())
-    arguments = (str(folder / "checkpoint"), str(folder / "data"), bus.url)
-    node = running.enter_context(server(CLUSTER_NODE, *arguments, ready_path="/livez"))
-    router = running.enter_context(server(ROUTER, bus.url, ready_path="/livez"))
     words = [f"{number:016x}" for number in random.Random(0).sample(range(keys), min(SAMPLED_KEYS, keys))]
-    wait_until_served(router.port)
-    for kind, member, count in (("session", "sessions", 2), ("join-side", "rows", ROWS)):
-        store = store_of(router.port, kind)
-        paths = [f"/v1/stores/{store}/keys/{word}" for word in words]
-        wait_for_keys(router, paths)
-        for each in (node, router):
-            status, body = fetch(each.port, paths[0])
-            found = len(orjson.loads(body).get(member, ()))
-            if (status, found) != (200, count):
-                raise RuntimeError(f"{paths[0]} is answered with {status} and {found} {member}, not {count}")
-        yield Subject(f"{count} {member}, node", node, paths)
-        yield Subject(f"{count} {member}, router", router, paths, (node,))
+    for checkpoint, kinds in (
+        ("checkpoint", (("session", "sessions", 2), ("join-side", "rows", ROWS))),
+        ("custom", (("list", "values", ELEMENTS),)),
+    ):
+        bus = running.enter_context(local_redis())
+        arguments = (str(folder / checkpoint), str(folder / f"data-{checkpoint}"), bus.url)
+        node = running.enter_context(server(CLUSTER_NODE, *arguments, ready_path="/livez"))
+        router = running.enter_context(server(ROUTER, bus.url, ready_path="/livez"))
+        wait_until_served(router.port)
+        for kind, member, count in kinds:
+            store = LIST if kind == "list" else store_of(router.port, kind)
+            paths = [f"/v1/stores/{store}/keys/{word}" for word in words]
+            wait_for_keys(router, paths)
+            for each in (node, router):
+                status, body = fetch(each.port, paths[0])
+                found = len(orjson.loads(body).get(member, ()))
+                if (status, found) != (200, count):
+                    raise RuntimeError(f"{paths[0]} is answered with {status} and {found} {member}, not {count}")
+            yield Subject(f"{count} {member}, node", node, paths)
+            yield Subject(f"{count} {member}, router", router, paths, (node,))
 
 
 def wait_until_served(port: int) -> None:

@@ -134,7 +134,7 @@ def resident_of(checkpoint: BigCheckpoint, data: Path) -> int:
         return node.resident_bytes()
 
 
-def restore_in_process(checkpoint: BigCheckpoint, data: Path) -> float:
+def restore_in_process(checkpoint: BigCheckpoint, data: Path, *, store: str = "op0") -> float:
     """Seconds from the order to restore to the first answered lookup, imports and interpreter start left out."""
     files = open_checkpoint_files(checkpoint.path)
     settings = NodeSettings(checkpoint=str(checkpoint.path), data_dir=data)
@@ -143,7 +143,7 @@ def restore_in_process(checkpoint: BigCheckpoint, data: Path) -> float:
     node.start()
     while (generation := node.generation) is None or not generation.ready:
         time.sleep(0.001)
-    holding = generation.readers[StoreName("op0")]
+    holding = generation.readers[StoreName(store)]
     answer = holding.look_up(holding.resolve((checkpoint.key(7),)), NO_BOUND)
     elapsed_s = time.perf_counter() - started_s
     assert getattr(answer, "status", None) == 200, f"key 7 is in the state, but: {answer}"

@@ -169,20 +169,22 @@ def stack(running: tuple[Engine, Stack]) -> Stack:
 
 
 @pytest.mark.parametrize("image", ["node", "router"])
-def test_an_image_has_no_compiler_no_spark_and_no_other_service_but_traces(
+def test_an_image_has_what_settings_switch_on_and_no_compiler_no_spark_and_no_other_service(
     image: str, running: tuple[Engine, Stack]
 ) -> None:
     found, _ = running
     name = next(SERVICES[each]["image"] for each, own in IMAGES.items() if own == image)
     code = (
         "import importlib.util as u, shutil, os; "
-        "names = ('pyspark', 'understudy_node', 'understudy_router', 'understudy_pipeline', 'opentelemetry.sdk'); "
+        "names = ('pyspark', 'understudy_node', 'understudy_router', 'understudy_pipeline', 'opentelemetry.sdk', "
+        "'jwt', 'obstore'); "
         "print([m for m in names if u.find_spec(m)], "
         "[c for c in ('cc', 'gcc', 'g++', 'java') if shutil.which(c)], os.getuid())"
     )
     options = ("run", "--rm", "--network", "none", "--read-only", "--cap-drop", "ALL")
     said = found.docker(*options, name, "python", "-c", code).strip()
-    assert said == f"['understudy_{image}', 'opentelemetry.sdk'] [] 10001"
+    store = ["obstore"] if image == "node" else []
+    assert said == f"{[f'understudy_{image}', 'opentelemetry.sdk', 'jwt', *store]} [] 10001"
 
 
 @pytest.mark.parametrize("image", sorted(set(IMAGES.values())))
