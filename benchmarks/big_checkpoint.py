@@ -5,6 +5,8 @@ Keys are 16-character strings (32 B rows), values six buffers (56 B rows); in Ro
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,7 +43,8 @@ class BigCheckpoint:
 
 
 def session(directory: Path) -> SparkSession:
-    """A session with memory for ten million keys."""
+    """A session with memory for ten million keys. Its workers run in this Python."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("benchmarks")
