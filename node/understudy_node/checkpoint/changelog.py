@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
-import numpy as np
-
 from understudy_node.checkpoint import row_checksum as checksums
 from understudy_node.checkpoint.documents import checked, field, parse_json
 from understudy_shared.errors import CorruptFileError, UnsupportedError
@@ -32,6 +30,8 @@ _PUT, _DELETE, _MERGE, _DELETE_RANGE, _END = 0x01, 0x10, 0x11, 0x20, 0x00
 _TAGS: Final = ("v2", "v3", "v4")
 _FIRST_RUN = 8
 _LONGEST_WAIT = 1024
+_FIRST_WINDOW = 128
+"""Records that are looked ahead at first: most commits change fewer in a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,14 +282,17 @@ def _count_run(raw: bytes, position: int, key_size: int, value_size: int, most: 
     """How many records from `position` on have exactly these sizes, looking ahead in growing windows."""
     size = 8 + key_size + value_size
     most = min(most, (len(raw) - position) // size)
-    count, window = 0, 32
+    lengths = [*enumerate(_INT.pack(key_size)), *enumerate(_INT.pack(value_size), 4 + key_size)]
+    # Each byte of the two lengths as a column over all records of the window, the low bytes first: they differ soonest.
+    columns = [(offset, bytes((byte,))) for offset, byte in reversed(lengths)]
+    count, window = 0, _FIRST_WINDOW
     while count < most:
-        width, at = min(window, most - count), position + count * size
-        keys = np.ndarray((width,), ">i4", raw, at, (size,))
-        values = np.ndarray((width,), ">i4", raw, at + 4 + key_size, (size,))
-        same = (keys == key_size) & (values == value_size)
-        if not same.all():
-            return count + int(same.argmin())
-        count += width
+        same = width = min(window, most - count)
+        start, end = position + count * size, position + (count + width) * size
+        for offset, byte in columns:
+            same = min(same, width - len(raw[start + offset : end : size].lstrip(byte)))
+        count += same
+        if same < width:
+            break
         window *= 8
     return count

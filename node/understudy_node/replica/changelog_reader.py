@@ -1,8 +1,8 @@
 """Reads the changelog that a commit names, ahead of the commit where it can.
 
-In format v2 the file is found by the unique id in the commit. In format v1 a file read before its commit is used only
-if it is still the same file after the commit, and the file applied last is checked again, so that a later rewrite is
-noticed: a re-run batch, a rewritten delta or a dead attempt never reaches a reader.
+In format v2 the file is found by the unique id in the commit, and no other attempt's has its name. A file read before
+its commit is used only if it is still the same file after the commit; in format v1 the file applied last is checked
+again, so that a later rewrite is noticed. A re-run batch, a rewritten delta or a dead attempt never reaches a reader.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ChangelogReader:
         self._ahead: ReadChangelog | None = None
         self._applied: tuple[str, FileStat] | None = None
         self._listed: FileStat | None = None
-        """The directory when it was listed last without a probable changelog in it."""
+        """The directory when it was listed last: until it changes there is nothing else in it."""
 
     def read(self, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
         """The changelog of a committed version; None when there is no such file."""
@@ -54,7 +54,12 @@ class ChangelogReader:
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.name == name and ahead.stat == self._stat(name):
             return ahead
-        return (yield from self._decode(name, record))
+        read = yield from self._decode(name, record)
+        if read is not None and self._stat(name) != read.stat:
+            raise VanishedError(
+                "the changelog was rewritten while it was read", where=f"{self._place.directory}/{name}"
+            )
+        return read
 
     @property
     def has_read_ahead(self) -> bool:
@@ -69,17 +74,18 @@ class ChangelogReader:
         if len(names) != 1:  # absent, or several attempts: only the commit says which won
             return
         try:
+            # Whether it is still this file is looked at after the commit.
             self._ahead = yield from self._decode(names[0], latest)
         except CheckpointError:
-            return  # an uncommitted file may be incomplete: it is read again after the commit
+            self._listed = None  # an uncommitted file may be incomplete: it is read again, after the commit at last
 
     def applied(self, read: ReadChangelog) -> None:
-        """Remember the changelog that became part of the view."""
-        self._applied = (read.name, read.stat)
+        """Remember the changelog that became part of the view; one with a lineage is the only one of its name."""
+        self._applied = (read.name, read.stat) if read.lineage is None else None
 
     def forget(self) -> None:
         """Drop what was read: the view was rebuilt on a snapshot."""
-        self._ahead = self._applied = None
+        self._ahead = self._applied = self._listed = None
 
     def check_last_applied(self) -> None:
         """Raise RewrittenError when the file applied last has changed."""
@@ -131,9 +137,8 @@ class ChangelogReader:
             return []
         prefix = f"{version}_"
         names = [name for name in files.list(directory) or () if name.startswith(prefix)]
-        found = [file.name for file in parse_state_files(names) if file.version == version and file.kind == kind]
-        self._listed = None if found else now
-        return found
+        self._listed = now
+        return [file.name for file in parse_state_files(names) if file.version == version and file.kind == kind]
 
     def _stat(self, name: str) -> FileStat | None:
         return self._around.files.stat(f"{self._place.directory}/{name}")

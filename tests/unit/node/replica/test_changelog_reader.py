@@ -13,8 +13,9 @@ from tests.support.checkpoint import bytes as spark
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.checkpoint.logs import parse_commit, parse_offsets
 from understudy_node.follow.history import CommitRecord
-from understudy_node.replica.changelog_reader import ChangelogReader
+from understudy_node.replica.changelog_reader import ChangelogReader, ReadChangelog, RewrittenError
 from understudy_node.replica.surroundings import StorePlace, Surroundings
+from understudy_shared.errors import VanishedError
 from understudy_shared.words import ApplicationId, Lineage, TaskId
 
 DIRECTORY = "state/0/0"
@@ -44,22 +45,34 @@ class World:
         around = Surroundings(self.files, history=unused, disk=unused, cache=unused, overlay_max_bytes=0)
         self.reader = ChangelogReader(place, around)
 
-    def record(self, version: int, unique_id: str) -> CommitRecord:
-        commit = parse_commit(spark.commit(0, {"0": [[unique_id]]}), version - 1)
+    def record(self, version: int, unique_id: str | None) -> CommitRecord:
+        ids = None if unique_id is None else {"0": [[unique_id]]}
+        commit = parse_commit(spark.commit(0, ids), version - 1)
         return CommitRecord(version, commit, parse_offsets(spark.offsets(), version - 1), 0)
 
-    def write(self, name: str) -> None:
-        """Write a changelog; the directory's time moves on, however coarse the clock of the disk."""
-        (self.root / DIRECTORY / name).write_bytes(spark.lz4(spark.plain([(b"\x00k", b"\x00v")])))
+    def write(self, name: str, *, value: bytes = b"\x00v", cut: int | None = None) -> None:
+        """Write a changelog, or its beginning; the directory's time moves on, however coarse the clock of the disk."""
+        content = spark.lz4(spark.utf("v3") + spark.lineage([]) + spark.plain([(b"\x00k", value)]))
+        (self.root / DIRECTORY / name).write_bytes(content[:cut])
         self.ticks += 1
         os.utime(self.root / DIRECTORY, ns=(self.ticks, self.ticks))
 
-    def look(self) -> str | None:
-        """The name that was read ahead."""
-        for _ in self.reader.read_ahead(self.record(1, FIRST)):
+    def look(self, *, after: int = 1) -> str | None:
+        """The name that was read ahead of the commit after that version."""
+        for _ in self.reader.read_ahead(self.record(after, FIRST)):
             pass
         ahead = self.reader._ahead
         return None if ahead is None else ahead.name
+
+    def read(self, version: int, unique_id: str | None) -> ReadChangelog | None:
+        """The changelog of a committed version; without an id in format v1."""
+        reading = self.reader.read(self.record(version, unique_id))
+        while True:
+            try:
+                next(reading)
+            except StopIteration as done:
+                found: ReadChangelog | None = done.value
+                return found
 
 
 @pytest.fixture
@@ -98,3 +111,71 @@ def test_of_two_attempts_none_is_read_ahead_until_one_is_alone(world: World) -> 
     assert world.look() is None
     (world.root / DIRECTORY / f"2_{FIRST}.changelog").unlink()
     assert world.look() == f"2_{SECOND}.changelog"
+
+
+def test_after_a_commit_a_directory_in_which_nothing_is_new_is_not_listed_again(world: World) -> None:
+    world.write(f"2_{SECOND}.changelog")
+    assert world.look() == f"2_{SECOND}.changelog"
+    read = world.read(2, SECOND)
+    assert read is not None
+    assert read.changes == {b"\x00k": b"\x00v"}
+    for _ in range(5):
+        assert world.look(after=2) is None
+    assert world.files.listed == 1
+    world.write(f"3_{FIRST}.changelog")
+    assert world.look(after=2) == f"3_{FIRST}.changelog"
+
+
+def test_a_changelog_that_was_incomplete_is_tried_again_though_the_directory_is_as_it_was(world: World) -> None:
+    world.write(f"2_{SECOND}.changelog", cut=30)
+    before = (world.root / DIRECTORY).stat().st_mtime_ns
+    assert world.look() is None
+    world.write(f"2_{SECOND}.changelog")
+    os.utime(world.root / DIRECTORY, ns=(before, before))
+    assert world.look() == f"2_{SECOND}.changelog"
+
+
+def test_what_was_read_ahead_is_used_only_if_it_is_still_that_file_after_the_commit(world: World) -> None:
+    world.write(f"2_{SECOND}.changelog")
+    assert world.look() is not None
+    world.write(f"2_{SECOND}.changelog", value=b"\x00another")
+    read = world.read(2, SECOND)
+    assert read is not None
+    assert read.changes == {b"\x00k": b"\x00another"}
+
+
+def test_a_committed_changelog_that_is_rewritten_while_it_is_read_is_not_used(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, read = f"2_{SECOND}.changelog", world.files.read
+    world.write(name)
+
+    def rewriting(path: str, *limits: int) -> bytes:
+        content = read(path, *limits)
+        world.write(name, value=b"\x00another")
+        return content
+
+    monkeypatch.setattr(world.files, "read", rewriting)
+    with pytest.raises(VanishedError, match="rewritten while it was read"):
+        world.read(2, SECOND)
+
+
+@pytest.mark.parametrize(("unique_id", "is_noticed"), [(SECOND, False), (None, True)])
+def test_only_what_another_attempt_can_overwrite_is_looked_at_again_after_it_was_applied(
+    world: World, unique_id: str | None, is_noticed: bool
+) -> None:
+    name = "2.changelog" if unique_id is None else f"2_{unique_id}.changelog"
+    world.write(name)
+    if unique_id is None:  # format v1 has no lineage
+        (world.root / DIRECTORY / name).write_bytes(spark.lz4(spark.plain([(b"\x00k", b"\x00v")])))
+    read = world.read(2, unique_id)
+    assert read is not None
+    assert (read.lineage is None) == is_noticed
+    world.reader.applied(read)
+    world.reader.check_last_applied()
+    world.write(name, value=b"\x00another")
+    if is_noticed:
+        with pytest.raises(RewrittenError):
+            world.reader.check_last_applied()
+    else:
+        world.reader.check_last_applied()
