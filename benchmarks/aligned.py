@@ -4,8 +4,9 @@
 
 One broker, one Spark session, the same records and columns, sources by turns. `not ahead` writes each batch to the
 spool when Spark asks for it (docs/decisions/0024-spool-ahead.md). `ranges only` is a source whose planner does nothing
-and whose executors read as ours do without a spool: the least that planning by Kafka's time index costs. Spark's Kafka
-source is the newest that Maven gave (benchmarks/spark_kafka_jars), its client Java's.
+and whose executors read as ours do without a spool: the least that planning by Kafka's time index costs. `constants in
+Python` reads nothing: the least that a source in Python costs. Spark's Kafka source is the newest that Maven gave
+(benchmarks/spark_kafka_jars), its client Java's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from benchmarks.aligned_order import order_against_latency
 from benchmarks.aligned_picture import picture
 from benchmarks.aligned_speed import (
     AT_ONCE,
+    FLOOR,
     LATENCY_ROWS,
     OURS,
     RATE,
@@ -88,10 +90,12 @@ def _print_latency(splits: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
         row = f"{median(times[name]):6.0f} {min(times[name]):6.0f}   {ratio:.2f} x Spark's Kafka source"
         print(f"  {name:22} {row}; {_split(rounds[-1])}", flush=True)
     _print_shares(splits)
-    for peer in (SPARK, RATE, AT_ONCE):
+    for peer in (SPARK, RATE, FLOOR, AT_ONCE):
         ratio, least = median(times[OURS]) / median(times[peer]), min(times[OURS]) / min(times[peer])
-        goal = "" if peer == AT_ONCE else " (goal 1.5 x)"
+        goal = " (goal 1.5 x)" if peer in (SPARK, RATE) else ""
         print(f"  understudy against {peer}: {ratio:.2f} x, least {least:.2f} x{goal}", flush=True)
+    floor = median(times[FLOOR]) / median(times[RATE])
+    print(f"  {FLOOR} against {RATE}: {floor:.2f} x, least {min(times[FLOOR]) / min(times[RATE]):.2f} x", flush=True)
 
 
 def _print_shares(splits: Mapping[str, Sequence[Mapping[str, float]]]) -> None:

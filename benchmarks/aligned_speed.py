@@ -10,18 +10,20 @@ from statistics import median
 from pyspark.sql import DataFrame
 
 from benchmarks.aligned_at_once import AtOnce
+from benchmarks.aligned_floor import ConstantRows
 from benchmarks.aligned_ranges import RangesOnly, TimeIndex
 from benchmarks.aligned_world import FIRST_TIME_MS, World, fill, started, wait_for_batch
 
 TOPICS = ("weather", "flights")
 PARTITIONS = 2
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
-OURS, AT_ONCE, OFF, SPARK, RANGES, RATE = (
+OURS, AT_ONCE, OFF, SPARK, RANGES, FLOOR, RATE = (
     "understudy",
     "understudy, not ahead",
     "understudy, spool off",
     "Spark's Kafka source",
     "ranges only",
+    "constants in Python",
     "JVM rate",
 )
 
@@ -52,6 +54,7 @@ def fill_topics(world: World, records: int) -> None:
     fill(world.broker.servers, TOPICS, partitions=PARTITIONS, records=records)
     world.spark.dataSource.register(RangesOnly)
     world.spark.dataSource.register(AtOnce)
+    world.spark.dataSource.register(ConstantRows)
 
 
 def throughput(world: World, *, records: int, batch: int, rounds: int) -> Mapping[str, Sequence[Run]]:
@@ -75,6 +78,7 @@ def latency(world: World, *, batches: int, warm_up: int, rounds: int) -> Mapping
         AT_ONCE: _ours_at_once,
         OFF: _ours_unspooled,
         RANGES: _ranges_only,
+        FLOOR: _constants,
         RATE: _rate,
     }
     splits: dict[str, list[Mapping[str, float]]] = {name: [] for name in sources}
@@ -128,6 +132,11 @@ def _ranges_only(world: World, batch: int, records: int) -> DataFrame:
     options = {"kafka": world.broker.servers, "topics": ",".join(TOPICS), "partitions": str(PARTITIONS)}
     options |= {"step": str(batch // logs), "end": str(records // logs)}
     return world.spark.readStream.format("ranges-only").options(**options).load().select(*COLUMNS)
+
+
+def _constants(world: World, batch: int, _: int) -> DataFrame:
+    options = {"rows": str(batch), "partitions": str(PARTITIONS)}
+    return world.spark.readStream.format("constant-rows").options(**options).load()
 
 
 def _rate(world: World, batch: int, _: int) -> DataFrame:
