@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from understudy_pipeline.demo.session import end_session
@@ -73,7 +74,12 @@ def java_environment() -> dict[str, str]:
 
 @contextmanager
 def spark_session(folder: Path, *, cores: int = 2, extra: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session whose files are all below `folder`; its JVM has ended when the block has."""
+    """A session whose files are all below `folder`; its JVM has ended when the block has.
+
+    Raises RuntimeError within another one: a process has one JVM, and the other would end with this one.
+    """
+    if SparkContext._active_spark_context is not None:
+        raise RuntimeError("this process has a session already, which would end with this one")
     os.environ.update(java_environment())
     folder.mkdir(parents=True, exist_ok=True)
     with private_socket_dir(SOCKET_NAME) as sockets:
