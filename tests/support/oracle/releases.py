@@ -19,7 +19,7 @@ from tests.support.oracle.kinds import Kept, KindsCheckpoint, KindStore
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.session import REPOSITORY
 
-RELEASES = {"4.0": "4.0.5", "4.1": "4.1.4"}
+RELEASES = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
 """The newest of a release line."""
 
 FINISHED, KINDS, RELEASE = "finished.json", "kinds.json", "release"

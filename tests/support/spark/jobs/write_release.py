@@ -20,10 +20,14 @@ from tests.support.spark.formats import HDFS_V1, StateFormat
 from tests.support.spark.session import SPARK_RELEASE, spark_session
 
 
+IMPATIENT = {"spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "1s"}
+"""Spark 4.1 and 4.2 stop their stores under a lock that a maintenance thread may wait for, and give up after this."""
+
+
 def main() -> None:
     """Write below the folder that is the only argument; `RELEASE` comes last."""
     (folder,) = map(Path, sys.argv[1:])
-    with spark_session(folder / "session") as spark:
+    with spark_session(folder / "session", extra=IMPATIENT) as spark:
         _write_finished(spark, folder / "finished")
         for state_format in formats_of(SPARK_RELEASE):
             _write_kinds(spark, folder / state_format.id, state_format)
