@@ -78,6 +78,7 @@ def guarded_world(folder: Path, server: RedisServer) -> Iterator[World]:
     keys.role("of-one-word", f'{{stores = ["op0"], actions = ["point"], key_prefix = ["{WORD}"]}}')
     for role in ("reader", "monitor", "admin", "of-elsewhere", "watcher", "of-one-word"):
         keys.add(role, role)
+    keys.add("chief", "reader", "admin")
     keys.add("expired", "reader", "admin", expires_at=datetime(2020, 1, 1, tzinfo=UTC))
     guarded: dict[str, dict[str, Any]] = {
         name: {"credentials_file": keys.path, "cluster_secret_file": path} for name, path in secrets.items()
