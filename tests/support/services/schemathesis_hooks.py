@@ -47,7 +47,7 @@ def before_load_schema(context: HookContext, raw_schema: dict[str, Any]) -> None
 if TOLD.hidden:
 
     @schemathesis.check
-    def who_has_no_right_is_refused(ctx: CheckContext, response: Response, case: Case) -> None:
+    def who_has_no_right_is_refused(ctx: CheckContext, response: Response, case: Case[Any]) -> None:
         """Without a key: 401. With one that has no right to it: 403, or 404 as for what is not there."""
         operation = case.operation.definition.raw
         shown = _shown(response)
@@ -59,7 +59,7 @@ if TOLD.hidden:
         assert response.status_code in wanted | UNREAD, f"{response.status_code} is none of {wanted}"
 
     @schemathesis.check
-    def nothing_hidden_is_named(ctx: CheckContext, response: Response, case: Case) -> None:
+    def nothing_hidden_is_named(ctx: CheckContext, response: Response, case: Case[Any]) -> None:
         """Nothing hidden is in an answer; who names a hidden store reads what he reads of one that is not there."""
         store = TOLD.hidden[0]
         if _shown(response) == TOLD.key:
