@@ -46,6 +46,7 @@ _ACCESS = (
     Flag("credentials_file", "path", None, "TOML file with roles and hashed keys: every request needs a key then."),
     Flag("cluster_secret_file", "path", None, "File with the secret that nodes and routers of an application share."),
     Flag("insecure_bind", "switch", False, "Listen beyond this machine although no credential is asked for."),
+    Flag("cors_origins", "text", None, "Origins whose pages may read in a browser: https://app.example.com,..."),
 )
 _MAX_IN_FLIGHT = Flag("max_in_flight", "number", 1024, "Requests answered at once; one more gets 429.")
 _MAX_KEY_BYTES = Flag("max_key_bytes", "size", 64 * KIB, "Longest key, as Spark encodes it, that readers may ask for.")

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +21,8 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.guarded_world import ABSENT, WORD, World, guarded_world
 from tests.support.services.guarded import WRONG
 from tests.support.services.issuer import SigningKey
+from tests.support.services.openapi import cursor_at
+from tests.support.services.schemathesis_runs import CONFIGURATION, Knowledge, run_schemathesis
 from tests.support.spark.counting_query import WORDS
 
 from understudy_router.http.app import create_app as router_app
@@ -252,3 +255,41 @@ def test_probes_say_whether_to_everybody_and_why_to_monitors_only(world: World, 
             status, _, body = world.ask(service, "GET", path, key)
             assert status == 200
             assert str(world.keys.path.parent).encode() not in body
+
+
+# ---- Schemathesis
+
+OF_NO_RIGHT = ("unsupported_method", "positive_data_acceptance", "negative_data_rejection", "missing_required_header")
+"""What is judged of those alone who may ask: others are refused before anything is looked at."""
+
+SHORT, LONG = ("--phases=fuzzing", "--max-examples=1"), ("--max-examples=20",)
+
+
+@pytest.mark.parametrize(
+    ("service", "most"),
+    [("router", SHORT), *(pytest.param(each, LONG, marks=pytest.mark.full) for each in ("serve", "node", "router"))],
+    ids=["router-short", "serve", "node", "router"],
+)
+def test_schemathesis_finds_nothing_whoever_asks(
+    world: World, service: str, most: tuple[str, ...], tmp_path: Path
+) -> None:
+    """With every right: no bug, and every answer as the document says. With none, or of another store: no breach."""
+    document = tmp_path / "openapi.json"
+    document.write_text(json.dumps(world.documents[service]))
+    _, _, body = world.ask(service, "GET", f"/v1/stores/op0/keys/{WORD}", world.keys["reader"])
+    position = json.loads(body)["position"]
+    hidden = (HIDDEN, str(world.keys.path.parent))
+    told = Knowledge(position, cursor_at(position), world.keys["chief"], hidden)
+    always = ("--checks=all", *most, f"--url=http://127.0.0.1:{world.ports[service]}", str(document))
+    excluded = f"--exclude-checks={','.join(OF_NO_RIGHT)}"
+    run_schemathesis(
+        tmp_path,
+        told,
+        [
+            (excluded, *always),
+            (f"--header=Authorization: Bearer {world.keys['of-elsewhere']}", excluded, *always),
+            (f"--header=Authorization: Bearer {world.keys['chief']}", *always),
+        ],
+        configuration=CONFIGURATION.replace(f'["{HIDDEN}"]', f'["{HIDDEN}", "elsewhere"]'),
+    )
+    assert world.ask(service, "GET", "/livez", None)[0] == 200

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,14 +15,14 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Served, served_node
-from tests.support.services.openapi import judge
+from tests.support.services.openapi import cursor_at, judge
+from tests.support.services.schemathesis_runs import Knowledge, run_schemathesis
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.cluster.routes import cluster_routes
 from understudy_node.http.app import create_app as node_app
 from understudy_router.http.app import create_app as router_app
-from understudy_shared.cursor import Cursor
 from understudy_shared.http.openapi.document import nameless
 from understudy_shared.position import decode_position
 from understudy_shared.words import ApplicationId
@@ -103,12 +101,6 @@ def of_the_future(position: str) -> str:
     """A position that no replica has reached."""
     seen = decode_position(position)
     return replace(seen, version=seen.version + 1, committed_at_us=None).encode()
-
-
-def cursor_at(position: str) -> str:
-    """A cursor of the version of a position."""
-    seen = decode_position(position)
-    return Cursor("op0", seen.lineage, "", seen.version, seen.committed_at_us, 1).encode()
 
 
 def of_another(position: str) -> str:
@@ -263,85 +255,11 @@ def test_the_page_is_made_of_the_document_and_says_where_the_service_is(service:
 
 # ---- Schemathesis
 
-CONFIGURATION = """
-hooks = "knowledge"
-# 503 says that no replica may answer under a bound; 500, 502 and 504 stay failures.
-[checks]
-not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 503]
-negative_data_rejection.expected-statuses = [400, 403, 404, 405, 409, 413, 414, 415, 431, 503]
-
-[phases.coverage]
-generate-duplicate-query-parameters = true
-
-[dictionaries.keys]
-values = ["{word}", "nobody"]
-[dictionaries.stores]
-values = ["op0"]
-[dictionaries.nodes]
-values = ["n1"]
-
-[parameters]
-"path.store" = {{ dictionary = "stores" }}
-"path.key" = {{ dictionary = "keys" }}
-"path.node_id" = {{ dictionary = "nodes" }}
-"query.store" = {{ dictionary = "stores" }}
-
-# A cursor is of one list, and a partition of a store that is named: no document says so.
-[[operations]]
-include-path = ["/admin/v1/lag", "/admin/v1/history"]
-checks.positive_data_acceptance.expected-statuses = ["2xx", 304, 400, 404]
-
-# It has no end.
-[[operations]]
-include-path = "/admin/v1/events"
-enabled = false
-"""
-
-
-KNOWLEDGE = '''
-"""What no document can say: which positions were issued, and which columns the keys of this store have."""
-
-import schemathesis
-from hypothesis import strategies
-
-WORD = {"anyOf": [{"enum": ["word-0", "word-1"]}, {"type": ["string", "null"]}]}
-KEY = {
-    "anyOf": [
-        {"type": "array", "prefixItems": [WORD], "items": False, "minItems": 1},
-        {"type": "object", "properties": {"word": WORD}, "required": ["word"], "additionalProperties": False},
-    ],
-    "example": ["word-0"],
-}
-
-schemathesis.openapi.format("position", strategies.just("POSITION"))
-schemathesis.openapi.format("cursor", strategies.just("CURSOR"))
-
-
-@schemathesis.hook
-def before_load_schema(context, raw_schema):
-    raw_schema["components"]["schemas"]["Key"] = KEY
-'''
-
 
 @pytest.mark.parametrize("examples", [5, pytest.param(100, marks=pytest.mark.full)])
 def test_schemathesis_finds_nothing(service: Service, examples: int, tmp_path: Path) -> None:
     """It asks for what the document allows, and for what it does not, and judges each answer by the document."""
-    configuration = tmp_path / "schemathesis.toml"
-    configuration.write_text(CONFIGURATION.format(word=WORD))
-    knowledge = KNOWLEDGE.replace("POSITION", service.position).replace("CURSOR", cursor_at(service.position))
-    (tmp_path / "knowledge.py").write_text(knowledge)
-    run = "from schemathesis.cli import schemathesis; schemathesis()"
-    found = subprocess.run(
-        [
-            *(sys.executable, "-c", run, "--config-file", str(configuration), "run", "--no-color"),
-            *(f"--max-examples={examples}", "--seed=1", "--checks=all", "--generation-database=none"),
-            f"http://127.0.0.1:{service.port}/openapi.json",
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert found.returncode == 0, found.stdout + found.stderr
+    knowledge = Knowledge(service.position, cursor_at(service.position))
+    url = f"http://127.0.0.1:{service.port}/openapi.json"
+    run_schemathesis(tmp_path, knowledge, [("--checks=all", f"--max-examples={examples}", url)])
     assert service.client.get("/livez").status == 200

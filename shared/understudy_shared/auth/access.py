@@ -27,6 +27,7 @@ from understudy_shared.auth.principals import ANONYMOUS, UNGUARDED, Authorizatio
 from understudy_shared.auth.sessions import Session, new_session, session_in
 from understudy_shared.auth.sign_in import PATHS, Signing, asking, signing, wants_page
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.http.cors import Cors
 from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem, without_body
 from understudy_shared.http.problems import Problem, ProblemType, problem_of
@@ -60,8 +61,12 @@ class Access:
         is_exposed: bool = False,
         now_s: Callable[[], float] = time.time,
         audit: AuditLog | None = None,
+        cors: Cors | None = None,
     ) -> None:
-        """`is_exposed`: others than this machine may reach the service, and nobody is asked who he is."""
+        """`is_exposed`: others than this machine may reach the service, and nobody is asked who he is. `cors`: pages of
+        which other origins may read from it; None where none may.
+        """
+        self.cors = cors
         self.identity = identity or ClusterIdentity(None, "")
         self.is_exposed = is_exposed
         self.is_on = credentials is not None or (accepts_peers and self.identity.file is not None)

@@ -1,7 +1,8 @@
 """Refuses changes that a page of another site makes a browser send (pure). Without identities, any caller may drain.
 
 A request that may change something must say `Content-Type: application/json`: a browser sends that to another site only
-if the site allows it by CORS, and no service here does. If the browser names the site of the page, that is checked too.
+if the site allows it by CORS, and no service here does for changes (`cors.py`). If the browser names the site of the
+page, that is checked too.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from understudy_shared.http.connection_limits import (
     Refusal,
     reason_of,
 )
-from understudy_shared.http.edge import Scope
+from understudy_shared.http.edge import App, Scope
 from understudy_shared.http.held_flow import HeldFlow
 from understudy_shared.http.refusals import problem_response, refusing, says_why
 
@@ -300,10 +300,14 @@ class LimitedProtocol(HttpToolsProtocol):
             guard.note(refusal, self.client, self._now())
             cycle.keep_alive = False
             app = refusing(refusal)
-        elif self._access is not None:
-            app = self._access.admitted(cast(Scope, cycle.scope), app)
+        else:
+            app = self._guarded(cast(Scope, cycle.scope), app)
         self._running = cycle
         super()._start_asgi_task(cycle, app)
+
+    def _guarded(self, scope: Scope, app: App) -> App:
+        """The application that answers a request: `app`, if who asks may."""
+        return app if self._access is None else self._access.admitted(scope, app)
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1

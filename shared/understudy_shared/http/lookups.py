@@ -17,6 +17,7 @@ from understudy_shared.auth.principals import KeyScope, NotingScope
 from understudy_shared.auth.shown import shown_batch, shown_problem
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.batches import batch_form
+from understudy_shared.http.connection_limits import INTERNAL_PREFIX
 from understudy_shared.http.direct import AsgiExchange, DirectExchange, Exchange, ReaderLeftError, reply_problem
 from understudy_shared.http.edge import (
     JSON_TYPE,
@@ -31,12 +32,14 @@ from understudy_shared.http.edge import (
     without_body,
 )
 from understudy_shared.http.lookup_requests import longs_as_text
+from understudy_shared.http.packing import Packer
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.request_counts import NO_STORE, OperationCounts, RequestCounts
 from understudy_shared.http.target import STORES, split_path
 from understudy_shared.spans import RecordedExchange, Spans, begin_request, end_request
 from understudy_shared.trace import Trace, trace_of
 
+INTERNAL = INTERNAL_PREFIX.encode()
 KEY_ROUTE, LOOKUP_ROUTE = "/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/lookup"
 
 
@@ -59,6 +62,7 @@ class LookupsFirst(ABC):
         self.in_flight = 0
         self.spans: Spans | None = None
         """Where spans of requests are recorded, if anywhere."""
+        self._packer = Packer()
         self._app = app
         self._max_in_flight = max_in_flight
 
@@ -104,13 +108,14 @@ class LookupsFirst(ABC):
     async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = _call(scope["raw_path"]) if scope["type"] == "http" else None
         if call is None:
-            await self._app(scope, receive, send)
+            is_packed = scope["type"] == "http" and not scope["raw_path"].startswith(INTERNAL)
+            await self._app(scope, receive, self._packer.packing(scope, send) if is_packed else send)
         elif scope["method"] == "GET":
             await self._single(scope, receive, send)
         elif scope["method"] == "HEAD":
             await self._single(scope, receive, without_body(send))
         elif scope["method"] == "POST" and call == b"lookup":
-            await self._batch(scope, receive, send)
+            await self._batch(scope, receive, self._packer.packing(scope, send))
         else:
             allow = "GET, HEAD, POST" if call == b"lookup" else "GET, HEAD"
             await self._refuse("lookup", not_allowed(scope["method"], allow), send)

@@ -32,6 +32,7 @@ from uvicorn.server import HANDLED_SIGNALS
 from understudy_shared.auth.access import Access
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_guard import ConnectionGuard, raise_file_limit
+from understudy_shared.http.cross_origin_protocol import CrossOriginProtocol
 from understudy_shared.http.direct import AnswersBodies, AnswersDirectly
 from understudy_shared.http.edge import App
 from understudy_shared.http.parsed_cache import MAX_HEAD_BYTES, ParsedCache
@@ -75,11 +76,12 @@ class Service(uvicorn.Server):
         self._guard = guard or ConnectionGuard()
         access = getattr(app, "access", None)
         self._access = access if isinstance(access, Access) else Access()
+        cors = self._access.cors
         super().__init__(
             uvicorn.Config(
                 app,
                 http=functools.partial(  # type: ignore[arg-type]  # called as a class is
-                    HttpProtocol,
+                    HttpProtocol if cors is None else functools.partial(CrossOriginProtocol, cors=cors),
                     guard=self._guard,
                     access=self._access if self._access.is_on else None,
                     direct=app if isinstance(app, AnswersDirectly) else None,

@@ -12,6 +12,7 @@ from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.http.connection_guard import ConnectionGuard, file_limit
 from understudy_shared.http.connection_limits import ConnectionLimits, connections_allowed
+from understudy_shared.http.cors import Cors, parse_origins
 from understudy_shared.http.memory_use import default_limit_bytes
 from understudy_shared.service_settings import Bytes, ServiceSettings
 from understudy_shared.watched_file import WatchedFile
@@ -45,13 +46,17 @@ class HttpServiceSettings(ServiceSettings):
     insecure_bind: bool = False
     """Whether to listen beyond this machine although nobody is asked for a credential."""
 
+    cors_origins: str = ""
+    """Origins whose pages may read from the service in a browser (CORS), with commas between; no wildcards."""
+
     def access(self, application_id: str, host: str, *, is_node: bool) -> Access:
         """Who may ask the service what. Reads the files that it is set up by.
 
-        Raises SettingsError for a file that cannot be used, and for an address that strangers reach unguarded.
+        Raises SettingsError for a file that cannot be used, for an address that strangers reach unguarded, and for what
+        is no origin.
         """
         credentials = None if self.credentials_file is None else WatchedFile(self.credentials_file, parse_credentials)
-        path = self.cluster_secret_file
+        path, origins = self.cluster_secret_file, parse_origins(self.cors_origins)
         secret = None if path is None else WatchedFile(path, parse_cluster_secrets)
         is_guarded = credentials is not None or (is_node and secret is not None)
         is_exposed = require_guarded(host, is_guarded=is_guarded, insecure_bind=self.insecure_bind)
@@ -60,6 +65,7 @@ class HttpServiceSettings(ServiceSettings):
             identity=ClusterIdentity(secret, application_id),
             accepts_peers=is_node,
             is_exposed=is_exposed,
+            cors=Cors(origins) if origins else None,
         )
 
     def connection_guard(self) -> ConnectionGuard:

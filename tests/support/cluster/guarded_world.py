@@ -64,8 +64,8 @@ def _head(client: RawClient) -> int:
 
 
 @contextmanager
-def guarded_world(folder: Path, server: RedisServer) -> Iterator[World]:
-    """Start them, with an empty Redis, and wait until each answers."""
+def guarded_world(folder: Path, server: RedisServer, **settings: Any) -> Iterator[World]:
+    """Start them, with an empty Redis, and wait until each answers. `settings` are of all of them."""
     checkpoint = HandmadeCheckpoint(folder / "counts").create().add(*range(1, VERSION + 1))
     keys = Keys(folder / "credentials.toml")
     secrets = {name: folder / f"secret-{name}" for name in ("node", "router")}
@@ -78,14 +78,15 @@ def guarded_world(folder: Path, server: RedisServer) -> Iterator[World]:
     keys.role("of-one-word", f'{{stores = ["op0"], actions = ["point"], key_prefix = ["{WORD}"]}}')
     for role in ("reader", "monitor", "admin", "of-elsewhere", "watcher", "of-one-word"):
         keys.add(role, role)
+    keys.add("chief", "reader", "admin")
     keys.add("expired", "reader", "admin", expires_at=datetime(2020, 1, 1, tzinfo=UTC))
     guarded: dict[str, dict[str, Any]] = {
-        name: {"credentials_file": keys.path, "cluster_secret_file": path} for name, path in secrets.items()
+        name: {"credentials_file": keys.path, "cluster_secret_file": path, **settings} for name, path in secrets.items()
     }
     server.flush()
     with (
         token_issuer(keys) as issuer,
-        served_node(checkpoint.path, folder / "serve", credentials_file=keys.path) as serve,
+        served_node(checkpoint.path, folder / "serve", credentials_file=keys.path, **settings) as serve,
         cluster_router(server.url, **guarded["router"]) as router,
         cluster_node(checkpoint.path, folder / "n1", server.url, node_id="n1", **guarded["node"]) as node,
     ):

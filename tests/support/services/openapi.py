@@ -8,6 +8,9 @@ from typing import Any
 import orjson
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from understudy_shared.cursor import Cursor
+from understudy_shared.position import decode_position
+
 Json = dict[str, Any]
 
 
@@ -64,3 +67,9 @@ def described_answers(document: Json) -> Iterator[tuple[str, Json, object]]:
                 for kind, each in content.items():
                     if "example" in each:
                         yield f"{method} {path} {name} {kind}", each["schema"], each["example"]
+
+
+def cursor_at(position: str) -> str:
+    """A cursor of the version of a position."""
+    seen = decode_position(position)
+    return Cursor("op0", seen.lineage, "", seen.version, seen.committed_at_us, 1).encode()

@@ -1,0 +1,137 @@
+"""Pages of other origins that may read from a service: CORS, as the Fetch standard has it. None unless they are named.
+
+It opens the calls of the OpenAPI document to scripts of these pages, no page, and no call between services. It never
+allows credentials that a browser sends by itself: a script has to send `Authorization`. Changes stay refused
+(`cross_site.py`), whatever is named here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+
+from understudy_shared.errors import SettingsError
+from understudy_shared.http.edge import App, Receive, Scope, Send
+
+MAX_ORIGINS = 64
+
+MAX_AGE_S = 600
+"""How long a browser need not ask again whether it may ask. An origin that is named no more is refused at once."""
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+_ORIGIN = re.compile(
+    r"(?P<scheme>https?)://(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::(?P<port>[1-9][0-9]{0,4}))?"
+)
+_USUAL_PORTS = {"http": "80", "https": "443"}
+
+_SHARED_BELOW = (b"/v1/", b"/admin/v1/")
+_SHARED = frozenset((b"/openapi.json", b"/livez", b"/readyz", b"/metrics"))
+_BATCH = re.compile(rb"/v1/stores/[^/]+/lookup")
+
+_ALLOW_ORIGIN = b"access-control-allow-origin"
+_VARY = (b"vary", b"origin")
+_EXPOSED = (b"access-control-expose-headers", b"etag, retry-after, www-authenticate")
+"""Those that a script may read beyond the usual ones: what a reader acts on."""
+
+_TO_SEND = (
+    (
+        b"access-control-allow-headers",
+        b"authorization, content-type, if-none-match, last-event-id, traceparent, tracestate",
+    ),
+    (b"access-control-max-age", b"%d" % MAX_AGE_S),
+)
+_FOR_OTHERS: Headers = (_VARY,)
+
+
+def parse_origins(text: str) -> frozenset[bytes]:
+    """The origins in `text`, with commas between. Raises SettingsError: which one is wrong, and how it is written."""
+    found = [each for each in map(str.strip, text.split(",")) if each]
+    for origin in found:
+        why = _why_no_origin(origin)
+        if why is not None:
+            raise SettingsError(f"{origin[:200]!r} {why}", where="cors_origins", fix=_FIX)
+    if len(found) > MAX_ORIGINS:
+        raise SettingsError(f"{len(found)} origins, above {MAX_ORIGINS}", where="cors_origins", fix="Name those in use")
+    return frozenset(origin.encode() for origin in found)
+
+
+_FIX = "Give origins as browsers send them, with commas between: https://app.example.com,http://localhost:3000"
+
+
+def _why_no_origin(text: str) -> str | None:
+    """What is wrong with a text as an origin; None when it is one, to the letter as browsers send it."""
+    if text == "*":
+        return "would let every page that a user opens read what that user's browser can reach: name each origin"
+    if text == "null":
+        return "is what every sandboxed page and local file is called: name an origin of http or https"
+    match = _ORIGIN.fullmatch(text)
+    if match is None:
+        return (
+            "is no origin: a scheme and a host in lower case, and a port unless it is the usual one; no path, no slash"
+        )
+    if match["port"] == _USUAL_PORTS[match["scheme"]]:
+        return "names the usual port, which browsers leave out"
+    return None if int(match["port"] or 1) <= 65535 else "has no such port"
+
+
+def origin_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """The origin of the page that a request says it comes from; empty when it says several."""
+    found = [value for name, value in headers if name == b"origin"]
+    return (found[0] if len(found) == 1 else b"") if found else None
+
+
+class Cors:
+    """The origins whose pages may read from a service."""
+
+    def __init__(self, origins: Iterable[bytes]) -> None:
+        self._by_origin: dict[bytes, Headers] = {
+            origin: ((_ALLOW_ORIGIN, origin), _EXPOSED, _VARY) for origin in origins
+        }
+
+    def __repr__(self) -> str:
+        return f"Cors({', '.join(origin.decode() for origin in sorted(self._by_origin))})"
+
+    def headers(self, origin: bytes | None) -> Headers:
+        """What goes with each answer to a request of that origin. A cache has to know that answers differ by it."""
+        return self._by_origin.get(origin or b"", _FOR_OTHERS)
+
+    def preflight(self, scope: Scope) -> App | None:
+        """The application that tells a browser what a page may ask; None for everything else, and for other origins,
+        which are answered as if nobody were named. It comes before authentication: browsers ask without credentials.
+        """
+        if scope["method"] != "OPTIONS" or not is_shared(scope["raw_path"]):
+            return None
+        origin = origin_in(scope["headers"]) or b""
+        asks = any(name == b"access-control-request-method" for name, _ in scope["headers"])
+        if origin not in self._by_origin or not asks:
+            return None
+        methods = b"GET, HEAD, POST" if _BATCH.fullmatch(scope["raw_path"]) else b"GET, HEAD"
+        told = [(_ALLOW_ORIGIN, origin), (b"access-control-allow-methods", methods), *_TO_SEND, _VARY]
+
+        async def tell(_scope: Scope, _receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 204, "headers": told})
+            await send({"type": "http.response.body", "body": b""})
+
+        return tell
+
+    def around(self, scope: Scope, app: App) -> App:
+        """`app`, whose answer to this request has the headers."""
+        if not is_shared(scope["raw_path"]):
+            return app
+        added = self.headers(origin_in(scope["headers"]))
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+                is_start = message["type"] == "http.response.start"
+                await send({**message, "headers": [*message["headers"], *added]} if is_start else message)
+
+            await app(scope, receive, send_with_headers)
+
+        return answer
+
+
+def is_shared(raw_path: bytes) -> bool:
+    """Whether pages of other origins may have it: a call of the OpenAPI document."""
+    return raw_path.startswith(_SHARED_BELOW) or raw_path in _SHARED

@@ -1,0 +1,95 @@
+"""What no document can tell Schemathesis, which loads this: issued positions, columns of keys, who may see what.
+
+`schemathesis_runs.py` says what it is told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+from urllib.parse import unquote
+
+import requests
+import schemathesis
+from hypothesis import strategies
+from schemathesis import Case, CheckContext, HookContext, Response
+from tests.support.services.schemathesis_runs import KNOWLEDGE, Knowledge
+
+TOLD = Knowledge(**json.loads(os.environ[KNOWLEDGE]))
+WORD = {"anyOf": [{"enum": ["word-0", "word-1"]}, {"type": ["string", "null"]}]}
+KEY = {
+    "anyOf": [
+        {"type": "array", "prefixItems": [WORD], "items": False, "minItems": 1},
+        {"type": "object", "properties": {"word": WORD}, "required": ["word"], "additionalProperties": False},
+    ],
+    "example": ["word-0"],
+}
+
+UNREAD = {400, 408, 413, 414, 431}
+"""Statuses of a request that does not parse, or is too large, before anybody is asked who he is."""
+
+OF_WHOEVER_IS_KNOWN = {"list_stores", "openapi", "docs"}
+"""Calls that every key may make. They show what it may see."""
+
+ABSENT = "op9"
+"""A store that is not there, with a name as long as that of the hidden one."""
+
+schemathesis.openapi.format("position", strategies.just(TOLD.position))
+schemathesis.openapi.format("cursor", strategies.just(TOLD.cursor))
+
+
+@schemathesis.hook
+def before_load_schema(context: HookContext, raw_schema: dict[str, Any]) -> None:
+    raw_schema["components"]["schemas"]["Key"] = KEY
+
+
+if TOLD.hidden:
+
+    @schemathesis.check
+    def who_has_no_right_is_refused(ctx: CheckContext, response: Response, case: Case[Any]) -> None:
+        """Without a key: 401. With one that has no right to it: 403, or 404 as for what is not there."""
+        operation = case.operation.definition.raw
+        shown = _shown(response)
+        if shown == TOLD.key or operation.get("security") == []:
+            return
+        if shown is not None and operation["operationId"] in OF_WHOEVER_IS_KNOWN:
+            return
+        wanted = {401} if shown is None else {401, 403, 404}
+        assert response.status_code in wanted | UNREAD, f"{response.status_code} is none of {wanted}"
+
+    @schemathesis.check
+    def nothing_hidden_is_named(ctx: CheckContext, response: Response, case: Case[Any]) -> None:
+        """Nothing hidden is in an answer; who names a hidden store reads what he reads of one that is not there."""
+        store = TOLD.hidden[0]
+        if _shown(response) == TOLD.key:
+            return
+        sent, said = response.request, _said(response.status_code, response.headers, response.content)
+        asked = unquote(str(sent.url)) + str(sent.body)
+        assert not [each for each in TOLD.hidden if each in said and each not in asked], f"it is named: {said}"
+        if store in str(sent.url) + str(sent.body):
+            other = sent.copy()
+            other.url = str(sent.url).replace(store, ABSENT)
+            other.body = _renamed(sent.body, store)
+            with requests.Session() as session:
+                answer = session.send(other, timeout=10)
+            told = _said(answer.status_code, {name: [value] for name, value in answer.headers.items()}, answer.content)
+            assert told.replace(ABSENT, store) == said, f"another answer than for a store that is not there: {told}"
+
+
+def _shown(response: Response) -> str | None:
+    """The key that was sent."""
+    sent = response.request.headers.get("authorization")
+    return None if sent is None else str(sent).removeprefix("Bearer ")
+
+
+def _said(status: int, headers: Any, body: bytes) -> str:
+    """All that an answer says."""
+    named = sorted((name.lower(), tuple(values)) for name, values in headers.items())
+    return f"{status} {named} {body.decode('utf-8', 'replace')}"
+
+
+def _renamed(body: object, store: str) -> Any:
+    if isinstance(body, bytes):
+        return body.replace(store.encode(), ABSENT.encode())
+    return body.replace(store, ABSENT) if isinstance(body, str) else body
