@@ -19,7 +19,6 @@ from tests.support.oracle.releases import FINISHED, KINDS, RELEASE, formats_of
 from tests.support.spark.formats import HDFS_V1, StateFormat
 from tests.support.spark.session import SPARK_RELEASE, spark_session
 
-
 IMPATIENT = {"spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "1s"}
 """Spark 4.1 and 4.2 stop their stores under a lock that a maintenance thread may wait for, and give up after this."""
 
