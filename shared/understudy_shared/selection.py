@@ -18,7 +18,7 @@ class Place(NamedTuple):
     elements are found by their number.
     """
 
-    index: int = 0
+    number: int = 0
     start: bytes = b""
 
 

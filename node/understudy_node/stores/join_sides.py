@@ -140,7 +140,7 @@ class TimedJoinSide:
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         """See `Finder`."""
-        rows, first = self._rows(view, stored, selection.place.start), selection.place.index
+        rows, first = self._rows(view, stored, selection.place.start), selection.place.number
         return found_page("rows", rows, self._printed, selection, first=first)
 
     def key_row(self, kept: bytes) -> bytes:

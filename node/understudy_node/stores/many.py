@@ -55,7 +55,7 @@ def found_page(
             place = Place(at, start)
         if at < selection.offset:
             # Elements that share a place are passed over together, or the next page would begin where this one did.
-            if at - first >= MAX_PASSED_OVER and place.index > first:
+            if at - first >= MAX_PASSED_OVER and place.number > first:
                 next_at = selection.offset
                 break
             continue

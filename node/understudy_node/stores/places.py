@@ -41,7 +41,7 @@ class Places:
         """The cursor with this place, and with those of other issuers that `beside`, the cursor before it, has."""
         if not place.start:  # elements are found by their number
             return cursor
-        said = _INDEX.pack(place.index) + place.start[:MAX_START_BYTES]
+        said = _INDEX.pack(place.number) + place.start[:MAX_START_BYTES]
         own = base64.b85encode(self._seal(cursor, said) + said).decode()
         others = [] if beside is None else [each for each in _parts(beside) if self._known(beside, each) is None]
         return replace(cursor, place=_BETWEEN.join([own, *others][:MAX_ISSUERS]))
@@ -49,7 +49,7 @@ class Places:
     def of(self, cursor: Cursor) -> Place:
         """The place that this process put there; the first where there is none of ours, or one behind the offset."""
         known = (self._known(cursor, part) for part in _parts(cursor))
-        return next((place for place in known if place is not None and place.index <= cursor.offset), FIRST_PLACE)
+        return next((place for place in known if place is not None and place.number <= cursor.offset), FIRST_PLACE)
 
     def _known(self, cursor: Cursor, part: str) -> Place | None:
         try:

@@ -107,7 +107,7 @@ class ListVariable(ValueVariable):
         place, where = selection.place, f"variable {self._table}"
         rows = split_values(kept, prefix=self._row_prefix, where=where, at=int.from_bytes(place.start))
         elements = ((position.to_bytes(_POSITION_BYTES), row) for position, row in rows)
-        return found_page("values", elements, self._printer(selection), selection, first=place.index)
+        return found_page("values", elements, self._printer(selection), selection, first=place.number)
 
     def _printer(self, selection: Selection) -> Callable[[bytes], bytes | None]:
         """A function that prints a value; None for one that is left out."""
@@ -189,7 +189,7 @@ class MapVariable(_ByPrefix):
         place = selection.place
         records = self._records(view, self._decode(row[: -len(WHOLE_MAP)]), place.start)
         elements = ((record[0][:MAX_START_BYTES], record) for record in records)
-        return found_page("entries", elements, self._printer(selection), selection, first=place.index)
+        return found_page("entries", elements, self._printer(selection), selection, first=place.number)
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`. The key of the whole map that an entry is in."""
