@@ -27,7 +27,7 @@ MAX_LEFT_OUT: Final = 2_000
 """Most expired elements that a page leaves out before it ends: they are printed, too, which holds the event loop."""
 
 MAX_PASSED_OVER: Final = 5_000
-"""Most elements before its first that a page passes over: less than 10 ms, beside those that it shows."""
+"""Most elements before its first that a page passes over: about 10 ms, beside those that it shows."""
 
 HIDDEN: Final = Found(b'"found":false,"expired":true,', is_hidden=True)
 """All elements have expired, and nothing that has was asked for."""
