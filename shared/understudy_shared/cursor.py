@@ -1,7 +1,8 @@
 """The cursor of a long list: where its next page begins, and of what (pure).
 
 It is bound to the store, the key, the lineage and the version that the first page was read from: pages of two versions
-do not make one list. The commit time catches a rewound history, as in a position.
+do not make one list. The commit time catches a rewound history, as in a position. `place` is where the node that issued
+it found the next element; nobody else reads it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class BadCursorError(UnderstudyError):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """`key` is the digest of the key's row, `offset` the number of elements on the pages before."""
+    """`key` is the digest of the key's row, `offset` the number of elements on the pages before, `place` where the next
+    one is, as the issuing node has sealed it.
+    """
 
     store: str
     lineage: str
@@ -37,10 +40,12 @@ class Cursor:
     version: int
     committed_at_us: int | None
     offset: int
+    place: str = ""
 
     def encode(self) -> str:
         """The token: `uc1.` and URL-safe base64 of a JSON array."""
         fields = [self.store, self.lineage, self.key, self.version, self.committed_at_us, self.offset]
+        fields += [self.place] if self.place else []
         text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
         return PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
@@ -70,8 +75,10 @@ def decode_cursor(token: object) -> Cursor:
     try:
         fields = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
         match fields:
-            case [str(store), str(lineage), str(key), int(version), int() | None as committed_at_us, int(offset)]:
-                cursor = Cursor(store, lineage, key, version, committed_at_us, offset)
+            case [str(store), str(lineage), str(key), int(version), int() | None as time_us, int(offset), *place] if (
+                all(isinstance(each, str) for each in place) and len(place) <= 1
+            ):
+                cursor = Cursor(store, lineage, key, version, time_us, offset, *place)
                 is_exact = cursor.encode() == token and bool not in map(type, fields)
                 if is_exact and 0 <= version <= CEILING and 0 < offset <= CEILING:
                     return cursor

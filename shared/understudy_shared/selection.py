@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from understudy_shared.cursor import Cursor
 
@@ -13,15 +13,28 @@ event loop.
 """
 
 
+class Place(NamedTuple):
+    """The number of an element of a key, and the bytes by which a version finds it; none for the first, or where
+    elements are found by their number.
+    """
+
+    number: int = 0
+    start: bytes = b""
+
+
+FIRST_PLACE: Final = Place()
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """`limit` is for the elements of one key; without `include_expired`, elements that have surely expired are left
-    out.
+    out. `place`, at or before the cursor's offset, is known at the node that issued the cursor.
     """
 
     limit: int = MAX_PAGE_ELEMENTS
     cursor: Cursor | None = None
     include_expired: bool = True
+    place: Place = FIRST_PLACE
 
     @property
     def offset(self) -> int:

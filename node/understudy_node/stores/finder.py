@@ -6,20 +6,22 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from understudy_node.replica.task_view import TaskView
-from understudy_shared.selection import Selection
+from understudy_shared.selection import FIRST_PLACE, Place, Selection
 
 
 class Found(NamedTuple):
     """What is said of a key that is stored. `members` have a comma behind them.
 
     `is_hidden`: all of it has expired, and the reader asked for nothing that has; the members say so. A page of a list
-    says where the `next` one begins, None after the last.
+    says where the `next` one begins, None after the last: the number of its first element, and a `place` at or
+    before it.
     """
 
     members: bytes
     is_hidden: bool = False
     is_page: bool = False
     next: int | None = None
+    place: Place = FIRST_PLACE
 
 
 class Finder(Protocol):

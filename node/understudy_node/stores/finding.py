@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import orjson
@@ -14,6 +14,7 @@ from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder, Found
 from understudy_node.stores.lookup import ABSENT, Answer, Hidden, Key, Said, StoreReader
+from understudy_node.stores.places import OWN_PLACES
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.bounds import Bound
 from understudy_shared.cursor import Cursor, key_digest
@@ -64,6 +65,7 @@ class FindingReader(StoreReader):
         """What is found of a key; a page with its cursor."""
         if selection.cursor is not None:
             selection.cursor.require_key(stored[len(self.row_prefix) :])
+            selection = replace(selection, place=OWN_PLACES.of(selection.cursor))
         found = self.finder.find(view, stored, selection)
         if found is None or not found.is_page:
             return found
@@ -74,6 +76,7 @@ class FindingReader(StoreReader):
             replica.pin(view)
         digest = key_digest(stored[len(self.row_prefix) :])
         cursor = Cursor(self.store.name, self.lineage, digest, view.version, view.committed_at_us, found.next)
+        cursor = OWN_PLACES.put(cursor, found.place, beside=selection.cursor)
         return found._replace(members=found.members + b'"next_cursor":"%b",' % cursor.encode().encode())
 
 

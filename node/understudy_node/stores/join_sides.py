@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 import orjson
@@ -20,7 +19,7 @@ from understudy_node.engine.tables import FAMILY_BYTES, Table
 from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Found
-from understudy_node.stores.many import found_page
+from understudy_node.stores.many import by_number, found_page
 from understudy_node.stores.multi_values import split_values
 from understudy_node.stores.results import ResultPrinter
 from understudy_shared.errors import CorruptFileError
@@ -36,6 +35,8 @@ _MATCHED: Final = "\0matched"
 _INDEX: Final = struct.Struct("<q")
 _TIME_BYTES: Final = 8
 """The event time behind a key, in an order of bytes that is that of the times."""
+
+_POSITION_BYTES: Final = 8
 
 _ROWS_AT_ONCE: Final = 100
 """Rows read in one call: a page of long rows ends by its bytes."""
@@ -92,7 +93,8 @@ class JoinSide:
         (count,) = self._decode_count(kept[skip:])
         if not isinstance(count, int) or count < 1:
             raise CorruptFileError(f"a key of a join with {count} rows", where=f"table {tables.counts}")
-        return found_page("rows", self._printed(rows, stored, range(selection.offset, count)), selection)
+        found = by_number(self._from(rows, stored, range(selection.offset, count)))
+        return found_page("rows", found, self._printed, selection, first=selection.offset)
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
@@ -102,7 +104,10 @@ class JoinSide:
         """See `Finder`."""
         return self._tables.counts.first_bytes(view.stores[self._tables.counts.store])
 
-    def _printed(self, rows: View, stored: bytes, indexes: range) -> Iterator[bytes]:
+    def _printed(self, row: bytes) -> bytes:
+        return orjson.dumps({**self._print(row), "expired": self._tables.expired})
+
+    def _from(self, rows: View, stored: bytes, indexes: range) -> Iterator[bytes]:
         """The rows of a key from an index on, read as they are asked for."""
         key_of, skip = self._keys(self._tables.rows.first_bytes(rows), stored), len(self._row_prefix)
         for start in range(0, len(indexes), _ROWS_AT_ONCE):
@@ -111,7 +116,7 @@ class JoinSide:
                 if row is None:
                     where = f"table {self._tables.rows}"
                     raise CorruptFileError(f"row {index} of {indexes.stop} of a key is missing", where=where)
-                yield orjson.dumps({**self._print(row[skip:]), "expired": self._tables.expired})
+                yield row[skip:]
 
     def _keys(self, family: bytes, stored: bytes) -> Callable[[int], bytes]:
         """From an index to the key of a key's row. They are alike but for the index, which is a slot."""
@@ -135,9 +140,8 @@ class TimedJoinSide:
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         """See `Finder`."""
-        rows = islice(self._rows(view, stored), selection.offset, None)
-        printed = (orjson.dumps({**self._print(row), "expired": self._expired}) for row in rows)
-        return found_page("rows", printed, selection)
+        rows, first = self._rows(view, stored, selection.place.start), selection.place.number
+        return found_page("rows", rows, self._printed, selection, first=first)
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
@@ -147,11 +151,21 @@ class TimedJoinSide:
         """See `Finder`."""
         return self._table.first_bytes(view.stores[self._table.store])
 
-    def _rows(self, view: TaskView, stored: bytes) -> Iterator[bytes]:
-        """All stored rows of a key. No row of the key's columns is the beginning of another: its slots say its size."""
+    def _printed(self, row: bytes) -> bytes:
+        return orjson.dumps({**self._print(row), "expired": self._expired})
+
+    def _rows(self, view: TaskView, stored: bytes, place: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The stored rows of a key from a place on, each with its own: its time, and where it is in the list of that
+        time. No row of the key's columns is the beginning of another: its slots say its size.
+        """
         state, where = view.stores[self._table.store], f"table {self._table}"
         first = self._table.first_bytes(state) + stored
-        for key, kept in state.scan(first, after_prefix(first)):
+        time, at = place[:_TIME_BYTES], place[_TIME_BYTES:]
+        for key, kept in state.scan(first + time, after_prefix(first)):
             if len(key) != len(first) + _TIME_BYTES:
                 raise CorruptFileError("a key of a join has another length than its columns", where=where)
-            yield from split_values(kept, prefix=self._row_prefix, where=where)
+            begins = key[-_TIME_BYTES:]
+            for position, row in split_values(
+                kept, prefix=self._row_prefix, where=where, at=int.from_bytes(at) if begins == time else 0
+            ):
+                yield begins + position.to_bytes(_POSITION_BYTES), row

@@ -4,12 +4,14 @@ silently.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
 
 from understudy_node.stores.finder import Found
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.selection import Selection
+from understudy_shared.selection import Place, Selection
+
+Element = TypeVar("Element")
 
 MAX_PAGE_BYTES: Final = 1024 * 1024
 """A page ends before the element that would take it beyond this, unless that is its only one. A batch has a bound of
@@ -24,34 +26,60 @@ ms.
 MAX_LEFT_OUT: Final = 2_000
 """Most expired elements that a page leaves out before it ends: they are printed, too, which holds the event loop."""
 
+MAX_PASSED_OVER: Final = 5_000
+"""Most elements before its first that a page passes over: about 10 ms, beside those that it shows."""
+
 HIDDEN: Final = Found(b'"found":false,"expired":true,', is_hidden=True)
 """All elements have expired, and nothing that has was asked for."""
 
 
-def found_page(member: str, printed: Iterable[bytes | None], selection: Selection) -> Found | None:
+def found_page(
+    member: str,
+    elements: Iterable[tuple[bytes, Element]],
+    print_element: Callable[[Element], bytes | None],
+    selection: Selection,
+    *,
+    first: int,
+) -> Found | None:
     """A page of the elements from `selection.offset` on; None where a key has no elements at all.
 
-    `printed` are these elements, each printed when it is asked for; None stands for one that is left out because it
-    has expired. After many of those a page ends, even without an element, and says where the next one begins.
+    `elements` are those from number `first` on, each with the bytes by which the version finds it again; without bytes
+    where it is found by its number. They are printed one by one; None stands for one that is left out because it has
+    expired. After many of those a page ends, even without an element, and says where the next one begins. So does a
+    page that passes over many before its first, because its cursor has no place that this process knows.
     """
     shown: list[bytes] = []
-    size, passed, next_at = 0, 0, None
-    for at, element in enumerate(printed, selection.offset):
-        passed += 1
-        if element is None:
-            if passed - len(shown) > MAX_LEFT_OUT:
+    size, left_out, next_at, place = 0, 0, None, selection.place
+    for at, (start, element) in enumerate(elements, first):
+        if start != place.start:
+            place = Place(at, start)
+        if at < selection.offset:
+            # Elements that share a place are passed over together, or the next page would begin where this one did.
+            if at - first >= MAX_PASSED_OVER and place.number > first:
+                next_at = selection.offset
+                break
+            continue
+        printed = print_element(element)
+        if printed is None:
+            left_out += 1
+            if left_out > MAX_LEFT_OUT:
                 next_at = at + 1
                 break
             continue
-        size += len(element)
+        size += len(printed)
         if len(shown) == selection.limit or (shown and size > MAX_PAGE_BYTES):
             next_at = at
             break
-        shown.append(element)
+        shown.append(printed)
     if not shown and selection.offset == 0 and next_at is None:
-        return HIDDEN if passed else None
+        return HIDDEN if left_out else None
     members = b'"found":true,"%b":[%b],' % (member.encode(), b",".join(shown))
-    return Found(members, is_page=True, next=next_at)
+    return Found(members, is_page=True, next=next_at, place=place)
+
+
+def by_number(elements: Iterable[Element]) -> Iterator[tuple[bytes, Element]]:
+    """Elements that `found_page` finds by their number."""
+    return ((b"", element) for element in elements)
 
 
 def require_sortable(what: str, count: int) -> None:

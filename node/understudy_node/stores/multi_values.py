@@ -17,21 +17,23 @@ _COMMA: Final = ord(",")
 _WORD_BYTES: Final = 8
 
 
-def split_values(kept: bytes, *, prefix: bytes, where: str) -> Iterator[bytes]:
-    """The rows, each without its `prefix`. Raises CorruptFileError when the bytes are not such rows to their end."""
-    at, end, skip = 0, len(kept), len(prefix)
+def split_values(kept: bytes, *, prefix: bytes, where: str, at: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Where each value begins, and its row without its `prefix`, from the value on that begins at `at`. Raises
+    CorruptFileError when the bytes are not such rows to their end.
+    """
+    end, skip = len(kept), len(prefix)
     has_commas: bool | None = None
     if not end:
         raise CorruptFileError("a list without values", where=where)
     while at < end:
-        start = at + _LENGTH.size
+        begins, start = at, at + _LENGTH.size
         if start > end:
             raise CorruptFileError("a list ends inside a length", where=where)
         (length,) = _LENGTH.unpack_from(kept, at)
         at = start + length
         if length < skip or (length - skip) % _WORD_BYTES or at > end or not kept.startswith(prefix, start):
             raise CorruptFileError("a list holds something that is no row, or ends inside one", where=where)
-        yield kept[start + skip : at]
+        yield begins, kept[start + skip : at]
         if at == end:
             return
         is_comma = kept[at] == _COMMA

@@ -7,7 +7,7 @@ provider's are one row, kept here with the start behind all else (`ScanOrder`). 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from itertools import islice
 from typing import Final, cast
 
@@ -18,7 +18,7 @@ from understudy_node.engine.scan_order import SLOT_BYTES, ScanOrder, after_prefi
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.expiry import Expiry
 from understudy_node.stores.finder import Found
-from understudy_node.stores.many import MAX_SORTED, found_page, require_sortable
+from understudy_node.stores.many import MAX_SORTED, by_number, found_page, require_sortable
 from understudy_node.stores.results import ResultPrinter
 from understudy_shared.errors import CorruptFileError
 from understudy_shared.selection import Selection
@@ -83,7 +83,8 @@ class Sessions:
         if any(len(key) != len(prefix) + self._rest_bytes for key, _ in found):
             raise CorruptFileError("a session's key has another length than its columns", where=self._store_name)
         found.sort(key=_start_of)
-        return found_page("sessions", self._printed(found[selection.offset :], view, selection), selection)
+        rows = by_number(value for _, value in found[selection.offset :])
+        return found_page("sessions", rows, self._printer(view, selection), selection, first=selection.offset)
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
@@ -96,14 +97,16 @@ class Sessions:
         """See `Finder`."""
         return b""
 
-    def _printed(
-        self, found: Sequence[tuple[bytes, bytes]], view: TaskView, selection: Selection
-    ) -> Iterator[bytes | None]:
+    def _printer(self, view: TaskView, selection: Selection) -> Callable[[bytes], bytes | None]:
+        """A function that prints a session; None for one that is left out."""
         skip = len(self._row_prefix)
-        for _, value in found:
+
+        def print_value(value: bytes) -> bytes | None:
             session, end_us = self._print(value[skip:])
             session["expired"] = expired = self._expiry.is_expired(end_us, view)
-            yield None if expired and not selection.include_expired else orjson.dumps(session)
+            return None if expired and not selection.include_expired else orjson.dumps(session)
+
+        return print_value
 
     def _prefix_of(self, stored: bytes) -> bytes:
         """What the keys of all sessions begin with."""

@@ -22,8 +22,9 @@ from understudy_node.engine.scan_order import after_prefix
 from understudy_node.engine.tables import FAMILY_BYTES, Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Found
-from understudy_node.stores.many import MAX_SORTED, found_page, require_sortable
+from understudy_node.stores.many import MAX_SORTED, by_number, found_page, require_sortable
 from understudy_node.stores.multi_values import split_values
+from understudy_node.stores.places import MAX_START_BYTES
 from understudy_node.stores.results import ResultPrinter
 from understudy_shared.errors import CorruptFileError
 from understudy_shared.selection import Selection
@@ -34,6 +35,7 @@ from understudy_shared.spark.types import Field, StructType
 from understudy_shared.spark.unsafe_row import compile_row_decoder, compile_row_encoder
 
 _LENGTH: Final = struct.Struct("<i")
+_POSITION_BYTES: Final = 8
 _TIME: Final = struct.Struct("<q")
 _TIME_ROW_BYTES: Final = 16
 """Null bitmap and slot."""
@@ -102,10 +104,14 @@ class ListVariable(ValueVariable):
         kept = self._kept(view, stored)
         if kept is None:
             return None
-        rows = list(split_values(kept, prefix=self._row_prefix, where=f"variable {self._table}"))
-        return found_page(
-            "values", (_element(self._print(row), selection) for row in rows[selection.offset :]), selection
-        )
+        place, where = selection.place, f"variable {self._table}"
+        rows = split_values(kept, prefix=self._row_prefix, where=where, at=int.from_bytes(place.start))
+        elements = ((position.to_bytes(_POSITION_BYTES), row) for position, row in rows)
+        return found_page("values", elements, self._printer(selection), selection, first=place.number)
+
+    def _printer(self, selection: Selection) -> Callable[[bytes], bytes | None]:
+        """A function that prints a value; None for one that is left out."""
+        return lambda row: _element(self._print(row), selection)
 
 
 class _ByPrefix:
@@ -128,14 +134,19 @@ class _ByPrefix:
         row = self._row_prefix + self._encode_wrapped((grouping,))
         return family + _LENGTH.pack(len(row)) + row
 
-    def _records(self, view: TaskView, grouping: tuple[object, ...]) -> Iterator[tuple[bytes, bytes]]:
-        """The rest of the key of each record, and what is stored there."""
+    def _records(
+        self, view: TaskView, grouping: tuple[object, ...], start: bytes = b""
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The rest of the key of each record, without the provider's prefix, and what is stored there; from those on
+        whose rest begins at `start`. All are of the grouping key, whatever `start` is.
+        """
         first = self.first_bytes(view)
         if first is None:
             return
         prefix = self._prefix(first, grouping)
         skip = len(prefix)
-        for key, kept in view.stores[self._table.store].scan(prefix, after_prefix(prefix)):
+        begin = prefix + self._row_prefix + start if start else prefix
+        for key, kept in view.stores[self._table.store].scan(begin, after_prefix(prefix)):
             yield _row_of(key[skip:], self._row_prefix, self._table), kept
 
     def _grouping_and_rest(self, kept: bytes) -> tuple[tuple[object, ...], bytes]:
@@ -175,8 +186,10 @@ class MapVariable(_ByPrefix):
         row = stored[len(self._row_prefix) :]
         if not is_of_whole_map(row):
             return self._entry(view, self._decode_entry(row), selection)
-        records = islice(self._records(view, self._decode(row[: -len(WHOLE_MAP)])), selection.offset, None)
-        return found_page("entries", (self._printed(*record, selection) for record in records), selection)
+        place = selection.place
+        records = self._records(view, self._decode(row[: -len(WHOLE_MAP)]), place.start)
+        elements = ((record[0][:MAX_START_BYTES], record) for record in records)
+        return found_page("entries", elements, self._printer(selection), selection, first=place.number)
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`. The key of the whole map that an entry is in."""
@@ -191,9 +204,15 @@ class MapVariable(_ByPrefix):
         kept = view.stores[self._table.store].get(self._prefix(first, key[: self._columns]) + user_row)
         return None if kept is None else _found(self._print(_row_of(kept, self._row_prefix, self._table)), selection)
 
-    def _printed(self, user_row: bytes, kept: bytes, selection: Selection) -> bytes | None:
-        members = self._print(_row_of(kept, self._row_prefix, self._table))
-        return _element({"key": self._print_user(user_row)["userKey"], **members}, selection)
+    def _printer(self, selection: Selection) -> Callable[[tuple[bytes, bytes]], bytes | None]:
+        """A function that prints an entry; None for one that is left out."""
+
+        def print_entry(record: tuple[bytes, bytes]) -> bytes | None:
+            user_row, kept = record
+            members = self._print(_row_of(kept, self._row_prefix, self._table))
+            return _element({"key": self._print_user(user_row)["userKey"], **members}, selection)
+
+        return print_entry
 
 
 class Timers(_ByPrefix):
@@ -207,13 +226,17 @@ class Timers(_ByPrefix):
         if any(len(row) != _TIME_ROW_BYTES for row in found):
             raise CorruptFileError("a timer without its time", where=f"variable {self._table}")
         times = sorted(cast(int, _TIME.unpack_from(row, _TIME_ROW_BYTES - _TIME.size)[0]) for row in found)
-        printed = (b'"%b"' % timestamp_text(time_ms * 1000).encode() for time_ms in times[selection.offset :])
-        return found_page("timers", printed, selection)
+        from_here = by_number(times[selection.offset :])
+        return found_page("timers", from_here, _printed_time, selection, first=selection.offset)
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
         grouping, _ = self._grouping_and_rest(kept)
         return self._encode(grouping)
+
+
+def _printed_time(time_ms: int) -> bytes:
+    return b'"%b"' % timestamp_text(time_ms * 1000).encode()
 
 
 def _row_of(kept: bytes, row_prefix: bytes, table: Table) -> bytes:

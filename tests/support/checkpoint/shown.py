@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import cycle
 from typing import Any
 
 from understudy_node.engine.base import NO_FAMILIES, EmptyBase
 from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder
-from understudy_shared.cursor import Cursor
-from understudy_shared.selection import Selection
+from understudy_node.stores.places import Places
+from understudy_shared.cursor import Cursor, decode_cursor
+from understudy_shared.selection import FIRST_PLACE, Selection
 
 Records = Mapping[bytes, bytes | None]
 
@@ -32,15 +34,26 @@ def shown(
 
 
 def pages_of(
-    finder: Finder, view: TaskView, stored: bytes, limit: int, *, member: str, include_expired: bool = True
+    finder: Finder,
+    view: TaskView,
+    stored: bytes,
+    limit: int,
+    *,
+    member: str,
+    include_expired: bool = True,
+    processes: int = 1,
 ) -> Iterator[list[dict[str, Any]]]:
-    """The pages of a key's list, each asked for with where the one before ended."""
-    cursor: Cursor | None = None
+    """The pages of a key's list, each asked for with the cursor of the one before; of some processes in turn."""
+    issuers = cycle([Places(b"%d" % number) for number in range(processes)])
+    before: Cursor | None = None
     while True:
-        found = finder.find(view, stored, Selection(limit, cursor, include_expired))
+        issuer = next(issuers)
+        place = FIRST_PLACE if before is None else issuer.of(before)
+        found = finder.find(view, stored, Selection(limit, before, include_expired, place))
         assert found is not None
         assert found.is_page
         yield json.loads(b"{" + found.members.removesuffix(b",") + b"}")[member]
         if found.next is None:
             return
         cursor = Cursor("store", "lineage", "", view.version, None, found.next)
+        before = decode_cursor(issuer.put(cursor, found.place, beside=before).encode())

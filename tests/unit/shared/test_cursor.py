@@ -23,6 +23,7 @@ CURSORS = st.builds(
     version=st.integers(0, CEILING),
     committed_at_us=st.none() | st.integers(-(10**18), 10**18),
     offset=st.integers(1, CEILING),
+    place=st.text("abc!~,", max_size=300),
 )
 SEEN = Cursor("visits", "life-1", key_digest(b"row"), 7, 1_000, 20)
 
@@ -67,6 +68,9 @@ def test_whatever_a_reader_sends_is_a_cursor_or_refused_as_one(text: str) -> Non
         pytest.param(SEEN.encode() + "A", id="one character more"),
         pytest.param(token_of('["visits","l","00",7,null]'), id="a field too few"),
         pytest.param(token_of('["visits","l","00",7,null,true]'), id="an offset that is a truth"),
+        pytest.param(token_of('["visits","l","00",7,null,20,7]'), id="a place that is a number"),
+        pytest.param(token_of('["visits","l","00",7,null,20,""]'), id="a place that is empty"),
+        pytest.param(token_of('["visits","l","00",7,null,20,"x","y"]'), id="a field too many"),
         pytest.param(replace(SEEN, offset=0).encode(), id="an offset that no page ends at"),
         pytest.param(replace(SEEN, offset=-1).encode(), id="an offset below 0"),
         pytest.param(replace(SEEN, version=2**63).encode(), id="a version beyond all"),
