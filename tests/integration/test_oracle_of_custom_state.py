@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,10 +35,14 @@ from tests.support.spark.queries import wait_until
 from understudy_node.reader import CheckpointReader
 from understudy_shared.words import StoreName
 
+AVRO = replace(ROCKSDB_CHANGELOG_V2, encoding="avro")
 FORMATS = [
     pytest.param(each, id=each.id, marks=() if each == ROCKSDB_CHANGELOG_V2 else pytest.mark.full)
     for each in (
         ROCKSDB_CHANGELOG_V2,
+        AVRO,
+        replace(ROCKSDB_V1, encoding="avro"),
+        replace(ROCKSDB_CHANGELOG_V1, encoding="avro", row_checksum=True),
         ROCKSDB_V1,
         ROCKSDB_V2,
         ROCKSDB_CHANGELOG_V1,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from understudy_node.checkpoint.avro_history import AvroHistory
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import (
     Commit,
@@ -32,6 +33,7 @@ from understudy_node.checkpoint.shapes import FAMILIES_FORMATS, JOIN, join_table
 from understudy_node.checkpoint.snapshots import parse_state_files
 from understudy_node.checkpoint.state_variables import TIMERS, TRANSFORM, StateVariable, state_variables
 from understudy_node.checkpoint.support import (
+    AVRO,
     refuse_codec,
     refuse_encoding,
     state_format_of,
@@ -53,6 +55,8 @@ class StoreDescription:
     num_cols_prefix_key: int
     column_families: tuple[ColumnFamilySchema, ...]
     unsupported: UnsupportedError | None = None
+    schemas_before: tuple[tuple[ColumnFamilySchema, ...], ...] = ()
+    """Those of earlier schema files, oldest first, where records may still be written by them."""
 
     def directory(self, partition: int) -> str:
         """The directory of a partition's files, relative to the checkpoint."""
@@ -187,9 +191,11 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
     unsupported = why_unsupported(operator_id, metadata.operator_name, conf=offsets.conf, where=where)
     state_format = state_format_of(metadata.operator_name, offsets.conf)
     variables: tuple[StateVariable, ...] = ()
+    is_avro = offsets.properties.encoding_format == AVRO
     stores = (
         tuple(
-            _describe_store(files, metadata, state_format, index, store) for index, store in enumerate(metadata.stores)
+            _describe_store(files, metadata, state_format, index, store, is_avro=is_avro)
+            for index, store in enumerate(metadata.stores)
         )
         if unsupported is None
         else ()
@@ -198,7 +204,7 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
         unsupported = _why_incomplete(stores, state_format, where)
         stores = stores if unsupported is None else ()
     if metadata.operator_name in TRANSFORM and unsupported is None:
-        stores, variables = _with_variables(stores, metadata, where)
+        stores, variables = _with_variables(stores, metadata, offsets.properties, where)
     served = [store for store in stores if store.unsupported is None]
     # Without key columns everything is in partition 0, whatever the number of shuffle partitions.
     keyless = bool(served) and not any(_has_key(family) for store in served for family in store.column_families)
@@ -232,7 +238,13 @@ def _read_metadata(files: CheckpointFiles, operator_id: int, batch_id: int) -> O
 
 
 def _describe_store(
-    files: CheckpointFiles, operator: OperatorMetadata, state_format: str | None, index: int, store: StoreMetadata
+    files: CheckpointFiles,
+    operator: OperatorMetadata,
+    state_format: str | None,
+    index: int,
+    store: StoreMetadata,
+    *,
+    is_avro: bool,
 ) -> StoreDescription:
     operator_id = operator.operator_id
     if store.schema_file_names:
@@ -240,9 +252,12 @@ def _describe_store(
     else:
         path = f"{store_directory(operator_id, 0, store.name)}/_metadata/schema"
     families: tuple[ColumnFamilySchema, ...] = ()
+    before: tuple[tuple[ColumnFamilySchema, ...], ...] = ()
     unsupported: UnsupportedError | None
     try:
         families = parse_schema_file(files.read(path), name=path)
+        if is_avro:
+            before = _schemas_before(files, operator_id, store)
         unsupported = why_unreadable(
             families,
             operator.operator_name,
@@ -253,11 +268,29 @@ def _describe_store(
         )
     except UnsupportedError as error:
         unsupported = error
-    return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families, unsupported)
+    return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families, unsupported, before)
+
+
+def _schemas_before(
+    files: CheckpointFiles, operator_id: int, store: StoreMetadata
+) -> tuple[tuple[ColumnFamilySchema, ...], ...]:
+    """The schemas of all but the newest file, oldest first."""
+    found = []
+    for name in store.schema_file_names[:-1]:
+        path = f"state/{operator_id}/_stateSchema/{store.name}/{name}"
+        try:
+            found.append(parse_schema_file(files.read(path), name=path))
+        except VanishedError as error:
+            raise UnsupportedError(
+                "A schema file is gone, and records may be written by it",
+                where=f"{files.url}/{path}",
+                fix="Copy it from where the checkpoint was, or start the query on a new one",
+            ) from error
+    return tuple(found)
 
 
 def _with_variables(
-    stores: tuple[StoreDescription, ...], metadata: OperatorMetadata, where: str
+    stores: tuple[StoreDescription, ...], metadata: OperatorMetadata, properties: StateProperties, where: str
 ) -> tuple[tuple[StoreDescription, ...], tuple[StateVariable, ...]]:
     """The one store of `transformWithState`, and its variables; when none of these is served, the store is not."""
     if len(stores) != 1:
@@ -267,7 +300,10 @@ def _with_variables(
     (store,) = stores
     if store.unsupported is not None:
         return stores, ()
-    variables = state_variables(metadata.properties, store.column_families, where=where)
+    avro = None
+    if properties.encoding_format == AVRO:
+        avro = AvroHistory((*store.schemas_before, store.column_families), where)
+    variables = state_variables(metadata.properties, store.column_families, where=where, avro=avro)
     reasons = [each.unsupported for each in variables if each.unsupported is not None]
     if len(reasons) < len(variables):
         return stores, variables

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from understudy_node.checkpoint.avro_history import AvroHistory, AvroRows, avro_rows
 from understudy_node.checkpoint.documents import checked, field, parse_object
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_shared.errors import UnsupportedError
@@ -59,7 +60,7 @@ class StateVariable:
 
     `key` are the columns of the grouping key, `user_key` those of a map's keys, and `key_json` is Spark's JSON of both.
     `stored` is the struct of a value as it is kept, and `value` of what the query put there: not the same where it has
-    a TTL.
+    a TTL. `avro` is how its records are encoded; None where they are rows.
     """
 
     name: str
@@ -70,13 +71,20 @@ class StateVariable:
     user_key: StructType = _NONE
     stored: StructType = _NONE
     value: StructType = _NONE
+    avro: AvroRows | None = None
     unsupported: UnsupportedError | None = None
 
 
 def state_variables(
-    properties: Mapping[str, object], families: Sequence[ColumnFamilySchema], *, where: str
+    properties: Mapping[str, object],
+    families: Sequence[ColumnFamilySchema],
+    *,
+    where: str,
+    avro: AvroHistory | None = None,
 ) -> tuple[StateVariable, ...]:
-    """The variables that an operator's properties name, by the schemas of its column families."""
+    """The variables that an operator's properties name, by the schemas of its column families. `avro`: all schemas that
+    there were, where records are encoded by them.
+    """
     by_name = {family.name: family for family in families}
     said = checked(properties.get("stateVariables"), list, "'stateVariables'", name=where)
     found = []
@@ -85,14 +93,20 @@ def state_variables(
         name, kind = (field(body, part, str, name=where) for part in ("stateName", "stateVariableType"))
         has_ttl = field(body, "ttlEnabled", bool, name=where)
         try:
-            found.append(_variable(name, kind, by_name.get(name), has_ttl=has_ttl, where=where))
+            found.append(_variable(name, kind, by_name.get(name), has_ttl=has_ttl, where=where, avro=avro))
         except UnsupportedError as error:
             found.append(StateVariable(name, unsupported=error))
     return tuple(sorted(found, key=lambda variable: variable.name))
 
 
 def _variable(
-    name: str, kind_name: str, family: ColumnFamilySchema | None, *, has_ttl: bool, where: str
+    name: str,
+    kind_name: str,
+    family: ColumnFamilySchema | None,
+    *,
+    has_ttl: bool,
+    where: str,
+    avro: AvroHistory | None,
 ) -> StateVariable:
     kind = _KINDS.get(kind_name)
     if kind is None:
@@ -128,7 +142,10 @@ def _variable(
             fix=COLLATION_FIX,
         )
     key_json = _flat_json(family.key_schema, kind) if kind in _SECOND_COLUMNS else family.key_schema
-    return StateVariable(name, kind, has_ttl, key_json, grouping, user_key, stored, value)
+    rows = None
+    if avro is not None:
+        rows = avro_rows(avro, name, key, is_prefixed=kind in _SECOND_COLUMNS, has_values=kind is not StoreKind.TIMERS)
+    return StateVariable(name, kind, has_ttl, key_json, grouping, user_key, stored, value, rows)
 
 
 def _parsed(name: str, schema: str, where: str) -> StructType:

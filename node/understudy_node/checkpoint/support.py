@@ -98,7 +98,10 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
 )
 
 SUPPORTED_CODECS: Final = frozenset({"lz4", "zstd", "snappy"})
-SUPPORTED_ENCODINGS: Final = frozenset({"unsaferow"})
+AVRO: Final = "avro"
+_MERGE_VERSION: Final = "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion"
+_ENCODING: Final = "spark.sql.streaming.stateStore.encodingFormat"
+SUPPORTED_ENCODINGS: Final = frozenset({"unsaferow", AVRO})
 
 _ENCODER: Final = re.compile(r"\b(\w+KeyStateEncoder)(?:Spec)?\b")
 _NEWER_UNDERSTUDY: Final = "A newer Spark, or another operator, wrote it: use a newer Understudy"
@@ -115,6 +118,21 @@ def why_unsupported(
             f"Operator {operator_id} ({operator_name}) is not supported by this release",
             where=where,
             fix=f"Supported: {supported}",
+        )
+    encoding = conf.get(_ENCODING, "unsaferow").lower()
+    if encoding == AVRO and operator_name not in TRANSFORM:
+        return UnsupportedError(
+            f"Operator {operator_id} ({operator_name}) keeps its state in the encoding avro",
+            where=where,
+            fix=f"Avro is read of {', '.join(TRANSFORM.values())}; for others set {_ENCODING} to unsaferow and start "
+            "the query on a new checkpoint",
+        )
+    if encoding == AVRO and conf.get(_MERGE_VERSION, "1") == "1":
+        return UnsupportedError(
+            f"Operator {operator_id} ({operator_name}) keeps its state in Avro, as Spark 4.0 or 4.1 began it",
+            where=where,
+            fix="Nobody compared what these write: start the query on a new checkpoint with Spark 4.3, or with "
+            f"{_ENCODING} unsaferow",
         )
     version = state_format_of(operator_name, conf)
     if version is not None and version not in row.state_format_versions:
@@ -205,8 +223,7 @@ def refuse_encoding(encoding_format: str, *, where: str) -> None:
         raise UnsupportedError(
             f"State encoding {encoding_format} is not supported",
             where=where,
-            fix="Set spark.sql.streaming.stateStore.encodingFormat to unsaferow and start the query on a new "
-            "checkpoint",
+            fix=f"Set {_ENCODING} to unsaferow or avro and start the query on a new checkpoint",
         )
 
 

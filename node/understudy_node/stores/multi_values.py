@@ -1,7 +1,8 @@
 """The bytes of many values under one key, as Spark writes and RocksDB appends them (pure).
 
-Each is its length, then the encoded row. Spark up to 4.1 has a comma between two of them, later ones nothing. A length
-is that of whole words and a version byte, so its first byte is never a comma's: which of the two it is can be seen.
+Each is its length, then the encoded row. Spark up to 4.1 has a comma between two of them, later ones nothing. A row's
+length is that of whole words and a version byte, so its first byte is never a comma's: which of the two it is can be
+seen. An Avro record has any length, so it cannot be seen there: those of Spark up to 4.1 are refused.
 """
 
 from __future__ import annotations
@@ -42,3 +43,21 @@ def split_values(kept: bytes, *, prefix: bytes, where: str, at: int = 0) -> Iter
         has_commas = is_comma
         at += is_comma
     raise CorruptFileError("a list ends behind a separator", where=where)
+
+
+def split_records(kept: bytes, *, where: str, at: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Where each Avro record begins, and the record with what is before it, from the one on that begins at `at`. Raises
+    CorruptFileError when the bytes are not such to their end.
+    """
+    end = len(kept)
+    while True:
+        begins, start = at, at + _LENGTH.size
+        if start > end:
+            raise CorruptFileError("a list ends inside a length, or has no values", where=where)
+        (length,) = _LENGTH.unpack_from(kept, at)
+        at = start + length
+        if length < 0 or at > end:
+            raise CorruptFileError("a list ends inside a record", where=where)
+        yield begins, kept[start:at]
+        if at == end:
+            return

@@ -35,6 +35,7 @@ from understudy_node.stores.finder import MakeFinder
 from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
 from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_node.stores.results import ResultPrinter
+from understudy_node.stores.row_forms import row_form
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
 from understudy_node.stores.sets import SEEN, ExpiringSet, SeenSet, either_zero
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
@@ -290,12 +291,16 @@ def _variable_way(
 ) -> Way:
     """What is kept under a key, by the kind of the variable."""
     if variable.kind is StoreKind.TIMERS:
-        return Way(_never, partial(Timers, table, variable.key))
+        return Way(_never, lambda prefix: Timers(table, variable.key, prefix, row_form(variable, prefix)))
     print_value = value_printer(variable, names, print_result, wall_ms)
     if variable.kind is StoreKind.MAP:
         user_names = keys[len(variable.key.fields) :]
-        return Way(_never, partial(MapVariable, table, variable, user_names, print_value))
-    return Way(_never, partial(ListVariable if variable.kind is StoreKind.LIST else ValueVariable, table, print_value))
+        return Way(
+            _never,
+            lambda prefix: MapVariable(table, variable, user_names, print_value, prefix, row_form(variable, prefix)),
+        )
+    finder = ListVariable if variable.kind is StoreKind.LIST else ValueVariable
+    return Way(_never, lambda prefix: finder(table, print_value, row_form(variable, prefix)))
 
 
 def _never(row: bytes) -> bytes:

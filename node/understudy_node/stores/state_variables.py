@@ -2,6 +2,7 @@
 
 All variables of an operator are column families of one store. Keys of values and lists are `family, row`; those of maps
 and timers `family, int32 length, row of the grouping key, row of the rest`, so that a scan finds all of a grouping key.
+A row may be an Avro record instead (`row_forms`).
 
 A value with TTL says when it expires, and whether it has: Spark removes it in a batch after that, and calls the value
 absent meanwhile. TTL is by the time of day, so here it is the node's own clock that decides `expired`.
@@ -23,9 +24,9 @@ from understudy_node.engine.tables import FAMILY_BYTES, Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Found
 from understudy_node.stores.many import MAX_SORTED, by_number, found_page, require_sortable
-from understudy_node.stores.multi_values import split_values
 from understudy_node.stores.places import MAX_START_BYTES
 from understudy_node.stores.results import ResultPrinter
+from understudy_node.stores.row_forms import RowForm
 from understudy_shared.errors import CorruptFileError
 from understudy_shared.selection import Selection
 from understudy_shared.spark.json_values import compile_json_printer
@@ -72,19 +73,19 @@ def value_printer(
 class ValueVariable:
     """Finds the value of a key."""
 
-    def __init__(self, table: Table, print_value: PrintValue, row_prefix: bytes) -> None:
+    def __init__(self, table: Table, print_value: PrintValue, form: RowForm) -> None:
         self._table = table
         self._print = print_value
-        self._row_prefix = row_prefix
+        self._form = form
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         """See `Finder`."""
         kept = self._kept(view, stored)
-        return None if kept is None else _found(self._print(_row_of(kept, self._row_prefix, self._table)), selection)
+        return None if kept is None else _found(self._print(self._form.value_row(kept)), selection)
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
-        return kept[FAMILY_BYTES + len(self._row_prefix) :]
+        return self._form.key_row(kept[FAMILY_BYTES:])
 
     def first_bytes(self, view: TaskView) -> bytes | None:
         """See `Finder`."""
@@ -92,8 +93,8 @@ class ValueVariable:
         return self._table.first_bytes(state) if self._table.is_in(state) else None
 
     def _kept(self, view: TaskView, stored: bytes) -> bytes | None:
-        first = self.first_bytes(view)
-        return None if first is None else view.stores[self._table.store].get(first + stored)
+        first, key = self.first_bytes(view), self._form.key(stored)
+        return None if first is None or key is None else view.stores[self._table.store].get(first + key)
 
 
 class ListVariable(ValueVariable):
@@ -104,80 +105,74 @@ class ListVariable(ValueVariable):
         kept = self._kept(view, stored)
         if kept is None:
             return None
-        place, where = selection.place, f"variable {self._table}"
-        rows = split_values(kept, prefix=self._row_prefix, where=where, at=int.from_bytes(place.start))
-        elements = ((position.to_bytes(_POSITION_BYTES), row) for position, row in rows)
+        place = selection.place
+        records = self._form.list_records(kept, int.from_bytes(place.start))
+        elements = ((position.to_bytes(_POSITION_BYTES), record) for position, record in records)
         return found_page("values", elements, self._printer(selection), selection, first=place.number)
 
     def _printer(self, selection: Selection) -> Callable[[bytes], bytes | None]:
         """A function that prints a value; None for one that is left out."""
-        return lambda row: _element(self._print(row), selection)
+        return lambda record: _element(self._print(self._form.list_row(record)), selection)
 
 
 class _ByPrefix:
     """Finds the records of a grouping key, whose keys have something more."""
 
-    def __init__(self, table: Table, key: StructType, row_prefix: bytes) -> None:
-        wrapped = StructType((Field("key", key, nullable=True),))
+    def __init__(self, table: Table, key: StructType, form: RowForm) -> None:
         self._table = table
-        self._row_prefix = row_prefix
+        self._form = form
         self._decode, self._encode = compile_row_decoder(key), compile_row_encoder(key)
-        self._decode_wrapped, self._encode_wrapped = compile_row_decoder(wrapped), compile_row_encoder(wrapped)
 
     def first_bytes(self, view: TaskView) -> bytes | None:
         """See `Finder`."""
         state = view.stores[self._table.store]
         return self._table.first_bytes(state) if self._table.is_in(state) else None
 
-    def _prefix(self, family: bytes, grouping: tuple[object, ...]) -> bytes:
-        """What the keys of all records of a grouping key begin with."""
-        row = self._row_prefix + self._encode_wrapped((grouping,))
-        return family + _LENGTH.pack(len(row)) + row
+    def _prefix(self, view: TaskView, grouping: tuple[object, ...]) -> bytes | None:
+        """What the keys of all records of a grouping key begin with; None where there can be none."""
+        family, part = self.first_bytes(view), self._form.first(grouping)
+        return None if family is None or part is None else family + _LENGTH.pack(len(part)) + part
 
     def _records(
         self, view: TaskView, grouping: tuple[object, ...], start: bytes = b""
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The rest of the key of each record, without the provider's prefix, and what is stored there; from those on
-        whose rest begins at `start`. All are of the grouping key, whatever `start` is.
+        """The rest of the key of each record, and what is stored there; from those on whose rest begins at `start`. All
+        are of the grouping key, whatever `start` is.
         """
-        first = self.first_bytes(view)
-        if first is None:
+        prefix = self._prefix(view, grouping)
+        if prefix is None:
             return
-        prefix = self._prefix(first, grouping)
         skip = len(prefix)
-        begin = prefix + self._row_prefix + start if start else prefix
-        for key, kept in view.stores[self._table.store].scan(begin, after_prefix(prefix)):
-            yield _row_of(key[skip:], self._row_prefix, self._table), kept
+        for key, kept in view.stores[self._table.store].scan(prefix + start, after_prefix(prefix)):
+            yield key[skip:], kept
 
-    def _grouping_and_rest(self, kept: bytes) -> tuple[tuple[object, ...], bytes]:
-        """The grouping key of a record's key, and the row of the rest."""
+    def _grouping(self, kept: bytes) -> tuple[object, ...]:
+        """The grouping key of a record's key."""
         skip = FAMILY_BYTES + _LENGTH.size
         (length,) = _LENGTH.unpack_from(kept, FAMILY_BYTES)
-        (grouping,) = self._decode_wrapped(_row_of(kept[skip : skip + length], self._row_prefix, self._table))
-        rest = _row_of(kept[skip + length :], self._row_prefix, self._table)
-        return cast("tuple[object, ...]", grouping), rest
+        return self._form.grouping(kept[skip : skip + length])
 
 
 class MapVariable(_ByPrefix):
     """Finds the map of a grouping key, in the order of its keys' bytes, or one entry of it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  # what is stored, and how it is shown
         self,
         table: Table,
         variable: StateVariable,
         user_names: tuple[str, ...],
         print_value: PrintValue,
         row_prefix: bytes,
+        form: RowForm,
     ) -> None:
-        super().__init__(table, variable.key, row_prefix)
+        super().__init__(table, variable.key, form)
         user_key = variable.user_key
-        wrapped = StructType((Field("userKey", user_key, nullable=True),))
         named = StructType(
             tuple(replace(each, name=name) for each, name in zip(user_key.fields, user_names, strict=True))
         )
+        self._row_prefix = row_prefix
         self._columns = len(variable.key.fields)
         self._decode_entry = compile_row_decoder(StructType((*variable.key.fields, *user_key.fields)))
-        self._encode_user = compile_row_encoder(wrapped)
         self._print_user = compile_json_printer(StructType((Field("userKey", named, nullable=True),)))
         self._print = print_value
 
@@ -193,24 +188,22 @@ class MapVariable(_ByPrefix):
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`. The key of the whole map that an entry is in."""
-        grouping, _ = self._grouping_and_rest(kept)
-        return self._encode(grouping) + WHOLE_MAP
+        return self._encode(self._grouping(kept)) + WHOLE_MAP
 
     def _entry(self, view: TaskView, key: tuple[object, ...], selection: Selection) -> Found | None:
-        first = self.first_bytes(view)
-        if first is None:
+        prefix, rest = self._prefix(view, key[: self._columns]), self._form.rest((key[self._columns :],))
+        if prefix is None or rest is None:
             return None
-        user_row = self._row_prefix + self._encode_user((key[self._columns :],))
-        kept = view.stores[self._table.store].get(self._prefix(first, key[: self._columns]) + user_row)
-        return None if kept is None else _found(self._print(_row_of(kept, self._row_prefix, self._table)), selection)
+        kept = view.stores[self._table.store].get(prefix + rest)
+        return None if kept is None else _found(self._print(self._form.value_row(kept)), selection)
 
     def _printer(self, selection: Selection) -> Callable[[tuple[bytes, bytes]], bytes | None]:
         """A function that prints an entry; None for one that is left out."""
 
         def print_entry(record: tuple[bytes, bytes]) -> bytes | None:
-            user_row, kept = record
-            members = self._print(_row_of(kept, self._row_prefix, self._table))
-            return _element({"key": self._print_user(user_row)["userKey"], **members}, selection)
+            rest, kept = record
+            members = self._print(self._form.value_row(kept))
+            return _element({"key": self._print_user(self._form.rest_row(rest))["userKey"], **members}, selection)
 
         return print_entry
 
@@ -218,10 +211,14 @@ class MapVariable(_ByPrefix):
 class Timers(_ByPrefix):
     """Finds the times at which the query is called for a key."""
 
+    def __init__(self, table: Table, key: StructType, row_prefix: bytes, form: RowForm) -> None:
+        super().__init__(table, key, form)
+        self._row_prefix = row_prefix
+
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         """See `Finder`."""
         records = self._records(view, self._decode(stored[len(self._row_prefix) :]))
-        found = [row for row, _ in islice(records, MAX_SORTED + 1)]
+        found = [self._form.rest_row(rest) for rest, _ in islice(records, MAX_SORTED + 1)]
         require_sortable("timers", len(found))
         if any(len(row) != _TIME_ROW_BYTES for row in found):
             raise CorruptFileError("a timer without its time", where=f"variable {self._table}")
@@ -231,19 +228,11 @@ class Timers(_ByPrefix):
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
-        grouping, _ = self._grouping_and_rest(kept)
-        return self._encode(grouping)
+        return self._encode(self._grouping(kept))
 
 
 def _printed_time(time_ms: int) -> bytes:
     return b'"%b"' % timestamp_text(time_ms * 1000).encode()
-
-
-def _row_of(kept: bytes, row_prefix: bytes, table: Table) -> bytes:
-    """A row without what the provider puts before it."""
-    if not kept.startswith(row_prefix):
-        raise CorruptFileError("a record is not encoded as a row", where=f"variable {table}")
-    return kept[len(row_prefix) :]
 
 
 def _with_result(printed: dict[str, object], print_result: ResultPrinter | None) -> dict[str, object]:

@@ -21,7 +21,7 @@ from tests.support.spark.queries import QueryOptions, run_query, settings
 BATCHES, RETAINED = 3, 2
 
 
-class _Source(NamedTuple):
+class VariableSource(NamedTuple):
     """A state variable in Spark's reader."""
 
     operator_id: int
@@ -73,7 +73,7 @@ def write_custom_checkpoint(
     return KindsCheckpoint(run.checkpoint, state_format, tuple(batch + 1 for batch in batches), stores)
 
 
-def _sources(checkpoint: Path) -> Iterator[_Source]:
+def _sources(checkpoint: Path) -> Iterator[VariableSource]:
     """What the operators of a checkpoint keep. A variable goes by its own name where that is the only one."""
     names = [name for variables in VARIABLES.values() for name in variables]
     for operator_id in sorted(int(entry.name) for entry in (checkpoint / "state").iterdir() if entry.name.isdigit()):
@@ -83,13 +83,13 @@ def _sources(checkpoint: Path) -> Iterator[_Source]:
         (variables,) = (found for found in VARIABLES.values() if found.keys() == {n for n in known if n[0] != "$"})
         for name, kind in variables.items():
             shown = name if names.count(name) == 1 else f"op{operator_id}.{name}"
-            yield _Source(operator_id, name, kind, shown)
-        yield _Source(operator_id, "timers", "timers", f"op{operator_id}.timers")
+            yield VariableSource(operator_id, name, kind, shown)
+        yield VariableSource(operator_id, "timers", "timers", f"op{operator_id}.timers")
 
 
 def read_variables(
-    spark: SparkSession, checkpoint: Path, sources: Sequence[_Source], batches: Sequence[int]
-) -> dict[_Source, dict[int, list[Kept]]]:
+    spark: SparkSession, checkpoint: Path, sources: Sequence[VariableSource], batches: Sequence[int]
+) -> dict[VariableSource, dict[int, list[Kept]]]:
     """Every key of these at every version, by one Spark job."""
     frames, types = [], {}
     with settings(spark, reader_conf(checkpoint)):
@@ -103,7 +103,7 @@ def read_variables(
                 types[source] = {name: frame.schema[name].dataType for name in columns}
                 frames.append(_tagged(frame, at, batch, columns))
         rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames).collect()
-    read: dict[tuple[_Source, int], dict[tuple[int, str], list[Mapping[str, Any]]]] = {}
+    read: dict[tuple[VariableSource, int], dict[tuple[int, str], list[Mapping[str, Any]]]] = {}
     for row in rows:
         source, known = sources[row["source"]], types[sources[row["source"]]]
         cells: dict[str, Any] = {name: python_value(row[f"{name}_{row['source']}"]) for name in known}
@@ -132,16 +132,16 @@ Cells = Mapping[str, Any]
 Types = Mapping[str, DataType]
 
 
-def _said_of_value(source: _Source, cells: list[Cells], types: Types) -> Expected:
+def _said_of_value(source: VariableSource, cells: list[Cells], types: Types) -> Expected:
     (row,) = cells
     return {"found": True, **_value(source, row["value"], types["value"])}
 
 
-def _said_of_list(source: _Source, cells: list[Cells], types: Types) -> Expected:
+def _said_of_list(source: VariableSource, cells: list[Cells], types: Types) -> Expected:
     return {"found": True, "values": [_value(source, row["list_element"], types["list_element"]) for row in cells]}
 
 
-def _said_of_map(source: _Source, cells: list[Cells], types: Types) -> Expected:
+def _said_of_map(source: VariableSource, cells: list[Cells], types: Types) -> Expected:
     """In any order: see `in_order`."""
     user_key = cast(StructType, types["user_map_key"])
     entries = [
@@ -154,7 +154,7 @@ def _said_of_map(source: _Source, cells: list[Cells], types: Types) -> Expected:
     return {"found": True, "entries": entries}
 
 
-def _said_of_timers(source: _Source, cells: list[Cells], types: Types) -> Expected:
+def _said_of_timers(source: VariableSource, cells: list[Cells], types: Types) -> Expected:
     assert isinstance(types["expiration_timestamp_ms"], LongType)
     return {
         "found": True,
@@ -162,7 +162,7 @@ def _said_of_timers(source: _Source, cells: list[Cells], types: Types) -> Expect
     }
 
 
-def _value(source: _Source, value: tuple[Any, ...], value_type: DataType) -> Expected:
+def _value(source: VariableSource, value: tuple[Any, ...], value_type: DataType) -> Expected:
     assert isinstance(value_type, StructType)
     if value_type.fieldNames()[-1] != "ttlExpirationMs":
         return {"value": json_object(value, value_type)}
@@ -179,7 +179,7 @@ def in_order(said: Expected) -> Expected:
     return {**said, "entries": sorted(said["entries"], key=json.dumps)} if "entries" in said else said
 
 
-_SAID: dict[str, Callable[[_Source, list[Cells], Types], Expected]] = {
+_SAID: dict[str, Callable[[VariableSource, list[Cells], Types], Expected]] = {
     "value": _said_of_value,
     "list": _said_of_list,
     "map": _said_of_map,

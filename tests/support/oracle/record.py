@@ -57,6 +57,7 @@ def compared(
 def variant_of(state_format: StateFormat) -> str:
     """The codec, row checksums and checkpoint manager, where they are not the tests' default."""
     parts: list[str] = [state_format.codec] if state_format.codec != "lz4" else []
+    parts += ["avro"] if state_format.encoding == "avro" else []
     parts += ["row checksums"] if state_format.row_checksum else []
     parts += ["Spark's own checkpoint manager"] if state_format.checkpoint_manager == "default" else []
     return ", ".join(parts)

@@ -10,6 +10,7 @@ from tests.support.spark.session import CHECKPOINT_MANAGER_CONF, QUICK_CHECKPOIN
 
 Provider = Literal["hdfs", "rocksdb"]
 Codec = Literal["lz4", "zstd", "snappy"]
+Encoding = Literal["unsaferow", "avro"]
 CheckpointManager = Literal["default", "filesystem"]
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
@@ -30,6 +31,7 @@ class StateFormat:
     codec: Codec = "lz4"
     row_checksum: bool = False
     checkpoint_manager: CheckpointManager = "filesystem"
+    encoding: Encoding = "unsaferow"
 
     def __post_init__(self) -> None:
         if self.provider == "hdfs" and (self.format_version != 1 or self.changelog):
@@ -41,6 +43,7 @@ class StateFormat:
         parts = [self.provider, *(["changelog"] if self.changelog else []), f"v{self.format_version}"]
         parts += [] if self.codec == "lz4" else [self.codec]
         parts += ["checksum"] if self.row_checksum else []
+        parts += [self.encoding] if self.encoding == "avro" else []
         parts += ["default-manager"] if self.checkpoint_manager == "default" else []
         return "-".join(parts)
 
@@ -54,6 +57,7 @@ class StateFormat:
             f"{_STORE}.providerClass": _PROVIDER_CLASS[self.provider],
             f"{_STORE}.compression.codec": self.codec,
             f"{_STORE}.checkpointFormatVersion": str(self.format_version),
+            f"{_STORE}.encodingFormat": self.encoding,
             f"{_STORE}.rowChecksum.enabled": str(self.row_checksum).lower(),
             f"{_STORE}.rocksdb.changelogCheckpointing.enabled": str(self.changelog).lower(),
             CHECKPOINT_MANAGER_CONF: QUICK_CHECKPOINT_MANAGER if self.checkpoint_manager == "filesystem" else None,

@@ -202,9 +202,15 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
         ({}, "keeps no state", "aggregation"),
         ({"state/0/0/1.delta": b""}, "Spark 3.5", "Spark 4.0 or later"),
         (
-            {"offsets/3": spark.offsets(conf={"spark.sql.streaming.stateStore.encodingFormat": "avro"})},
-            "avro",
-            "unsaferow",
+            {"offsets/3": spark.offsets(conf={"spark.sql.streaming.stateStore.encodingFormat": "protobuf"})},
+            "protobuf",
+            "unsaferow or avro",
+        ),
+        (
+            aggregation(0)
+            | {"offsets/3": spark.offsets(conf={"spark.sql.streaming.stateStore.encodingFormat": "avro"})},
+            r"Operator 0 \(stateStoreSave\) .*avro",
+            "Avro is read of transformWithState",
         ),
         ({"offsets/3": spark.offsets(provider="com.example.Mine")}, "com.example.Mine", "RocksDBStateStoreProvider"),
         (
@@ -240,6 +246,7 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
         "operators",
         "stateless",
         "3.5",
+        "encoding",
         "avro",
         "provider",
         "codec",

@@ -17,6 +17,7 @@ from understudy_node.engine.tables import Table, brings_families
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores import many, state_variables
 from understudy_node.stores.finder import Found
+from understudy_node.stores.row_forms import UnsafeRows
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
 from understudy_shared.errors import CorruptFileError
 from understudy_shared.http.problems import ProblemError
@@ -35,6 +36,7 @@ PLAIN = StateVariable("seen", StoreKind.VALUE, False, "", KEY, USER, VALUE, VALU
 EXPIRING = replace(PLAIN, has_ttl=True, stored=WITH_TTL)
 TABLE, FAMILIES = Table("default", "seen"), {"other": 1, "seen": 7}
 FAMILY = b"\x07\x00"
+ROWS = UnsafeRows(PLAIN, PREFIX)
 GROUPING = st.tuples(st.none() | st.text("ab,", max_size=12), st.none() | st.integers(-2, 2))
 Grouping = tuple[str | None, int | None]
 
@@ -71,7 +73,7 @@ def view(records: dict[bytes, bytes]) -> TaskView:
 
 @given(values=st.dictionaries(GROUPING, st.integers(0, 9), max_size=4), other=GROUPING)
 def test_a_value_is_that_of_the_key_in_its_own_column_family(values: dict[Grouping, int], other: Grouping) -> None:
-    finder = ValueVariable(TABLE, printer(PLAIN), PREFIX)
+    finder = ValueVariable(TABLE, printer(PLAIN), ROWS)
     records = {FAMILY + PREFIX + encode_key(key): PREFIX + encode_value((number,)) for key, number in values.items()}
     records |= {b"\x01\x00" + PREFIX + encode_key(other): PREFIX + encode_value((99,))}
     for key in {other, *values}:
@@ -85,7 +87,7 @@ def test_a_value_is_that_of_the_key_in_its_own_column_family(values: dict[Groupi
 @given(expires_ms=st.integers(0, 2 * NOW_MS))
 @example(expires_ms=NOW_MS)
 def test_a_value_has_expired_from_the_very_millisecond_that_its_ttl_ends(expires_ms: int) -> None:
-    finder = ValueVariable(TABLE, printer(EXPIRING), PREFIX)
+    finder = ValueVariable(TABLE, printer(EXPIRING), ROWS)
     records = {FAMILY + PREFIX + encode_key(("a", 1)): PREFIX + encode_expiring(((3,), expires_ms))}
     found = parsed(finder.find(view(records), asked(encode_key(("a", 1))), EVERYTHING))
     assert found is not None
@@ -103,7 +105,7 @@ def test_a_value_with_ttl_that_lacks_one_of_both_is_damage(stored: tuple[object,
 def test_a_list_has_its_values_in_order(numbers: list[int | None], separator: bytes) -> None:
     rows = [PREFIX + encode_value((number,)) for number in numbers]
     kept = separator.join(struct.pack("<i", len(row)) + row for row in rows)
-    finder = ListVariable(TABLE, printer(PLAIN), PREFIX)
+    finder = ListVariable(TABLE, printer(PLAIN), ROWS)
     records = {FAMILY + PREFIX + encode_key(("a", 1)): kept}
     found = parsed(finder.find(view(records), asked(encode_key(("a", 1))), EVERYTHING))
     assert found == {"found": True, "values": [{"value": {"visits": number}} for number in numbers]}
@@ -120,7 +122,7 @@ def test_a_list_has_its_values_in_order(numbers: list[int | None], separator: by
     other=GROUPING,
 )
 def test_a_map_is_given_whole_or_by_one_user_key(maps: dict[Grouping, dict[str | None, int]], other: Grouping) -> None:
-    finder = MapVariable(TABLE, PLAIN, ("where",), printer(PLAIN), PREFIX)
+    finder = MapVariable(TABLE, PLAIN, ("where",), printer(PLAIN), PREFIX, ROWS)
     encode_user = wrapped(USER)
     records = {
         prefixed(key, encode_user((place,))): PREFIX + encode_value((number,))
@@ -145,7 +147,7 @@ def test_a_map_is_given_whole_or_by_one_user_key(maps: dict[Grouping, dict[str |
 
 @given(timers=st.dictionaries(GROUPING, st.sets(st.integers(-(10**6), 10**6), min_size=1, max_size=4), max_size=4))
 def test_timers_are_given_by_time(timers: dict[Grouping, set[int]]) -> None:
-    finder = Timers(TABLE, KEY, PREFIX)
+    finder = Timers(TABLE, KEY, PREFIX, ROWS)
     encode_time = compile_row_encoder(StructType((Field("expiryTimestampMs", LongType()),)))
     nothing = PREFIX + compile_row_encoder(StructType((Field("__dummy__", VoidType()),)))((None,))
     records = {
@@ -171,9 +173,14 @@ def test_the_pages_of_a_key_are_its_elements_each_once(count: int, limit: int) -
     entries = {prefixed(key, wrapped(USER)((str(at),))): row for at, row in enumerate(rows)}
     times = {prefixed(key, PREFIX + encode_time((at,))): rows[0] for at in range(count)}
     for finder, member, records, row in (
-        (ListVariable(TABLE, printer(PLAIN), PREFIX), "values", values, encode_key(key)),
-        (MapVariable(TABLE, PLAIN, ("p",), printer(PLAIN), PREFIX), "entries", entries, encode_key(key) + WHOLE_MAP),
-        (Timers(TABLE, KEY, PREFIX), "timers", times, encode_key(key)),
+        (ListVariable(TABLE, printer(PLAIN), ROWS), "values", values, encode_key(key)),
+        (
+            MapVariable(TABLE, PLAIN, ("p",), printer(PLAIN), PREFIX, ROWS),
+            "entries",
+            entries,
+            encode_key(key) + WHOLE_MAP,
+        ),
+        (Timers(TABLE, KEY, PREFIX, ROWS), "timers", times, encode_key(key)),
     ):
         pages = list(pages_of(finder, view(records), asked(row), limit, member=member))
         assert [len(page) for page in pages[:-1]] == [limit] * (len(pages) - 1)
@@ -184,10 +191,10 @@ def test_the_pages_of_a_key_are_its_elements_each_once(count: int, limit: int) -
 def test_what_its_ttl_has_outlived_is_left_out_when_a_reader_says_so() -> None:
     rows = [PREFIX + encode_expiring(((at,), at * 1_000)) for at in range(10)]
     kept = {FAMILY + PREFIX + encode_key(("a", 1)): b"".join(struct.pack("<i", len(row)) + row for row in rows)}
-    finder = ListVariable(TABLE, printer(EXPIRING), PREFIX)
+    finder = ListVariable(TABLE, printer(EXPIRING), ROWS)
     (page,) = pages_of(finder, view(kept), asked(encode_key(("a", 1))), 9, member="values", include_expired=False)
     assert [element["value"]["visits"] for element in page] == [6, 7, 8, 9]
-    single = ValueVariable(TABLE, printer(EXPIRING), PREFIX)
+    single = ValueVariable(TABLE, printer(EXPIRING), ROWS)
     for row, is_hidden in ((rows[5], True), (rows[6], False)):
         records = {FAMILY + PREFIX + encode_key(("a", 1)): row}
         found = single.find(view(records), asked(encode_key(("a", 1))), Selection(include_expired=False))
@@ -202,7 +209,7 @@ def test_a_page_that_leaves_much_out_ends_and_the_pages_after_it_have_the_rest(m
     monkeypatch.setattr(many, "MAX_LEFT_OUT", 2)
     rows = [PREFIX + encode_expiring(((at,), at * 1_000)) for at in range(10)]
     kept = {FAMILY + PREFIX + encode_key(("a", 1)): b"".join(struct.pack("<i", len(row)) + row for row in rows)}
-    finder, key = ListVariable(TABLE, printer(EXPIRING), PREFIX), asked(encode_key(("a", 1)))
+    finder, key = ListVariable(TABLE, printer(EXPIRING), ROWS), asked(encode_key(("a", 1)))
     pages = list(pages_of(finder, view(kept), key, 9, member="values", include_expired=False))
     assert [[element["value"]["visits"] for element in page] for page in pages] == [[], [], [6, 7, 8, 9]]
 
@@ -210,7 +217,7 @@ def test_a_page_that_leaves_much_out_ends_and_the_pages_after_it_have_the_rest(m
 def test_a_key_with_more_timers_than_are_sorted_is_a_problem_and_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     encode_time = compile_row_encoder(StructType((Field("expiryTimestampMs", LongType()),)))
     times = {prefixed(("a", 1), PREFIX + encode_time((at,))): PREFIX for at in range(4)}
-    finder = Timers(TABLE, KEY, PREFIX)
+    finder = Timers(TABLE, KEY, PREFIX, ROWS)
     for each in (many, state_variables):
         monkeypatch.setattr(each, "MAX_SORTED", 3)
     with pytest.raises(ProblemError, match="more than 3 timers"):
@@ -218,7 +225,7 @@ def test_a_key_with_more_timers_than_are_sorted_is_a_problem_and_never_cut(monke
 
 
 def test_a_record_in_another_encoding_is_damage_and_no_answer() -> None:
-    finder = ValueVariable(TABLE, printer(PLAIN), PREFIX)
+    finder = ValueVariable(TABLE, printer(PLAIN), ROWS)
     records = {FAMILY + PREFIX + encode_key(("a", 1)): b"\x01" + encode_value((1,))}
     with pytest.raises(CorruptFileError, match="not encoded as a row"):
         finder.find(view(records), asked(encode_key(("a", 1))), EVERYTHING)
@@ -226,10 +233,10 @@ def test_a_record_in_another_encoding_is_damage_and_no_answer() -> None:
 
 def test_a_family_that_is_not_there_has_no_keys() -> None:
     empty = shown({}, families={"other": 7})
-    for finder in (ValueVariable(TABLE, printer(PLAIN), PREFIX), Timers(TABLE, KEY, PREFIX)):
+    for finder in (ValueVariable(TABLE, printer(PLAIN), ROWS), Timers(TABLE, KEY, PREFIX, ROWS)):
         assert finder.find(empty, asked(encode_key(("a", 1))), EVERYTHING) is None
         assert finder.first_bytes(empty) is None
-    entries = MapVariable(TABLE, PLAIN, ("place",), printer(PLAIN), PREFIX)
+    entries = MapVariable(TABLE, PLAIN, ("place",), printer(PLAIN), PREFIX, ROWS)
     for row in (encode_key(("a", 1)) + WHOLE_MAP, encode_entry(("a", 1, "here"))):
         assert entries.find(empty, asked(row), EVERYTHING) is None
 

@@ -1,0 +1,81 @@
+"""The Avro schemas of a state variable: the newest, by which it is shown, and earlier ones, which records still have.
+
+Spark writes a schema file when a query starts with other columns, and never changes one. Each record has the number of
+the schema that it was written with. Keys never change their columns; where they seem to, the variable is refused. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from understudy_node.checkpoint.avro_keys import compile_avro_encoder
+from understudy_node.checkpoint.avro_records import compile_avro_decoder, is_written_alike
+from understudy_node.checkpoint.schemas import ColumnFamilySchema
+from understudy_shared.errors import UnsupportedError
+from understudy_shared.spark.types import StructType, parse_schema
+
+_FIX: Final = "Start the query on a new checkpoint, or use a newer Understudy"
+
+
+@dataclass(frozen=True, slots=True)
+class AvroHistory:
+    """All schema files of a store, oldest first."""
+
+    files: tuple[tuple[ColumnFamilySchema, ...], ...]
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class AvroRows:
+    """How the records of a variable are encoded.
+
+    `first` are the columns of a key, or of the part of it that a scan begins with; `rest` those behind it. `written`
+    has the columns of values by the number of their schema.
+    """
+
+    first: StructType
+    rest: StructType
+    key_schema_id: int
+    written: Mapping[int, StructType]
+
+
+def avro_rows(history: AvroHistory, name: str, key: StructType, *, is_prefixed: bool, has_values: bool) -> AvroRows:
+    """How the variable's records are encoded. Raises UnsupportedError where some of them cannot be read surely."""
+    families = [family for families in history.files for family in families if family.name == name]
+    split = 1 if is_prefixed else len(key.fields)
+    first, rest = StructType(key.fields[:split]), StructType(key.fields[split:])
+    try:
+        _require_one_key(families, key)
+        for part in (first, rest) if is_prefixed else (first,):
+            compile_avro_encoder(part)
+            compile_avro_decoder(part, part)
+        written = _written(families) if has_values else {}
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            f"State variable {name}: {error.what}, {error.where}", where=history.where, fix=error.fix
+        ) from None
+    return AvroRows(first, rest, families[-1].key_schema_id, MappingProxyType(written))
+
+
+def _require_one_key(families: Sequence[ColumnFamilySchema], key: StructType) -> None:
+    """Keys of all schemas are the same bytes: a key that is asked for is found by them."""
+    for family in families:
+        is_other = family.key_schema_id != families[-1].key_schema_id
+        if is_other or not is_written_alike(parse_schema(family.key_schema), key):
+            raise UnsupportedError("its keys have changed", where=f"key schema {family.key_schema_id}", fix=_FIX)
+
+
+def _written(families: Sequence[ColumnFamilySchema]) -> dict[int, StructType]:
+    """The columns by the number of their schema, each readable as those of the newest."""
+    shown = parse_schema(families[-1].value_schema)
+    written: dict[int, StructType] = {}
+    for family in families:
+        columns = parse_schema(family.value_schema)
+        known = written.setdefault(family.value_schema_id, columns)
+        if known != columns or not is_written_alike(known, columns):
+            raise UnsupportedError("two schemas of one number", where=f"schema {family.value_schema_id}", fix=_FIX)
+        compile_avro_decoder(columns, shown)
+    return written

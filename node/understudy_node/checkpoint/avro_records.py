@@ -1,0 +1,206 @@
+"""Compiles decoders and encoders of Avro records, as Spark writes them into state (`encodingFormat` avro).
+
+Spark derives the Avro schema from the columns: a column is a union of null and its type, whether it may be null or not;
+so is an element that is a struct, an array or a map, and no other. A decimal is as many bytes as its precision needs. A
+record is read with the columns that it was written with, and given with those of the newest schema, by the rules of
+Avro: columns are found by their names, new ones are null, and numbers may have become wider. What these rules do not
+decide surely is refused by name. Pure.
+
+Values are those of `understudy_shared.spark.unsafe_row`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, cast
+
+from understudy_node.checkpoint.avro_bytes import (
+    Read,
+    array_reader,
+    damaged,
+    fixed_reader,
+    nullable_reader,
+    pair_reader,
+    read_boolean,
+    read_bytes,
+    read_double,
+    read_float,
+    read_int,
+    read_long,
+    read_string,
+)
+from understudy_shared.errors import UnsupportedError
+from understudy_shared.spark.layout import decimal_of
+from understudy_shared.spark.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntType,
+    LongType,
+    MapType,
+    SparkType,
+    StringType,
+    StructType,
+    TimestampNtzType,
+    TimestampType,
+)
+
+AvroDecoder = Callable[[bytes, int], tuple[object, ...]]
+"""From the bytes of a record, which begins at a position and ends with them, to one value per column."""
+
+_READERS: Final[Mapping[type[SparkType], Read]] = MappingProxyType(
+    {
+        BooleanType: read_boolean,
+        IntType: read_int,
+        LongType: read_long,
+        FloatType: read_float,
+        DoubleType: read_double,
+        StringType: read_string,
+        BinaryType: read_bytes,
+        DateType: read_int,
+        TimestampType: read_long,
+        TimestampNtzType: read_long,
+    }
+)
+_WIDER: Final = frozenset(
+    {(IntType, LongType), (IntType, FloatType), (IntType, DoubleType), (LongType, DoubleType), (FloatType, DoubleType)}
+)
+"""Numbers of the first type are read as those of the second. Avro also reads a long as a float, and loses digits."""
+_AS_FLOATS: Final = (FloatType, DoubleType)
+
+
+def compile_avro_decoder(written: StructType, shown: StructType) -> AvroDecoder:
+    """A decoder of records with the columns `written`; it gives the columns `shown`.
+
+    Raises UnsupportedError where one cannot be read as the other. The decoder raises CorruptFileError for bytes that
+    are no such record to their end.
+    """
+    read = _struct_reader(written, shown, "")
+
+    def decode(data: bytes, at: int) -> tuple[object, ...]:
+        row, end = read(data, at)
+        if end != len(data):
+            raise damaged("there is more behind it", end)
+        return cast("tuple[object, ...]", row)
+
+    return decode
+
+
+def is_written_alike(one: StructType, other: StructType) -> bool:
+    """Whether records with these columns are the same bytes: names do not matter."""
+    return _form(one) == _form(other)
+
+
+def _form(kind: SparkType) -> object:
+    match kind:
+        case StructType(fields):
+            return "struct", tuple(_form(each.type) for each in fields)
+        case ArrayType(element):
+            return "array", _form(element)
+        case MapType(key, value):
+            return "map", _form(key), _form(value)
+        case _:
+            return kind
+
+
+def is_union(element: SparkType) -> bool:
+    """Whether an element of an array, or a value of a map, may be null."""
+    return isinstance(element, StructType | ArrayType | MapType)
+
+
+def fixed_size(decimal: DecimalType) -> int:
+    """How many bytes hold every decimal of a precision."""
+    return (10**decimal.precision - 1).bit_length() // 8 + 1
+
+
+def require_avro(struct: StructType, path: str = "") -> None:
+    """Raise UnsupportedError for columns that Spark does not write as Avro, or that nobody compared."""
+    if not struct.fields:
+        raise _unsupported("a struct without columns", path)
+    repeated = [name for name, count in Counter(each.name for each in struct.fields).items() if count > 1]
+    if repeated:
+        raise _unsupported("two columns of one name", f"{path}{repeated[0]}")
+    for each in struct.fields:
+        _require_type(each.type, f"{path}{each.name}")
+
+
+def _require_type(kind: SparkType, path: str) -> None:
+    match kind:
+        case StructType():
+            require_avro(kind, f"{path}.")
+        case ArrayType(element):
+            _require_type(element, path)
+        case MapType(StringType(), value):
+            _require_type(value, path)
+        case DecimalType():
+            pass
+        case _ if type(kind) not in _READERS:
+            raise _unsupported(f"type {kind.name}", path)
+
+
+def _struct_reader(written: StructType, shown: StructType, path: str) -> Read:
+    """Reads the columns in the order in which they were written, and puts each where it is shown."""
+    require_avro(written, path)
+    require_avro(shown, path)
+    places = {each.name: place for place, each in enumerate(shown.fields)}
+    steps = []
+    for each in written.fields:
+        place = places.get(each.name)
+        target = each if place is None else shown.fields[place]
+        read_value = _value_reader(each.type, target.type, f"{path}{each.name}")
+        steps.append((nullable_reader(read_value), place))
+    count = len(shown.fields)
+
+    def read(data: bytes, at: int) -> tuple[object, int]:
+        row: list[object] = [None] * count
+        for read_column, place in steps:
+            value, at = read_column(data, at)
+            if place is not None:
+                row[place] = value
+        return tuple(row), at
+
+    return read
+
+
+def _value_reader(stored: SparkType, given: SparkType, where: str) -> Read:
+    match stored, given:
+        case StructType(), StructType():
+            return _struct_reader(stored, given, f"{where}.")
+        case ArrayType(), ArrayType():
+            return array_reader(_element_reader(stored.element, given.element, where))
+        case MapType(StringType()), MapType(StringType()):
+            return array_reader(pair_reader(read_string, _element_reader(stored.value, given.value, where)))
+        case DecimalType(), DecimalType() if stored == given:
+            return fixed_reader(fixed_size(stored), decimal_of(stored))
+    read = _READERS.get(type(stored))
+    kinds = (type(stored), type(given))
+    if read is None or not (kinds[0] is kinds[1] or kinds in _WIDER):
+        raise _unsupported(f"a {stored.name} that became a {given.name}", where)
+    return _as_float(read) if kinds[0] is not kinds[1] and kinds[1] in _AS_FLOATS else read
+
+
+def _element_reader(stored: SparkType, given: SparkType, where: str) -> Read:
+    read = _value_reader(stored, given, where)
+    return nullable_reader(read) if is_union(stored) else read
+
+
+def _as_float(read_number: Read) -> Read:
+    def read(data: bytes, at: int) -> tuple[object, int]:
+        number, end = read_number(data, at)
+        return float(cast(float, number)), end
+
+    return read
+
+
+def _unsupported(what: str, where: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"Avro state with {what} is not read",
+        where=f"column {where}" if where else "the record",
+        fix="Use a newer Understudy, or keep the column in a type that has not changed",
+    )

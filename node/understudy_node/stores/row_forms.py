@@ -1,0 +1,209 @@
+"""How the keys and values of a state variable are encoded: as rows, or as Avro records.
+
+Readers know keys and values as rows. What is stored as Avro is turned into a row, and a key that is asked for into
+Avro.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, Protocol, cast
+
+from understudy_node.checkpoint.avro_history import AvroRows
+from understudy_node.checkpoint.avro_keys import NoSuchKeyError, compile_avro_encoder
+from understudy_node.checkpoint.avro_records import compile_avro_decoder
+from understudy_node.checkpoint.state_variables import StateVariable
+from understudy_node.stores.multi_values import split_records, split_values
+from understudy_shared.errors import CorruptFileError
+from understudy_shared.spark.types import Field, LongType, StructType
+from understudy_shared.spark.unsafe_row import compile_row_decoder, compile_row_encoder
+from understudy_shared.words import StoreKind
+
+Columns = tuple[object, ...]
+
+
+class RowForm(Protocol):
+    """Between rows and what is stored. A key that cannot be stored is None."""
+
+    def key(self, asked: bytes) -> bytes | None:
+        """What a key is stored as. It is asked for as a row, with the provider's prefix."""
+
+    def key_row(self, kept: bytes) -> bytes:
+        """The row of a stored key."""
+
+    def first(self, grouping: Columns) -> bytes | None:
+        """What the first part of a key with two parts is stored as."""
+
+    def grouping(self, kept: bytes) -> Columns:
+        """The grouping key in the first part."""
+
+    def rest(self, second: Columns) -> bytes | None:
+        """What the second part is stored as."""
+
+    def rest_row(self, kept: bytes) -> bytes:
+        """The row of the second part."""
+
+    def value_row(self, kept: bytes) -> bytes:
+        """The row of a value."""
+
+    def list_records(self, kept: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+        """Where each value of a list begins, and its record, from the value on that begins at `at`. Raises
+        CorruptFileError where the bytes are no list.
+        """
+
+    def list_row(self, record: bytes) -> bytes:
+        """The row of a value of a list."""
+
+
+def row_form(variable: StateVariable, row_prefix: bytes) -> RowForm:
+    """How a variable is encoded. `row_prefix` is what the provider puts before a row, or a record."""
+    if variable.avro is None:
+        return UnsafeRows(variable, row_prefix)
+    return AvroRecords(variable, variable.avro, row_prefix)
+
+
+def _second_columns(variable: StateVariable) -> StructType:
+    """The columns behind the grouping key, as rows have them."""
+    if variable.kind is StoreKind.TIMERS:
+        return StructType((Field("expiryTimestampMs", LongType()),))
+    return StructType((Field("userKey", variable.user_key),))
+
+
+class UnsafeRows:
+    """Keys and values are rows. Each begins with the provider's prefix."""
+
+    def __init__(self, variable: StateVariable, row_prefix: bytes) -> None:
+        wrapped = StructType((Field("key", variable.key),))
+        self._where = f"variable {variable.name}"
+        self._prefix = row_prefix
+        self._decode_first, self._encode_first = compile_row_decoder(wrapped), compile_row_encoder(wrapped)
+        self._encode_rest = compile_row_encoder(_second_columns(variable))
+
+    def key(self, asked: bytes) -> bytes:
+        """See `RowForm`."""
+        return asked
+
+    def key_row(self, kept: bytes) -> bytes:
+        """See `RowForm`."""
+        return kept[len(self._prefix) :]
+
+    def first(self, grouping: Columns) -> bytes:
+        """See `RowForm`."""
+        return self._prefix + self._encode_first((grouping,))
+
+    def grouping(self, kept: bytes) -> Columns:
+        """See `RowForm`."""
+        return cast(Columns, self._decode_first(self.value_row(kept))[0])
+
+    def rest(self, second: Columns) -> bytes:
+        """See `RowForm`."""
+        return self._prefix + self._encode_rest(second)
+
+    def rest_row(self, kept: bytes) -> bytes:
+        """See `RowForm`."""
+        return self.value_row(kept)
+
+    def value_row(self, kept: bytes) -> bytes:
+        """See `RowForm`."""
+        if not kept.startswith(self._prefix):
+            raise CorruptFileError("a record is not encoded as a row", where=self._where)
+        return kept[len(self._prefix) :]
+
+    def list_records(self, kept: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+        """See `RowForm`. The records are without the provider's prefix."""
+        return split_values(kept, prefix=self._prefix, where=self._where, at=at)
+
+    def list_row(self, record: bytes) -> bytes:
+        """See `RowForm`."""
+        return record
+
+
+_SCHEMA_ID: Final = struct.Struct("<h")
+
+
+class AvroRecords:
+    """Keys and values are Avro records. Each begins with the provider's prefix, and the number of its schema; but the
+    first part of a key with two parts has no number.
+    """
+
+    def __init__(self, variable: StateVariable, avro: AvroRows, row_prefix: bytes) -> None:
+        self._where = f"variable {variable.name}"
+        self._prefix = row_prefix
+        self._key_prefix = row_prefix + _SCHEMA_ID.pack(avro.key_schema_id)
+        self._first, self._decode_first = compile_avro_encoder(avro.first), compile_avro_decoder(avro.first, avro.first)
+        self._encode_key_row, self._decode_key_row = compile_row_encoder(avro.first), compile_row_decoder(avro.first)
+        if avro.rest.fields:
+            self._rest, self._decode_rest = compile_avro_encoder(avro.rest), compile_avro_decoder(avro.rest, avro.rest)
+            self._encode_rest_row = compile_row_encoder(_second_columns(variable))
+        self._decoders = {
+            number: compile_avro_decoder(columns, variable.stored) for number, columns in avro.written.items()
+        }
+        self._encode_row = compile_row_encoder(variable.stored)
+
+    def key(self, asked: bytes) -> bytes | None:
+        """See `RowForm`."""
+        try:
+            return self._key_prefix + self._first(self._decode_key_row(asked[len(self._prefix) :]))
+        except NoSuchKeyError:
+            return None
+
+    def key_row(self, kept: bytes) -> bytes:
+        """See `RowForm`."""
+        self._require(kept, self._key_prefix)
+        return self._encode_key_row(self._decode_first(kept, len(self._key_prefix)))
+
+    def first(self, grouping: Columns) -> bytes | None:
+        """See `RowForm`."""
+        try:
+            return self._prefix + self._first((grouping,))
+        except NoSuchKeyError:
+            return None
+
+    def grouping(self, kept: bytes) -> Columns:
+        """See `RowForm`."""
+        self._require(kept, self._prefix)
+        return cast(Columns, self._decode_first(kept, len(self._prefix))[0])
+
+    def rest(self, second: Columns) -> bytes | None:
+        """See `RowForm`."""
+        try:
+            return self._key_prefix + self._rest(second)
+        except NoSuchKeyError:
+            return None
+
+    def rest_row(self, kept: bytes) -> bytes:
+        """See `RowForm`."""
+        self._require(kept, self._key_prefix)
+        return self._encode_rest_row(self._decode_rest(kept, len(self._key_prefix)))
+
+    def value_row(self, kept: bytes) -> bytes:
+        """See `RowForm`."""
+        start = len(self._prefix) + _SCHEMA_ID.size
+        if not kept.startswith(self._prefix) or len(kept) < start:
+            raise CorruptFileError("a record is not encoded as Avro", where=self._where)
+        (number,) = _SCHEMA_ID.unpack_from(kept, len(self._prefix))
+        decode = self._decoders.get(number)
+        if decode is None:
+            known = ", ".join(map(str, sorted(self._decoders)))
+            raise CorruptFileError(
+                f"a value was written with schema {number}, and the schemas {known} are known",
+                where=self._where,
+                fix="If the query was started again with other columns, start the node again: it reads schemas then",
+            )
+        try:
+            return self._encode_row(decode(kept, start))
+        except CorruptFileError as error:
+            raise CorruptFileError(error.what, where=f"{self._where}, {error.where}", fix=error.fix) from None
+
+    def list_records(self, kept: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+        """See `RowForm`."""
+        return split_records(kept, where=self._where, at=at)
+
+    def list_row(self, record: bytes) -> bytes:
+        """See `RowForm`."""
+        return self.value_row(record)
+
+    def _require(self, kept: bytes, start: bytes) -> None:
+        if not kept.startswith(start):
+            raise CorruptFileError("a key is not encoded as Avro with the known schema", where=self._where)

@@ -1,0 +1,202 @@
+"""State variables in Avro answer as those in rows do; a record of an unknown schema, or cut, is damage."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.checkpoint import avro
+from tests.support.checkpoint.shown import shown
+
+from understudy_node.checkpoint.avro_history import AvroRows
+from understudy_node.checkpoint.state_variables import StateVariable
+from understudy_node.engine.tables import Table
+from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.finder import Finder, Found
+from understudy_node.stores.row_forms import row_form
+from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
+from understudy_shared.errors import CorruptFileError
+from understudy_shared.selection import EVERYTHING
+from understudy_shared.spark.map_keys import WHOLE_MAP
+from understudy_shared.spark.types import Field, IntType, LongType, StringType, StructType
+from understudy_shared.spark.unsafe_row import compile_row_encoder
+from understudy_shared.words import StoreKind
+
+PREFIX, FAMILY, TABLE, FAMILIES = b"\x00", b"\x07\x00", Table("default", "seen"), {"seen": 7}
+KEY = StructType((Field("word", StringType()), Field("n", LongType(), nullable=False)))
+USER = StructType((Field("place", StringType()),))
+OLD = StructType((Field("visits", IntType()), Field("gone", StringType())))
+VALUE = StructType((Field("note", StringType()), Field("visits", LongType())))
+WITH_TTL = StructType((Field("value", VALUE), Field("ttlExpirationMs", LongType())))
+WRAPPED, USER_PART = StructType((Field("key", KEY),)), StructType((Field("userKey", USER),))
+TIME = StructType((Field("expiryTimestampMs", LongType()),))
+PLAIN = StateVariable(
+    "seen",
+    StoreKind.VALUE,
+    False,
+    "",
+    KEY,
+    USER,
+    VALUE,
+    VALUE,
+    AvroRows(KEY, StructType(), 0, {0: OLD, 3: VALUE}),
+)
+assert PLAIN.avro is not None
+MAP = replace(PLAIN, kind=StoreKind.MAP, avro=replace(PLAIN.avro, first=WRAPPED, rest=USER_PART))
+TIMERS = replace(MAP, kind=StoreKind.TIMERS, avro=replace(PLAIN.avro, first=WRAPPED, rest=TIME, written={}))
+EXPIRING = replace(PLAIN, has_ttl=True, stored=WITH_TTL, avro=replace(PLAIN.avro, written={0: WITH_TTL}))
+
+GROUPING = st.tuples(st.none() | st.text("ab,", max_size=60), st.integers(-2, 2))
+Grouping = tuple[str | None, int]
+encode_key = compile_row_encoder(KEY)
+encode_entry = compile_row_encoder(StructType((*KEY.fields, *USER.fields)))
+
+
+def numbered(schema: int, columns: StructType, row: tuple[object, ...]) -> bytes:
+    return PREFIX + struct.pack("<h", schema) + avro.record(columns, row)
+
+
+def plain_key(key: Grouping) -> bytes:
+    return FAMILY + numbered(0, KEY, key)
+
+
+def part_key(key: Grouping, rest: bytes) -> bytes:
+    first = PREFIX + avro.record(WRAPPED, (key,))
+    return FAMILY + struct.pack("<i", len(first)) + first + rest
+
+
+def listed(*records: bytes) -> bytes:
+    return b"".join(struct.pack("<i", len(each)) + each for each in records)
+
+
+def printer(variable: StateVariable) -> Callable[[bytes], dict[str, object]]:
+    return value_printer(variable, ("note", "visits"), None, lambda: 5_000)
+
+
+def found(finder: Finder, records: Mapping[bytes, bytes], row: bytes) -> dict[str, object] | None:
+    said: Found | None = finder.find(view(records), PREFIX + row, EVERYTHING)
+    return None if said is None else dict(json.loads(b"{" + said.members.removesuffix(b",") + b"}"))
+
+
+def view(records: Mapping[bytes, bytes]) -> TaskView:
+    return shown(dict(records), families=FAMILIES)
+
+
+value_of = ValueVariable(TABLE, printer(PLAIN), row_form(PLAIN, PREFIX))
+list_of = ListVariable(TABLE, printer(PLAIN), row_form(PLAIN, PREFIX))
+map_of = MapVariable(TABLE, MAP, ("where",), printer(MAP), PREFIX, row_form(MAP, PREFIX))
+timers_of = Timers(TABLE, KEY, PREFIX, row_form(TIMERS, PREFIX))
+
+
+@given(visits=st.dictionaries(GROUPING, st.tuples(st.booleans(), st.integers(0, 9)), max_size=4), other=GROUPING)
+def test_a_value_of_either_schema_has_the_newest_columns(
+    visits: dict[Grouping, tuple[bool, int]], other: Grouping
+) -> None:
+    records = {
+        plain_key(key): numbered(0, OLD, (count, "old")) if is_old else numbered(3, VALUE, ("new", count))
+        for key, (is_old, count) in visits.items()
+    }
+    for key in {other, *visits}:
+        expected = None
+        if key in visits:
+            is_old, count = visits[key]
+            expected = {"found": True, "value": {"note": None if is_old else "new", "visits": count}}
+        assert found(value_of, records, encode_key(key)) == expected
+    for kept in records:
+        assert value_of.key_row(kept) in set(map(encode_key, visits))
+
+
+@given(counts=st.lists(st.integers(0, 9), min_size=1, max_size=6), note=st.text("a,", max_size=50))
+def test_a_list_may_hold_values_of_both_schemas_of_any_length(counts: list[int], note: str) -> None:
+    """44 bytes is a length that begins with a comma, which is no separator here."""
+    old = [numbered(0, OLD, (count, note)) for count in counts]
+    new = [numbered(3, VALUE, (note, count)) for count in counts]
+    said = found(list_of, {plain_key(("a", 1)): listed(*old, *new)}, encode_key(("a", 1)))
+    expected = [{"note": None, "visits": count} for count in counts] + [{"note": note, "visits": n} for n in counts]
+    assert said == {"found": True, "values": [{"value": each} for each in expected]}
+
+
+@pytest.mark.parametrize("cut", [1, 3, 12, 40])
+def test_a_list_that_is_cut_is_damage_and_never_shorter(cut: int) -> None:
+    kept = listed(*(numbered(3, VALUE, ("x" * 38, at)) for at in range(3)))
+    with pytest.raises(CorruptFileError, match="variable seen"):
+        found(list_of, {plain_key(("a", 1)): kept[:-cut]}, encode_key(("a", 1)))
+
+
+@given(
+    st.dictionaries(
+        GROUPING, st.dictionaries(st.none() | st.text("ab", max_size=9), st.integers(0, 9), max_size=3), max_size=2
+    )
+)
+def test_a_map_is_given_whole_or_by_one_user_key(maps: dict[Grouping, dict[str | None, int]]) -> None:
+    records = {
+        part_key(key, numbered(0, USER_PART, ((place,),))): numbered(3, VALUE, (None, number))
+        for key, entries in maps.items()
+        for place, number in entries.items()
+    }
+    for key, entries in {("other", 9): {}, **maps}.items():
+        whole = found(map_of, records, encode_key(key) + WHOLE_MAP)
+        listed_now = [] if whole is None else whole["entries"]
+        assert isinstance(listed_now, list)
+        assert {each["key"]["where"]: each["value"]["visits"] for each in listed_now} == entries
+        for place in {None, "", *entries}:
+            one = found(map_of, records, encode_entry((*key, place)))
+            value = {"note": None, "visits": entries.get(place)}
+            assert one == ({"found": True, "value": value} if place in entries else None)
+    for kept in records:
+        assert map_of.key_row(kept) in {encode_key(key) + WHOLE_MAP for key in maps}
+
+
+@given(st.dictionaries(GROUPING, st.sets(st.integers(-(10**6), 10**6), min_size=1, max_size=4), max_size=4))
+def test_timers_are_given_by_time(timers: dict[Grouping, set[int]]) -> None:
+    records = {part_key(key, numbered(0, TIME, (at,))): b"" for key, times in timers.items() for at in times}
+    for key, times in timers.items():
+        said = found(timers_of, records, encode_key(key))
+        assert said is not None
+        times_shown = said["timers"]
+        assert isinstance(times_shown, list)
+        assert times_shown == sorted(times_shown)
+        assert len(times_shown) == len(times)
+    for kept in records:
+        assert timers_of.key_row(kept) in set(map(encode_key, timers))
+
+
+def test_a_value_with_ttl_says_when_it_ends() -> None:
+    finder = ValueVariable(TABLE, printer(EXPIRING), row_form(EXPIRING, PREFIX))
+    records = {plain_key(("a", 1)): numbered(0, WITH_TTL, ((None, 2), 4_999))}
+    assert found(finder, records, encode_key(("a", 1))) == {
+        "found": True,
+        "value": {"note": None, "visits": 2},
+        "expires_at": "1970-01-01T00:00:04.999000Z",
+        "expired": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kept", "says"),
+    [
+        (
+            numbered(1, VALUE, ("a", 1)),
+            r"schema 1, and the schemas 0, 3 are known .*variable seen.*start the node again",
+        ),
+        (numbered(3, VALUE, ("abc", 1))[:-1], "Avro record"),
+        (numbered(3, VALUE, ("abc", 1)) + b"\x00", "more behind it"),
+        (b"\x01" + numbered(3, VALUE, ("abc", 1))[1:], "not encoded as Avro"),
+        (b"\x00\x03", "not encoded as Avro"),
+        (b"", "not encoded as Avro"),
+    ],
+)
+def test_a_value_that_cannot_be_read_whole_is_no_answer(kept: bytes, says: str) -> None:
+    with pytest.raises(CorruptFileError, match=says) as refusal:
+        found(value_of, {plain_key(("a", 1)): kept}, encode_key(("a", 1)))
+    assert "variable seen" in refusal.value.where
+
+
+def test_a_key_by_another_schema_is_damage() -> None:
+    with pytest.raises(CorruptFileError, match="known schema"):
+        value_of.key_row(FAMILY + numbered(1, KEY, ("a", 1)))
