@@ -52,7 +52,9 @@ MAX_DRAIN_BYTES = 64 * 1024
 """Largest reply to a drain; it names the node and whether it drains."""
 
 UNKNOWN_HERE = "it does not know this service as one of its cluster"
-SAME_FILE = "Give all nodes and routers of the application the same --cluster-secret-file"
+SAME_FILE = (
+    "Give all nodes and routers of the application the same --cluster-secret-file, and certificates of the same authority"
+)
 
 _JSON_TYPES = frozenset(("application/json", "application/problem+json"))
 
@@ -97,7 +99,8 @@ class NodeCalls:
         self._identity = identity or ClusterIdentity(None, application_id)
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
         # Nodes are reached directly, whatever proxy the environment names.
-        transport = _Transport(limits=limits, trust_env=False)
+        peers = self._identity.peers
+        transport = _Transport(limits=limits, trust_env=False, verify=True if peers is None else peers)
         self._client = httpx.AsyncClient(
             timeout=TIMEOUT_S,
             transport=transport,
@@ -117,7 +120,7 @@ class NodeCalls:
 
     async def drain(self, host: HostInfo, *, drain: bool) -> tuple[int, dict[str, object]]:
         """Status and JSON object of the node's reply."""
-        url = _url(host, "/admin/v1/drain")
+        url = self._url(host, "/admin/v1/drain")
         reply = await self._exchange("POST", url, orjson.dumps({"drain": drain}), max_bytes=MAX_DRAIN_BYTES)
         try:
             document = orjson.loads(reply.body)
@@ -127,12 +130,16 @@ class NodeCalls:
             raise BadReplyError("the node's reply is not a JSON object", where=url)
         return reply.status, document
 
+    def _url(self, host: HostInfo, path: str) -> str:
+        name = f"[{host.host}]" if ":" in host.host else host.host
+        return f"{'http' if self._identity.peers is None else 'https'}://{name}:{host.port}{path}"
+
     async def close(self) -> None:
         """Give connections back."""
         await self._client.aclose()
 
     async def _get(self, kind: type[M], host: HostInfo, path: str) -> M:
-        url = _url(host, path)
+        url = self._url(host, path)
         nonce = self._auth.new_nonce()
         reply = await self._exchange("GET", url, None, max_bytes=MAX_MESSAGE_BYTES, nonce=nonce)
         if reply.status in (401, 403):
@@ -170,7 +177,9 @@ class NodeCalls:
                 body = await _body(reply, url, max_bytes)
                 return _Reply(reply.status_code, body, reply.headers.get(SIGNATURE_HEADER))
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:  # ValueError: a malformed host
-            raise NodeCallError(f"the node does not answer: {error or type(error).__name__}", where=url) from None
+            trouble = self._identity.tls_failure(url.split("/")[2], error)
+            what = f"the node does not answer: {trouble or error or type(error).__name__}"
+            raise NodeCallError(what, where=url) from None
 
 
 async def _give() -> None:
@@ -196,6 +205,3 @@ async def _body(reply: httpx.Response, url: str, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _url(host: HostInfo, path: str) -> str:
-    name = f"[{host.host}]" if ":" in host.host else host.host
-    return f"http://{name}:{host.port}{path}"
