@@ -31,6 +31,7 @@ from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem, without_body
 from understudy_shared.http.problems import Problem, ProblemType, problem_of
 from understudy_shared.http.target import STORES
+from understudy_shared.tls.service_tls import metrics_of
 from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsSide, TlsTrouble
 from understudy_shared.watched_file import WatchedFile
 
@@ -271,8 +272,7 @@ class Access:
             refused.add_metric((reason,), self.refused[reason])
         yield refused
         yield from self.audit.metrics()
-        if self.tls is not None:
-            yield from self.tls.metrics()
+        yield from metrics_of(self.tls)
 
 
 _HOW = (

@@ -148,7 +148,7 @@ def no_peer(trouble: TlsTrouble) -> Problem:
         ProblemType.FORBIDDEN,
         f"this call is for the routers and nodes of this application: {trouble.why}",
         "the certificate of the connection",
-        "Connect with a certificate of a router or node of this application, which the authority of --peer-ca-file signed",
+        "Connect with the certificate of a router or node, signed by the authority of its --peer-ca-file",
     )
 
 

@@ -52,9 +52,7 @@ MAX_DRAIN_BYTES = 64 * 1024
 """Largest reply to a drain; it names the node and whether it drains."""
 
 UNKNOWN_HERE = "it does not know this service as one of its cluster"
-SAME_FILE = (
-    "Give all nodes and routers of the application the same --cluster-secret-file, and certificates of the same authority"
-)
+SAME_FILE = "Give all nodes and routers the same --cluster-secret-file, and certificates of the same authority"
 
 _JSON_TYPES = frozenset(("application/json", "application/problem+json"))
 
@@ -203,5 +201,3 @@ async def _body(reply: httpx.Response, url: str, max_bytes: int) -> bytes:
             raise BadReplyError(f"the node's reply has more than {max_bytes} bytes", where=url)
         parts.append(part)
     return b"".join(parts)
-
-

@@ -71,17 +71,19 @@ class HttpServiceSettings(ServiceSettings):
         credentials = None if self.credentials_file is None else WatchedFile(self.credentials_file, parse_credentials)
         path = self.cluster_secret_file
         secret = None if path is None else WatchedFile(path, parse_cluster_secrets)
-        is_guarded = credentials is not None or (is_node and secret is not None)
+        tls = self.service_tls(application_id, is_node=is_node)
+        has_peers = secret is not None or (tls is not None and tls.asks_peers)
+        is_guarded = credentials is not None or (is_node and has_peers)
         is_exposed = require_guarded(host, is_guarded=is_guarded, insecure_bind=self.insecure_bind)
         return Access(
             credentials=credentials,
-            identity=ClusterIdentity(secret, application_id, self.service_tls(application_id, is_node=is_node)),
+            identity=ClusterIdentity(secret, application_id, tls),
             accepts_peers=is_node,
             is_exposed=is_exposed,
         )
 
     def service_tls(self, application_id: str, *, is_node: bool) -> ServiceTls | None:
-        """The certificates of the service; None when it has none. Raises SettingsError for files that cannot be used."""
+        """The certificates of the service; None without any. Raises SettingsError for files that cannot be used."""
         role = PeerRole.NODE if is_node else PeerRole.ROUTER
         plan = tls_plan(
             application_id,

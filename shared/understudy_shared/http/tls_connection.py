@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from uvicorn.protocols.utils import get_remote_addr
@@ -203,10 +204,8 @@ class TlsConnection(asyncio.Protocol):
             self._transport.close()
 
     def _say_goodbye(self) -> None:
-        try:
+        with suppress(ssl.SSLError):  # the peer's own goodbye is not waited for
             self._object.unwrap()
-        except ssl.SSLError:  # the peer's own goodbye is not waited for
-            pass
         self._flush()
 
     def _flush(self) -> None:

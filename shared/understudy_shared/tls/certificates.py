@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import ssl
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from understudy_shared.errors import SettingsError
 from understudy_shared.tls.contexts import Pair, PeerContext, peer_context, server_context
@@ -21,6 +21,7 @@ from understudy_shared.tls.trouble import TlsTrouble, tls_trouble
 
 _FIRST_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 MAX_FILE_BYTES = 1024 * 1024
+Made = TypeVar("Made")
 _FOR_OTHERS = stat.S_IROTH | stat.S_IWOTH
 
 
@@ -103,12 +104,14 @@ class TlsMaterial:
 
 
 def load(plan: TlsPlan) -> TlsMaterial:
-    """The contexts by the files as they are now. It blocks. Raises SettingsError: which file, what is wrong, the fix."""
+    """The contexts by the files as they are now. It blocks. Raises SettingsError: which file is wrong, and how."""
     for path in plan.files:
         _require_readable(path)
-    for pair in {plan.server, plan.peer} - {None}:
-        assert pair is not None
-        _require_private(pair.key_file)
+    for pair in (plan.server, plan.peer):
+        if pair is not None:
+            _require_private(pair.key_file)
+    if plan.peer_ca is not None:
+        _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), plan.peer_ca)
     lifetimes: dict[Path, Lifetime] = {}
     server = None
     if plan.server is not None:
@@ -167,7 +170,7 @@ def _trusting(pair: Pair, ca: Path | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     if ca is not None:
-        _used_ca(context, ca)
+        _trust(context, ca)
         return context
     first = _FIRST_CERTIFICATE.search(pair.certificate.read_bytes())
     if first is None:
@@ -180,7 +183,7 @@ def _trusting(pair: Pair, ca: Path | None) -> ssl.SSLContext:
 _PEM = "Give a file in PEM format, the service's own certificate first and those between it and its authority after it"
 
 
-def _used_ca(context: ssl.SSLContext, ca: Path) -> None:
+def _trust(context: ssl.SSLContext, ca: Path) -> None:
     try:
         context.load_verify_locations(ca)
     except ssl.SSLError as error:
@@ -191,7 +194,7 @@ def _used_ca(context: ssl.SSLContext, ca: Path) -> None:
         ) from None
 
 
-def _used(pair: Pair, make: Any) -> Any:
+def _used(pair: Pair, make: Callable[[Pair], Made]) -> Made:
     """What `make` makes of a pair. Raises SettingsError that names the file."""
     try:
         return make(pair)

@@ -1,6 +1,6 @@
 """Who the holder of a certificate is: SPIFFE-style names of the services of an application (pure).
 
-A name is the certificate's only URI among its subjectAltNames: `spiffe://<trust domain>/understudy/<application>/<role>`.
+A name is the only URI among the subjectAltNames: `spiffe://<trust domain>/understudy/<application>/<role>`.
 Characters of the application that a path may not have are percent-encoded.
 """
 

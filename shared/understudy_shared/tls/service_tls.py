@@ -143,29 +143,36 @@ class ServiceTls:
         when = f"expires in {left_s / 3600:.0f} hours" if left_s > 0 else "has expired"
         return {TLS: f"the certificate {path} {when}: renew it"}
 
-    def metrics(self) -> Iterator[Metric]:
-        """The metrics of TLS."""
-        ends = GaugeMetricFamily(
-            "understudy_tls_certificate_expiry_timestamp_seconds",
-            "When the first certificate in use here expires, in seconds since 1970",
-        )
-        ends.add_metric((), min(life.ends_s for life in self._material.lifetimes.values()))
-        yield ends
-        reloads = CounterMetricFamily(
-            "understudy_tls_reloads", "Certificates that changed, by whether they are used", labels=("outcome",)
-        )
-        for outcome in ("used", "refused"):
-            reloads.add_metric((outcome,), self.reloads[outcome])
-        yield reloads
-        refusals = CounterMetricFamily(
-            "understudy_tls_refusals",
-            "Connections by TLS and internal calls on them that were refused, by side and reason",
-            labels=("side", "reason"),
-        )
-        for side in TlsSide:
-            for reason in TlsReason:
-                refusals.add_metric((side, reason), self.refusals[side, reason])
-        yield refusals
+    @property
+    def first_end_s(self) -> float:
+        """When the first certificate in use expires, in seconds since 1970."""
+        return min(life.ends_s for life in self._material.lifetimes.values())
+
+
+def metrics_of(tls: ServiceTls | None) -> Iterator[Metric]:
+    """The metrics of TLS. Without TLS nothing was refused, and no certificate expires."""
+    ends = GaugeMetricFamily(
+        "understudy_tls_certificate_expiry_timestamp_seconds",
+        "When the first certificate in use expires, in seconds since 1970",
+    )
+    if tls is not None:
+        ends.add_metric((), tls.first_end_s)
+    yield ends
+    reloads = CounterMetricFamily(
+        "understudy_tls_reloads", "Certificates that changed, by whether they are used", labels=("outcome",)
+    )
+    for outcome in ("used", "refused"):
+        reloads.add_metric((outcome,), 0 if tls is None else tls.reloads[outcome])
+    yield reloads
+    refusals = CounterMetricFamily(
+        "understudy_tls_refusals",
+        "Connections by TLS and internal calls on them that were refused, by side and reason",
+        labels=("side", "reason"),
+    )
+    for side in TlsSide:
+        for reason in TlsReason:
+            refusals.add_metric((side, reason), 0 if tls is None else tls.refusals[side, reason])
+    yield refusals
 
 
 def ends_soon(life: Lifetime, now_s: float) -> bool:

@@ -108,7 +108,7 @@ def tls_trouble(error: BaseException | None) -> TlsTrouble | None:
     code = getattr(found, "verify_code", 0)
     if code in _VERIFIED:
         return _VERIFIED[code]
-    reason = str(found.reason or "")
+    reason = str(getattr(found, "reason", None) or found)  # one that is made by hand has none
     for part, trouble in _BY_REASON:
         if part in reason:
             return trouble
