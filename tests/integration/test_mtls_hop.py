@@ -75,9 +75,11 @@ def known(
     """Two nodes that ask for certificates and for the cluster's key, and a router that has both."""
     settings: dict[str, Any] = {**pki.of(pki.node), "cluster_secret_file": str(secret)}
     folder = tmp_path_factory.mktemp("nodes")
-    with cluster(checkpoint, folder, server.url, nodes=2, routers=0, **settings) as running:
+    with cluster(checkpoint, folder, server.url, nodes=0, routers=0, **settings) as running:
         router = running.start_router(**{**settings, **pki.of(pki.router)})
         router.tls = pki.ours.client()
+        for node_id in ("n1", "n2"):
+            running.start(node_id)
         running.wait_to_rest(copies=2, version=VERSION)
         yield running
 
@@ -104,7 +106,9 @@ def test_lookups_batches_and_probes_go_through_router_and_node_by_tls(known: Clu
     assert len(router.look_up_all([[word] for word in WORDS])) == len(WORDS)
     assert not router.not_ready()
     assert router.look_up(["nobody"]).status == 404
-    assert all(not sum(each.access.tls.refusals.values()) for each in (router, *known.nodes.values()))
+    for service in (router, *known.nodes.values()):
+        refusals = service.access.tls.refusals
+        assert set(refusals) <= {(TlsSide.ACCEPT, TlsReason.CLOSED)}, refusals  # a busy machine gives up on its own
 
 
 def test_a_node_tells_strangers_nothing_and_says_which_certificate_it_wants(
@@ -225,9 +229,11 @@ def test_certificates_are_exchanged_under_reads_and_broken_ones_change_nothing(
     authority = tmp_path / "ca.pem"
     authority.write_bytes(pki.ours.file.read_bytes())
     more = {"peer_ca_file": str(authority)}
-    with cluster(checkpoint, tmp_path, server.url, nodes=2, routers=0, **node_files.settings(), **more) as running:
+    with cluster(checkpoint, tmp_path, server.url, nodes=0, routers=0, **node_files.settings(), **more) as running:
         router = running.start_router(**router_files.settings(), **more)
         router.tls = pki.ours.client()
+        for node_id in ("n1", "n2"):
+            running.start(node_id)
         running.wait_to_rest(copies=2, version=VERSION)
         services = [router, *running.nodes.values()]
         with reading(router) as reader:
@@ -245,5 +251,5 @@ def test_certificates_are_exchanged_under_reads_and_broken_ones_change_nothing(
             )
             reader.wait_for_answers(20)
         assert "the key is not that of the certificate" in router.access.causes()["tls"]
-        assert "tls" in router.get("/readyz").body["degraded"]
+        assert "certificates are as they were" in str(router.get("/readyz").body["degraded"])
         assert 'understudy_tls_reloads_total{outcome="refused"} 1.0' in router.text("/metrics")

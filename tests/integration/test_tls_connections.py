@@ -63,7 +63,7 @@ def test_requests_of_both_ways_in_are_answered_in_order_however_they_are_cut(ser
                 f"{DIRECT}/1", "/livez", DIRECT_POST, f"{DIRECT}/2", f"{DIRECT}/large", "/large",
             ]  # fmt: skip
             assert [len(found[4]), len(found[5])] == [LARGE_BYTES, LARGE_BYTES]
-        for byte in get(f"{DIRECT}/slowly"):
+        for byte in get(f"{DIRECT}/bytewise"):
             client.send(bytes([byte]))
         assert client.reply()[0] == 200
     wait_for_peers(service, 0)

@@ -8,6 +8,7 @@ they must be signed, for this very question.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from importlib.util import find_spec
 from typing import NamedTuple, TypeVar
@@ -85,6 +86,47 @@ class _Transport(httpx.AsyncHTTPTransport):
             raise httpx.ConnectError(str(error), request=request) from error
 
 
+class _TlsTransport(_Transport):
+    """The same by TLS. httpcore leaves a connection open whose handshake is cancelled, so it is not: a question that
+    nobody waits for any more goes on until it has its answer or its deadline passes.
+    """
+
+    def __init__(self, *, verify: ssl.SSLContext, limits: httpx.Limits) -> None:
+        super().__init__(verify=verify, limits=limits, trust_env=False)
+        self._asked: set[asyncio.Task[httpx.Response]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        task = asyncio.get_running_loop().create_task(self._ask(request), name=f"ask {request.url}")
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._drop)
+            raise
+
+    async def _ask(self, request: httpx.Request) -> httpx.Response:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                return await super().handle_async_request(request)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout(f"no answer within {DEADLINE_S:g} s", request=request) from error
+
+    def _drop(self, task: asyncio.Task[httpx.Response]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            closing = asyncio.get_running_loop().create_task(task.result().aclose(), name="drop an answer")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        if self._asked:
+            await asyncio.wait(self._asked, timeout=TIMEOUT_S)  # as long as a handshake may take
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=TIMEOUT_S)
+        await super().aclose()
+
+
 class NodeCalls:
     """The nodes' HTTP, for one application. `identity` is shown to them."""
 
@@ -98,7 +140,7 @@ class NodeCalls:
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
         # Nodes are reached directly, whatever proxy the environment names.
         peers = self._identity.peers
-        transport = _Transport(limits=limits, trust_env=False, verify=True if peers is None else peers)
+        transport = _TlsTransport(verify=peers, limits=limits) if peers else _Transport(limits=limits, trust_env=False)
         self._client = httpx.AsyncClient(
             timeout=TIMEOUT_S,
             transport=transport,
