@@ -57,6 +57,7 @@ class PeerRefusedError(ssl.SSLError):
 
 _UNTRUSTED = TlsTrouble(TlsReason.UNTRUSTED, "its certificate is signed by nobody whom this service trusts")
 _VERIFIED = {
+    7: _UNTRUSTED,  # by somebody of the same name
     9: TlsTrouble(TlsReason.NOT_YET_VALID, "its certificate is not valid yet: check the clocks of both hosts"),
     10: TlsTrouble(TlsReason.EXPIRED, "its certificate has expired"),
     18: _UNTRUSTED,

@@ -60,7 +60,7 @@ def test_without_settings_there_is_no_tls_and_with_some_of_them_the_missing_one_
 def test_files_that_would_fail_at_the_first_connection_are_refused_at_the_start(
     ours: Signer, files: Files, tmp_path: Path
 ) -> None:
-    stranger = Signer(tmp_path / "stranger")
+    stranger = Signer(tmp_path / "stranger", "stranger")
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("no certificate\n")
     open_key = Path(shutil.copy(files.key, tmp_path / "open.key"))
