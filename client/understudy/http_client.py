@@ -6,6 +6,7 @@ Rule: only a JSON body that says `found: false` means that a key is absent; any 
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Mapping
 from http.client import HTTPException
 from types import TracebackType
@@ -25,7 +26,9 @@ import orjson
 
 from understudy.credentials import FIXES, authorization
 from understudy.exits import CommandError, ExitCode
+from understudy.trust import UNTRUSTED_FIX, client_context
 from understudy_shared.printable import printable
+from understudy_shared.tls.trouble import TlsReason, tls_trouble
 from understudy_shared.trace import parse_traceparent
 
 PROBLEM_TYPE = "application/problem+json"
@@ -62,11 +65,13 @@ class Server:
     the environment.
     """
 
-    def __init__(self, url: str, *, timeout_s: float) -> None:
+    def __init__(self, url: str, *, timeout_s: float, is_own: bool = False) -> None:
+        """`is_own`: this process serves there, so that nobody has to prove who it is."""
         self._url = server_url(url)
         self._authorization = authorization(os.environ)
         self._timeout_s = timeout_s
-        self._opener = _opener(uses_proxies=urlsplit(self._url).hostname not in _LOOPBACK)
+        context = client_context(os.environ, is_own=is_own) if self._url.startswith("https:") else None
+        self._opener = _opener(context, uses_proxies=urlsplit(self._url).hostname not in _LOOPBACK)
 
     def __enter__(self) -> Server:
         return self
@@ -113,6 +118,11 @@ class Server:
                 raise self._unreachable(
                     f"no answer within {timeout_s:g} s", "Try again, or wait longer with --timeout-s"
                 ) from None
+            trouble = tls_trouble(cause) if isinstance(cause, ssl.SSLError) else None
+            if trouble is not None:
+                plain = trouble.reason is TlsReason.NO_TLS
+                fix = "Write http://, or name the port for TLS" if plain else UNTRUSTED_FIX
+                raise self._unreachable(f"cannot reach the server by TLS: {trouble.why}", fix) from None
             raise self._unreachable(
                 f"cannot reach the server: {cause}",
                 "Start one with: understudy serve CHECKPOINT; or name another with --url or UNDERSTUDY_URL",
@@ -133,13 +143,17 @@ def _trace_header() -> dict[str, str]:
     return {} if trace is None else {"traceparent": trace.traceparent}
 
 
-def _opener(*, uses_proxies: bool) -> OpenerDirector:
+def _opener(context: ssl.SSLContext | None, *, uses_proxies: bool) -> OpenerDirector:
     """HTTP and HTTPS. Redirects are not followed, and a reply of any status is a reply.
 
     A proxy that is set for the outside world cannot reach this machine's loopback.
     """
     opener = OpenerDirector()
-    handlers: list[BaseHandler] = [HTTPHandler(), HTTPSHandler(), *([ProxyHandler()] if uses_proxies else [])]
+    handlers: list[BaseHandler] = [
+        HTTPHandler(),
+        HTTPSHandler(context=context),
+        *([ProxyHandler()] if uses_proxies else []),
+    ]
     for handler in handlers:
         opener.add_handler(handler)
     return opener

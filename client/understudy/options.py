@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from understudy.trust import trust_options
 from understudy_shared.bounds import WAIT_WITH_POSITION_MS
 from understudy_shared.selection import MAX_PAGE_ELEMENTS
 
@@ -19,7 +20,7 @@ _NOT_GIVEN = (("require_active", False),)
 
 
 def server_options(command: Command) -> Command:
-    """--url, --timeout-s and --json."""
+    """--url, --timeout-s and --json, and whom to trust."""
     options = (
         click.option(
             "--url", default=DEFAULT_URL, envvar="UNDERSTUDY_URL", show_default=True, show_envvar=True,
@@ -31,7 +32,7 @@ def server_options(command: Command) -> Command:
         ),
         click.option("--json", "as_json", is_flag=True, help="Print the server's JSON, one document per line."),
     )  # fmt: skip
-    return _all(command, options)
+    return _all(trust_options(command), options)
 
 
 def bound_options(command: Command) -> Command:

@@ -167,9 +167,9 @@ class Welcome:
             self._thread.join(END_TIMEOUT_S)
 
     def _run(self, service: RunningService) -> None:
-        url = url_of(service.host)
+        url = url_of(service.host, is_tls=bool(getattr(service, "is_tls", False)))
         try:
-            with Server(url, timeout_s=FIRST_REPLY_TIMEOUT_S) as server:
+            with Server(url, timeout_s=FIRST_REPLY_TIMEOUT_S, is_own=True) as server:
                 display = BarDisplay() if self._on_terminal else LogDisplay()
                 if watch(_ReadyOverHttp(service, server), display, self._stopping):
                     self._greet(url, _shown_stores(service, server))

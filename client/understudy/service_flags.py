@@ -45,6 +45,13 @@ _HOST = Flag("host", "text", "127.0.0.1", "Address to listen on; beyond this mac
 _ACCESS = (
     Flag("credentials_file", "path", None, "TOML file with roles and hashed keys: every request needs a key then."),
     Flag("cluster_secret_file", "path", None, "File with the secret that nodes and routers of an application share."),
+    Flag("tls_cert_file", "path", None, "Certificate of this port, as PEM: it speaks TLS then."),
+    Flag("tls_key_file", "path", None, "The key of that certificate, if it is in another file."),
+    Flag(
+        "peer_ca_file", "path", None, "Who signs for routers and nodes, as PEM: they show each other certificates then."
+    ),
+    Flag("peer_cert_file", "path", None, "Certificate to show to nodes, as PEM, if it is another one than that."),
+    Flag("peer_key_file", "path", None, "The key of that certificate, if it is in another file."),
     Flag("insecure_bind", "switch", False, "Listen beyond this machine although no credential is asked for."),
     Flag("cors_origins", "text", None, "Origins whose pages may read in a browser: https://app.example.com,..."),
 )

@@ -22,7 +22,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 PREFIX = "UNDERSTUDY_"
 FLAGS_OF: Mapping[str, Sequence[Flag]] = {"serve": SERVE_FLAGS, "node": NODE_FLAGS, "router": ROUTER_FLAGS}
 _ALL_FLAGS = [flag for flags in FLAGS_OF.values() for flag in flags]
-_OTHER_VARIABLES = ("api_key", "api_key_file", "checkpoint", "config", "log_format", "log_level", "url")
+_OTHER_VARIABLES = (
+    *("api_key", "api_key_file", "ca_file", "cert_file", "checkpoint", "config", "key_file", "log_format", "log_level"),
+    "url",
+)
 
 _TYPES: Mapping[str, click.ParamType[Any]] = {
     "text": click.STRING,

@@ -16,10 +16,11 @@ from understudy_shared.words import HostInfo
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # recognised, not listened on
 
 
-def url_of(host: HostInfo) -> str:
+def url_of(host: HostInfo, *, is_tls: bool = False) -> str:
     """Where this machine reaches a service; one that listens everywhere is reached at loopback."""
     name = _WILDCARDS.get(host.host, host.host)
-    return f"http://[{name}]:{host.port}" if ":" in name else f"http://{name}:{host.port}"
+    scheme = "https" if is_tls else "http"
+    return f"{scheme}://[{name}]:{host.port}" if ":" in name else f"{scheme}://{name}:{host.port}"
 
 
 def welcome_lines(url: str, document: Mapping[str, Any]) -> list[str]:

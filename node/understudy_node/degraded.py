@@ -7,6 +7,7 @@ from understudy_shared.auth.known import CREDENTIALS, ISSUERS
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.processes.group import WORKERS
+from understudy_shared.tls.service_tls import TLS
 from understudy_shared.words import UNSIGNED_ACCEPTED, WRITES_REFUSED
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
@@ -25,6 +26,7 @@ CAUSES = (
     MEMORY,
     CREDENTIALS,
     ISSUERS,
+    TLS,
     WORKERS,
 )
 """The labels of the metric."""

@@ -56,6 +56,7 @@ class Node:
         """Raises when the checkpoint is unusable, before anything is started."""
         self.settings = settings
         self.host = host
+        self.is_tls = settings.tls_cert_file is not None
         self.node_id: str | None = None
         self.events = EventLog(clock)
         self.measures = Measures()

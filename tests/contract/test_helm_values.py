@@ -20,9 +20,13 @@ FILES_OF_SECRETS = {
     *("cluster_secret_file", "credentials_file", "gossip_key_file", "insecure_bind"),
     *("redis_ca_file", "redis_cert_file", "redis_key_file", "redis_password_file"),
 }
+CERTIFICATES = {"peer_ca_file", "peer_cert_file", "peer_key_file", "tls_cert_file", "tls_key_file"}
+"""Not offered: the chart's probes and scrapes speak plain HTTP, so a mesh encrypts what pods say (decision 0042)."""
+
 GIVEN_BY_THE_CHART = {
     "node": {
         *FILES_OF_SECRETS,
+        *CERTIFICATES,
         *("advertise_host", "advertise_port", "aliases", "application_id", "checkpoint", "data_dir", "host", "node_id"),
         *("port", "redis", "seed", "store_bounds", "zone"),
         "processes",  # more nodes are more pods
@@ -30,6 +34,7 @@ GIVEN_BY_THE_CHART = {
     },
     "router": {
         *FILES_OF_SECRETS,
+        *CERTIFICATES,
         *("application_id", "data_dir", "host", "port", "redis", "seed", "shutdown_delay_ms", "store_bounds"),
     },
     "pipeline": {"application_id", "checkpoint", "redis"},

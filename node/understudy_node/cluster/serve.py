@@ -118,11 +118,18 @@ def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
 
 def access_to(settings: ClusterNodeSettings) -> Access:
     """Who may ask this node what. Raises SettingsError: a node that refuses its routers looks like one that failed."""
-    if settings.credentials_file is not None and settings.cluster_secret_file is None:
+    has_peers = settings.cluster_secret_file is not None or settings.peer_ca_file is not None
+    if settings.credentials_file is not None and not has_peers:
         raise SettingsError(
             "there are credentials for readers, and none for the routers",
             where="cluster_secret_file",
-            fix="Give all nodes and routers of the application the same --cluster-secret-file",
+            fix="Give all nodes and routers of the application the same --cluster-secret-file, or certificates",
+        )
+    if settings.tls_cert_file is not None and settings.peer_ca_file is None:
+        raise SettingsError(
+            "this port speaks TLS, and nobody is named who signs for routers: they could not ask this node",
+            where="peer_ca_file",
+            fix="Give --peer-ca-file to the nodes and routers of the application, and each of them a certificate",
         )
     return settings.access(settings.application, settings.host, is_node=True)
 

@@ -9,6 +9,7 @@ from understudy_router.cluster.tables import Tables
 from understudy_shared.auth.known import CREDENTIALS, ISSUERS
 from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.processes.group import WORKERS
+from understudy_shared.tls.service_tls import TLS
 from understudy_shared.words import UNSIGNED_ACCEPTED, WRITES_REFUSED
 
 FEW = 3
@@ -27,6 +28,7 @@ class Cause(StrEnum):
     MEMORY = MEMORY
     CREDENTIALS = CREDENTIALS
     ISSUERS = ISSUERS
+    TLS = TLS
     WORKERS = WORKERS
 
 

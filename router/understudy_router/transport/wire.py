@@ -58,11 +58,18 @@ async def connect(host: HostInfo, timeout_ms: float, identity: ClusterIdentity) 
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(max(0.001, timeout_ms / 1000)):
-            _, connection = await loop.create_connection(lambda: HopConnection(host, identity), host.host, host.port)
+            context = identity.peers
+            _, connection = await loop.create_connection(
+                lambda: HopConnection(host, identity),
+                host.host,
+                host.port,
+                ssl=context,
+                server_hostname=None if context is None else host.host,
+            )
     except TimeoutError:
         return WireFailure(WireError.TIMEOUT, "no connection in time")
     except (OSError, UnicodeError) as error:
-        return WireFailure(WireError.REFUSED, f"cannot connect: {error}")
+        return WireFailure(WireError.REFUSED, f"cannot connect: {identity.tls_failure(_place(host), error) or error}")
     return connection
 
 
@@ -80,6 +87,10 @@ def _whole_body(data: bytes) -> bytes | None:
     return data[end + 4 :]
 
 
+def _place(host: HostInfo) -> str:
+    return f"{host.host}:{host.port}"
+
+
 class HopConnection(asyncio.Protocol):
     """A keep-alive connection. `used` counts the hops that got a reply on it."""
 
@@ -89,6 +100,7 @@ class HopConnection(asyncio.Protocol):
             f"POST {PATH} HTTP/1.1\r\nhost: {authority}:{host.port}\r\ncontent-type: {CONTENT_TYPE.decode()}\r\n"
         ).encode()
         self._identity = identity
+        self._host = host
         self.used = 0
         self._transport: asyncio.Transport | None = None
         self._done: Done | None = None
@@ -156,7 +168,8 @@ class HopConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._finish(WireFailure(WireError.RESET, str(exc or "the node closed the connection"), self._heard))
+        why = self._identity.tls_failure(_place(self._host), exc) or str(exc or "the node closed the connection")
+        self._finish(WireFailure(WireError.RESET, why, self._heard))
 
     # ---- httptools' callbacks
 

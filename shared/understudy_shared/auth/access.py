@@ -21,9 +21,9 @@ from understudy_shared.auth.audited import asked_of
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.auth.credentials import Credentials
 from understudy_shared.auth.known import KnownCredentials, Refused
-from understudy_shared.auth.needs import Kind, Need, granted, need_of, rate_limited
+from understudy_shared.auth.needs import Kind, Need, granted, need_of, no_peer, rate_limited
 from understudy_shared.auth.presented import PresentedToken, presented_in
-from understudy_shared.auth.principals import ANONYMOUS, UNGUARDED, Authorization, Principal
+from understudy_shared.auth.principals import ANONYMOUS, PEER, UNGUARDED, Authorization, Principal
 from understudy_shared.auth.sessions import Session, new_session, session_in
 from understudy_shared.auth.sign_in import PATHS, Signing, asking, signing, wants_page
 from understudy_shared.errors import UnderstudyError
@@ -32,6 +32,8 @@ from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem, without_body
 from understudy_shared.http.problems import Problem, ProblemType, problem_of
 from understudy_shared.http.target import STORES
+from understudy_shared.tls.service_tls import metrics_of
+from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsSide, TlsTrouble
 from understudy_shared.watched_file import WatchedFile
 
 log = logging.getLogger(__name__)
@@ -69,7 +71,12 @@ class Access:
         self.cors = cors
         self.identity = identity or ClusterIdentity(None, "")
         self.is_exposed = is_exposed
-        self.is_on = credentials is not None or (accepts_peers and self.identity.file is not None)
+        self.tls = self.identity.tls
+        self._asks_certificates = self.tls is not None and self.tls.asks_peers
+        self._knows_by_certificate = self._asks_certificates and self.identity.file is None
+        self.is_on = (
+            credentials is not None or (accepts_peers and self.identity.file is not None) or self._asks_certificates
+        )
         self.refused: Counter[Refused] = Counter()
         self.audit = audit or AuditLog(self.identity.audit_secret)
         self._accepts_peers = accepts_peers
@@ -100,8 +107,12 @@ class Access:
         rates = self._known.rates
         return 0 if rates is None or principal.is_peer else rates.wait_s(principal.name, self._now_s())
 
-    def peer(self, presented: Presented | None) -> bool:
-        """Whether an internal call comes from a peer. False: the ASGI way decides."""
+    def peer(self, presented: Presented | None, trouble: TlsTrouble | None = None) -> bool:
+        """Whether an internal call comes from a peer. `trouble`: why the connection's certificate is none of a peer.
+        False: the ASGI way decides.
+        """
+        if self._asks_certificates and (trouble is not None or self._knows_by_certificate):
+            return trouble is None
         principal = None if presented is None else self._principal(presented)
         return principal is not None and principal.is_peer
 
@@ -128,7 +139,10 @@ class Access:
         return decide_then
 
     def _decided(self, scope: Scope, presented: Presented | None, app: App) -> App:
-        decided = self.decide(scope["method"], scope["raw_path"], presented)
+        trouble = scope.get(PEER_TROUBLE, NO_CERTIFICATE) if self._asks_certificates else None
+        decided = self.decide(scope["method"], scope["raw_path"], presented, trouble)
+        if trouble is not None and self.tls is not None and decided == no_peer(trouble):
+            self.tls.note(TlsSide.ACCEPT, trouble, peer_of(scope))
         if isinstance(decided, Authorization) and isinstance(presented, Session):
             decided = _unless_foreign(decided, scope)  # a page of another site can make a browser send its cookie
         if isinstance(decided, Authorization):
@@ -169,8 +183,12 @@ class Access:
         signed_in = self._known.known(session_in(scope["headers"]))
         return Signing(sign_in, sign_out, None if signed_in is None else signed_in.name)
 
-    def decide(self, method: str, raw_path: bytes, presented: Presented | None) -> Authorization | Problem:
-        """What a request is granted, or why it is refused. A refusal is counted."""
+    def decide(
+        self, method: str, raw_path: bytes, presented: Presented | None, trouble: TlsTrouble | None = NO_CERTIFICATE
+    ) -> Authorization | Problem:
+        """What a request is granted, or why it is refused. A refusal is counted. `trouble`: why the certificate of the
+        connection is none of a peer; where no certificates are asked for it does not count.
+        """
         try:
             need: Need | Problem = need_of(method, raw_path)
         except UnderstudyError as error:
@@ -178,6 +196,13 @@ class Access:
         principal = self._known.known(presented)
         if isinstance(need, Need) and need.kind is Kind.NOTHING:
             return Authorization(principal or ANONYMOUS)
+        if self._asks_certificates:
+            is_internal = isinstance(need, Need) and need.kind is Kind.PEER
+            if trouble is not None and (is_internal or (principal is not None and principal.is_peer)):
+                self.refused[Refused.NO_PEER_CERTIFICATE] += 1
+                return no_peer(trouble)
+            if trouble is None and principal is None and self._knows_by_certificate:
+                principal = PEER
         if principal is None:
             return self._unauthenticated(presented)
         if isinstance(need, Problem):
@@ -249,6 +274,7 @@ class Access:
             refused.add_metric((reason,), self.refused[reason])
         yield refused
         yield from self.audit.metrics()
+        yield from metrics_of(self.tls)
 
 
 _HOW = (

@@ -7,11 +7,13 @@ everywhere, then exchange the two, then remove the old one.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 
 from understudy_shared.auth.api_keys import ApiKey, derived_key
 from understudy_shared.auth.credentials import CredentialsError
 from understudy_shared.auth.principals import PEER
+from understudy_shared.tls.service_tls import ServiceTls
 from understudy_shared.watched_file import WatchedFile
 
 MAX_SECRETS = 2
@@ -35,9 +37,12 @@ def parse_cluster_secrets(data: bytes) -> tuple[bytes, ...]:
 class ClusterIdentity:
     """What a service shows the nodes of its application, and how it knows them."""
 
-    def __init__(self, file: WatchedFile[tuple[bytes, ...]] | None, application_id: str) -> None:
-        """Without a file it shows nothing, and knows nobody."""
+    def __init__(
+        self, file: WatchedFile[tuple[bytes, ...]] | None, application_id: str, tls: ServiceTls | None = None
+    ) -> None:
+        """Without a file it shows no key, and knows none. `tls` has its certificates, if it has any."""
         self.file = file
+        self.tls = tls
         self._application_id = application_id
         self.header = b""
         """The line in the head of a request to a node; empty without a secret. It changes with the file."""
@@ -58,8 +63,19 @@ class ClusterIdentity:
         name, _, value = self.header.decode().strip().partition(": ")
         return {name: value} if value else {}
 
+    @property
+    def peers(self) -> ssl.SSLContext | None:
+        """The context for TLS to nodes; None: they are spoken to in plain."""
+        return None if self.tls is None else self.tls.peers
+
+    def tls_failure(self, host: str, error: BaseException | None) -> str | None:
+        """What TLS had to do with a connection to a node that failed, if anything. It is counted and logged."""
+        return None if self.tls is None else self.tls.failed_to_connect(host, error)
+
     def look(self) -> bool:
-        """Read the file if it changed; True when there are other secrets. It blocks."""
+        """Read the files if they changed; True when there are other secrets. It blocks."""
+        if self.tls is not None:
+            self.tls.look()
         if self.file is None or not self.file.look():
             return False
         self._derive()

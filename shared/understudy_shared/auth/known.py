@@ -45,6 +45,7 @@ class Refused(StrEnum):
     EXPIRED_CREDENTIAL = "expired-credential"
     NOT_GRANTED = "not-granted"
     RATE_LIMITED = "rate-limited"
+    NO_PEER_CERTIFICATE = "no-peer-certificate"
 
 
 class Unknown(NamedTuple):
@@ -166,7 +167,7 @@ class KnownCredentials:
         """Begin to look at the files, and to ask issuers, on the running loop."""
         if self._issuers is not None:
             self._issuers.look()
-        if self._file is not None or self._identity.file is not None:
+        if self._file is not None or self._identity.file is not None or self._identity.tls is not None:
             self._look_later()
 
     def stop(self) -> None:
@@ -185,6 +186,7 @@ class KnownCredentials:
         files = (self._file, self._identity.file)
         refused = [file.refused for file in files if file is not None and file.refused is not None]
         causes = {CREDENTIALS: f"credentials are as they were: {'; '.join(refused)}"} if refused else {}
+        causes |= {} if self._identity.tls is None else self._identity.tls.causes()
         failed = [] if self._issuers is None else self._issuers.failed
         return {**causes, ISSUERS: "; ".join(failed)} if failed else causes
 

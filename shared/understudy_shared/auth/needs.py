@@ -14,6 +14,7 @@ from understudy_shared.auth.principals import Action, Authorization, Principal
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.http.target import refuse_unroutable, split_path
+from understudy_shared.tls.trouble import TlsTrouble
 
 _READING = frozenset(("GET", "HEAD"))
 
@@ -138,6 +139,16 @@ def forbidden_key() -> Problem:
         "the credential does not cover this key",
         "key",
         "Ask for a key that begins as your grant says, or have the grant changed",
+    )
+
+
+def no_peer(trouble: TlsTrouble) -> Problem:
+    """An internal call on a connection whose certificate is none of a peer."""
+    return Problem(
+        ProblemType.FORBIDDEN,
+        f"this call is for the routers and nodes of this application: {trouble.why}",
+        "the certificate of the connection",
+        "Connect with the certificate of a router or node, signed by the authority of its --peer-ca-file",
     )
 
 

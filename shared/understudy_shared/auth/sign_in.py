@@ -110,13 +110,14 @@ def signing(browser: Signing, *, has_sessions: bool) -> App:
             head = without_body(send) if scope["method"] == "HEAD" else send
             await send_reply(head, 200, page, b"text/html; charset=utf-8", HEADERS)
             return
+        is_secure = "https" in (scope.get("scheme"), headers.get("x-forwarded-proto"))
         refused = _why_not(scope["method"], headers, is_out=is_out)
         if refused is not None:
             await send_problem(send, refused)
             return
         if is_out:
             browser.sign_out()
-            await _send_on(send, headers, "; Max-Age=0", LOGIN)
+            await _send_on(send, is_secure, "; Max-Age=0", LOGIN)
             return
         taken = await _taken(receive, browser.sign_in)
         if isinstance(taken, Problem) and taken.status == 401:
@@ -124,7 +125,7 @@ def signing(browser: Signing, *, has_sessions: bool) -> App:
         elif isinstance(taken, Problem):
             await send_problem(send, taken)
         else:
-            await _send_on(send, headers, taken, PAGE)
+            await _send_on(send, is_secure, taken, PAGE)
 
     return sign
 
@@ -136,9 +137,9 @@ def _why_not(method: str, headers: Mapping[str, str], *, is_out: bool) -> Proble
     return why_foreign(headers)
 
 
-async def _send_on(send: Send, headers: Mapping[str, str], value: str, where: bytes) -> None:
+async def _send_on(send: Send, is_secure: bool, value: str, where: bytes) -> None:
     """Set the cookie, and send the browser on."""
-    secure = "; Secure" if headers.get("x-forwarded-proto") == "https" else ""
+    secure = "; Secure" if is_secure else ""
     cookie = f"{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
     sent = ((b"set-cookie", cookie), (b"location", where), *HEADERS)
     await send_reply(send, 303, b"", b"text/html; charset=utf-8", sent)

@@ -42,6 +42,7 @@ from understudy_shared.http.connection_limits import (
 from understudy_shared.http.edge import App, Scope
 from understudy_shared.http.held_flow import HeldFlow
 from understudy_shared.http.refusals import problem_response, refusing, says_why
+from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsTrouble
 
 _END_OF_HEAD = b"\r\n\r\n"
 _INTERNAL = INTERNAL_PREFIX.encode()
@@ -58,8 +59,8 @@ class LimitedProtocol(HttpToolsProtocol):
     # uvicorn's attributes fill what CPython keeps quick in an instance's dict (30 names).
     __slots__ = (
         "_access", "_body_bytes", "_body_read_s", "_guard", "_held", "_held_at", "_in_head", "_in_message",
-        "_is_direct", "_is_taken", "_left_bytes", "_lingering", "_now", "_quiet_bytes", "_refusal", "_restricted",
-        "_running", "_since_s", "_surplus_bytes", "_unread_bytes", "_unread_since_s",
+        "_is_direct", "_is_taken", "_left_bytes", "_lingering", "_now", "_peer_trouble", "_quiet_bytes", "_refusal",
+        "_restricted", "_running", "_since_s", "_surplus_bytes", "_unread_bytes", "_unread_since_s",
     )  # fmt: skip
 
     flow: HeldFlow
@@ -85,6 +86,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """Whether that answer is still to come."""
         self._now = self.loop.time
         self._restricted = False
+        self._peer_trouble: TlsTrouble | None = NO_CERTIFICATE
+        """Why the other side has not shown itself to be a peer by its certificate; None when it has."""
         self._lingering = False
         self._in_message = False
         """True from the first byte of a request to the last byte of its body."""
@@ -111,7 +114,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport = transport  # type: ignore[assignment]
         self.flow = HeldFlow(self.transport)
         self.server, self.client = get_local_addr(self.transport), get_remote_addr(self.transport)
-        self.scheme = "http"
+        is_tls = self.transport.get_extra_info("ssl_object") is not None
+        self.scheme = "https" if is_tls else "http"
+        self._peer_trouble = self.transport.get_extra_info(PEER_TROUBLE) if is_tls else NO_CERTIFICATE
         self.connections.add(self)
         self._since_s = self._now()
         admitted = self._guard.admit(self, self._since_s)
@@ -254,6 +259,7 @@ class LimitedProtocol(HttpToolsProtocol):
         HttpToolsProtocol.on_message_begin(self)  # makes the scope, which a direct answer does not need
         self.url, self.expect_100_continue = url, expects
         self.headers = self.scope["headers"] = headers
+        self.scope[PEER_TROUBLE] = self._peer_trouble  # type: ignore[typeddict-unknown-key]
         HttpToolsProtocol.on_headers_complete(self)
 
     def on_body(self, body: bytes) -> None:

@@ -8,6 +8,7 @@ they must be signed, for this very question.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from importlib.util import find_spec
 from typing import NamedTuple, TypeVar
@@ -52,7 +53,7 @@ MAX_DRAIN_BYTES = 64 * 1024
 """Largest reply to a drain; it names the node and whether it drains."""
 
 UNKNOWN_HERE = "it does not know this service as one of its cluster"
-SAME_FILE = "Give all nodes and routers of the application the same --cluster-secret-file"
+SAME_FILE = "Give all nodes and routers the same --cluster-secret-file, and certificates of the same authority"
 
 _JSON_TYPES = frozenset(("application/json", "application/problem+json"))
 
@@ -85,6 +86,47 @@ class _Transport(httpx.AsyncHTTPTransport):
             raise httpx.ConnectError(str(error), request=request) from error
 
 
+class _TlsTransport(_Transport):
+    """The same by TLS. httpcore leaves a connection open whose handshake is cancelled, so it is not: a question that
+    nobody waits for any more goes on until it has its answer or its deadline passes.
+    """
+
+    def __init__(self, *, verify: ssl.SSLContext, limits: httpx.Limits) -> None:
+        super().__init__(verify=verify, limits=limits, trust_env=False)
+        self._asked: set[asyncio.Task[httpx.Response]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        task = asyncio.get_running_loop().create_task(self._ask(request), name=f"ask {request.url}")
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._drop)
+            raise
+
+    async def _ask(self, request: httpx.Request) -> httpx.Response:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                return await super().handle_async_request(request)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout(f"no answer within {DEADLINE_S:g} s", request=request) from error
+
+    def _drop(self, task: asyncio.Task[httpx.Response]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            closing = asyncio.get_running_loop().create_task(task.result().aclose(), name="drop an answer")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        if self._asked:
+            await asyncio.wait(self._asked, timeout=TIMEOUT_S)  # as long as a handshake may take
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=TIMEOUT_S)
+        await super().aclose()
+
+
 class NodeCalls:
     """The nodes' HTTP, for one application. `identity` is shown to them."""
 
@@ -97,7 +139,8 @@ class NodeCalls:
         self._identity = identity or ClusterIdentity(None, application_id)
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
         # Nodes are reached directly, whatever proxy the environment names.
-        transport = _Transport(limits=limits, trust_env=False)
+        peers = self._identity.peers
+        transport = _TlsTransport(verify=peers, limits=limits) if peers else _Transport(limits=limits, trust_env=False)
         self._client = httpx.AsyncClient(
             timeout=TIMEOUT_S,
             transport=transport,
@@ -117,7 +160,7 @@ class NodeCalls:
 
     async def drain(self, host: HostInfo, *, drain: bool) -> tuple[int, dict[str, object]]:
         """Status and JSON object of the node's reply."""
-        url = _url(host, "/admin/v1/drain")
+        url = self._url(host, "/admin/v1/drain")
         reply = await self._exchange("POST", url, orjson.dumps({"drain": drain}), max_bytes=MAX_DRAIN_BYTES)
         try:
             document = orjson.loads(reply.body)
@@ -127,12 +170,16 @@ class NodeCalls:
             raise BadReplyError("the node's reply is not a JSON object", where=url)
         return reply.status, document
 
+    def _url(self, host: HostInfo, path: str) -> str:
+        name = f"[{host.host}]" if ":" in host.host else host.host
+        return f"{'http' if self._identity.peers is None else 'https'}://{name}:{host.port}{path}"
+
     async def close(self) -> None:
         """Give connections back."""
         await self._client.aclose()
 
     async def _get(self, kind: type[M], host: HostInfo, path: str) -> M:
-        url = _url(host, path)
+        url = self._url(host, path)
         nonce = self._auth.new_nonce()
         reply = await self._exchange("GET", url, None, max_bytes=MAX_MESSAGE_BYTES, nonce=nonce)
         if reply.status in (401, 403):
@@ -170,7 +217,9 @@ class NodeCalls:
                 body = await _body(reply, url, max_bytes)
                 return _Reply(reply.status_code, body, reply.headers.get(SIGNATURE_HEADER))
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:  # ValueError: a malformed host
-            raise NodeCallError(f"the node does not answer: {error or type(error).__name__}", where=url) from None
+            trouble = self._identity.tls_failure(url.split("/")[2], error)
+            what = f"the node does not answer: {trouble or error or type(error).__name__}"
+            raise NodeCallError(what, where=url) from None
 
 
 async def _give() -> None:
@@ -194,8 +243,3 @@ async def _body(reply: httpx.Response, url: str, max_bytes: int) -> bytes:
             raise BadReplyError(f"the node's reply has more than {max_bytes} bytes", where=url)
         parts.append(part)
     return b"".join(parts)
-
-
-def _url(host: HostInfo, path: str) -> str:
-    name = f"[{host.host}]" if ":" in host.host else host.host
-    return f"http://{name}:{host.port}{path}"

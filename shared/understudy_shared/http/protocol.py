@@ -102,7 +102,7 @@ class HttpProtocol(LimitedProtocol):
         head = self._heads.get(data[:start])
         if head is None or head.body_bytes != len(data) - start or self._bodies is None or not self._is_at_rest():
             return False
-        if self._access is not None and not self._access.peer(head.presented):
+        if self._access is not None and not self._access.peer(head.presented, self._peer_trouble):
             return False
         self.url, self._closes = head.target, False
         exchange = self._exchange = DirectExchange(self._reply)
@@ -167,7 +167,7 @@ class HttpProtocol(LimitedProtocol):
             method == b"POST"
             and is_internal
             and self._accepts_body(url, self._left_bytes)
-            and (access is None or access.peer(self._presented))
+            and (access is None or access.peer(self._presented, self._peer_trouble))
         ):
             self._exchange, self._is_direct, self._is_taken = DirectExchange(self._reply), True, True
         self._taken_bytes = self._left_bytes if self._is_direct else None

@@ -24,10 +24,10 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import uvicorn
-from uvicorn.server import HANDLED_SIGNALS
+from uvicorn.server import HANDLED_SIGNALS, ServerState
 
 from understudy_shared.auth.access import Access
 from understudy_shared.errors import UnderstudyError
@@ -37,7 +37,9 @@ from understudy_shared.http.direct import AnswersBodies, AnswersDirectly
 from understudy_shared.http.edge import App
 from understudy_shared.http.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 from understudy_shared.http.protocol import HttpProtocol
+from understudy_shared.http.tls_connection import TlsConnection
 from understudy_shared.processes.link import WorkerLink
+from understudy_shared.tls.service_tls import ServiceTls
 
 log = logging.getLogger(__name__)
 
@@ -77,17 +79,21 @@ class Service(uvicorn.Server):
         access = getattr(app, "access", None)
         self._access = access if isinstance(access, Access) else Access()
         cors = self._access.cors
+        new_protocol = functools.partial(
+            HttpProtocol if cors is None else functools.partial(CrossOriginProtocol, cors=cors),
+            guard=self._guard,
+            access=self._access if self._access.is_on else None,
+            direct=app if isinstance(app, AnswersDirectly) else None,
+            bodies=app if isinstance(app, AnswersBodies) else None,
+            heads=ParsedCache(max_key_bytes=MAX_HEAD_BYTES),
+        )
+        tls = self._access.tls
+        if tls is not None and tls.server is not None:
+            new_protocol = functools.partial(_by_tls, new_protocol, tls=tls, guard=self._guard)  # type: ignore[assignment]
         super().__init__(
             uvicorn.Config(
                 app,
-                http=functools.partial(  # type: ignore[arg-type]  # called as a class is
-                    HttpProtocol if cors is None else functools.partial(CrossOriginProtocol, cors=cors),
-                    guard=self._guard,
-                    access=self._access if self._access.is_on else None,
-                    direct=app if isinstance(app, AnswersDirectly) else None,
-                    bodies=app if isinstance(app, AnswersBodies) else None,
-                    heads=ParsedCache(max_key_bytes=MAX_HEAD_BYTES),
-                ),
+                http=new_protocol,  # type: ignore[arg-type]  # called as a class is
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -147,6 +153,21 @@ class Service(uvicorn.Server):
         except Exception:
             log.exception("the departure was not announced", extra={"action": "departure-failed"})
         await asyncio.sleep(self._departure.delay_ms / 1000)
+
+
+def _by_tls(
+    new_protocol: Callable[..., HttpProtocol],
+    config: uvicorn.Config,
+    server_state: ServerState,
+    app_state: dict[str, Any],
+    _loop: asyncio.AbstractEventLoop | None = None,
+    *,
+    tls: ServiceTls,
+    guard: ConnectionGuard,
+) -> TlsConnection:
+    """A connection that speaks TLS, made as uvicorn makes its protocols."""
+    new_inner = functools.partial(new_protocol, config=config, server_state=server_state, app_state=app_state)
+    return TlsConnection(new_inner, tls=tls, guard=guard, connections=server_state.connections)
 
 
 def run(

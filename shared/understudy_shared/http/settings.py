@@ -15,6 +15,9 @@ from understudy_shared.http.connection_limits import ConnectionLimits, connectio
 from understudy_shared.http.cors import Cors, parse_origins
 from understudy_shared.http.memory_use import default_limit_bytes
 from understudy_shared.service_settings import Bytes, ServiceSettings
+from understudy_shared.tls.certificates import tls_plan
+from understudy_shared.tls.names import PeerRole
+from understudy_shared.tls.service_tls import ServiceTls
 from understudy_shared.watched_file import WatchedFile
 
 
@@ -43,6 +46,21 @@ class HttpServiceSettings(ServiceSettings):
     cluster_secret_file: Path | None = None
     """A secret that nodes and routers of one application share. Nodes that have it refuse internal calls without."""
 
+    tls_cert_file: Path | None = None
+    """The certificate of this port as PEM, those between it and its authority after it. With it the port speaks TLS."""
+
+    tls_key_file: Path | None = None
+    """Its key, if that is in another file."""
+
+    peer_ca_file: Path | None = None
+    """Who signs for routers and nodes, as PEM. With it nodes are spoken to by TLS, and ask who calls them."""
+
+    peer_cert_file: Path | None = None
+    """The certificate that nodes are shown; by default `tls_cert_file`."""
+
+    peer_key_file: Path | None = None
+    """Its key, if that is in another file."""
+
     insecure_bind: bool = False
     """Whether to listen beyond this machine although nobody is asked for a credential."""
 
@@ -58,15 +76,29 @@ class HttpServiceSettings(ServiceSettings):
         credentials = None if self.credentials_file is None else WatchedFile(self.credentials_file, parse_credentials)
         path, origins = self.cluster_secret_file, parse_origins(self.cors_origins)
         secret = None if path is None else WatchedFile(path, parse_cluster_secrets)
-        is_guarded = credentials is not None or (is_node and secret is not None)
+        tls = self.service_tls(application_id, is_node=is_node)
+        has_peers = secret is not None or (tls is not None and tls.asks_peers)
+        is_guarded = credentials is not None or (is_node and has_peers)
         is_exposed = require_guarded(host, is_guarded=is_guarded, insecure_bind=self.insecure_bind)
         return Access(
             credentials=credentials,
-            identity=ClusterIdentity(secret, application_id),
+            identity=ClusterIdentity(secret, application_id, tls),
             accepts_peers=is_node,
             is_exposed=is_exposed,
             cors=Cors(origins) if origins else None,
         )
+
+    def service_tls(self, application_id: str, *, is_node: bool) -> ServiceTls | None:
+        """The certificates of the service; None without any. Raises SettingsError for files that cannot be used."""
+        role = PeerRole.NODE if is_node else PeerRole.ROUTER
+        plan = tls_plan(
+            application_id,
+            role,
+            server=(self.tls_cert_file, self.tls_key_file),
+            peer=(self.peer_cert_file, self.peer_key_file),
+            peer_ca=self.peer_ca_file,
+        )
+        return None if plan is None else ServiceTls(plan)
 
     def connection_guard(self) -> ConnectionGuard:
         """What watches over the service's connections."""

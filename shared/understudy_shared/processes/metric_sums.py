@@ -56,6 +56,7 @@ GAUGES: Mapping[str, Rule] = {
     "understudy_store_partitions": max,
     # What not every process knows or reaches, the service does not.
     "process_start_time_seconds": min,
+    "understudy_tls_certificate_expiry_timestamp_seconds": min,
     "understudy_assignment_epoch": min,
     "understudy_assignment_term": min,
     "understudy_auth_enabled": min,

@@ -53,6 +53,7 @@ class WorkerSupervisor:
         """`listener` is bound; None: each worker listens by itself. `delay_ms`: from the signal until it is closed."""
         self.host = host
         self._delay_ms = delay_ms
+        self.is_tls = bool(orders) and orders[0].settings.get("tls_cert_file") is not None
         has_port = listener is not None
         self._workers = [self._worker(number, order, takes=has_port) for number, order in enumerate(orders)]
         self._acceptor = None if listener is None else Acceptor(listener, self._workers)

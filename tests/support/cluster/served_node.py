@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -62,6 +63,9 @@ class Served:
     key: str | None = None
     """The API key that it shows, where the service asks for one."""
 
+    tls: ssl.SSLContext | None = None
+    """By which it speaks TLS, where the service does."""
+
     def __init__(self, port: int) -> None:
         self._port = port
 
@@ -75,7 +79,7 @@ class Served:
 
     def text(self, target: str) -> str:
         """What is not JSON, as it is."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
+        connection = self._connection()
         try:
             connection.request("GET", target, headers=self._shown())
             return connection.getresponse().read().decode()
@@ -84,7 +88,7 @@ class Served:
 
     def head(self, method: str, target: str) -> tuple[int, dict[str, str], bytes]:
         """Status, headers by their names in lower case, and the body as it is."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
+        connection = self._connection()
         try:
             connection.request(method, target, headers=self._shown())
             response = connection.getresponse()
@@ -128,11 +132,16 @@ class Served:
         assert isinstance(stores, list)
         return [part for each in stores if each["store"] == store for part in each["partitions"]]
 
+    def _connection(self) -> http.client.HTTPConnection:
+        if self.tls is None:
+            return http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
+        return http.client.HTTPSConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S, context=self.tls)
+
     def _shown(self) -> dict[str, str]:
         return {} if self.key is None else {"authorization": f"Bearer {self.key}"}
 
     def _ask(self, method: str, target: str, body: bytes | None) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
+        connection = self._connection()
         try:
             kind = {} if body is None else {"content-type": "application/json"}
             connection.request(method, target, body, {**kind, **self._shown()})

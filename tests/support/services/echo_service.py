@@ -18,12 +18,15 @@ from tests.support.services.lifespan import lifespan
 from tests.support.services.raw_http import LIMIT_S
 from tests.support.spark.queries import wait_until as wait_long
 
+from understudy_shared.auth.access import Access
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.connection_limits import ConnectionLimits, Refusal
 from understudy_shared.http.direct import Exchange
 from understudy_shared.http.edge import Receive, Scope, Send, read_body, send_reply
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.http.service import Departure, Service
+from understudy_shared.tls.service_tls import ServiceTls
 
 PATIENT = ConnectionLimits()
 LARGE_BYTES = 4 << 20
@@ -56,6 +59,7 @@ class Echo:
         self.left = 0
         self.go = False
         self.ended = False
+        self.access = Access()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def count_turns(self) -> None:
@@ -139,13 +143,14 @@ class Serving:
 
 
 @contextmanager
-def serving(limits: ConnectionLimits = PATIENT) -> Iterator[Serving]:
-    """A service in this process, as the commands run it."""
+def serving(limits: ConnectionLimits = PATIENT, tls: ServiceTls | None = None) -> Iterator[Serving]:
+    """A service in this process, as the commands run it; by TLS where there are certificates."""
 
     async def announce() -> None: ...
 
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     app, guard = Echo(), ConnectionGuard(limits)
+    app.access = Access(identity=ClusterIdentity(None, "", tls))
     with departing(app, listener, Departure(announce, 0), guard) as service:
         yield Serving(listener.getsockname()[1], app, guard, service)
         app.go = app.ended = True

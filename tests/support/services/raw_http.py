@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from pathlib import Path
 from typing import Self
 
@@ -13,12 +14,14 @@ GET_LIVEZ = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 class RawClient:
     """One connection, bytes in and bytes out."""
 
-    def __init__(self, port: int, *, receive_buffer_bytes: int = 0) -> None:
+    def __init__(self, port: int, *, receive_buffer_bytes: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.socket()
         if receive_buffer_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.settimeout(LIMIT_S)
         self.socket.connect(("127.0.0.1", port))
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self._read = b""
 
     def __enter__(self) -> Self:

@@ -32,10 +32,11 @@ from tests.unit.node.stores.test_state_variables import (
 from understudy_node.engine.tables import Table
 from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores import join_sides, many, state_variables
+from understudy_node.stores import join_sides, many, row_forms
 from understudy_node.stores.finder import Finder
 from understudy_node.stores.join_sides import TimedJoinSide, row_printer
 from understudy_node.stores.multi_values import split_values
+from understudy_node.stores.row_forms import UnsafeRows
 from understudy_node.stores.state_variables import ListVariable, MapVariable
 from understudy_shared.spark.map_keys import WHOLE_MAP
 
@@ -61,7 +62,12 @@ def many_values(rows: list[bytes]) -> bytes:
 def a_list(expired: list[bool]) -> Long:
     rows = [expiring(at, is_expired=each) for at, each in enumerate(expired)]
     kept = {FAMILY + PREFIX + encode_key(key): many_values(rows) for key in (KEY, *OTHERS)}
-    return ListVariable(TABLE, printer(EXPIRING), PREFIX), view(kept), PREFIX + encode_key(KEY), "values"
+    return (
+        ListVariable(TABLE, printer(EXPIRING), UnsafeRows(EXPIRING, PREFIX)),
+        view(kept),
+        PREFIX + encode_key(KEY),
+        "values",
+    )
 
 
 def a_map(expired: list[bool], shared: str = "") -> Long:
@@ -71,7 +77,7 @@ def a_map(expired: list[bool], shared: str = "") -> Long:
         for key in (KEY, *OTHERS)
         for at, each in enumerate(expired)
     }
-    finder = MapVariable(TABLE, EXPIRING, ("place",), printer(EXPIRING), PREFIX)
+    finder = MapVariable(TABLE, EXPIRING, ("place",), printer(EXPIRING), PREFIX, UnsafeRows(EXPIRING, PREFIX))
     return finder, view(kept), PREFIX + encode_key(KEY) + WHOLE_MAP, "entries"
 
 
@@ -155,7 +161,7 @@ class Counted:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.visited = 0
-        for module in (join_sides, state_variables):
+        for module in (join_sides, row_forms):
             patch.setattr(module, "split_values", self._counted(split_values))
         patch.setattr(View, "scan", self._counted(View.scan))
 

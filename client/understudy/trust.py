@@ -1,0 +1,71 @@
+"""Whom commands trust at an `https://` URL, and what they show: --ca-file, --cert-file and --key-file, or variables.
+
+Without a file of authorities the system's are trusted. A certificate of its own is needed where a proxy asks for one.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from understudy.exits import CommandError, ExitCode
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_META = "understudy.trust"
+VARIABLES = {"ca_file": "UNDERSTUDY_CA_FILE", "cert_file": "UNDERSTUDY_CERT_FILE", "key_file": "UNDERSTUDY_KEY_FILE"}
+_HELP = {
+    "ca_file": "PEM file with the authorities to trust at an https:// URL, instead of the system's.",
+    "cert_file": "Client certificate to show, as PEM, where one is asked for.",
+    "key_file": "The key of that certificate, if it is in another file.",
+}
+UNTRUSTED_FIX = "Name with --ca-file, or UNDERSTUDY_CA_FILE, the PEM file of the authority that signed its certificate"
+
+
+def trust_options(command: Command) -> Command:
+    """--ca-file, --cert-file and --key-file: they count for every call of the command."""
+    for name in reversed(VARIABLES):
+        option = click.option(
+            "--" + name.replace("_", "-"),
+            name,
+            type=click.Path(dir_okay=False),
+            envvar=VARIABLES[name],
+            show_envvar=True,
+            expose_value=False,
+            callback=_keep,
+            help=_HELP[name],
+        )
+        command = option(command)
+    return command
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.meta.setdefault(_META, {})[parameter.name] = value
+
+
+def client_context(environ: Mapping[str, str], *, is_own: bool = False) -> ssl.SSLContext:
+    """The context for calls by https. `is_own`: a service that this process has just started, on its own machine, which
+    needs no proof of who it is. Raises CommandError for files that cannot be used.
+    """
+    context = click.get_current_context(silent=True)
+    given: Mapping[str, str] = {} if context is None else context.meta.get(_META, {})
+    named = {name: given.get(name) or environ.get(variable) or None for name, variable in VARIABLES.items()}
+    try:
+        made = ssl.create_default_context(cafile=named["ca_file"])
+        if named["cert_file"] is not None:
+            made.load_cert_chain(named["cert_file"], named["key_file"])
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise CommandError(
+            f"the files for TLS cannot be used: {why}",
+            where=", ".join(filter(None, named.values())),
+            fix="Give files in PEM format; the key must be that of the certificate",
+            exit_code=ExitCode.USAGE,
+        ) from None
+    if is_own:
+        made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+    return made

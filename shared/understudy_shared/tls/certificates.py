@@ -1,0 +1,278 @@
+"""Reads the files of a service's TLS and makes its contexts; refuses what would fail at the first connection.
+
+Each certificate is tried in a handshake of the service with itself, in memory: that is the standard library's way to
+learn what is in it, and it shows that the key fits, the chain holds, and nothing has expired.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from understudy_shared.errors import SettingsError
+from understudy_shared.tls.contexts import Pair, PeerContext, peer_context, server_context
+from understudy_shared.tls.names import Accepted, PeerName, PeerRole, application_in_names, name_in
+from understudy_shared.tls.trouble import TlsTrouble, tls_trouble
+
+_FIRST_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+MAX_FILE_BYTES = 1024 * 1024
+Made = TypeVar("Made")
+_FOR_OTHERS = stat.S_IROTH | stat.S_IWOTH
+
+
+@dataclass(frozen=True, slots=True)
+class TlsPlan:
+    """Which files a service uses: `server` for its own port, `peer` for what it asks nodes, `peer_ca` for both."""
+
+    application_id: str
+    role: PeerRole
+    server: Pair | None
+    peer: Pair | None
+    peer_ca: Path | None
+
+    @property
+    def asks_peers(self) -> bool:
+        """Whether internal calls need a certificate."""
+        return self.peer_ca is not None and self.role is PeerRole.NODE
+
+    @property
+    def files(self) -> list[Path]:
+        """Every file, once."""
+        pairs = [pair for pair in (self.server, self.peer) if pair is not None]
+        found = [path for pair in pairs for path in (pair.certificate, pair.key_file)]
+        return list(dict.fromkeys([*found, *([] if self.peer_ca is None else [self.peer_ca])]))
+
+
+Files = tuple[Path | None, Path | None]
+"""A certificate and its key, as settings name them."""
+
+
+def tls_plan(
+    application_id: str, role: PeerRole, *, server: Files, peer: Files, peer_ca: Path | None
+) -> TlsPlan | None:
+    """What settings come to; None without any. Raises SettingsError for settings that do not fit each other (pure)."""
+    own, shown = _pair(server, "tls"), _pair(peer, "peer") or _pair(server, "tls")
+    if peer_ca is None:
+        if peer[0] is not None:
+            raise SettingsError(
+                "there is a certificate for nodes, and nobody who signs for them",
+                where="peer_ca_file",
+                fix="Give --peer-ca-file, or leave --peer-cert-file out",
+            )
+        return None if own is None else TlsPlan(application_id, role, own, None, None)
+    if shown is None or (own is None and role is PeerRole.NODE):
+        missing = "tls" if role is PeerRole.NODE else "peer"
+        raise SettingsError(
+            f"there is somebody who signs for routers and nodes, and no certificate of this {role}",
+            where=f"{missing}_cert_file",
+            fix=f"Give --{missing}-cert-file and --{missing}-key-file",
+        )
+    return TlsPlan(application_id, role, own, shown, peer_ca)
+
+
+def _pair(files: Files, prefix: str) -> Pair | None:
+    certificate, key = files
+    if certificate is not None:
+        return Pair(certificate, key)
+    if key is not None:
+        raise SettingsError(
+            "there is a key, and no certificate", where=f"{prefix}_cert_file", fix=f"Give --{prefix}-cert-file"
+        )
+    return None
+
+
+class Lifetime(NamedTuple):
+    """From when to when a certificate is valid, in seconds since 1970."""
+
+    begins_s: float
+    ends_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TlsMaterial:
+    """What the files come to. `peers`: whom a node takes internal calls from. `lifetimes` are by file."""
+
+    server: ssl.SSLContext | None
+    client: PeerContext | None
+    peers: Accepted | None
+    lifetimes: Mapping[Path, Lifetime]
+
+
+def load(plan: TlsPlan) -> TlsMaterial:
+    """The contexts by the files as they are now. It blocks. Raises SettingsError: which file is wrong, and how."""
+    for path in plan.files:
+        _require_readable(path)
+    for pair in (plan.server, plan.peer):
+        if pair is not None:
+            _require_private(pair.key_file)
+    if plan.peer_ca is not None:
+        _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), plan.peer_ca)
+    lifetimes: dict[Path, Lifetime] = {}
+    server = None
+    if plan.server is not None:
+        server = _used(plan.server, lambda pair: server_context(pair, plan.peer_ca if plan.asks_peers else None))
+        trust = _trusting(plan.server, plan.peer_ca if plan.asks_peers else None)
+        lifetimes[plan.server.certificate] = _tried(plan.server, server, trust)
+    if plan.peer is None or plan.peer_ca is None:
+        return TlsMaterial(server, None, None, lifetimes)
+    own = _own_name(plan, plan.peer, lifetimes)
+    if plan.server is not None and plan.asks_peers and _own_name(plan, plan.server, {}) != own:
+        raise SettingsError(
+            "the two certificates of this node have different names",
+            where=f"{plan.server.certificate} and {plan.peer.certificate}",
+            fix="Leave the peer certificate out, or issue both with the same URI",
+        )
+    nodes = Accepted(own.trust_domain, own.application, (PeerRole.NODE,))
+    callers = Accepted(own.trust_domain, own.application, tuple(PeerRole))
+    ca = plan.peer_ca
+    client = _used(plan.peer, lambda pair: peer_context(pair, ca, nodes))
+    return TlsMaterial(server, client, callers if plan.asks_peers else None, lifetimes)
+
+
+def _own_name(plan: TlsPlan, pair: Pair, lifetimes: dict[Path, Lifetime]) -> PeerName:
+    """The name in the certificate that nodes are shown; it must be this service's."""
+    assert plan.peer_ca is not None
+    ca = plan.peer_ca
+    asks = _used(pair, lambda each: server_context(each, ca))
+    asks.verify_mode = ssl.CERT_REQUIRED
+    shows = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    shows.check_hostname, shows.verify_mode = False, ssl.CERT_NONE
+    shows.load_cert_chain(pair.certificate, pair.key)
+    shown = _handshake(pair, asks, shows).accepted
+    lifetimes[pair.certificate] = _lifetime(shown)
+    found = name_in(shown)
+    application = application_in_names(plan.application_id)
+    if isinstance(found, TlsTrouble) or (found.application, found.role) != (application, plan.role):
+        what = found.why if isinstance(found, TlsTrouble) else f"it names {found}"
+        raise SettingsError(
+            f"the certificate is not that of a {plan.role} of application {plan.application_id}: {what}",
+            where=str(pair.certificate),
+            fix=f"Issue one whose only URI is {PeerName('YOUR.DOMAIN', application, plan.role)}",
+        )
+    return found
+
+
+def _tried(pair: Pair, server: ssl.SSLContext, trust: ssl.SSLContext) -> Lifetime:
+    return _lifetime(_handshake(pair, server, trust).connected)
+
+
+def _lifetime(certificate: Mapping[str, Any]) -> Lifetime:
+    return Lifetime(*(float(ssl.cert_time_to_seconds(certificate[name])) for name in ("notBefore", "notAfter")))
+
+
+def _trusting(pair: Pair, ca: Path | None) -> ssl.SSLContext:
+    """A client that trusts `ca`, or else exactly this certificate: who else trusts it is not known here."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    if ca is not None:
+        _trust(context, ca)
+        return context
+    first = _FIRST_CERTIFICATE.search(pair.certificate.read_bytes())
+    if first is None:
+        raise SettingsError("there is no certificate in the file", where=str(pair.certificate), fix=_PEM)
+    context.load_verify_locations(cadata=first[0].decode("ascii", "replace"))
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+_PEM = "Give a file in PEM format, the service's own certificate first and those between it and its authority after it"
+
+
+def _trust(context: ssl.SSLContext, ca: Path) -> None:
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError as error:
+        raise SettingsError(
+            f"there is no certificate of an authority in the file: {error.reason or error}",
+            where=str(ca),
+            fix="Give the certificates of those who sign for routers and nodes, in PEM format",
+        ) from None
+
+
+def _used(pair: Pair, make: Callable[[Pair], Made]) -> Made:
+    """What `make` makes of a pair. Raises SettingsError that names the file."""
+    try:
+        return make(pair)
+    except ssl.SSLError as error:
+        if "KEY_VALUES_MISMATCH" in str(error.reason):
+            raise SettingsError(
+                "the key is not that of the certificate",
+                where=f"{pair.certificate} and {pair.key_file}",
+                fix="Give the two files that were issued together",
+            ) from None
+        raise SettingsError(
+            f"the certificate or its key cannot be used: {error.reason or error}",
+            where=f"{pair.certificate} and {pair.key_file}",
+            fix=_PEM,
+        ) from None
+    except SettingsError as error:
+        raise SettingsError(error.what, where=error.where or str(pair.key_file), fix=error.fix) from None
+
+
+class _Seen(NamedTuple):
+    """What either side has seen of the other in a handshake."""
+
+    connected: Mapping[str, Any]
+    accepted: Mapping[str, Any]
+
+
+def _handshake(pair: Pair, server: ssl.SSLContext, client: ssl.SSLContext) -> _Seen:
+    """A handshake in memory. Raises SettingsError, about the pair, when a side refuses the other."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    accepts = server.wrap_bio(to_server, to_client, server_side=True)
+    connects = client.wrap_bio(to_client, to_server, server_side=False, server_hostname="self.invalid")
+    waiting = [connects, accepts]
+    try:
+        for _ in range(_MAX_FLIGHTS):
+            waiting = [side for side in waiting if not _is_done(side)]
+    except ssl.SSLError as error:
+        trouble = tls_trouble(error)
+        raise SettingsError(
+            f"the certificate cannot be used: {'' if trouble is None else trouble.why}",
+            where=str(pair.certificate),
+            fix="Renew it, or give the file of the authority that signed it",
+        ) from None
+    if waiting:
+        raise SettingsError("the certificate cannot be tried", where=str(pair.certificate), fix=_PEM)
+    return _Seen(connects.getpeercert() or {}, accepts.getpeercert() or {})
+
+
+_MAX_FLIGHTS = 8
+"""TLS 1.3 needs three."""
+
+
+def _is_done(side: ssl.SSLObject) -> bool:
+    try:
+        side.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+def _require_readable(path: Path) -> None:
+    try:
+        size = path.stat().st_size
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise SettingsError(
+            f"the file cannot be read: {error.strerror}", where=str(path), fix="Check the path and who may read it"
+        ) from None
+    if size > MAX_FILE_BYTES:
+        raise SettingsError(
+            f"the file has more than {MAX_FILE_BYTES} bytes", where=str(path), fix="Check that it is the right file"
+        )
+
+
+def _require_private(key: Path) -> None:
+    if key.stat().st_mode & _FOR_OTHERS:
+        raise SettingsError(
+            "everybody on this machine may read or write the key",
+            where=str(key),
+            fix="chmod 600, or 640 with a group of its own. In Kubernetes: defaultMode 0440 of the volume",
+        )

@@ -1,0 +1,193 @@
+"""The TLS of one service: what its new connections use, read again when a file changes, and what was refused.
+
+A file that cannot be used changes nothing: the certificates of before count, and the service is degraded by `tls`.
+Connections that are open keep what they began with.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from understudy_shared.errors import SettingsError
+from understudy_shared.reminders import Reminder, Repeats
+from understudy_shared.tls.certificates import Lifetime, TlsMaterial, TlsPlan, load
+from understudy_shared.tls.contexts import CurrentContext
+from understudy_shared.tls.trouble import TlsReason, TlsSide, TlsTrouble, tls_trouble
+
+log = logging.getLogger(__name__)
+
+TLS = "tls"
+"""The cause by which a service is degraded."""
+
+SOON_PART, SOON_MAX_S = 0.1, 7 * 24 * 3600.0
+"""A certificate ends soon in the last tenth of its life, at most a week before: renewal comes at two thirds of it."""
+
+_Signature = tuple[tuple[int, int, int, int] | None, ...]
+
+
+class ServiceTls:
+    """`asks_peers`: internal calls need the certificate of a peer."""
+
+    def __init__(self, plan: TlsPlan, *, now_s: Callable[[], float] = time.time) -> None:
+        """Raises SettingsError for files that cannot be used."""
+        self.plan = plan
+        self.asks_peers = plan.asks_peers
+        self.refused: str | None = None
+        """Why the present files are not used; None while they are."""
+        self.refusals: Counter[tuple[TlsSide, TlsReason]] = Counter()
+        self.reloads: Counter[str] = Counter()
+        self._now_s = now_s
+        self._signature = _signature_of(plan)
+        self._material = load(plan)
+        self._reminder, self._repeats = Reminder(), Repeats()
+        self._peers = None if self._material.client is None else CurrentContext.giving(self._client)
+
+    def __repr__(self) -> str:
+        return f"ServiceTls({self.plan.role}, {self.refused or 'used'})"
+
+    # ---- what connects to the service
+
+    @property
+    def server(self) -> ssl.SSLContext | None:
+        """The context for the next connection that is accepted; None: this port speaks plain HTTP."""
+        return self._material.server
+
+    def why_no_peer(self, certificate: Mapping[str, Any] | None, version: str | None) -> TlsTrouble | None:
+        """Why the other side of a connection is no peer of this node; None when it is one, or nobody is asked."""
+        peers = self._material.peers
+        if peers is None:
+            return None
+        trouble = peers.why_not(certificate)
+        if trouble is None and version != "TLSv1.3":
+            return TlsTrouble(TlsReason.VERSION, f"it speaks {version}: peers need TLS 1.3")
+        return trouble
+
+    # ---- what the service opens to nodes
+
+    @property
+    def peers(self) -> ssl.SSLContext | None:
+        """The context for connections to nodes, with the newest certificates; None: nodes are spoken to in plain."""
+        return self._peers
+
+    def _client(self) -> ssl.SSLContext:
+        assert self._material.client is not None, "the files are the same all the time"
+        return self._material.client
+
+    def failed_to_connect(self, host: str, error: BaseException | None) -> str | None:
+        """Note that a connection to a node failed; what TLS had to do with it, if anything."""
+        trouble = tls_trouble(error)
+        if trouble is None:
+            return None
+        self.note(TlsSide.CONNECT, trouble, host)
+        return trouble.why
+
+    # ---- both
+
+    def note(self, side: TlsSide, trouble: TlsTrouble, host: str) -> None:
+        """Count a refusal, and log it: one of a peer and a reason in a minute."""
+        self.refusals[side, trouble.reason] += 1
+        left_out = self._repeats.due((side, trouble.reason, host), self._now_s() * 1000)
+        if left_out is not None:
+            log.warning(
+                "%s was refused: %s%s",
+                f"node {host}" if side is TlsSide.CONNECT else f"a connection of {host}",
+                trouble.why,
+                f" ({left_out} more since the last line)" if left_out else "",
+                extra={"action": "tls-refused", "side": side, "reason": trouble.reason, "peer": host},
+            )
+
+    def look(self) -> None:
+        """Read the files again when one changed. It blocks."""
+        signature = _signature_of(self.plan)
+        if signature == self._signature and self.refused is None:
+            return
+        try:
+            material: TlsMaterial = load(self.plan)
+        except (OSError, SettingsError) as error:
+            self._refuse(str(error))
+            return
+        if signature != _signature_of(self.plan):
+            return  # they change right now: the next look reads them whole
+        self._signature, self._material, self.refused = signature, material, None
+        self._reminder.reset()
+        self.reloads["used"] += 1
+        log.warning("certificates were read again", extra={"action": "audit-config", "outcome": "used"})
+
+    def _refuse(self, why: str) -> None:
+        if why != self.refused:
+            self._reminder.reset()
+            self.reloads["refused"] += 1
+        if self._reminder.is_due(self._now_s() * 1000):
+            extra = {"action": "audit-config", "outcome": "refused"}
+            log.error("%s. The certificates of before still count", why, extra=extra)
+        self.refused = why
+
+    def causes(self) -> dict[str, str]:
+        """Why the service is degraded, by cause; empty while its files can be used and no certificate ends soon."""
+        if self.refused is not None:
+            return {TLS: f"certificates are as they were: {self.refused}"}
+        now_s = self._now_s()
+        ending = [(life, path) for path, life in self._material.lifetimes.items() if ends_soon(life, now_s)]
+        if not ending:
+            return {}
+        life, path = min(ending)
+        left_s = life.ends_s - now_s
+        when = f"expires in {left_s / 3600:.0f} hours" if left_s > 0 else "has expired"
+        return {TLS: f"the certificate {path} {when}: renew it"}
+
+    @property
+    def first_end_s(self) -> float:
+        """When the first certificate in use expires, in seconds since 1970."""
+        return min(life.ends_s for life in self._material.lifetimes.values())
+
+
+def metrics_of(tls: ServiceTls | None) -> Iterator[Metric]:
+    """The metrics of TLS. Without TLS nothing was refused, and no certificate expires."""
+    ends = GaugeMetricFamily(
+        "understudy_tls_certificate_expiry_timestamp_seconds",
+        "When the first certificate in use expires, in seconds since 1970",
+    )
+    if tls is not None:
+        ends.add_metric((), tls.first_end_s)
+    yield ends
+    reloads = CounterMetricFamily(
+        "understudy_tls_reloads", "Certificates that changed, by whether they are used", labels=("outcome",)
+    )
+    for outcome in ("used", "refused"):
+        reloads.add_metric((outcome,), 0 if tls is None else tls.reloads[outcome])
+    yield reloads
+    refusals = CounterMetricFamily(
+        "understudy_tls_refusals",
+        "Connections by TLS and internal calls on them that were refused, by side and reason",
+        labels=("side", "reason"),
+    )
+    for side in TlsSide:
+        for reason in TlsReason:
+            refusals.add_metric((side, reason), 0 if tls is None else tls.refusals[side, reason])
+    yield refusals
+
+
+def ends_soon(life: Lifetime, now_s: float) -> bool:
+    """Whether a certificate should have been renewed by now."""
+    return life.ends_s - now_s < min(SOON_MAX_S, SOON_PART * (life.ends_s - life.begins_s))
+
+
+def _signature_of(plan: TlsPlan) -> _Signature:
+    """What the file system says of the files; None for one that is not there. It follows links, as of secrets."""
+    return tuple(_stamp(path) for path in plan.files)
+
+
+def _stamp(path: os.PathLike[str]) -> tuple[int, int, int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

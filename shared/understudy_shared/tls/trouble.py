@@ -1,0 +1,117 @@
+"""What is said of a connection by TLS that failed, and under which reason it is counted (pure)."""
+
+from __future__ import annotations
+
+import ssl
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class TlsReason(StrEnum):
+    """Why a connection, or an internal call on it, was refused; a label of `understudy_tls_refusals_total`."""
+
+    PLAIN_HTTP = "plain-http"
+    NO_TLS = "no-tls"
+    VERSION = "version"
+    NO_CERTIFICATE = "no-certificate"
+    UNTRUSTED = "untrusted"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not-yet-valid"
+    REVOKED_OR_BAD = "bad-certificate"
+    REFUSED_OURS = "refused-ours"
+    IDENTITY = "identity"
+    TRUST_DOMAIN = "trust-domain"
+    APPLICATION = "application"
+    ROLE = "role"
+    CLOSED = "closed"
+    OTHER = "other"
+
+
+class TlsSide(StrEnum):
+    """Who refused: the side that accepts connections, or the one that opens them."""
+
+    ACCEPT = "accept"
+    CONNECT = "connect"
+
+
+class TlsTrouble(NamedTuple):
+    """Why a peer is refused. `why` has the peer as its subject."""
+
+    reason: TlsReason
+    why: str
+
+
+NO_CERTIFICATE = TlsTrouble(TlsReason.NO_CERTIFICATE, "it shows no certificate")
+
+PEER_TROUBLE = "understudy.peer_trouble"
+"""The key by which a transport, and the scope of a request, say why the other side is no peer; None when it is one."""
+
+
+class PeerRefusedError(ssl.SSLError):
+    """The certificate of a peer is valid, and of somebody else than it has to be."""
+
+    def __init__(self, trouble: TlsTrouble) -> None:
+        super().__init__(1, trouble.why)
+        self.trouble = trouble
+
+
+_UNTRUSTED = TlsTrouble(TlsReason.UNTRUSTED, "its certificate is signed by nobody whom this service trusts")
+_VERIFIED = {
+    7: _UNTRUSTED,  # by somebody of the same name
+    9: TlsTrouble(TlsReason.NOT_YET_VALID, "its certificate is not valid yet: check the clocks of both hosts"),
+    10: TlsTrouble(TlsReason.EXPIRED, "its certificate has expired"),
+    18: _UNTRUSTED,
+    19: _UNTRUSTED,
+    20: _UNTRUSTED,
+    21: _UNTRUSTED,
+    26: TlsTrouble(
+        TlsReason.REVOKED_OR_BAD,
+        "its certificate is for another purpose (extendedKeyUsage): nodes need serverAuth and clientAuth, routers "
+        "clientAuth",
+    ),
+}
+"""By OpenSSL's numbers (X509_V_ERR_...)."""
+
+_OURS = "it refuses the certificate of this service"
+_OLD = TlsTrouble(TlsReason.VERSION, "it speaks only versions or ciphers of TLS that are not accepted here")
+_NO_TLS = TlsTrouble(TlsReason.NO_TLS, "it does not speak TLS at this port")
+_BY_REASON = (
+    ("HTTP_REQUEST", TlsTrouble(TlsReason.PLAIN_HTTP, "it speaks plain HTTP at a port for TLS")),
+    ("HTTPS_PROXY_REQUEST", TlsTrouble(TlsReason.PLAIN_HTTP, "it takes a port for TLS for an HTTP proxy")),
+    ("PEER_DID_NOT_RETURN_A_CERTIFICATE", NO_CERTIFICATE),
+    ("ALERT_CERTIFICATE_REQUIRED", TlsTrouble(TlsReason.REFUSED_OURS, "it asks for a certificate, and none was shown")),
+    ("ALERT_CERTIFICATE_EXPIRED", TlsTrouble(TlsReason.REFUSED_OURS, f"{_OURS}: it has expired")),
+    ("ALERT_UNKNOWN_CA", TlsTrouble(TlsReason.REFUSED_OURS, f"{_OURS}: it does not trust who signed it")),
+    ("ALERT_BAD_CERTIFICATE", TlsTrouble(TlsReason.REFUSED_OURS, _OURS)),
+    ("ALERT_CERTIFICATE", TlsTrouble(TlsReason.REFUSED_OURS, _OURS)),
+    ("ALERT_UNSUPPORTED_CERTIFICATE", TlsTrouble(TlsReason.REFUSED_OURS, _OURS)),
+    ("ALERT_PROTOCOL_VERSION", _OLD),
+    ("UNSUPPORTED_PROTOCOL", _OLD),
+    ("NO_SHARED_CIPHER", _OLD),
+    ("VERSION_TOO_LOW", _OLD),
+    ("WRONG_VERSION_NUMBER", _NO_TLS),
+    ("RECORD_LAYER_FAILURE", _NO_TLS),
+    ("PACKET_LENGTH_TOO_LONG", _NO_TLS),
+    ("UNEXPECTED_EOF", TlsTrouble(TlsReason.CLOSED, "it closed the connection within the handshake")),
+)
+"""By parts of OpenSSL's reasons; the first that fits counts."""
+
+
+def tls_trouble(error: BaseException | None) -> TlsTrouble | None:
+    """What TLS had to do with an error, or with what led to it; None when nothing."""
+    found = error
+    while found is not None and not isinstance(found, ssl.SSLError):
+        found = found.__cause__ or found.__context__
+    if found is None:
+        return None
+    if isinstance(found, PeerRefusedError):
+        return found.trouble
+    code = getattr(found, "verify_code", 0)
+    if code in _VERIFIED:
+        return _VERIFIED[code]
+    reason = str(getattr(found, "reason", None) or found)  # one that is made by hand has none
+    for part, trouble in _BY_REASON:
+        if part in reason:
+            return trouble
+    said = getattr(found, "verify_message", None) or reason or str(found) or type(found).__name__
+    return TlsTrouble(TlsReason.OTHER, f"the TLS handshake failed: {said}")

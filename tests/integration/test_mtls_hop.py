@@ -1,0 +1,253 @@
+"""Routers and nodes with certificates, over real sockets: who is let in, who is refused and how both sides say so."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import TASKS, VERSION, Cluster, ClusterRouter, cluster, cluster_router
+from tests.support.cluster.served_node import Served
+from tests.support.cluster.watch import reading
+from tests.support.services.certificates import Files, Signer, replace, uri
+from tests.support.services.raw_http import RawClient
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
+
+from understudy_shared.tls.trouble import TlsReason, TlsSide
+
+LIMIT_S = 20.0
+HOP = "/internal/v1/lags"
+
+
+@dataclass(frozen=True, slots=True)
+class Pki:
+    """What an operator has issued."""
+
+    ours: Signer
+    stranger: Signer
+    node: Files
+    router: Files
+
+    def of(self, files: Files, prefix: str = "tls", *, ca: Signer | None = None) -> dict[str, Any]:
+        """The settings of a service with these files."""
+        return {**files.settings(prefix), "peer_ca_file": str((ca or self.ours).file)}
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    folder = tmp_path_factory.mktemp("pki")
+    ours, stranger = Signer(folder / "ours", "ours"), Signer(folder / "stranger", "stranger")
+    return Pki(ours, stranger, ours.issue("node", uri("node")), ours.issue("router", uri("router")))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with redis_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = HandmadeCheckpoint(tmp_path_factory.mktemp("mtls") / "counts", partitions=TASKS).create()
+    return made.add(*range(1, VERSION + 1)).path
+
+
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("secret") / "cluster"
+    path.write_text("c" * 40)
+    return path
+
+
+@pytest.fixture(scope="module")
+def known(
+    server: RedisServer, pki: Pki, checkpoint: Path, secret: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Two nodes that ask for certificates and for the cluster's key, and a router that has both."""
+    settings: dict[str, Any] = {**pki.of(pki.node), "cluster_secret_file": str(secret)}
+    folder = tmp_path_factory.mktemp("nodes")
+    with cluster(checkpoint, folder, server.url, nodes=0, routers=0, **settings) as running:
+        router = running.start_router(**{**settings, **pki.of(pki.router)})
+        router.tls = pki.ours.client()
+        for node_id in ("n1", "n2"):
+            running.start(node_id)
+        running.wait_to_rest(copies=2, version=VERSION)
+        yield running
+
+
+def asked(port: int, target: str, context: ssl.SSLContext | None, *, body: bytes | None = None) -> tuple[int, Any]:
+    """Status and JSON of an answer to a request of a stranger."""
+    client = Served(port)
+    client.tls = context
+    reply = client.get(target) if body is None else client.post(target, body)
+    return reply.status, reply.body
+
+
+def counted(service: Any, side: TlsSide, reason: TlsReason) -> int:
+    found: int = service.access.tls.refusals[side, reason]
+    return found
+
+
+def test_lookups_batches_and_probes_go_through_router_and_node_by_tls(known: Cluster) -> None:
+    router = known.router
+    for word in WORDS[:5]:
+        reply = router.look_up([word])
+        assert (reply.status, reply.body["found"]) == (200, True), reply
+        assert reply.body["version"] == VERSION
+    assert len(router.look_up_all([[word] for word in WORDS])) == len(WORDS)
+    assert not router.not_ready()
+    assert router.look_up(["nobody"]).status == 404
+    for service in (router, *known.nodes.values()):
+        refusals = service.access.tls.refusals
+        assert set(refusals) <= {(TlsSide.ACCEPT, TlsReason.CLOSED)}, refusals  # a busy machine gives up on its own
+
+
+def test_a_node_tells_strangers_nothing_and_says_which_certificate_it_wants(
+    known: Cluster, pki: Pki, secret: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = known.nodes["n1"]
+    role = pki.ours.issue("reader", uri("reader"))
+    elsewhere = pki.ours.issue("elsewhere", uri("router", application="another"))
+    domain = pki.ours.issue("domain", uri("router", domain="other.example"))
+    nameless = pki.ours.issue("nameless")
+    two = pki.ours.issue("two", uri("router"), uri("node"))
+    for shown, reason, says in (
+        (None, TlsReason.NO_CERTIFICATE, "it shows no certificate"),
+        (role, TlsReason.ROLE, "of the role 'reader', not node or router"),
+        (elsewhere, TlsReason.APPLICATION, "of the application 'another', not counting"),
+        (domain, TlsReason.TRUST_DOMAIN, "of the trust domain 'other.example', not test.local"),
+        (nameless, TlsReason.IDENTITY, "names no URI"),
+        (two, TlsReason.IDENTITY, "not one spiffe://"),
+    ):
+        before = counted(node, TlsSide.ACCEPT, reason)
+        for target, body in ((HOP, None), ("/internal/v1/lookup", b"x" * 20)):
+            status, answer = asked(node.port, target, pki.ours.client(shown), body=body)
+            assert (status, answer["type"]) == (403, "forbidden"), (shown, answer)
+            assert says in answer["detail"]
+        assert counted(node, TlsSide.ACCEPT, reason) == before + 2
+        lines = [line for line in caplog.messages if says in line]
+        assert len(lines) == 1, "one line of a peer in a minute"
+
+
+def test_a_certificate_alone_is_no_key_and_a_key_alone_no_certificate(known: Cluster, pki: Pki) -> None:
+    node = known.nodes["n1"]
+    status, answer = asked(node.port, HOP, pki.ours.client(pki.router))
+    assert (status, answer["type"]) == (401, "unauthenticated")
+    client = Served(node.port)
+    client.tls, client.key = pki.ours.client(), known.router.access.identity.headers["authorization"].split()[1]
+    assert client.get(HOP).status == 403
+    assert client.post("/admin/v1/drain", b'{"drain": true}').status == 403
+    client.tls = pki.ours.client(pki.router)
+    assert client.get(HOP).status == 200
+
+
+def test_old_tls_of_a_reader_is_accepted_and_of_a_peer_is_not(known: Cluster, pki: Pki) -> None:
+    node = known.nodes["n1"]
+    context = pki.ours.client(pki.router)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert asked(node.port, "/livez", context)[0] == 200
+    status, answer = asked(node.port, HOP, context)
+    assert (status, "TLS 1.3" in answer["detail"]) == (403, True)
+
+
+def test_plain_http_to_the_port_is_told_to_write_https(known: Cluster) -> None:
+    node = known.nodes["n2"]
+    with RawClient(node.port) as client:
+        client.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        status, _, body = client.reply()
+        assert (status, json.loads(body)["fix"]) == (400, "Write https://")
+        assert client.is_closed()
+    assert counted(node, TlsSide.ACCEPT, TlsReason.PLAIN_HTTP) == 1
+
+
+@contextmanager
+def refused_router(server: RedisServer, known: Cluster, settings: Mapping[str, Any]) -> Iterator[ClusterRouter]:
+    """A router that knows the cluster by the bus, and cannot read from its nodes."""
+    with cluster_router(server.url, **settings) as router:
+        wait_until(lambda: len(router.living()) == 2, what="the nodes", limit_s=LIMIT_S)
+        yield router
+
+
+def refusal_of(router: ClusterRouter) -> str:
+    """What a reader is told: that nobody could be asked, never that there is no such key."""
+    reply = router.look_up([WORDS[0]])
+    assert reply.status in (502, 503, 504), reply
+    assert "found" not in reply.body
+    return json.dumps(reply.body)
+
+
+def test_what_a_node_refuses_fails_by_name_and_is_never_absent(
+    server: RedisServer, known: Cluster, pki: Pki, secret: Path
+) -> None:
+    stranger = pki.stranger.issue("router", uri("router"))
+    both = pki.ours.folder / "both.pem"
+    both.write_bytes(pki.ours.file.read_bytes() + pki.stranger.file.read_bytes())
+    shown = {**stranger.settings("peer"), "peer_ca_file": str(both), "cluster_secret_file": str(secret)}
+    node = known.nodes["n1"]
+    before = counted(node, TlsSide.ACCEPT, TlsReason.UNTRUSTED)
+    with refused_router(server, known, shown) as router:
+        refusal_of(router)
+        assert counted(router, TlsSide.CONNECT, TlsReason.REFUSED_OURS) > 0
+    assert counted(node, TlsSide.ACCEPT, TlsReason.UNTRUSTED) > before
+
+
+def test_a_router_without_certificates_reads_that_the_port_speaks_tls(
+    server: RedisServer, known: Cluster, secret: Path
+) -> None:
+    with refused_router(server, known, {"cluster_secret_file": str(secret)}) as router:
+        assert "this port speaks TLS" in refusal_of(router)
+
+
+def test_a_router_refuses_nodes_that_its_authority_has_not_signed(
+    server: RedisServer, known: Cluster, pki: Pki, secret: Path
+) -> None:
+    shown = pki.stranger.issue("honest", uri("router"))
+    settings = {**pki.of(shown, "peer", ca=pki.stranger), "cluster_secret_file": str(secret)}
+    with refused_router(server, known, settings) as router:
+        assert "signed by nobody whom this service trusts" in refusal_of(router)
+        assert counted(router, TlsSide.CONNECT, TlsReason.UNTRUSTED) > 0
+
+
+def test_certificates_are_exchanged_under_reads_and_broken_ones_change_nothing(
+    pki: Pki, checkpoint: Path, tmp_path: Path
+) -> None:
+    node_files, router_files = pki.ours.issue("live-node", uri("node")), pki.ours.issue("live-router", uri("router"))
+    authority = tmp_path / "ca.pem"
+    authority.write_bytes(pki.ours.file.read_bytes())
+    more = {"peer_ca_file": str(authority)}
+    with (
+        redis_server() as bus,
+        cluster(checkpoint, tmp_path, bus.url, nodes=0, routers=0, **node_files.settings(), **more) as running,
+    ):
+        router = running.start_router(**router_files.settings(), **more)
+        router.tls = pki.ours.client()
+        for node_id in ("n1", "n2"):
+            running.start(node_id)
+        running.wait_to_rest(copies=2, version=VERSION)
+        services = [router, *running.nodes.values()]
+        with reading(router) as reader:
+            reader.wait_for_answers(20)
+            for files, role in ((node_files, "node"), (router_files, "router")):
+                replace(files, pki.ours.issue(f"renewed-{role}", uri(role), lasts=timedelta(days=20)))
+            wait_until(
+                lambda: all(each.access.tls.reloads["used"] for each in services), what="reloads", limit_s=LIMIT_S
+            )
+            reader.wait_for_answers(20)
+            router_files.key.write_bytes(node_files.key.read_bytes())
+            node_files.certificate.write_text("no certificate\n")
+            wait_until(
+                lambda: all(each.access.tls.reloads["refused"] for each in services), what="refusals", limit_s=LIMIT_S
+            )
+            reader.wait_for_answers(20)
+        assert "the key is not that of the certificate" in router.access.causes()["tls"]
+        assert "certificates are as they were" in str(router.get("/readyz").body["degraded"])
+        assert 'understudy_tls_reloads_total{outcome="refused"} 1.0' in router.text("/metrics")

@@ -1,0 +1,197 @@
+"""Files of certificates: what is refused at the start, what an exchange changes, when renewal is due."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import ssl
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.services.certificates import APPLICATION, Files, Signer, replace, uri
+
+from understudy_shared.errors import SettingsError
+from understudy_shared.tls.certificates import Lifetime, tls_plan
+from understudy_shared.tls.names import PeerRole
+from understudy_shared.tls.service_tls import SOON_MAX_S, ServiceTls, ends_soon, metrics_of
+from understudy_shared.tls.trouble import TlsReason, TlsSide, TlsTrouble
+
+NONE = (None, None)
+DAY_S = 24 * 3600.0
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Signer:
+    return Signer(tmp_path_factory.mktemp("ours"))
+
+
+@pytest.fixture
+def files(ours: Signer) -> Files:
+    """A node's, which a test may spoil."""
+    return ours.issue("node", uri("node"))
+
+
+def node(files: Any, ca: Path | None, *, peer: Any = NONE, role: PeerRole = PeerRole.NODE) -> ServiceTls:
+    plan = tls_plan(APPLICATION, role, server=files, peer=peer, peer_ca=ca)
+    assert plan is not None
+    return ServiceTls(plan)
+
+
+def test_without_settings_there_is_no_tls_and_with_some_of_them_the_missing_one_is_named(ours: Signer) -> None:
+    plan: Callable[..., object] = tls_plan
+    assert plan(APPLICATION, PeerRole.NODE, server=NONE, peer=NONE, peer_ca=None) is None
+    some = (Path("a"), Path("b"))
+    for role, server, peer, ca, missing in (
+        (PeerRole.NODE, NONE, NONE, ours.file, "tls_cert_file"),
+        (PeerRole.NODE, NONE, some, ours.file, "tls_cert_file"),
+        (PeerRole.ROUTER, NONE, NONE, ours.file, "peer_cert_file"),
+        (PeerRole.ROUTER, some, some, None, "peer_ca_file"),
+        (PeerRole.ROUTER, (None, Path("b")), NONE, None, "tls_cert_file"),
+        (PeerRole.ROUTER, NONE, (None, Path("b")), None, "peer_cert_file"),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            plan(APPLICATION, role, server=server, peer=peer, peer_ca=ca)
+        assert caught.value.where == missing
+
+
+def test_files_that_would_fail_at_the_first_connection_are_refused_at_the_start(
+    ours: Signer, files: Files, tmp_path: Path
+) -> None:
+    stranger = Signer(tmp_path / "stranger", "stranger")
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("no certificate\n")
+    open_key = Path(shutil.copy(files.key, tmp_path / "open.key"))
+    open_key.chmod(0o644)
+    expired = ours.issue("expired", uri("node"), lasts=timedelta(hours=1), began=timedelta(hours=2))
+    early = ours.issue("early", uri("node"), began=timedelta(hours=-1))
+    for server, ca, says, where in (
+        ((tmp_path / "nowhere.pem", files.key), None, "the file cannot be read: No such file", "nowhere.pem"),
+        ((files.certificate, tmp_path / "nowhere.key"), None, "the file cannot be read: No such file", "nowhere.key"),
+        ((garbage, files.key), None, "the certificate or its key cannot be used", "garbage.pem"),
+        ((files.certificate, garbage), None, "the certificate or its key cannot be used", "garbage.pem"),
+        ((files.certificate, stranger.issue("other").key), None, "the key is not that of the certificate", "other.key"),
+        ((files.certificate, open_key), None, "everybody on this machine may read", "open.key"),
+        (expired, None, "its certificate has expired", "expired.pem"),
+        (early, None, "its certificate is not valid yet", "early.pem"),
+        (files, garbage, "", "garbage.pem"),
+        (files, stranger.file, "signed by nobody whom this service trusts", "node.pem"),
+        (expired, ours.file, "its certificate has expired", "expired.pem"),
+        (ours.issue("router", uri("router")), ours.file, "is not that of a node of application counting", "router.pem"),
+        (ours.issue("far", uri("node", application="x")), ours.file, "it names spiffe://test.local/", "far.pem"),
+        (ours.issue("nameless"), ours.file, "names no URI", "nameless.pem"),
+    ):
+        if isinstance(server[0], Path) and server[1] == garbage:
+            garbage.chmod(0o600)
+        with pytest.raises(SettingsError) as caught:
+            node(server, ca)
+        assert says in caught.value.what, (server, caught.value)
+        assert where in caught.value.where, caught.value
+        assert caught.value.fix
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(files: Files, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(files.key.read_bytes(), None)
+    form = serialization.PrivateFormat.PKCS8
+    locked = tmp_path / "locked.key"
+    locked.touch(mode=0o600)
+    secret = serialization.BestAvailableEncryption(b"secret")
+    locked.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, secret))
+    with pytest.raises(SettingsError, match="the key is encrypted with a password"):
+        node((files.certificate, locked), None)
+
+
+def test_a_node_whose_two_certificates_differ_in_name_is_refused(ours: Signer, files: Files) -> None:
+    other = ours.issue("other-domain", uri("node", domain="elsewhere.example"))
+    with pytest.raises(SettingsError, match="have different names"):
+        node(files, ours.file, peer=other)
+
+
+def test_a_router_may_show_readers_a_certificate_of_another_authority(ours: Signer, tmp_path: Path) -> None:
+    public = Signer(tmp_path / "public").issue("public")
+    made = node(public, ours.file, peer=ours.issue("hop", uri("router")), role=PeerRole.ROUTER)
+    assert made.server is not None
+    assert made.peers is not None
+    assert not made.asks_peers
+
+
+def test_a_changed_file_gives_new_connections_another_context_and_a_broken_one_none(ours: Signer, files: Files) -> None:
+    made = node(files, ours.file)
+    before = made.server
+    made.look()
+    assert made.server is before, "nothing changed"
+    replace(files, ours.issue("renewed", uri("node"), lasts=timedelta(days=20)))
+    made.look()
+    after = made.server
+    assert after is not before
+    assert (made.causes(), made.reloads) == ({}, {"used": 1})
+    files.certificate.write_text("no certificate\n")
+    made.look()
+    made.look()
+    assert made.server is after
+    assert "node.pem" in made.causes()["tls"]
+    assert made.reloads["refused"] == 1, "the same fault counts once"
+    files.certificate.unlink()
+    made.look()
+    assert "No such file" in made.causes()["tls"]
+    replace(files, ours.issue("again", uri("node")))
+    made.look()
+    assert (made.causes(), made.refused) == ({}, None)
+
+
+def test_a_link_that_is_pointed_elsewhere_is_noticed(ours: Signer, tmp_path: Path) -> None:
+    for number in (1, 2):
+        folder = tmp_path / f"v{number}"
+        folder.mkdir()
+        issued = ours.issue(f"v{number}", uri("node"))
+        shutil.copy(issued.certificate, folder / "tls.crt")
+        shutil.copy2(issued.key, folder / "tls.key")
+    (tmp_path / "data").symlink_to("v1")
+    made = node((tmp_path / "data" / "tls.crt", tmp_path / "data" / "tls.key"), ours.file)
+    before = made.server
+    (tmp_path / "next").symlink_to("v2")
+    os.replace(tmp_path / "next", tmp_path / "data")  # noqa: PTH105  # as Kubernetes does it
+    made.look()
+    assert made.server is not before
+
+
+@pytest.mark.parametrize(
+    ("life_s", "left_s", "is_soon"),
+    [
+        (90 * DAY_S, SOON_MAX_S + 60, False),
+        (90 * DAY_S, SOON_MAX_S - 60, True),
+        (3600.0, 400.0, False),
+        (3600.0, 300.0, True),
+        (3600.0, -1.0, True),
+    ],
+)
+def test_renewal_is_due_in_the_last_tenth_and_a_week_before_at_most(
+    life_s: float, left_s: float, is_soon: bool
+) -> None:
+    assert ends_soon(Lifetime(0.0, life_s), life_s - left_s) is is_soon
+
+
+def test_a_certificate_that_ends_soon_degrades_the_service_and_its_end_is_a_metric(ours: Signer) -> None:
+    short = ours.issue("short", uri("node"), lasts=timedelta(hours=10), began=timedelta(hours=9, minutes=30))
+    made = node(short, ours.file)
+    assert "expires in 0 hours" in made.causes()["tls"] or "expires in 1 hours" in made.causes()["tls"]
+    values = {metric.name: metric.samples[0].value for metric in metrics_of(made)}
+    left_s = values["understudy_tls_certificate_expiry_timestamp_seconds"] - made._now_s()
+    assert 0 < left_s < 1800
+
+
+def test_a_refusal_is_counted_each_time_and_logged_once_a_minute_for_each_peer(
+    ours: Signer, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = node(files, ours.file)
+    trouble = TlsTrouble(TlsReason.ROLE, "it is a stranger")
+    for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
+        made.note(TlsSide.ACCEPT, trouble, host)
+    assert made.refusals[TlsSide.ACCEPT, TlsReason.ROLE] == 3
+    assert len(caplog.messages) == 2
+    assert made.failed_to_connect("n1:7101", ConnectionResetError()) is None
+    assert made.failed_to_connect("n1:7101", ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version")) is not None
