@@ -116,7 +116,8 @@ def is_union(element: SparkType) -> bool:
 
 def fixed_size(decimal: DecimalType) -> int:
     """How many bytes hold every decimal of a precision."""
-    return (10**decimal.precision - 1).bit_length() // 8 + 1
+    greatest: int = 10**decimal.precision - 1
+    return greatest.bit_length() // 8 + 1
 
 
 def require_avro(struct: StructType, path: str = "") -> None:

@@ -259,7 +259,7 @@ class LimitedProtocol(HttpToolsProtocol):
         HttpToolsProtocol.on_message_begin(self)  # makes the scope, which a direct answer does not need
         self.url, self.expect_100_continue = url, expects
         self.headers = self.scope["headers"] = headers
-        self.scope[PEER_TROUBLE] = self._peer_trouble  # type: ignore[typeddict-unknown-key]
+        self.scope[PEER_TROUBLE] = self._peer_trouble  # type: ignore[literal-required]
         HttpToolsProtocol.on_headers_complete(self)
 
     def on_body(self, body: bytes) -> None:

@@ -63,7 +63,8 @@ def _value(kind: SparkType, value: Any) -> bytes:
             unscaled = int(Decimal(value) * 10**scale)
             return unscaled.to_bytes(fixed_bytes(precision), "big", signed=True)
         case StringType():
-            return number(len(value.encode())) + value.encode()
+            text: bytes = value.encode()
+            return number(len(text)) + text
         case BinaryType():
             return number(len(value)) + bytes(value)
         case FloatType():
