@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import TASKS, VERSION, Cluster, ClusterRouter, cluster, cluster_router
+from tests.support.cluster.in_process import (
+    TASKS,
+    VERSION,
+    Cluster,
+    ClusterNode,
+    ClusterRouter,
+    cluster,
+    cluster_router,
+)
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import reading
 from tests.support.services.certificates import Files, Signer, replace, uri
@@ -106,7 +114,8 @@ def test_lookups_batches_and_probes_go_through_router_and_node_by_tls(known: Clu
     assert len(router.look_up_all([[word] for word in WORDS])) == len(WORDS)
     assert not router.not_ready()
     assert router.look_up(["nobody"]).status == 404
-    for service in (router, *known.nodes.values()):
+    services: list[ClusterNode | ClusterRouter] = [router, *known.nodes.values()]
+    for service in services:
         refusals = service.access.tls.refusals
         assert set(refusals) <= {(TlsSide.ACCEPT, TlsReason.CLOSED)}, refusals  # a busy machine gives up on its own
 
@@ -233,7 +242,7 @@ def test_certificates_are_exchanged_under_reads_and_broken_ones_change_nothing(
         for node_id in ("n1", "n2"):
             running.start(node_id)
         running.wait_to_rest(copies=2, version=VERSION)
-        services = [router, *running.nodes.values()]
+        services: list[ClusterNode | ClusterRouter] = [router, *running.nodes.values()]
         with reading(router) as reader:
             reader.wait_for_answers(20)
             for files, role in ((node_files, "node"), (router_files, "router")):
