@@ -30,6 +30,7 @@ from tests.support.services.raw_http import RawClient
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
+from understudy_shared.tls.service_tls import ServiceTls
 from understudy_shared.tls.trouble import TlsReason, TlsSide
 
 LIMIT_S = 20.0
@@ -101,8 +102,14 @@ def asked(port: int, target: str, context: ssl.SSLContext | None, *, body: bytes
 
 
 def counted(service: Any, side: TlsSide, reason: TlsReason) -> int:
-    found: int = service.access.tls.refusals[side, reason]
+    found: int = tls_of(service).refusals[side, reason]
     return found
+
+
+def tls_of(service: ClusterNode | ClusterRouter) -> ServiceTls:
+    """The certificates of a service that has some."""
+    assert service.access.tls is not None
+    return service.access.tls
 
 
 def test_lookups_batches_and_probes_go_through_router_and_node_by_tls(known: Cluster) -> None:
@@ -116,7 +123,7 @@ def test_lookups_batches_and_probes_go_through_router_and_node_by_tls(known: Clu
     assert router.look_up(["nobody"]).status == 404
     services: list[ClusterNode | ClusterRouter] = [router, *known.nodes.values()]
     for service in services:
-        refusals = service.access.tls.refusals
+        refusals = tls_of(service).refusals
         assert set(refusals) <= {(TlsSide.ACCEPT, TlsReason.CLOSED)}, refusals  # a busy machine gives up on its own
 
 
@@ -247,14 +254,12 @@ def test_certificates_are_exchanged_under_reads_and_broken_ones_change_nothing(
             reader.wait_for_answers(20)
             for files, role in ((node_files, "node"), (router_files, "router")):
                 replace(files, pki.ours.issue(f"renewed-{role}", uri(role), lasts=timedelta(days=20)))
-            wait_until(
-                lambda: all(each.access.tls.reloads["used"] for each in services), what="reloads", limit_s=LIMIT_S
-            )
+            wait_until(lambda: all(tls_of(each).reloads["used"] for each in services), what="reloads", limit_s=LIMIT_S)
             reader.wait_for_answers(20)
             router_files.key.write_bytes(node_files.key.read_bytes())
             node_files.certificate.write_text("no certificate\n")
             wait_until(
-                lambda: all(each.access.tls.reloads["refused"] for each in services), what="refusals", limit_s=LIMIT_S
+                lambda: all(tls_of(each).reloads["refused"] for each in services), what="refusals", limit_s=LIMIT_S
             )
             reader.wait_for_answers(20)
         assert "the key is not that of the certificate" in router.access.causes()["tls"]
