@@ -18,7 +18,7 @@ from understudy_node.follow.end import End
 from understudy_node.node import Node
 from understudy_shared.bus.gossip import digest_of
 from understudy_shared.messages import Catalogue, Endpoint, Heartbeat, QueryProgress
-from understudy_shared.words import HostInfo, LagInfo, Lineage, ReplicaState, Role
+from understudy_shared.words import HostInfo, LagInfo, Lineage, ReplicaState, Role, StoreKind
 
 APPLICATION = "scale"
 LINEAGE = Lineage("5c41e000-0000-4000-8000-000000000000")
@@ -138,6 +138,7 @@ def _reader(partitions: int) -> SimpleNamespace:
         name="aircraft",
         operator_id=0,
         operator_name="stateStoreSave",
+        kind=StoreKind.VALUE,
         key_schema_json=_SCHEMA,
         codec=SimpleNamespace(names=("key",), num_hash_columns=None),
         is_normalised=True,
