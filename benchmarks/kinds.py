@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 import orjson
@@ -22,20 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from benchmarks.big_checkpoint import PARTITIONS, STATE, session
 from benchmarks.custom_state import ELEMENTS, LIST, write_custom
-from benchmarks.lookups import (
-    CONNECTIONS,
-    LIMIT,
-    START_LIMIT_S,
-    Figure,
-    Subject,
-    alone,
-    measured,
-    print_table,
-    wait_for_keys,
-)
-from benchmarks.report import write_report
+from benchmarks.lookups import LIMIT, START_LIMIT_S, Subject, in_turns, show, wait_for_keys
 from benchmarks.servers import CLUSTER_NODE, CONSTANT_APP, ROUTER, fetch, pin_load, server
-from benchmarks.wrk import drive
 from understudy_shared.local_redis import local_redis
 
 ROWS = 10
@@ -59,16 +46,8 @@ def main() -> None:
         write_custom(spark, Path(folder) / "custom", keys=options.keys, listed_each=1)
         spark.stop()
         subjects = list(started(Path(folder), options.keys, running))
-        rounds: dict[str, list[Figure]] = {subject.name: [] for subject in subjects}
-        for subject in subjects:
-            alone(subject, subjects)
-            drive(subject.server.port, subject.paths, connections=CONNECTIONS, seconds=options.warm_up)
-        for _ in range(options.rounds):
-            for subject in subjects:
-                rounds[subject.name].append(measured(subject, subjects, options.seconds))
-    if options.report is not None:
-        write_report(options.report, {name: [asdict(each) for each in figures] for name, figures in rounds.items()})
-    print_table(rounds)
+        rounds = in_turns(subjects, subjects, options)
+    show(rounds, options.report)
 
 
 def write(spark: SparkSession, folder: Path, *, keys: int) -> None:

@@ -89,6 +89,10 @@ class Figure:
     quiet_p50_ms: float
 
 
+Rounds = dict[str, list[Figure]]
+"""By the name of the subject."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=100_000)
@@ -108,15 +112,26 @@ def main() -> None:
         with ExitStack() as running:
             subjects = list(started(checkpoint, Path(folder), trees, running))
             chosen = [each for each in subjects if each.name == LIMIT or re.search(options.only, each.name)]
-            rounds: dict[str, list[Figure]] = {subject.name: [] for subject in chosen}
-            for subject in chosen:
-                alone(subject, subjects)
-                drive(subject.server.port, subject.paths, connections=CONNECTIONS, seconds=options.warm_up)
-            for _ in range(options.rounds):
-                for subject in chosen:
-                    rounds[subject.name].append(measured(subject, subjects, options.seconds))
-    if options.report is not None:
-        write_report(options.report, {name: [asdict(each) for each in figures] for name, figures in rounds.items()})
+            rounds = in_turns(chosen, subjects, options)
+    show(rounds, options.report)
+
+
+def in_turns(chosen: Sequence[Subject], subjects: Sequence[Subject], options: argparse.Namespace) -> Rounds:
+    """The rounds of the chosen subjects, by turns; before the first one each answers for a while."""
+    rounds: Rounds = {subject.name: [] for subject in chosen}
+    for subject in chosen:
+        alone(subject, subjects)
+        drive(subject.server.port, subject.paths, connections=CONNECTIONS, seconds=options.warm_up)
+    for _ in range(options.rounds):
+        for subject in chosen:
+            rounds[subject.name].append(measured(subject, subjects, options.seconds))
+    return rounds
+
+
+def show(rounds: Rounds, report: Path | None) -> None:
+    """Print the rounds, and write them to a file for `benchmarks.compare` if there is one."""
+    if report is not None:
+        write_report(report, {name: [asdict(each) for each in figures] for name, figures in rounds.items()})
     print_table(rounds)
 
 
@@ -202,7 +217,7 @@ def nginx(folder: Path, what: str, other: int) -> Iterator[Server]:
         process.wait(30)
 
 
-def measured(subject: Subject, subjects: list[Subject], seconds: float) -> Figure:
+def measured(subject: Subject, subjects: Sequence[Subject], seconds: float) -> Figure:
     """One round."""
     alone(subject, subjects)
     drive(subject.server.port, subject.paths, connections=CONNECTIONS, seconds=1)
@@ -215,7 +230,7 @@ def measured(subject: Subject, subjects: list[Subject], seconds: float) -> Figur
     return Figure(busy.per_second, busy.p50_ms, busy.p99_ms, cpu_us, behind_us, quiet.p50_ms)
 
 
-def alone(subject: Subject, subjects: list[Subject]) -> None:
+def alone(subject: Subject, subjects: Sequence[Subject]) -> None:
     """Give the subject's server a core to itself."""
     for other in subjects:
         for each in (other.server, *other.behind):

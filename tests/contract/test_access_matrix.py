@@ -270,7 +270,7 @@ SHORT, LONG = ("--phases=fuzzing", "--max-examples=1"), ("--max-examples=20",)
     [("router", SHORT), *(pytest.param(each, LONG, marks=pytest.mark.full) for each in ("serve", "node", "router"))],
     ids=["router-short", "serve", "node", "router"],
 )
-def test_schemathesis_finds_nothing_whoever_asks(
+def test_schemathesis_finds_nothing_with_every_right_with_none_and_with_another(
     world: World, service: str, most: tuple[str, ...], tmp_path: Path
 ) -> None:
     """With every right: no bug, and every answer as the document says. With none, or of another store: no breach."""

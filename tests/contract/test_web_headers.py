@@ -146,7 +146,7 @@ def varies_by(answer: HTTPResponse) -> set[str]:
 
 
 @each_service
-def test_long_answers_are_packed_for_whoever_takes_it_and_say_the_same(world: World, service: str) -> None:
+def test_a_long_answer_is_packed_for_a_client_that_accepts_gzip_and_says_the_same(world: World, service: str) -> None:
     batch = json.dumps({"keys": [[WORD]] * 1000})
     document, kept = asked(world, service, "/openapi.json", "reader")
     assert (document.getheader("content-encoding"), varies_by(document)) == ("gzip", {"accept-encoding", "origin"})

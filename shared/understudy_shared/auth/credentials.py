@@ -213,7 +213,7 @@ def _claim_grant(stored: StoredClaimGrant) -> ClaimGrant:
 
 
 def _refuse_insecure(url: str, where: str) -> None:
-    """Whoever alters the keys on their way makes himself anybody: they come by TLS, or from this machine."""
+    """A stranger who changes the keys on their way can sign in as anybody: they come by TLS, or from this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

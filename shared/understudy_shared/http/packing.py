@@ -22,7 +22,7 @@ MIN_BYTES = 16 * 1024
 """A shorter answer is a few packets on the wire."""
 
 MIN_BATCH_BYTES = 64 * 1024
-"""Of a batch, which programs nearby send often: every HTTP client of Python accepts gzip, whether or not it gains."""
+"""The same for the answer to a batch. Programs nearby send many, and Python's clients accept gzip without need."""
 
 SLICE_BYTES = 64 * 1024
 """A third of a millisecond."""

@@ -60,7 +60,7 @@ def tls_plan(
     if peer_ca is None:
         if peer[0] is not None:
             raise SettingsError(
-                "there is a certificate for nodes, and nobody who signs for them",
+                "a certificate for calls to nodes is given, but no authority that signs for nodes",
                 where="peer_ca_file",
                 fix="Give --peer-ca-file, or leave --peer-cert-file out",
             )
@@ -68,7 +68,7 @@ def tls_plan(
     if shown is None or (own is None and role is PeerRole.NODE):
         missing = "tls" if role is PeerRole.NODE else "peer"
         raise SettingsError(
-            f"there is somebody who signs for routers and nodes, and no certificate of this {role}",
+            f"an authority for routers and nodes is given, but no certificate of this {role}",
             where=f"{missing}_cert_file",
             fix=f"Give --{missing}-cert-file and --{missing}-key-file",
         )
@@ -188,7 +188,7 @@ def _trust(context: ssl.SSLContext, ca: Path) -> None:
         context.load_verify_locations(ca)
     except ssl.SSLError as error:
         raise SettingsError(
-            f"there is no certificate of an authority in the file: {error.reason or error}",
+            f"the file has no certificate of an authority: {error.reason or error}",
             where=str(ca),
             fix="Give the certificates of those who sign for routers and nodes, in PEM format",
         ) from None

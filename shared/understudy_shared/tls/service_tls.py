@@ -61,7 +61,7 @@ class ServiceTls:
         return self._material.server
 
     def why_no_peer(self, certificate: Mapping[str, Any] | None, version: str | None) -> TlsTrouble | None:
-        """Why the other side of a connection is no peer of this node; None when it is one, or nobody is asked."""
+        """Why a client's certificate does not make it a peer; None when it does, or when none is asked for."""
         peers = self._material.peers
         if peers is None:
             return None
