@@ -5,7 +5,8 @@
 No process but this one: the tables of a router are filled as its bus would, and its application is asked without a
 socket, by a client that drops what it gets: to join 24 MB would pause the loop for longer than to make them. "Hold" is
 the longest slice by CPU time, between two of which lookups are answered; figures are the least of three runs. The
-requests at the end run on one loop with a timer that measures its pauses.
+requests at the end run on one loop with a timer that measures its pauses: of a cluster that is well, and of one whose
+nodes have all fallen silent, as when Redis is gone: then every replica is looked at.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from understudy_shared.http.service import leave_out_what_stays
 from understudy_shared.words import HostInfo, Role
 
 RUNS = 3
+SILENT_S = 5
+"""After so long without a heartbeat, no node is counted on."""
 REQUESTS = 5
 HOST = HostInfo("127.0.0.1", 8080)
 TARGETS = (
@@ -82,6 +85,8 @@ def main() -> None:
     for cost in costs(world):
         print(cost, flush=True)
     asyncio.run(requests(world))
+    time.sleep(SILENT_S)
+    asyncio.run(requests(world, is_silent=True))
 
 
 class World:
@@ -100,13 +105,19 @@ class World:
         for node in cluster.nodes:
             node.assign(duties[node.node_id])
         now_ms = self.router.now_ms()
+        self.heartbeats = cluster.heartbeats(1)
         tables.bus_back(now_ms)
         tables.assigned(cluster.assignment(1), now_ms)
-        for heartbeat in cluster.heartbeats(1):
-            tables.heard(heartbeat, age_ms=0, now_ms=now_ms)
+        self.hear()
         self.stores: Stores = stores_of(catalogue, digest)
         self.router.watcher.stores = self.stores
         self.router.watcher.bus_lost_why = None
+
+    def hear(self) -> None:
+        """Every node says now what it said before."""
+        now_ms = self.router.now_ms()
+        for heartbeat in self.heartbeats:
+            self.router.tables.heard(heartbeat, age_ms=0, now_ms=now_ms)
 
     def about(self, tick: int) -> About:
         clock = self.router.clock
@@ -181,15 +192,18 @@ def drained(steps: Generator[None, None, Any]) -> tuple[Any, list[float]]:
             taken.append((time.thread_time() - began_s) * 1000)
 
 
-async def requests(world: World) -> None:
+async def requests(world: World, *, is_silent: bool = False) -> None:
     """Whole requests, on a loop whose pauses are measured."""
     leave_out_what_stays()  # the simulated nodes are no part of a router, and collections would look at them
     meter = PauseMeter()
     meter.start()
     app = create_app(world.router)
-    print(f"\n{'request':60}{'p50':>10}{'longest':>10}{'pause':>10}{'bytes':>14}")
+    what = "request, all nodes silent" if is_silent else "request"
+    print(f"\n{what:60}{'p50':>10}{'longest':>10}{'pause':>10}{'bytes':>14}")
     await asked(app, TARGETS[0])
     for target in TARGETS:
+        if not is_silent:
+            world.hear()
         await asyncio.sleep(0.05)
         meter.take()
         times, size = [], 0

@@ -49,6 +49,9 @@ class Admin:
         self._release = version("understudy")
         self._shown: Mapping[str, list[Number]] = {}
         self._shown_of: object = None
+        self._last_losses: Mapping[str, Losses] = {}
+        self._losses_of: Snapshot | None = None
+        self._losing = asyncio.Lock()
         router.when_leaving(self.feed.end)
 
     def __repr__(self) -> str:
@@ -98,7 +101,7 @@ class Admin:
 
     async def nodes(self) -> Document:
         snapshot = (await self.observed()).snapshot
-        losses = await in_slices(losses_of_all(snapshot, self._bound))
+        losses = await self._losses(snapshot)
         nodes = []
         for node_id, view in snapshot.nodes.items():
             nodes.append(node_document(snapshot, view, losses[node_id]))
@@ -151,7 +154,7 @@ class Admin:
         material = Material(
             snapshot=snapshot,
             health=observed.health,
-            losses=await in_slices(losses_of_all(snapshot, self._bound)),
+            losses=await self._losses(snapshot),
             rates=observed.rates,
             staleness=self._observer.reads.staleness(),
             freshness=observed.freshness,
@@ -164,6 +167,14 @@ class Admin:
             release=self._release,
         )
         return await in_slices(overview_of(material, before))
+
+    async def _losses(self, snapshot: Snapshot) -> Mapping[str, Losses]:
+        """What a stop of each node would cost; made once for each snapshot."""
+        async with self._losing:
+            if self._losses_of is not snapshot:
+                self._last_losses = await in_slices(losses_of_all(snapshot, self._bound))
+                self._losses_of = snapshot
+            return self._last_losses
 
     async def _store_history(self, snapshot: Snapshot) -> Mapping[str, list[Number]]:
         """What the overview shows of the last hour; made once for each point."""

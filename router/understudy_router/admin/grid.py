@@ -95,8 +95,9 @@ def _worst_rows(snapshot: Snapshot) -> Generator[None, None, Sequence[tuple[Stor
             if route.operator_id == operator.operator_id and task - operator.first < route.partitions:
                 found[route.name, task] = (route, task)
     worst, _ = yield from first_of(snapshot, Query(sort="-lag", limit=3 * WORST_ROWS))
-    for _, _, route, replica in worst:
-        found.setdefault((route.name, layout.task[replica]), (route, layout.task[replica]))
+    for _, _, which, replica in worst:
+        route, task = layout.routes[which], layout.task[replica]
+        found.setdefault((route.name, task), (route, task))
     return list(found.values())[:WORST_ROWS]
 
 

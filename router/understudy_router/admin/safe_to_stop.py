@@ -113,10 +113,12 @@ def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
     views = enumerate(snapshot.holders)
     found.update(number for number, view in views if view.own or view.facts.standing < Standing.DOUBTFUL)
     for place, task in enumerate(snapshot.totals.unsettled, 1):
+        if len(found) == len(layout.node_ids):
+            break  # all of them: a cluster whose bus is lost
         found.update(layout.node[replica] for replica in layout.holders(task))
         if place % SLICE_SETTLED == 0:
             yield
-    return found | layout.alone
+    return found
 
 
 def _add(

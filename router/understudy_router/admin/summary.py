@@ -166,21 +166,29 @@ def _place(layout: Layout, replica: int) -> Place:
 def _examined(
     layout: Layout, holders: Sequence[NodeView], doubtful: Collection[int], summaries: Mapping[int, Summary]
 ) -> Generator[None, None, Totals]:
-    """The tasks that are not well, among those that have a replica which is not. Counts them in `summaries`, too."""
+    """The tasks that are not well, among those that have a replica which is not. Counts them in `summaries`, too.
+
+    There are few kinds of tasks, by how their replicas stand, so each kind is judged once: when a bus is lost, no
+    replica of the cluster is well.
+    """
     unserved: list[int] = []
     thin: list[int] = []
     unsettled: list[int] = []
+    standing_of = _standing_of(layout, holders)
+    judged: dict[tuple[tuple[Standing, ...], bytes], _Verdict] = {}
     for place, task in enumerate(chain(layout.unheld, doubtful), 1):
-        summary = summaries[layout.operator_of(task).operator_id]
-        standings = [_standing(layout, holders, replica) for replica in layout.holders(task)]
-        wanted = sum(layout.role[replica] != WARMUP for replica in layout.holders(task))
-        if not any(standing.is_open for standing in standings):
+        replicas = layout.holders(task)
+        kind = (tuple(map(standing_of, replicas)), bytes(layout.role[replicas.start : replicas.stop]))
+        verdict = judged.get(kind)
+        if verdict is None:
+            verdict = judged[kind] = _judged(*kind)
+        if verdict.is_unserved:
             unserved.append(task)
-            summary.unserved += 1
-        elif wanted > 1 and sum(standing >= Standing.DOUBTFUL for standing in standings) < 2:
+            summaries[layout.operator_of(task).operator_id].unserved += 1
+        elif verdict.is_thin:
             thin.append(task)
-            summary.thin += 1
-        if len(standings) > 1 and standings.count(Standing.CAUGHT_UP) < 2:
+            summaries[layout.operator_of(task).operator_id].thin += 1
+        if verdict.is_unsettled:
             unsettled.append(task)
         if place % SLICE == 0:
             yield
@@ -192,7 +200,34 @@ def _examined(
     return Totals(summaries, tuple(unserved), tuple(thin), unsettled)
 
 
-def _standing(layout: Layout, holders: Sequence[NodeView], replica: int) -> Standing:
-    view = holders[layout.node[replica]]
-    facts = view.own.get(layout.key(layout.task[replica]), view.facts) if view.own else view.facts
-    return facts.standing
+class _Verdict(NamedTuple):
+    """Which of the lists of Totals a task is in."""
+
+    is_unserved: bool
+    is_thin: bool
+    is_unsettled: bool
+
+
+def _judged(standings: Sequence[Standing], roles: bytes) -> _Verdict:
+    """A task, by the standings and the roles of its replicas."""
+    wanted = len(roles) - roles.count(WARMUP)
+    return _Verdict(
+        is_unserved=not any(standing.is_open for standing in standings),
+        is_thin=wanted > 1 and sum(standing >= Standing.DOUBTFUL for standing in standings) < 2,
+        is_unsettled=len(standings) > 1 and standings.count(Standing.CAUGHT_UP) < 2,
+    )
+
+
+def _standing_of(layout: Layout, holders: Sequence[NodeView]) -> Callable[[int], Standing]:
+    """How a replica stands: by its node, where the node has said the same of all its replicas."""
+    usual = [None if view.own else view.facts.standing for view in holders]
+    node = layout.node
+
+    def of(replica: int) -> Standing:
+        known = usual[node[replica]]
+        if known is not None:
+            return known
+        view = holders[node[replica]]
+        return view.own.get(layout.key(layout.task[replica]), view.facts).standing
+
+    return of
