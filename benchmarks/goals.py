@@ -137,7 +137,10 @@ def _rate(report: Report, what: str, subject: str, other: str, factor: float) ->
         return found
     cpu_us = statistics.median(_series(report, (LOOKUPS, subject, "cpu_us")))
     left_us = 1e6 / (factor * statistics.median(_series(report, theirs)))
-    return found._replace(reason=f"a request takes {cpu_us:.1f} us of CPU, the goal leaves {left_us:.1f}")
+    reason = f"a request takes {cpu_us:.1f} us of CPU, the goal leaves {left_us:.1f}"
+    if cpu_us < left_us:
+        reason += ": the server was not busy all the time, so CPU is not what misses it"
+    return found._replace(reason=reason)
 
 
 def _ratio(report: Report, what: str, place: _Place, other: _Place, factor: float, *, at_least: bool) -> Outcome:

@@ -40,6 +40,13 @@ def test_a_missed_rate_says_what_a_request_costs_and_what_the_goal_leaves() -> N
     assert missed.reason == "a request takes 24.0 us of CPU, the goal leaves 13.9"
 
 
+def test_a_missed_rate_does_not_name_cpu_that_the_goal_leaves() -> None:
+    report = {"parts": {"lookups": lookups([21_000], [20_000])}}
+    reason = found(report, "node lookup", CONSTANT).reason
+    assert reason.startswith("a request takes 24.0 us of CPU, the goal leaves 27.8")
+    assert reason.endswith("CPU is not what misses it")
+
+
 def test_a_peer_that_was_skipped_leaves_its_goal_unmeasured_and_says_why() -> None:
     report = {"parts": {"lookups": lookups([1], [1], skipped=("no Maven",))}}
     outcome = found(report, "node lookup", KS_LOCAL)
