@@ -7,6 +7,7 @@ PARALLEL ?= -n 2 --dist loadscope --no-loadscope-reorder
 DEMO_ARGS ?=
 MINUTES ?= 30
 SEED ?= 1
+KINDS ?=
 SOAK_ARGS ?=
 BIN := .venv/bin
 
@@ -58,8 +59,8 @@ verify: check servers validators ## everything: the checks, and the tests with t
 containers: setup ## the images built and the compose file run in a Docker Engine, under faults, alone; skipped where none starts
 	$(BIN)/pytest -m full -rs tests/system/test_containers.py
 
-soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every claim about what readers saw
-	@$(BIN)/python -m tests.system.proof run --schedule random --minutes $(MINUTES) --seed $(SEED) $(SOAK_ARGS)
+soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every claim about what readers saw; KINDS=1: of every kind of state
+	@$(BIN)/python -m tests.system.proof run --schedule random --minutes $(MINUTES) --seed $(SEED) $(if $(KINDS),--kinds) $(SOAK_ARGS)
 
 bench: setup ## the benchmarks: ratios taken in one run on this machine
 	$(BIN)/python -m benchmarks

@@ -1,4 +1,4 @@
-"""Hazards for sessions and joins: retention, rewinds, and a driver that is killed before its commit."""
+"""Hazards for sessions, joins and lists: retention, rewinds, and a driver that is killed before its commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.spark.counting_kinds import (
     SCHEMA,
     assert_all_right,
-    build,
+    builder,
     checkpoint_state,
     kinds_watched,
     options,
@@ -48,7 +48,7 @@ def run(spark: SparkSession, checkpoint: Path, state_format: StateFormat, lives:
         name="kinds",
         schema=SCHEMA,
         batches=[rows(batch, life=life) for batch, life in enumerate(lives)],
-        build=build,
+        build=builder(state_format),
         checkpoint=checkpoint,
         state_format=state_format,
         options=options(state_format),
@@ -61,37 +61,43 @@ def run(spark: SparkSession, checkpoint: Path, state_format: StateFormat, lives:
     [ROCKSDB_CHANGELOG_V2, HDFS_V1.with_default_manager(), ROCKSDB_CHANGELOG_V1.with_default_manager()],
     ids=lambda f: f.id,
 )
-def test_a_rewound_checkpoint_of_sessions_and_joins_is_dropped_and_read_anew(
+def test_a_rewound_checkpoint_of_sessions_joins_and_lists_is_dropped_and_read_anew(
     spark: SparkSession, tmp_path: Path, state_format: StateFormat
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
     run(spark, checkpoint, state_format, [1] * 5)
     with served_node(checkpoint, tmp_path / "data") as served:
-        assert_all_right(served, 5, first_life)
+        assert_all_right(served, state_format, 5, first_life)
         rewind(checkpoint)
         served.wait_for_event("rewound")
-        assert_all_right(served, KEPT, first_life)
+        assert_all_right(served, state_format, KEPT, first_life)
         life_of = partial(second_from, KEPT)
         with kinds_watched(served, life_of):
             run(spark, checkpoint, state_format, [1] * KEPT + [2] * 2)
-            assert_all_right(served, 5, life_of)
+            assert_all_right(served, state_format, 5, life_of)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("state_format", [ROCKSDB_CHANGELOG_V2, HDFS_V1, ROCKSDB_CHANGELOG_V1], ids=lambda f: f.id)
-def test_a_node_that_slept_through_the_retention_has_sessions_and_joins_from_a_snapshot_again(
+def test_a_node_that_slept_through_the_retention_has_sessions_joins_and_lists_from_a_snapshot_again(
     spark: SparkSession, tmp_path: Path, state_format: StateFormat
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
     files = PausableFiles(checkpoint)
     short = options(state_format, min_batches_to_retain=2, min_deltas_for_snapshot=2, maintenance_interval_ms=50)
     with stream_feeder(
-        spark, name="kinds", schema=SCHEMA, build=build, checkpoint=checkpoint, state_format=state_format, options=short
+        spark,
+        name="kinds",
+        schema=SCHEMA,
+        build=builder(state_format),
+        checkpoint=checkpoint,
+        state_format=state_format,
+        options=short,
     ) as feeder:
         for batch in range(ASLEEP_AT):
             feeder.add(rows(batch))
         with served_node(checkpoint, tmp_path / "data", files=files, end_expiry_ms=100) as served:
-            assert_all_right(served, ASLEEP_AT, first_life)
+            assert_all_right(served, state_format, ASLEEP_AT, first_life)
             with kinds_watched(served, first_life):
                 files.pause()
                 try:
@@ -104,9 +110,9 @@ def test_a_node_that_slept_through_the_retention_has_sessions_and_joins_from_a_s
                     wait_until(purged, what="Spark's clean-up")
                 finally:
                     files.resume()
-                assert_all_right(served, committed_batches(checkpoint)[-1] + 1, first_life)
+                assert_all_right(served, state_format, committed_batches(checkpoint)[-1] + 1, first_life)
             feeder.add(rows(committed_batches(checkpoint)[-1] + 1))
-            assert_all_right(served, committed_batches(checkpoint)[-1] + 1, first_life)
+            assert_all_right(served, state_format, committed_batches(checkpoint)[-1] + 1, first_life)
 
 
 @pytest.mark.full
@@ -115,7 +121,7 @@ def test_a_node_that_slept_through_the_retention_has_sessions_and_joins_from_a_s
     [ROCKSDB_CHANGELOG_V2, HDFS_V1.with_default_manager(), ROCKSDB_CHANGELOG_V1.with_default_manager()],
     ids=lambda f: f.id,
 )
-def test_no_reader_sees_sessions_or_rows_of_an_attempt_that_was_killed_before_its_commit(
+def test_no_reader_sees_sessions_rows_or_values_of_an_attempt_that_was_killed_before_its_commit(
     tmp_path: Path, state_format: StateFormat
 ) -> None:
     """A node follows all along, one is started while the dead attempt lies there, one after the batch was run again."""
@@ -143,12 +149,12 @@ def test_no_reader_sees_sessions_or_rows_of_an_attempt_that_was_killed_before_it
         shutil.copytree(checkpoint, tmp_path / "as-left")
         follow("between")
         for served in followers:
-            assert_all_right(served, DEAD_BATCH, first_life)
+            assert_all_right(served, state_format, DEAD_BATCH, first_life)
         with _job(tmp_path, checkpoint, state_format, life=2, hold=None) as job:
             job.wait_for_line("finished")
         follow("after")
         for served in followers:
-            assert_all_right(served, DEAD_BATCH + 2, life_of)
+            assert_all_right(served, state_format, DEAD_BATCH + 2, life_of)
         now = checkpoint_state(checkpoint, DEAD_BATCH + 1)
         assert any(now[name] != data for name, data in dead.items()) or len(now) > len(dead), "nothing was run again"
 

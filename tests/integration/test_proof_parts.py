@@ -201,7 +201,10 @@ def read_at(routers: dict[str, int], folder: Path, *, until: Callable[[], bool])
     """Read from some routers until something is so; what was recorded."""
     with recording(folder, Schedule("none", 1, (), 0.0), RunOptions(rate=400)):
         load = Talking(
-            "load", "tests.system.proof.load", [json.dumps(routers), str(folder / "load"), "400", "1"], folder / "log"
+            "load",
+            "tests.system.proof.load",
+            ["counts", json.dumps(routers), str(folder / "load"), "400", "1"],
+            folder / "log",
         )
         wait_until(lambda: until() or load.order("counts") == "", what="enough reads", limit_s=60)
         load.end()
@@ -247,6 +250,25 @@ def test_a_reader_turns_to_the_other_router_and_fails_only_when_there_is_none(tm
     history = read_at(alone, tmp_path / "none", until=lambda: len(leaving.heard) > heard + 50)
     leaving.end()
     assert {read.outcome for read in history.reads} == {"failed"}
+
+
+def test_a_list_is_read_page_by_page_and_anew_when_the_version_of_its_pages_is_gone(tmp_path: Path) -> None:
+    gone = iter([True])
+
+    def answer(path: str) -> tuple[int, dict[str, object]]:
+        is_first = "cursor=" not in path
+        if not is_first and next(gone, False):
+            return 410, {"type": "version-gone", "candidates": []}
+        page = {name: said for name, said in an_answer(7).items() if name != "value"}
+        cursor = "second" if is_first else None
+        return 200, {**page, "values": [{"value": 1 if is_first else 2}], "next_cursor": cursor}
+
+    served = Server(answer)
+    history = read_at({"router-1": served.server_port}, tmp_path, until=lambda: len(served.heard) > 100)
+    served.end()
+    assert {read.pages for read in history.reads} == {2}
+    assert all(read.value == {"values": [{"value": 1}, {"value": 2}]} for read in history.reads)
+    assert len(served.heard) == 2 * len(history.reads) + 2, "one began anew"
 
 
 def test_a_typed_refusal_is_recorded_with_every_candidate_and_its_reason(tmp_path: Path) -> None:

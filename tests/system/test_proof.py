@@ -16,11 +16,14 @@ from tests.system.proof.checker import CLAIMS, Verdict, check
 from tests.system.proof.claims import ClaimResult
 from tests.system.proof.history import History, load
 from tests.system.proof.hunting import hunt
+from tests.system.proof.kinds_keys import WITH_PAGES
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.report import as_text
 from tests.system.proof.run import TRUTH_NAME, RunOptions, run
 from tests.system.proof.schedule import MENU, Schedule, long, short
+from tests.system.proof.subjects import COUNTS, KINDS, Subject
 from tests.system.proof.truth_of_state import Truth
+from tests.system.proof.world import options_of
 
 SEED = 4
 FAULTS_OF_THE_LONG_RUN = {
@@ -39,6 +42,22 @@ test_absurd_messages.py do in every run. Thousands of forged messages take most 
 none.
 """
 
+FAULTS_OF_EVERY_KIND = (
+    "kill-active",
+    "stop-active",
+    "kill-router",
+    "cut-node",
+    "redis-down",
+    "corrupt-changelog",
+    "delete-changelog",
+    "checkpoint-gone",
+    "hostile-connections",
+    "kill-spark",
+)
+"""Those that meet state files, replicas and pages, so that some answers of each kind are behind; the others do not know
+kinds apart.
+"""
+
 FAULTS_OF_EVERY_RUN = tuple(fault for fault in MENU if fault not in FAULTS_OF_THE_LONG_RUN)
 
 
@@ -47,9 +66,9 @@ def say(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
-def judged(schedule: Schedule, folder: Path) -> tuple[History, Verdict]:
+def judged(schedule: Schedule, folder: Path, subject: Subject = COUNTS) -> tuple[History, Verdict]:
     """Run a schedule, judge it, print the report with its percentiles."""
-    run(schedule, folder, RunOptions(), say)
+    run(schedule, folder, RunOptions(world=options_of(subject)), say)
     history = load(folder)
     verdict = check(history, Truth.load(folder / TRUTH_NAME))
     for line in as_text(history, verdict).splitlines():
@@ -89,6 +108,18 @@ def test_over_ten_minutes_with_faults_beside_each_other_every_claim_holds(tmp_pa
         assert_holds(claim)
 
 
+@pytest.mark.full
+@pytest.mark.timeout(1500)
+def test_over_state_of_every_kind_every_claim_holds_for_each(tmp_path: Path) -> None:
+    history, verdict = judged(short(SEED, faults=FAULTS_OF_EVERY_KIND), tmp_path, KINDS)
+    assert_injected(history, FAULTS_OF_EVERY_KIND)
+    for claim in verdict.claims.values():
+        assert_holds(claim)
+    answers = verdict.claims["answers"].kinds
+    assert answers.keys() == set(KINDS.kinds.values())
+    assert {kind for kind, seen in answers.items() if seen.examined["in pages"]} == WITH_PAGES
+
+
 @pytest.fixture(scope="module")
 def hunted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ClaimResult]:
     """What the checker says of each mutant that is asked for in this run."""
@@ -97,11 +128,13 @@ def hunted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.full
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_bug_planted_in_the_services_is_found(mutant: str, hunted: dict[str, ClaimResult]) -> None:
     claim = hunted[mutant]
     assert claim.found > 0, f"{claim.name} examined {claim.examined} and found nothing wrong"
+    for kind in MUTANTS[mutant].kinds:
+        assert claim.kinds[kind].found > 0, f"{claim.name} found nothing wrong in {kind}: {claim.kinds[kind]}"
 
 
 def assert_injected(history: History, faults: Iterable[str]) -> None:

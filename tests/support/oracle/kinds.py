@@ -104,23 +104,29 @@ def write_kinds_checkpoint(
             min_deltas_for_snapshot=2,
             maintenance_interval_ms=100,
             output_mode="append",
-            extra_conf={_JOIN_FORMAT: _join_format(state_format), **(conf or {})},
+            extra_conf={**join_conf(state_format), **(conf or {})},
         ),
     )
     batches = run.batch_ids[-RETAINED:]
-    reader = _SparkReader(spark, run.checkpoint, batches)
     stores: dict[str, KindStore] = {}
     for operator, operator_id in sorted(operators_by_name(run.checkpoint).items()):
-        for store in _READ[operator](reader, operator, operator_id):
+        for store in read_operator(spark, run.checkpoint, operator, operator_id, batches):
             stores[store.name] = store
     return KindsCheckpoint(run.checkpoint, state_format, tuple(batch + 1 for batch in batches), stores)
 
 
-def _join_format(state_format: StateFormat) -> str:
+def read_operator(
+    spark: SparkSession, checkpoint: Path, operator: str, operator_id: int, batches: Sequence[int]
+) -> Iterator[KindStore]:
+    """The stores of an operator at each of these batches."""
+    return _READ[operator](_SparkReader(spark, checkpoint, batches), operator, operator_id)
+
+
+def join_conf(state_format: StateFormat) -> dict[str, str]:
     """Joins are kept by event time (since Spark 4.3), as column families of one store (since 4.1), or in four."""
     if state_format == ROCKSDB_CHANGELOG_V2 and SPARK_RELEASE > (4, 2):
-        return "4"
-    return "3" if state_format.format_version == 2 and SPARK_RELEASE > (4, 0) else "2"
+        return {_JOIN_FORMAT: "4"}
+    return {_JOIN_FORMAT: "3" if state_format.format_version == 2 and SPARK_RELEASE > (4, 0) else "2"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,34 @@
-"""Sessions and a join whose every answer can be checked by itself: at version V each list is of V batches.
+"""Sessions, a join and a list whose every answer can be checked by itself: at version V each is of V batches.
 
-Each batch has every word once for each of its sessions, and so one row more for the side of a join. Numbers tell which
-life of a batch they are of. A mix of two versions, or of two attempts, cannot pass.
+Each batch has every word once for each of its sessions, and so one row more for the side of a join, and one number more
+for the list. Numbers tell which life of a batch they are of. A mix of two versions, or of two attempts, cannot pass.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.support.cluster.served_node import ServedNode
 from tests.support.spark.formats import StateFormat
-from tests.support.spark.queries import QueryOptions, wait_until
+from tests.support.spark.queries import Build, QueryOptions, wait_until
 
 SCHEMA = "word string, session long, number long"
 WORDS = tuple(f"word-{number}" for number in range(12))
 SESSIONS = 3
 LIFE = 1_000_000
 """The numbers of a life of the query begin at so many of it."""
+REWRITE_EVERY = 4
+"""After so many numbers a list is written anew; else they are appended, which RocksDB merges."""
 _FIRST_S, _DAY_S = 1_700_000_000, 86_400
 
 LifeOf = Callable[[int], int]
@@ -40,8 +44,21 @@ def rows(batch: int, *, life: int = 1) -> list[dict[str, object]]:
     ]
 
 
-def build(source: DataFrame) -> DataFrame:
-    """The query: sessions, and a join whose left side waits for what never comes."""
+def builder(state_format: StateFormat) -> Build:
+    """The query: sessions, a join whose left side waits for what never comes, and a list where Spark can keep one."""
+    return _with_list if has_list(state_format) else _build
+
+
+def has_list(state_format: StateFormat) -> bool:
+    """Whether the query keeps a list: `transformWithState` wants RocksDB."""
+    return state_format.provider == "rocksdb"
+
+
+def _with_list(source: DataFrame) -> DataFrame:
+    return _build(source).unionAll(_listed(source))
+
+
+def _build(source: DataFrame) -> DataFrame:
     event = F.timestamp_seconds(F.lit(_FIRST_S) + F.col("session") * _DAY_S + F.col("number") % LIFE)
     timed = source.withColumn("event", event).withWatermark("event", "30 days")
     sessions = timed.groupBy("word", F.session_window("event", "1 hour")).agg(
@@ -53,6 +70,30 @@ def build(source: DataFrame) -> DataFrame:
     return joined.select(F.to_json(F.struct("word", "number")).alias("row")).unionAll(
         sessions.select(F.to_json(F.struct("word", "session_window", "n", "total")).alias("row"))
     )
+
+
+def _listed(source: DataFrame) -> DataFrame:
+    """The numbers of each word."""
+
+    class Numbers(StatefulProcessor):  # in here, so that Spark's worker gets it whole
+        def init(self, handle: Any) -> None:
+            self.numbers = handle.getListState("numbers", "number long")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+            for row in rows:
+                if row["number"] % LIFE % REWRITE_EVERY == 0:
+                    self.numbers.put([*self.numbers.get(), (row["number"],)])
+                else:
+                    self.numbers.appendValue((row["number"],))
+            yield Row(row=key[0])
+
+        def close(self) -> None:
+            pass
+
+    keyed = source.where("session = 0").select("word", "number").groupBy("word")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of PySpark, about pandas 3
+        return keyed.transformWithState(Numbers(), "row string", "append", "None")
 
 
 def options(state_format: StateFormat, **more: Any) -> QueryOptions:
@@ -73,8 +114,9 @@ def why_wrong(store: str, result: dict[str, Any], life_of: LifeOf) -> str | None
     numbers = [life_of(batch) * LIFE + batch for batch in range(result["version"])]
     if not result["found"]:
         return f"{result}: the key is gone"
-    if store.endswith(".left"):
-        found: object = [row["value"]["number"] for row in result["rows"]]
+    member = "rows" if store.endswith(".left") else "values"
+    if member in result:
+        found: object = [each["value"]["number"] for each in result[member]]
         expected: object = numbers
     else:
         found = [(each["value"]["count"], each["value"]["sum"], each["expired"]) for each in result["sessions"]]
@@ -122,10 +164,12 @@ def answers(served: ServedNode) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def stores_of(served: ServedNode) -> Sequence[str]:
-    """The session store, and the left side of the join."""
+    """The session store, the left side of the join, and the list."""
     reply = served.get("/v1/stores")
     described: Any = reply.body["stores"] if reply.status == 200 else []
-    return [each["store"] for each in described if each["kind"] == "session" or each["store"].endswith(".left")]
+    return [
+        each["store"] for each in described if each["kind"] in {"session", "list"} or each["store"].endswith(".left")
+    ]
 
 
 @contextmanager
@@ -141,9 +185,10 @@ def kinds_watched(served: ServedNode, life_of: LifeOf) -> Iterator[KindsWatch]:
     assert watch.wrong == [], watch.wrong[:3]
 
 
-def assert_all_right(served: ServedNode, version: int, life_of: LifeOf) -> None:
-    """Every word in both kinds of store is answered at a version, and right."""
-    wait_until(lambda: len(stores_of(served)) == 2, what="both stores")
+def assert_all_right(served: ServedNode, state_format: StateFormat, version: int, life_of: LifeOf) -> None:
+    """Every word in every kind of store is answered at a version, and right."""
+    count = 3 if has_list(state_format) else 2
+    wait_until(lambda: len(stores_of(served)) == count, what="every store")
     for store in stores_of(served):
         wait_until(partial(_shows, served, store, version), what=f"version {version} of {store}")
     for store, results in answers(served):

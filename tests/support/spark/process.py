@@ -36,15 +36,15 @@ class SparkJob:
         """What the job has said so far, in whole lines."""
         return self._output.read_text().rpartition("\n")[0].splitlines()
 
-    def wait_until(self, condition: Callable[[], bool], *, what: str) -> None:
+    def wait_until(self, condition: Callable[[], bool], *, what: str, limit_s: float = _LIMIT_S) -> None:
         """Return when the condition holds; fail with what the job said when it ended before."""
-        wait_until(lambda: condition() or self._process.poll() is not None, what=what, limit_s=_LIMIT_S)
+        wait_until(lambda: condition() or self._process.poll() is not None, what=what, limit_s=limit_s)
         if not condition():
             raise AssertionError(f"the job ended before {what}:\n{self._errors.read_text()[-4000:]}")
 
-    def wait_for_line(self, line: str) -> None:
+    def wait_for_line(self, line: str, limit_s: float = _LIMIT_S) -> None:
         """Return when the job has said `line`; fail with its errors when it ended without."""
-        self.wait_until(lambda: line in self.lines(), what=f"the line {line!r}")
+        self.wait_until(lambda: line in self.lines(), what=f"the line {line!r}", limit_s=limit_s)
 
     def wait_for_end(self, limit_s: float = _LIMIT_S) -> int:
         """Wait for the job to end by itself; returns its exit code."""

@@ -17,8 +17,9 @@ from tests.system.proof.history import load
 from tests.system.proof.report import as_json, as_text
 from tests.system.proof.run import TRUTH_NAME, RunOptions, run
 from tests.system.proof.schedule import MENU, Schedule, long, random_schedule, short
+from tests.system.proof.subjects import COUNTS, KINDS
 from tests.system.proof.truth_of_state import Truth
-from tests.system.proof.world import FORMATS, WorldOptions
+from tests.system.proof.world import FORMATS, options_of
 
 
 def main() -> int:
@@ -60,7 +61,8 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
 
 
 def _chosen(arguments: argparse.Namespace) -> tuple[Schedule, RunOptions]:
-    return _schedule(arguments), RunOptions(arguments.rate, WorldOptions(FORMATS[arguments.format]))
+    subject = KINDS if arguments.kinds else COUNTS
+    return _schedule(arguments), RunOptions(arguments.rate, options_of(subject, arguments.format))
 
 
 def _again(recorded: Path) -> tuple[Schedule, RunOptions]:
@@ -79,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     replayed = commands.add_parser("replay", help="run the schedule of a recorded run again")
     replayed.add_argument("recorded", type=Path, metavar="FOLDER", help="of the recorded run")
     started.add_argument("--rate", type=float, default=300, help="reads per second")
+    started.add_argument("--kinds", action="store_true", help="a query of every kind of state, not only of counts")
     started.add_argument("--format", choices=tuple(FORMATS), default="rocksdb", help="of the query's state")
     for running in (started, replayed):
         running.add_argument("--folder", type=Path, help="for history, truth and logs; default: a new one")

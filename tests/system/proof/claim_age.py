@@ -16,21 +16,21 @@ def bounds_are_kept(case: Case) -> ClaimResult:
     for read in case.answers():
         bounds = read.bounds
         if bounds.max_lag is not None:
-            tally.looked("max_lag")
+            tally.looked("max_lag", read.store)
             _judge_max_lag(case, tally, read, bounds.max_lag)
         if bounds.max_staleness_ms is not None:
-            tally.looked("max_staleness_ms")
+            tally.looked("max_staleness_ms", read.store)
             _judge_max_staleness(case, tally, read, bounds.max_staleness_ms)
         if bounds.min_version is not None:
-            tally.looked("min_version")
+            tally.looked("min_version", read.store)
             if read.version is None or read.version < bounds.min_version:
                 tally.accuse(read, f"the reader wanted version {bounds.min_version} or later")
         if bounds.require_active:
-            tally.looked("require_active")
+            tally.looked("require_active", read.store)
             if read.role != "active":
                 tally.accuse(read, f"the reader required the active, {read.role or 'no role'} answered")
         if read.offset_lag is None or (bounds.max_staleness_ms is not None and read.time_lag_ms is None):
-            tally.looked("unknown lag")
+            tally.looked("unknown lag", read.store)
             if not bounds.serves_unknown_lag:
                 tally.accuse(read, "the lag is unknown, and the reader did not accept that")
     return tally.result()
@@ -66,7 +66,7 @@ def declared_offset_lag_is_true(case: Case) -> ClaimResult:
     for read in case.answers():
         if read.version is None or read.offset_lag is None:
             continue
-        tally.looked("known lag")
+        tally.looked("known lag", read.store)
         age_ms = case.end_expiry_ms if read.time_lag_ms is None else read.time_lag_ms
         true = case.commits.lag_owned_up_to(read.version, read.began_ms, age_ms)
         if true > read.offset_lag:
@@ -87,7 +87,7 @@ def declared_time_lag_is_true(case: Case) -> ClaimResult:
         least_ms = case.commits.least_time_lag_ms(read.version, read.offset_lag, read.began_ms)
         if least_ms is None:
             continue
-        tally.looked("behind")
+        tally.looked("behind", read.store)
         if read.time_lag_ms < least_ms:
             tally.accuse(
                 read,

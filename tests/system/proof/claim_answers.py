@@ -18,7 +18,9 @@ def answers_are_the_truth(case: Case) -> ClaimResult:
     tally = Tally(case, "answers", "every answer is Spark's state at the version it states", ("found", "absent"))
     partitions = _partitions(case.answers())
     for read in case.answers():
-        tally.looked(read.outcome)
+        tally.looked(read.outcome, read.store)
+        if read.pages > 1:
+            tally.looked("in pages", read.store)
         if read.version is None:
             tally.accuse(read, "the answer states no version")
             continue
@@ -78,9 +80,9 @@ def _judge_session(reads: list[Read], tally: Tally) -> None:
         carried, version = read.bounds.min_version, read.version or 0
         if carried is None:
             continue
-        tally.looked("positions")
+        tally.looked("positions", read.store)
         if newest:
-            tally.looked("later reads")
+            tally.looked("later reads", read.store)
         if version < carried:
             tally.accuse(read, f"carried position {carried}, answered at {version}")
         elif version < newest:
@@ -102,16 +104,18 @@ def replicas_converge(case: Case) -> ClaimResult:
         keys[replica.store, replica.partition].update(replica.values)
     holders: Counter[tuple[str, str]] = Counter()
     for replica in case.history.finals:
-        tally.looked("replicas")
+        tally.looked("replicas", replica.store)
         holders.update((replica.store, key) for key in replica.values)
         for wrong in _wrong_with(case, replica, last, keys[replica.store, replica.partition], tally):
             role = replica.role or "no role"
-            tally.accuse_at(0.0, f"{replica.node}, {replica.store} partition {replica.partition} ({role}): {wrong}")
+            text = f"{replica.node}, {replica.store} partition {replica.partition} ({role}): {wrong}"
+            tally.accuse_at(0.0, text, replica.store)
     wanted = case.history.meta.replicas
     for store in case.truth.stores:
         for key in case.truth.state(store, last):
             if holders[store, key] < wanted:
-                tally.accuse_at(0.0, f"{store} {key} is on {holders[store, key]} replicas at {last}, not on {wanted}")
+                text = f"{store} {key} is on {holders[store, key]} replicas at {last}, not on {wanted}"
+                tally.accuse_at(0.0, text, store)
     return tally.result()
 
 
@@ -124,7 +128,7 @@ def _wrong_with(case: Case, replica: FinalReplica, last: int, keys: set[str], ta
         yield "the truth does not know this store"
         return
     for key in sorted(keys):
-        tally.looked("keys")
+        tally.looked("keys", replica.store)
         said, true = replica.values.get(key), case.truth.at(replica.store, key, last)
         if said != true:
             yield f"{key} is {_shown(said)} at {last}, Spark has {_shown(true)}"

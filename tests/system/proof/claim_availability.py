@@ -20,11 +20,11 @@ def reads_are_answered(case: Case) -> ClaimResult:
     the menu excuses of a fault that was active; and none is slower than the limits say."""
     tally = Tally(case, "availability", "every read is answered, or refused by its own bound", ("reads",))
     for read in case.history.reads:
-        tally.looked("reads")
+        tally.looked("reads", read.store)
         if read.outcome == "failed":
             tally.accuse(read, f"failed: {read.detail or read.problem or read.status}")
         elif read.outcome == "refused":
-            tally.looked("refusals")
+            tally.looked("refusals", read.store)
             if not is_excused(read, _may_refuse(case, read)):
                 said = ", ".join(f"{node}: {reason}" for node, reason in read.candidates) or "no candidates"
                 tally.accuse(read, f"refused ({read.status} {read.problem}; {said}) with {read.bounds}")

@@ -11,7 +11,8 @@ MAX_GROWTH_BYTES = 64 << 20
 
 def memory_is_kept(case: Case) -> ClaimResult:
     """(g) While hostile connections come, no service uses 64 MiB more than just before."""
-    tally = Tally(case, "memory", "hostile connections take at most 64 MiB of a service", ("samples",))
+    says = "hostile connections take at most 64 MiB of a service"
+    tally = Tally(case, "memory", says, ("samples",), is_of_stores=False)
     for _ in case.history.memory:
         tally.looked("samples")
     for window in case.faults.windows:

@@ -1,6 +1,7 @@
 """What a claim is: a pure function of a run, which counts what it examined and names what breaks it.
 
-A claim that examined nothing of what it is about fails, too: nothing was shown.
+A claim that examined nothing of what it is about fails, too: nothing was shown. So does one that examined nothing of it
+in the answers of some kind of state.
 """
 
 from __future__ import annotations
@@ -44,8 +45,18 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
+class OfKind:
+    """What a claim examined of one kind of state, by aspect, and how much of it was wrong."""
+
+    examined: dict[str, int]
+    found: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """`examined` counts by aspect; each of `needed` has to be above 0. `violations` are the first of `found`."""
+    """`examined` counts by aspect; each of `needed` has to be above 0, in all and in each of `kinds`. `violations` are
+    the first of `found`.
+    """
 
     name: str
     says: str
@@ -53,11 +64,19 @@ class ClaimResult:
     needed: tuple[str, ...]
     violations: tuple[Violation, ...]
     found: int
+    kinds: dict[str, OfKind]
 
     @property
     def vacuous(self) -> tuple[str, ...]:
         """The kinds of evidence that the claim needs and that were never examined."""
-        return tuple(aspect for aspect in self.needed if not self.examined.get(aspect))
+        never = [aspect for aspect in self.needed if not self.examined.get(aspect)]
+        never += [
+            f"{aspect} of {kind}"
+            for kind, seen in self.kinds.items()
+            for aspect in self.needed
+            if aspect not in never and not seen.examined.get(aspect)
+        ]
+        return tuple(never)
 
     @property
     def holds(self) -> bool:
@@ -72,6 +91,7 @@ class Case:
         self.commits = CommitTimes(history.commits, history.watched_until_ms)
         self.faults = FaultWindows(history.faults, settle_ms=limits.settle_ms)
         self.end_expiry_ms = float(history.meta.settings.get("end_expiry_ms", END_EXPIRY_MS))
+        self.kinds = history.meta.kinds
         self.began_ms = min((read.began_ms for read in history.reads), default=0.0)
 
     def answers(self) -> Sequence[Read]:
@@ -88,28 +108,39 @@ class Case:
 
 
 class Tally:
-    """Counts what one claim examined, and keeps what breaks it."""
+    """Counts what one claim examined, and keeps what breaks it; of claims about stores by kind of state, too."""
 
-    def __init__(self, case: Case, name: str, says: str, needed: Sequence[str]) -> None:
+    def __init__(self, case: Case, name: str, says: str, needed: Sequence[str], *, is_of_stores: bool = True) -> None:
         self._case, self._name, self._says, self._needed = case, name, says, tuple(needed)
+        self._kinds = case.kinds if is_of_stores else {}
         self._examined: Counter[str] = Counter()
+        self._examined_of: Counter[tuple[str, str]] = Counter()
         self._violations: list[Violation] = []
         self._found = 0
+        self._found_of: Counter[str] = Counter()
 
-    def looked(self, aspect: str) -> None:
+    def looked(self, aspect: str, store: str = "") -> None:
+        """Count one more of an aspect, in an answer of `store`."""
         self._examined[aspect] += 1
+        if kind := self._kinds.get(store):
+            self._examined_of[kind, aspect] += 1
 
     def accuse(self, read: Read, text: str) -> None:
         """Record that this read breaks the claim."""
         faults = self._case.faults_at(read.began_ms, read.ended_ms)
-        self.accuse_at(read.began_ms, f"{self._case.name_of(read)}: {text}; faults then: {faults}")
+        self.accuse_at(read.began_ms, f"{self._case.name_of(read)}: {text}; faults then: {faults}", read.store)
 
-    def accuse_at(self, at_ms: float, text: str) -> None:
+    def accuse_at(self, at_ms: float, text: str, store: str = "") -> None:
         self._found += 1
+        if kind := self._kinds.get(store):
+            self._found_of[kind] += 1
         if len(self._violations) < MAX_VIOLATIONS:
             self._violations.append(Violation(self._name, at_ms, text))
 
     def result(self) -> ClaimResult:
-        return ClaimResult(
-            self._name, self._says, dict(self._examined), self._needed, tuple(self._violations), self._found
-        )
+        of_kind = {
+            kind: OfKind({aspect: self._examined_of[kind, aspect] for aspect in self._examined}, self._found_of[kind])
+            for kind in dict.fromkeys(self._kinds.values())
+        }
+        violations = tuple(self._violations)
+        return ClaimResult(self._name, self._says, dict(self._examined), self._needed, violations, self._found, of_kind)

@@ -60,7 +60,8 @@ class Read:
     time, a reply that does not parse, an untyped error. `key` is the canonical JSON array of the key's columns.
 
     What follows is what the answer states; None where it states null or nothing. `role` is `active` or `standby`,
-    `node` the node that answered, `position_version` the version in the token that came with it.
+    `node` the node that answered, `position_version` the version in the token that came with it. Of a list that was
+    read in `pages` the value is all of them, the rest what the first one states.
     """
 
     session: int
@@ -85,6 +86,7 @@ class Read:
     role: str = ""
     position_version: int | None = None
     detail: str = ""
+    pages: int = 1
 
     @property
     def answered(self) -> bool:
@@ -157,13 +159,14 @@ class FinalReplica:
 class Meta:
     """What it takes to run it again: the seed, the schedule as `Schedule.to_json` gives it, the settings of the
     processes (what is not there is the default), and the versions of what took part. `replicas` is how many of each
-    partition there have to be at the end."""
+    partition there have to be at the end, `kinds` the kind of state of each store that is read."""
 
     seed: int
     schedule: dict[str, Any]
     settings: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     replicas: int = 2
+    kinds: dict[str, str] = field(default_factory=dict)
 
 
 Record = Read | Commit | Watched | Memory | FaultEvent | FinalReplica | Meta

@@ -1,6 +1,6 @@
 """Plants bugs in running services, one after the other in one world, and judges what readers saw of each.
 
-One Spark, one Redis and one commit log for all of them; the truth is read once, at the end.
+One Spark, one Redis and one commit log for all that show in one query; the truth is read once, at the end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from tests.system.proof.history import Commit, FaultEvent, HistoryWriter, Memory
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.run import TRUTH_NAME, RunOptions, Say, reading, recording
 from tests.system.proof.schedule import MENU, Schedule
+from tests.system.proof.subjects import SUBJECTS
 from tests.system.proof.truth_of_state import Truth
-from tests.system.proof.world import NODES, World, world
+from tests.system.proof.world import NODES, World, options_of, world
 
 READ_S = 6.0
 READ_UNDER_FAULT_S = 15.0
@@ -27,10 +28,19 @@ READ_UNDER_FAULT_S = 15.0
 READY_LIMIT_S = 60.0
 
 
-def hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions | None = None) -> dict[str, ClaimResult]:
+def hunt(names: Sequence[str], folder: Path, say: Say) -> dict[str, ClaimResult]:
     """What the checker says of the claim that each mutant must break, by mutant."""
-    options = options or RunOptions()
+    found: dict[str, ClaimResult] = {}
+    for subject in SUBJECTS.values():
+        if own := [name for name in names if MUTANTS[name].query == subject.name]:
+            found |= _hunt(own, folder / subject.name, say, RunOptions(world=options_of(subject)))
+    return found
+
+
+def _hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions) -> dict[str, ClaimResult]:
+    """The same of mutants that show in the same query."""
     seen: list[Commit | Watched | Memory] = []
+    folder.mkdir()
     with world(folder, options.world, seen.append) as running:
         for name in names:
             say(f"planting {name}")

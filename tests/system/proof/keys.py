@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime
 
-import orjson
+from tests.system.proof.question import Question
 
 STORE = "op0"
 SLOT_S = 20
@@ -26,14 +26,14 @@ def slot_text(since_epoch_s: int) -> str:
     return datetime.fromtimestamp(since_epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
 
 
-def key_text(slot: str, word: str) -> str:
-    """A key as a JSON array: its name in the history and in the truth."""
-    return orjson.dumps([slot, word]).decode()
-
-
 def choose_key(chance: random.Random, version: int) -> Key:
     """A key to ask for when `version` is the newest: nearly all live, some just removed, a few not yet there."""
     newest = max(0, version - 1) // SLOT_S
     oldest = max(0, newest - WATERMARK_S // SLOT_S)
     slot = chance.randint(oldest, newest) if chance.random() > 0.02 else newest + 1
     return slot_text(int(START.timestamp()) + slot * SLOT_S), f"w{chance.randrange(WORDS)}"
+
+
+def choose_question(chance: random.Random, version: int) -> Question:
+    """The question for such a key."""
+    return Question(STORE, choose_key(chance, version))

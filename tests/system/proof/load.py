@@ -20,12 +20,14 @@ from pathlib import Path
 import uvloop
 from tests.system.proof.history import HistoryWriter, Read
 from tests.system.proof.http_talk import Pool
-from tests.system.proof.keys import choose_key
-from tests.system.proof.sessions import Asked, Session, choose_kind, every_kind, is_out_of_service, request_of
-
-from understudy_shared.position import Position
+from tests.system.proof.question import Question, with_next_page
+from tests.system.proof.sessions import Asked, Replied, Session, choose_kind, every_kind, is_out_of_service, request_of
+from tests.system.proof.subjects import SUBJECTS, Subject
 
 DEADLINE_S = 5.0
+VERSION_GONE = "version-gone"
+"""The problem of a page whose version no replica holds any more."""
+
 MAX_SESSIONS = 20_000
 """Readers that wait at once: far above what a working system leaves waiting, and an end to what a hung one takes."""
 
@@ -38,6 +40,7 @@ def now_ms() -> float:
 class Load:
     """Sessions at some routers. `rate` is in reads per second, all together."""
 
+    subject: Subject
     routers: Mapping[str, int]
     rate: float
     writer: HistoryWriter
@@ -85,20 +88,34 @@ class Load:
     async def _read(self, session: Session) -> None:
         routers = [*self._pools]
         self.chance.shuffle(routers)
-        key = choose_key(self.chance, self.newest)
-        asked = Asked(session.number, session.next_seq(), now_ms(), key, session.bounds)
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                read, position = await self._ask(asked, request_of(session, key), routers)
-        except TimeoutError:
-            read, position = asked.failed(now_ms(), routers[0], f"no answer within {DEADLINE_S:g} s"), None
-        if position is not None:
-            session.took(position)
-            self.newest = max(self.newest, position.version)
-        self._note(read)
+        question = self.subject.choose(self.chance, self.newest)
+        asked = Asked(session.number, session.next_seq(), now_ms(), question, session.bounds)
+        replied = await self._ask_for_all(asked, session, question, routers)
+        if replied.position is not None:
+            session.took(replied.position)
+            self.newest = max(self.newest, replied.position.version)
+        self._note(replied.read)
         self._idle.append(session)
 
-    async def _ask(self, asked: Asked, request: bytes, routers: Sequence[str]) -> tuple[Read, Position | None]:
+    async def _ask_for_all(self, asked: Asked, session: Session, question: Question, routers: Sequence[str]) -> Replied:
+        """Ask page by page until nothing is left; from the beginning when the version of the pages is gone."""
+        replied = first = await self._ask_in_time(asked, request_of(session, question), routers)
+        while replied.next_cursor is not None and replied.read.answered:
+            page = await self._ask_in_time(asked, request_of(session, question, replied.next_cursor), routers)
+            if page.read.problem == VERSION_GONE:
+                replied = first = await self._ask_in_time(asked, request_of(session, question), routers)
+                continue
+            replied = Replied(with_next_page(replied.read, page.read), first.position, page.next_cursor)
+        return replied
+
+    async def _ask_in_time(self, asked: Asked, request: bytes, routers: Sequence[str]) -> Replied:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                return await self._ask(asked, request, routers)
+        except TimeoutError:
+            return Replied(asked.failed(now_ms(), routers[0], f"no answer within {DEADLINE_S:g} s"))
+
+    async def _ask(self, asked: Asked, request: bytes, routers: Sequence[str]) -> Replied:
         why = []
         for router in routers:
             try:
@@ -109,7 +126,7 @@ class Load:
             if not is_out_of_service(reply):
                 return asked.replied(now_ms(), router, reply)
             why.append(f"{router}: {reply.body[:200].decode(errors='replace')}")
-        return asked.failed(now_ms(), routers[-1], "; ".join(why)), None
+        return Replied(asked.failed(now_ms(), routers[-1], "; ".join(why)))
 
     def _note(self, read: Read) -> None:
         self.outcomes[read.outcome] += 1
@@ -118,11 +135,11 @@ class Load:
 
 
 async def main() -> None:
-    """Run as the arguments say: routers as JSON, a folder for the history, a rate, a seed."""
-    routers, folder, rate, seed = sys.argv[1:]
+    """Run as the arguments say: a query's name, routers as JSON, a folder for the history, a rate, a seed."""
+    subject, routers, folder, rate, seed = sys.argv[1:]
     chance = random.Random(int(seed))
     with HistoryWriter(Path(folder)) as writer:
-        load = Load(json.loads(routers), float(rate), writer, chance)
+        load = Load(SUBJECTS[subject], json.loads(routers), float(rate), writer, chance)
         running = asyncio.ensure_future(load.run())
         await _orders(load, running)
         load.is_ended = True

@@ -11,8 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
+
+from tests.system.proof import kind_mutants
+from tests.system.proof.patching import patch
+from tests.system.proof.subjects import COUNTS, KINDS
 
 VERSIONS_BEHIND = {"node-1": 6, "node-2": 3, "node-3": 0}
 """Within `acceptable_recovery_lag`: they count as caught up."""
@@ -23,12 +26,20 @@ PARTITIONS = 6
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """What is patched in a node and in a router, the claim that it must break, and the fault that shows it."""
+    """What is patched in a node and in a router, the claim that it must break, the fault that shows it, and in the
+    answers of which query and of which of its kinds of state it shows.
+    """
 
     node: tuple[Callable[[], None], ...]
     router: tuple[Callable[[], None], ...]
     breaks: str
     fault: str | None = None
+    query: str = COUNTS.name
+    kinds: tuple[str, ...] = ()
+
+
+def _of_kinds(plant: Callable[[], None], *kinds: str) -> Mutant:
+    return Mutant((plant,), (), "answers", query=KINDS.name, kinds=kinds)
 
 
 def follow_behind() -> None:
@@ -93,7 +104,7 @@ def state_the_version_before() -> None:
 
         return view
 
-    _patch("understudy_node.replica.task_stores", "task_view", by_one_less)
+    patch("understudy_node.replica.task_stores", "task_view", by_one_less)
 
 
 def _restated(json: bytes, version: int) -> bytes:
@@ -130,7 +141,7 @@ def compare_clocks() -> None:
 
         return lag
 
-    _patch("understudy_node.replica.progress", "lag_of", by_wall_clock)
+    patch("understudy_node.replica.progress", "lag_of", by_wall_clock)
 
 
 def say_absent_for_others() -> None:
@@ -153,7 +164,7 @@ def ask_the_wrong_node() -> None:
             tables, operator_id, (partition + 1) % PARTITIONS, now_ms
         )
 
-    _patch("understudy_router.router", "candidates_of", of_the_next)
+    patch("understudy_router.router", "candidates_of", of_the_next)
 
 
 def stay_silent_when_refused() -> None:
@@ -176,7 +187,7 @@ def take_silence_for_death() -> None:
 
 def leave_out_the_dead() -> None:
     """Ask no replica that is called dead, even when all of them are."""
-    _patch("understudy_router.routing.choose", "_may_live", lambda _: lambda dead, bound: False)
+    patch("understudy_router.routing.choose", "_may_live", lambda _: lambda dead, bound: False)
 
 
 def believe_absurd_numbers() -> None:
@@ -187,7 +198,7 @@ def believe_absurd_numbers() -> None:
         raise error
 
     _believe_in("understudy_node.cluster.following")
-    _patch("understudy_node.cluster.placement", "is_later", lambda _: lambda order, known: order > known)
+    patch("understudy_node.cluster.placement", "is_later", lambda _: lambda order, known: order > known)
     OwnMessages.cannot_say = end  # type: ignore[method-assign]
 
 
@@ -197,7 +208,7 @@ def route_by_absurd_numbers() -> None:
 
 
 def _believe_in(module: str) -> None:
-    _patch(module, "is_plausible_order", lambda _: lambda order, known: True)
+    patch(module, "is_plausible_order", lambda _: lambda order, known: True)
 
 
 def forget_connection_limits() -> None:
@@ -207,13 +218,7 @@ def forget_connection_limits() -> None:
     def by_itself(_ours: Callable[..., Any]) -> Callable[..., Any]:
         return lambda guard, access, direct, bodies, heads, **named: HttpToolsProtocol(**named)
 
-    _patch("understudy_shared.http.service", "HttpProtocol", by_itself)
-
-
-def _patch(module: str, name: str, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace a function where a module uses it by what is made of it."""
-    target = import_module(module)
-    setattr(target, name, made(getattr(target, name)))
+    patch("understudy_shared.http.service", "HttpProtocol", by_itself)
 
 
 MUTANTS = {
@@ -238,6 +243,15 @@ MUTANTS = {
         "availability",
         "absurd-messages",
     ),
+    "keep-the-first-value": _of_kinds(kind_mutants.keep_the_first_value, "value"),
+    "lose-an-element": _of_kinds(kind_mutants.lose_an_element, "list"),
+    "reverse-lists": _of_kinds(kind_mutants.reverse_lists, "list"),
+    "mix-up-entries": _of_kinds(kind_mutants.mix_up_entries, "map"),
+    "forget-a-timer": _of_kinds(kind_mutants.forget_a_timer, "timers"),
+    "end-sessions-early": _of_kinds(kind_mutants.end_sessions_early, "session"),
+    "turn-matches-round": _of_kinds(kind_mutants.turn_matches_round, "join-side"),
+    "expire-too-late": _of_kinds(kind_mutants.expire_too_late, "set"),
+    "cut-pages": _of_kinds(kind_mutants.cut_pages, "list", "map", "session", "join-side", "timers"),
 }
 
 

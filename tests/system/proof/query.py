@@ -1,7 +1,7 @@
 """The Spark query of the proof, in a process of its own: commits all the while, and at the end says what was true.
 
-Each batch changes keys, adds keys, and every so often removes a slot of them. The input is counted, not read: a
-restarted driver runs the same batches. The line `truth PATH` on standard input stops the query and writes Spark's own
+Each batch changes keys, adds keys, and every so often removes some. The input is counted, not read: a restarted driver
+runs the same batches. The line `truth PATH` on standard input stops the query and writes Spark's own
 account of every version to PATH; the process ends with its standard input.
 """
 
@@ -10,22 +10,46 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.oracle.kinds import join_conf
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.queries import QueryOptions, settings
 from tests.support.spark.session import spark_session
+from tests.system.proof import kinds_keys, kinds_query, kinds_truth
 from tests.system.proof.keys import ROWS_PER_BATCH, SLOT_S, START, WATERMARK_S, WORDS
+from tests.system.proof.subjects import COUNTS, KINDS, SUBJECTS, Subject
 from tests.system.proof.truth import write_truth
-
-OPTIONS = QueryOptions(partitions=6, min_batches_to_retain=100_000, maintenance_interval_ms=5_000)
-"""Nothing is purged: the truth of every version must still be readable at the end."""
 
 STARTED = "the query is running"
 TRUTH_WRITTEN = "the truth is written"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What Spark runs of a query under proof, and how the truth about its checkpoint is written."""
+
+    build: Callable[[DataFrame], DataFrame]
+    rows_per_batch: int
+    output_mode: str
+    write_truth: Callable[[SparkSession, Path, StateFormat, Path], None]
+    extra_conf: Callable[[StateFormat], Mapping[str, str]] = lambda _: {}
+
+    def conf(self, subject: Subject, state_format: StateFormat) -> dict[str, str | None]:
+        """Settings of the query. Nothing is purged: the truth of every version must still be readable at the end."""
+        options = QueryOptions(
+            partitions=subject.partitions,
+            min_batches_to_retain=100_000,
+            maintenance_interval_ms=5_000,
+            output_mode=self.output_mode,
+            extra_conf=self.extra_conf(state_format),
+        )
+        return {**state_format.conf(), **options.conf()}
 
 
 def main() -> None:
@@ -33,27 +57,31 @@ def main() -> None:
     arguments = _arguments()
     state_format = StateFormat(**json.loads(arguments.format))
     with spark_session(arguments.folder) as spark:
-        query = start(spark, arguments.checkpoint, state_format, arguments.every_ms)
+        subject = SUBJECTS[arguments.query]
+        query = start(spark, arguments.checkpoint, state_format, arguments.every_ms, subject)
         _say(STARTED)
         for line in sys.stdin:
             word, _, path = line.strip().partition(" ")
             if word == "truth":
                 query.stop()
-                write_truth(spark, arguments.checkpoint, state_format, Path(path))
+                JOBS[subject.name].write_truth(spark, arguments.checkpoint, state_format, Path(path))
                 _say(TRUTH_WRITTEN)
 
 
-def start(spark: SparkSession, checkpoint: Path, state_format: StateFormat, every_ms: int) -> StreamingQuery:
+def start(
+    spark: SparkSession, checkpoint: Path, state_format: StateFormat, every_ms: int, subject: Subject = COUNTS
+) -> StreamingQuery:
     """Start the query, or go on where a killed one stopped; a batch begins every `every_ms`."""
-    with settings(spark, {**state_format.conf(), **OPTIONS.conf()}):
-        writer = _counted(_rows(spark)).writeStream.format("noop").outputMode("update").queryName("proof")
-        writer = writer.option("checkpointLocation", str(checkpoint))
+    job = JOBS[subject.name]
+    with settings(spark, job.conf(subject, state_format)):
+        writer = job.build(_rows(spark, job.rows_per_batch)).writeStream.format("noop").queryName("proof")
+        writer = writer.outputMode(job.output_mode).option("checkpointLocation", str(checkpoint))
         return writer.trigger(processingTime=f"{every_ms} milliseconds").start()
 
 
-def _rows(spark: SparkSession) -> DataFrame:
+def _rows(spark: SparkSession, rows_per_batch: int) -> DataFrame:
     source = spark.readStream.format("rate-micro-batch").option("numPartitions", 1)
-    source = source.option("rowsPerBatch", ROWS_PER_BATCH).option("advanceMillisPerBatch", 1000)
+    source = source.option("rowsPerBatch", rows_per_batch).option("advanceMillisPerBatch", 1000)
     return source.option("startTimestamp", int(START.timestamp() * 1000)).load()
 
 
@@ -62,6 +90,14 @@ def _counted(rows: DataFrame) -> DataFrame:
     word = F.concat(F.lit("w"), F.pmod(F.hash("value"), F.lit(WORDS)).cast("string"))
     keyed = rows.select(slot.alias("slot"), word.alias("word"), "value").withWatermark("slot", f"{WATERMARK_S} seconds")
     return keyed.groupBy("slot", "word").agg(F.count("*"), F.sum("value"), F.max("value"))
+
+
+JOBS = {
+    COUNTS.name: Job(_counted, ROWS_PER_BATCH, "update", write_truth),
+    KINDS.name: Job(
+        kinds_query.build, kinds_keys.ROWS_PER_BATCH, "append", kinds_truth.write_truth, extra_conf=join_conf
+    ),
+}
 
 
 def _say(line: str) -> None:
@@ -75,6 +111,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, required=True, help="for the session's own files")
     parser.add_argument("--format", required=True, help="a state format's fields as JSON")
     parser.add_argument("--every-ms", type=int, required=True)
+    parser.add_argument("--query", choices=tuple(SUBJECTS), required=True)
     return parser.parse_args()
 
 

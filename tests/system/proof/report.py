@@ -15,8 +15,8 @@ SHOWN_VIOLATIONS = 5
 
 
 def as_text(history: History, verdict: Verdict) -> str:
-    """Claims, latencies by phase, faults; then what is wrong."""
-    parts = [_claims(verdict), _latencies(verdict), _faults(history)]
+    """Claims, what they examined of each kind of state, latencies by phase, faults; then what is wrong."""
+    parts = [_claims(verdict), _kinds(history, verdict), _latencies(verdict), _faults(history)]
     parts += [_wrong(claim) for claim in verdict.claims.values() if not claim.holds]
     parts.append("every claim holds" if verdict.holds else f"BROKEN (seed {history.meta.seed})")
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -39,6 +39,7 @@ def _document(history: History, verdict: Verdict) -> dict[str, Any]:
                 "examined": claim.examined,
                 "never_examined": claim.vacuous,
                 "found": claim.found,
+                "kinds": claim.kinds,
                 "violations": claim.violations,
             }
             for claim in verdict.claims.values()
@@ -54,6 +55,21 @@ def _claims(verdict: Verdict) -> str:
         examined = ", ".join(f"{count} {aspect}" for aspect, count in claim.examined.items()) or "nothing"
         rows.append((claim.name, "holds" if claim.holds else "BROKEN", examined, str(claim.found)))
     return _table(rows)
+
+
+def _kinds(history: History, verdict: Verdict) -> str:
+    """A line for each kind of state, where there are several."""
+    kinds = sorted(set(history.meta.kinds.values()))
+    claims = [claim for claim in verdict.claims.values() if claim.kinds]
+    rows: list[tuple[str, ...]] = [("kind", *(claim.name for claim in claims), "violations")]
+    for kind in kinds:
+        of_kind = [claim.kinds[kind] for claim in claims]
+        counts = [
+            " + ".join(str(each.examined.get(aspect, 0)) for aspect in claim.needed)
+            for each, claim in zip(of_kind, claims, strict=True)
+        ]
+        rows.append((kind, *counts, str(sum(each.found for each in of_kind))))
+    return _table(rows) if len(kinds) > 1 else ""
 
 
 def _latencies(verdict: Verdict) -> str:

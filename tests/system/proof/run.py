@@ -20,7 +20,6 @@ from tests.support.spark.formats import StateFormat
 from tests.system.proof.conductor import Conductor
 from tests.system.proof.finals import final_replicas
 from tests.system.proof.history import HISTORY_NAME, FaultEvent, HistoryWriter, Meta
-from tests.system.proof.keys import STORE
 from tests.system.proof.processes import Talking
 from tests.system.proof.schedule import Schedule
 from tests.system.proof.truth_of_state import Truth
@@ -48,7 +47,7 @@ class RunOptions:
     def from_settings(cls, settings: Mapping[str, Any]) -> RunOptions:
         """What `to_settings` gave."""
         state_format = StateFormat(**settings["state_format"])
-        return cls(settings["rate"], WorldOptions(state_format, settings["every_ms"]))
+        return cls(settings["rate"], WorldOptions(state_format, settings["every_ms"], settings["query"]))
 
 
 def run(schedule: Schedule, folder: Path, options: RunOptions, say: Say) -> None:
@@ -81,7 +80,8 @@ def recording(folder: Path, schedule: Schedule, options: RunOptions) -> Iterator
     load.mkdir()
     writer = HistoryWriter(folder)
     versions = {"python": platform.python_version(), "spark": pyspark.__version__, "machine": platform.platform()}
-    writer.write(Meta(schedule.seed, schedule.to_json(), options.to_settings(), versions))
+    kinds = dict(options.world.subject.kinds)
+    writer.write(Meta(schedule.seed, schedule.to_json(), options.to_settings(), versions, kinds=kinds))
     try:
         yield writer
     finally:
@@ -96,7 +96,7 @@ def recording(folder: Path, schedule: Schedule, options: RunOptions) -> Iterator
 def reading(running: World, folder: Path, rate: float, seed: int) -> Iterator[Talking]:
     """Readers at work until the end of the block."""
     routers = json.dumps({name: router.port for name, router in running.routers.items()})
-    arguments = [routers, str(folder / "load"), str(rate), str(seed)]
+    arguments = [running.subject.name, routers, str(folder / "load"), str(rate), str(seed)]
     load = Talking("the load", "tests.system.proof.load", arguments, folder / "logs" / "load.log")
     try:
         yield load
@@ -111,7 +111,7 @@ def compare(running: World, writer: HistoryWriter, say: Say) -> None:
     running.spark.write_truth(path)
     running.watch.end()
     truth = Truth.load(path)
-    for replica in final_replicas(running.nodes.values(), [*truth.keys(STORE)], truth.last):
+    for replica in final_replicas(running.nodes.values(), truth):
         writer.write(replica)
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
-from urllib.parse import quote
+from typing import Any, NamedTuple
 
 import orjson
 from tests.system.proof.history import NO_BOUNDS, Bounds, Outcome, Read
 from tests.system.proof.http_talk import HttpReply
-from tests.system.proof.keys import STORE, Key, key_text
+from tests.system.proof.question import Question, key_text, said_by
 
 from understudy_shared.bounds import WAIT_WITH_POSITION_MS
 from understudy_shared.position import Position, decode_position
@@ -83,9 +82,13 @@ def choose_kind(chance: random.Random) -> Kind:
     return chance.choices([kind for _, kind in KINDS], weights=[share for share, _ in KINDS])[0]
 
 
-def request_of(session: Session, key: Key) -> bytes:
-    """The lookup as bytes."""
+def request_of(session: Session, question: Question, cursor: str | None = None) -> bytes:
+    """The lookup as bytes, or that of the page at a cursor."""
     bounds, parameters = session.bounds, []
+    if question.limit is not None:
+        parameters.append(f"limit={question.limit}")
+    if cursor is not None:
+        parameters.append(f"cursor={cursor}")
     if bounds.max_lag is not None:
         parameters.append(f"max_lag={bounds.max_lag}")
     if bounds.max_staleness_ms is not None:
@@ -96,8 +99,7 @@ def request_of(session: Session, key: Key) -> bytes:
         parameters.append(f"unknown_lag={bounds.unknown_lag}")
     if bounds.min_version is not None and session.position is not None:
         parameters.append(f"min_position={session.position.encode()}")
-    target = f"/v1/stores/{STORE}/keys/{quote(key[0], safe='')}/{quote(key[1], safe='')}"
-    target += f"?{'&'.join(parameters)}" if parameters else ""
+    target = question.path + (f"?{'&'.join(parameters)}" if parameters else "")
     return f"GET {target} HTTP/1.1\r\nhost: proof\r\n\r\n".encode()
 
 
@@ -109,6 +111,14 @@ def is_out_of_service(reply: HttpReply) -> bool:
     )
 
 
+class Replied(NamedTuple):
+    """What came of a request: the read so far, the position that the answer carried, and where its next page begins."""
+
+    read: Read
+    position: Position | None = None
+    next_cursor: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A read that is being made."""
@@ -116,37 +126,38 @@ class Asked:
     session: int
     seq: int
     began_ms: float
-    key: Key
+    question: Question
     bounds: Bounds
 
     def failed(self, ended_ms: float, router: str, detail: str, *, status: int = 0, problem: str = "") -> Read:
         """The record of a read with neither an answer nor a typed refusal."""
         return self._read(ended_ms, router, status, "failed", problem=problem, detail=detail)
 
-    def replied(self, ended_ms: float, router: str, reply: HttpReply) -> tuple[Read, Position | None]:
-        """What a reply says, and the position that it carries."""
+    def replied(self, ended_ms: float, router: str, reply: HttpReply) -> Replied:
+        """What a reply says."""
         try:
             body = orjson.loads(reply.body)
             if reply.status in (200, 404) and reply.content_type == "application/json":
                 position = decode_position(body["position"])
-                return self._answered(ended_ms, router, reply.status, body, position), position
+                read = self._answered(ended_ms, router, reply.status, body, position)
+                return Replied(read, position, body.get("next_cursor"))
             problem, detail = str(body["type"]), str(body.get("detail", ""))
         except (ValueError, KeyError, TypeError) as error:
-            return self.failed(ended_ms, router, f"{error!r} in {reply.body[:300]!r}", status=reply.status), None
+            return Replied(self.failed(ended_ms, router, f"{error!r} in {reply.body[:300]!r}", status=reply.status))
         if problem in FAILURES:
-            return self.failed(ended_ms, router, detail, status=reply.status, problem=problem), None
+            return Replied(self.failed(ended_ms, router, detail, status=reply.status, problem=problem))
         candidates = tuple(
             (str(candidate.get("node_id", "")), str(candidate.get("reason", "")))
             for candidate in body.get("candidates", ())
         )
         refused = self._read(ended_ms, router, reply.status, "refused", problem=problem, detail=detail)
-        return replace(refused, candidates=candidates), None
+        return Replied(replace(refused, candidates=candidates))
 
     def _answered(self, ended_ms: float, router: str, status: int, body: dict[str, Any], position: Position) -> Read:
         lag, served_by, committed_at = body["lag"], body["served_by"], body["committed_at"]
         return replace(
             self._read(ended_ms, router, status, "found" if body["found"] else "absent"),
-            value=body.get("value"),
+            value=said_by(body) if body["found"] else None,
             version=body["version"],
             committed_at_us=None if committed_at is None else _micros(committed_at),
             offset_lag=lag["offset_lag"],
@@ -166,8 +177,8 @@ class Asked:
             began_ms=self.began_ms,
             ended_ms=ended_ms,
             router=router,
-            store=STORE,
-            key=key_text(*self.key),
+            store=self.question.store,
+            key=key_text(*self.question.key),
             bounds=self.bounds,
             status=status,
             outcome=outcome,

@@ -15,20 +15,32 @@ from tests.support.spark.formats import StateFormat
 from tests.support.spark.process import SparkJob
 from tests.support.spark.session import REPOSITORY, SOCKET_NAME, java_environment
 from tests.system.proof import query
+from tests.system.proof.subjects import Subject
 
 from understudy_shared.sockets import private_socket_dir
+
+TRUTH_LIMIT_S = 7200
+"""Of every kind of state Spark reads a version in a few seconds. A process that ends is noticed at once."""
 
 
 class SparkDriver:
     """One query over all its lives. `temporary` is short enough for Spark's sockets."""
 
     def __init__(
-        self, checkpoint: Path, folder: Path, temporary: Path, *, state_format: StateFormat, every_ms: int
+        self,
+        checkpoint: Path,
+        folder: Path,
+        temporary: Path,
+        *,
+        state_format: StateFormat,
+        every_ms: int,
+        subject: Subject,
     ) -> None:
         self.checkpoint = checkpoint
         self._folder = folder
         self._temporary = temporary
         self._arguments = ["--format", json.dumps(asdict(state_format)), "--every-ms", str(every_ms)]
+        self._arguments += ["--query", subject.name]
         self._lives = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._job: SparkJob | None = None
@@ -71,14 +83,18 @@ class SparkDriver:
         assert self._job is not None
         self._process.stdin.write(f"truth {path}\n".encode())
         self._process.stdin.flush()
-        self._job.wait_for_line(query.TRUTH_WRITTEN)
+        self._job.wait_for_line(query.TRUTH_WRITTEN, TRUTH_LIMIT_S)
 
 
 @contextmanager
-def spark_driver(checkpoint: Path, folder: Path, *, state_format: StateFormat, every_ms: int) -> Iterator[SparkDriver]:
+def spark_driver(
+    checkpoint: Path, folder: Path, *, state_format: StateFormat, every_ms: int, subject: Subject
+) -> Iterator[SparkDriver]:
     """A query until the end of the block, already starting; its logs lie in `folder`."""
     with private_socket_dir(f"us-{'0' * 8}/{SOCKET_NAME}") as temporary:
-        driver = SparkDriver(checkpoint, folder, temporary, state_format=state_format, every_ms=every_ms)
+        driver = SparkDriver(
+            checkpoint, folder, temporary, state_format=state_format, every_ms=every_ms, subject=subject
+        )
         driver.start()
         try:
             yield driver

@@ -15,7 +15,8 @@ from tests.support.oracle.json import json_object
 from tests.support.oracle.spark_reader import read_versions, row_types
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.queries import committed_batches, settings
-from tests.system.proof.keys import STORE, key_text, slot_text
+from tests.system.proof.keys import STORE, slot_text
+from tests.system.proof.question import key_text
 from tests.system.proof.truth_of_state import Truth, Value
 
 Change = tuple[int, Value | None]

@@ -22,6 +22,7 @@ from tests.system.proof.history import Commit, Memory, Watched
 from tests.system.proof.memory_watch import MemoryWatch
 from tests.system.proof.processes import Proxies, Service, free_port
 from tests.system.proof.spark_driver import SparkDriver, spark_driver
+from tests.system.proof.subjects import COUNTS, SUBJECTS, Subject
 from tests.system.proof.views import View
 
 APPLICATION = "proof"
@@ -38,16 +39,29 @@ COMMIT_LIMIT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class WorldOptions:
-    """How the query keeps its state and how often it commits."""
+    """Which query runs, how it keeps its state, and how often it commits."""
 
     state_format: StateFormat = ROCKSDB_CHANGELOG_V2
-    every_ms: int = 700
+    every_ms: int = COUNTS.every_ms
+    query: str = COUNTS.name
+
+    @property
+    def subject(self) -> Subject:
+        return SUBJECTS[self.query]
+
+
+def options_of(subject: Subject, state_format: str = "rocksdb") -> WorldOptions:
+    """The options with which a query is proven. ValueError when it cannot be kept in that format."""
+    if state_format not in subject.formats:
+        raise ValueError(f"the query {subject.name!r} needs one of these formats: {', '.join(subject.formats)}")
+    return WorldOptions(FORMATS[state_format], subject.every_ms, subject.name)
 
 
 @dataclass(slots=True)
 class World:
     """All that runs, by name. `small_disk` is why there is none where the machine does not allow it."""
 
+    subject: Subject
     folder: Path
     checkpoint: Path
     spark: SparkDriver
@@ -82,7 +96,7 @@ class World:
             if not service.is_ready:
                 return f"{service.name} is not ready"
         for router in self.routers:
-            if why := unsettled_by(self.lag_report(router), self.watch.version):
+            if why := unsettled_by(self.lag_report(router), self.subject, self.watch.version):
                 return f"{router}: {why}"
         return ""
 
@@ -94,13 +108,13 @@ class World:
         return why
 
 
-def unsettled_by(report: Mapping[str, Any], version: int) -> str:
-    """What a router's report lacks: every node alive, and two replicas of each partition near the end."""
+def unsettled_by(report: Mapping[str, Any], subject: Subject, version: int) -> str:
+    """What a router's report lacks: every node alive, every store, and two replicas of each partition near the end."""
     live = {node["node_id"] for node in report["nodes"] if node["live"]}
     if missing := set(NODES) - live:
         return f"{', '.join(sorted(missing))} not alive"
-    if not report["stores"]:
-        return "no stores"
+    if missing := subject.kinds.keys() - {store["store"] for store in report["stores"]}:
+        return f"no store {', '.join(sorted(missing))}"
     for store in report["stores"]:
         near: dict[int, set[str]] = {}
         for replica in store["partitions"]:
@@ -108,7 +122,7 @@ def unsettled_by(report: Mapping[str, Any], version: int) -> str:
             if current is not None and current >= version - 3:
                 near.setdefault(replica["partition"], set()).add(replica["role"])
         short = [partition for partition, roles in near.items() if not {"active", "standby"} <= roles]
-        if len(near) < 6 or short:
+        if len(near) < subject.partitions or short:
             return f"{store['store']}: no active or no standby near version {version} of {short or 'some partition'}"
     return ""
 
@@ -119,7 +133,13 @@ def world(folder: Path, options: WorldOptions, record: Callable[[Commit | Watche
     checkpoint = folder / APPLICATION
     with ExitStack() as stack:
         spark = stack.enter_context(
-            spark_driver(checkpoint, folder / "spark", state_format=options.state_format, every_ms=options.every_ms)
+            spark_driver(
+                checkpoint,
+                folder / "spark",
+                state_format=options.state_format,
+                every_ms=options.every_ms,
+                subject=options.subject,
+            )
         )
         redis = stack.enter_context(redis_server(port=0))
         assert redis.port is not None
@@ -141,7 +161,9 @@ def world(folder: Path, options: WorldOptions, record: Callable[[Commit | Watche
         watch = CommitWatch(checkpoint, record)
         stack.callback(watch.end)
         stack.callback(MemoryWatch((*nodes.values(), *routers.values()), record).end)
-        made = World(folder, checkpoint, spark, redis, proxies, watch, nodes, routers, views, disk, clock)
+        made = World(
+            options.subject, folder, checkpoint, spark, redis, proxies, watch, nodes, routers, views, disk, clock
+        )
         for service in routers.values():
             stack.callback(service.kill)
             service.start()

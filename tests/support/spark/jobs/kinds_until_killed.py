@@ -1,4 +1,4 @@
-"""Sessions and a join whose attempts at one batch differ, and that wait to be killed between state and commit.
+"""Sessions, a join and a list whose attempts at one batch differ, and that wait to be killed between state and commit.
 
 As `aggregate_until_killed.py`: the files of a batch are on disk when the job says `state of batch <N> written`; in the
 batch named by `--hold` it then waits for ever. `--life` is in all numbers: another one makes other content.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from tests.support.spark.counting_kinds import LIFE, SCHEMA, build, options
+from tests.support.spark.counting_kinds import LIFE, SCHEMA, builder, options
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.queries import InputFolder, read_folder, settings
 from tests.support.spark.session import spark_session
@@ -41,7 +41,7 @@ def main() -> None:
     with spark_session(arguments.folder) as spark:
         with settings(spark, {**state_format.conf(), **options(state_format, maintenance_interval_ms=100).conf()}):
             source = read_folder(spark, feed, SCHEMA)
-            frame = build(source.withColumn("number", F.col("number") + F.lit(arguments.life * LIFE)))
+            frame = builder(state_format)(source.withColumn("number", F.col("number") + F.lit(arguments.life * LIFE)))
             writer = frame.writeStream.outputMode("append").foreachBatch(keep).queryName("kinds")
             writer = writer.option("checkpointLocation", str(arguments.checkpoint)).trigger(availableNow=True)
             query = writer.start()

@@ -1,0 +1,45 @@
+"""The queries that the proof can run, as their readers know them (pure); `query.py` has what Spark runs of each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from tests.system.proof import keys, kinds_keys
+from tests.system.proof.question import Question
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A query under proof. `kinds` has its stores with the kind of state of each, `choose` what a reader asks when a
+    version is the newest. A batch begins every `every_ms`. `formats` are those of world.py that it can be kept in.
+    """
+
+    name: str
+    kinds: Mapping[str, str]
+    partitions: int
+    every_ms: int
+    choose: Callable[[random.Random, int], Question]
+    formats: tuple[str, ...]
+
+
+COUNTS: Final = Subject(
+    name="counts",
+    kinds=MappingProxyType({keys.STORE: "value"}),
+    partitions=6,
+    every_ms=700,
+    choose=keys.choose_question,
+    formats=("rocksdb", "hdfs"),
+)
+KINDS: Final = Subject(
+    name="kinds",
+    kinds=MappingProxyType(kinds_keys.STORES),
+    partitions=2,
+    every_ms=2000,
+    choose=kinds_keys.choose_question,
+    formats=("rocksdb",),
+)
+SUBJECTS: Final = MappingProxyType({subject.name: subject for subject in (COUNTS, KINDS)})

@@ -1,0 +1,224 @@
+"""Answers of every kind of state are compared whole: what is wrong in one is found, and counted for its kind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import orjson
+import pytest
+from tests.system.proof.checker import check
+from tests.system.proof.claims import ClaimResult
+from tests.system.proof.history import NO_BOUNDS, Commit, History, Meta, Read
+from tests.system.proof.http_talk import HttpReply
+from tests.system.proof.kinds_keys import STORES, WITH_PAGES, choose_question, word_of
+from tests.system.proof.question import Question, key_text, said_by, with_next_page
+from tests.system.proof.sessions import Asked
+from tests.system.proof.truth_of_state import Truth
+from tests.unit.proof.model import Model
+
+from understudy_shared.position import Position
+from understudy_shared.words import ApplicationId, Lineage
+
+Said = dict[str, Any]
+
+RIGHT: dict[str, Said] = {
+    "value": {"value": {"n": 3, "latest_ms": 17}},
+    "list": {"values": [{"value": {"number": number}} for number in (4, 9, 9, 2)]},
+    "map": {"entries": [{"key": {"place": place}, "value": {"visits": len(place)}} for place in ("a", "bb", "ccc")]},
+    "timers": {"timers": ["2026-01-01T00:00:06.000000Z", "2026-01-01T00:00:07.000000Z"]},
+    "session": {
+        "sessions": [
+            {"start": f"2026-01-01T00:00:0{at}Z", "end": f"2026-01-01T00:00:0{at + 2}Z", "value": {"visits": at},
+             "expired": at == 1}
+            for at in (1, 4)
+        ]
+    },
+    "join-side": {
+        "rows": [{"value": {"number": number}, "matched": number == 2, "expired": None} for number in (2, 4)]
+    },
+    "set": {"expires_at": "2026-01-01T00:00:09Z", "expired": False},
+}  # fmt: skip
+"""What an answer says of a key, for each kind of state."""
+
+
+def another_number(said: Said) -> None:
+    said["value"]["n"] += 1
+
+
+def lost_element(said: Said) -> None:
+    del said["values"][1]
+
+
+def element_twice(said: Said) -> None:
+    said["values"].append(said["values"][-1])
+
+
+def other_order(said: Said) -> None:
+    said["values"].reverse()
+
+
+def cut_list(said: Said) -> None:
+    del said["values"][2:]
+
+
+def entry_of_another_key(said: Said) -> None:
+    said["entries"][0]["value"] = said["entries"][1]["value"]
+
+
+def lost_entry(said: Said) -> None:
+    said["entries"].pop()
+
+
+def forgotten_timer(said: Said) -> None:
+    said["timers"].pop()
+
+
+def session_that_ends_late(said: Said) -> None:
+    said["sessions"][1]["end"] = "2026-01-01T00:00:07Z"
+
+
+def session_that_expired(said: Said) -> None:
+    said["sessions"][1]["expired"] = True
+
+
+def cut_sessions(said: Said) -> None:
+    said["sessions"].pop()
+
+
+def wrong_matched_flag(said: Said) -> None:
+    said["rows"][0]["matched"] = False
+
+
+def rows_in_other_order(said: Said) -> None:
+    said["rows"].reverse()
+
+
+def later_expiry(said: Said) -> None:
+    said["expires_at"] = "2026-01-01T00:00:10Z"
+
+
+def expiry_that_was_passed(said: Said) -> None:
+    said["expired"] = True
+
+
+PLANTS: dict[Callable[[Said], None], str] = {
+    another_number: "value",
+    lost_element: "list",
+    element_twice: "list",
+    other_order: "list",
+    cut_list: "list",
+    entry_of_another_key: "map",
+    lost_entry: "map",
+    forgotten_timer: "timers",
+    session_that_ends_late: "session",
+    session_that_expired: "session",
+    cut_sessions: "session",
+    wrong_matched_flag: "join-side",
+    rows_in_other_order: "join-side",
+    later_expiry: "set",
+    expiry_that_was_passed: "set",
+}
+
+
+def reply_of(said: Said, *, version: int = 1, next_cursor: str | None = None) -> HttpReply:
+    """An answer of a router."""
+    body = {
+        "store": "it", "key": {"word": "w"}, "found": True, **said, "partition": 0, "version": version,
+        "committed_at": "1970-01-01T00:00:00.001000Z", "watermark": None, "next_cursor": next_cursor,
+        "position": Position(ApplicationId("proof"), Lineage("life"), version, 1000).encode(),
+        "lag": {"offset_lag": 0, "time_lag_ms": 3}, "served_by": {"node_id": "node-1", "role": "active"},
+    }  # fmt: skip
+    return HttpReply(200, "application/json", orjson.dumps(body))
+
+
+def read_of(said: Said, *, version: int = 1) -> Read:
+    """What a reader records of such an answer."""
+    asked = Asked(1, 1, 20.0, Question("it", ("w",)), NO_BOUNDS)
+    return asked.replied(30.0, "router-1", reply_of(said, version=version)).read
+
+
+def judged(read: Read, kind: str) -> ClaimResult:
+    """What the checker says of one answer, where `RIGHT` is the truth."""
+    true = orjson.loads(orjson.dumps(said_by(RIGHT[kind])))
+    history = History(Meta(1, {}, kinds={"it": kind}), commits=[Commit(1, 10, 5, 1000)], watched_until_ms=100)
+    history.reads = [read]
+    truth = Truth({"it": {key_text("w"): [(1, true)]}}, first=1, last=1)
+    return check(history, truth, claims=("answers",)).claims["answers"]
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_a_right_answer_of_any_kind_is_not_accused(kind: str) -> None:
+    assert set(RIGHT) == set(STORES.values())
+    claim = judged(read_of(RIGHT[kind]), kind)
+    assert (claim.found, claim.kinds[kind].examined["found"], claim.kinds[kind].found) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_what_is_planted_in_an_answer_is_found_and_counted_for_its_kind(plant: Callable[[Said], None]) -> None:
+    assert set(PLANTS.values()) == set(STORES.values())
+    kind = PLANTS[plant]
+    wrong = deepcopy(RIGHT[kind])
+    plant(wrong)
+    claim = judged(read_of(wrong), kind)
+    assert (claim.found, claim.kinds[kind].found) == (1, 1)
+    assert "read 1/1 of it" in claim.violations[0].text
+
+
+def test_the_entries_of_a_map_may_come_in_any_order() -> None:
+    said = deepcopy(RIGHT["map"])
+    said["entries"].reverse()
+    assert judged(read_of(said), "map").found == 0
+
+
+@pytest.mark.parametrize("kind", sorted(WITH_PAGES))
+def test_the_pages_of_a_list_are_one_answer(kind: str) -> None:
+    ((member, elements),) = RIGHT[kind].items()
+    first, *others = (read_of({member: [element]}) for element in elements)
+    for other in others:
+        first = with_next_page(first, other)
+    claim = judged(first, kind)
+    assert (first.pages, claim.found, claim.examined["in pages"]) == (len(elements), 0, 1)
+
+
+def test_a_page_of_another_version_fails_the_read_and_a_refused_page_refuses_it() -> None:
+    first = read_of({"values": RIGHT["list"]["values"][:2]})
+    mixed = with_next_page(first, read_of({"values": RIGHT["list"]["values"][2:]}, version=2))
+    assert (mixed.outcome, mixed.detail) == ("failed", "page 2 is of version 2, the first of 1")
+    problem = orjson.dumps({"type": "no-acceptable-replica", "candidates": [{"node_id": "n", "reason": "dead"}]})
+    asked = Asked(1, 1, 25.0, Question("it", ("w",)), NO_BOUNDS)
+    refused = asked.replied(40.0, "router-1", HttpReply(503, "application/problem+json", problem)).read
+    whole = with_next_page(first, refused)
+    assert (whole.outcome, whole.began_ms, whole.ended_ms, whole.candidates) == (
+        "refused",
+        20.0,
+        40.0,
+        (("n", "dead"),),
+    )
+
+
+def test_a_kind_of_which_a_claim_saw_nothing_breaks_it() -> None:
+    model = Model(7)
+    model.history.meta.kinds.update({"words": "value", "recent": "list"})
+    claims = check(model.history, model.truth).claims
+    assert "found of list" in claims["answers"].vacuous
+    assert "require_active of list" in claims["bounds"].vacuous
+    assert "keys of list" in claims["convergence"].vacuous
+    assert not any(claim.holds for name, claim in claims.items() if name != "memory")
+    assert claims["memory"].holds, "it is about services"
+    assert all(claim.kinds["value"].found == 0 for name, claim in claims.items() if name != "memory")
+
+
+def test_readers_ask_for_every_store_for_entries_and_in_pages_and_for_words_that_are_not_there() -> None:
+    chance = random.Random(5)
+    asked = [choose_question(chance, version) for version in range(1, 400) for _ in range(20)]
+    assert {question.store for question in asked} == set(STORES)
+    assert {len(question.key) for question in asked if question.store == "places"} == {1, 2}
+    assert {STORES[question.store] for question in asked if question.limit} == WITH_PAGES
+    newest = [(question.key[0], version) for version in (200,) for question in
+              (choose_question(chance, version) for _ in range(2000))]  # fmt: skip
+    slots = {word.split("w")[0] for word, _ in newest}
+    assert {"s9", "s10"} <= slots, "the newest slot, and one that is not there yet"
+    assert word_of(9, 3) == "s9w3"
