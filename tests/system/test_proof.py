@@ -19,8 +19,10 @@ from tests.system.proof.hunting import hunt
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.report import as_text
 from tests.system.proof.run import TRUTH_NAME, RunOptions, run
-from tests.system.proof.schedule import MENU, Schedule, long, short
+from tests.system.proof.schedule import IN_A_FOLDER, Schedule, long, short
+from tests.system.proof.storage import missing
 from tests.system.proof.truth_of_state import Truth
+from tests.system.proof.world import WorldOptions
 
 SEED = 4
 FAULTS_OF_THE_LONG_RUN = {
@@ -39,7 +41,18 @@ test_absurd_messages.py do in every run. Thousands of forged messages take most 
 none.
 """
 
-FAULTS_OF_EVERY_RUN = tuple(fault for fault in MENU if fault not in FAULTS_OF_THE_LONG_RUN)
+FAULTS_OF_EVERY_RUN = tuple(fault for fault in IN_A_FOLDER if fault not in FAULTS_OF_THE_LONG_RUN)
+
+FAULTS_WITH_S3 = (
+    "kill-active",
+    "redis-down",
+    "disk-full",
+    "store-throttles",
+    "store-hangs",
+    "cut-node-from-store",
+    "kill-restoring",
+    "kill-spark",
+)
 
 
 def say(line: str) -> None:
@@ -47,9 +60,9 @@ def say(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
-def judged(schedule: Schedule, folder: Path) -> tuple[History, Verdict]:
+def judged(schedule: Schedule, folder: Path, options: RunOptions | None = None) -> tuple[History, Verdict]:
     """Run a schedule, judge it, print the report with its percentiles."""
-    run(schedule, folder, RunOptions(), say)
+    run(schedule, folder, options or RunOptions(), say)
     history = load(folder)
     verdict = check(history, Truth.load(folder / TRUTH_NAME))
     for line in as_text(history, verdict).splitlines():
@@ -84,9 +97,22 @@ def test_under_every_fault_the_claim_holds(claim: str, short_run: tuple[History,
 @pytest.mark.timeout(1500)
 def test_over_ten_minutes_with_faults_beside_each_other_every_claim_holds(tmp_path: Path) -> None:
     history, verdict = judged(long(SEED), tmp_path)
-    assert_injected(history, MENU)
+    assert_injected(history, IN_A_FOLDER)
     for claim in verdict.claims.values():
         assert_holds(claim)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_with_the_checkpoint_in_s3_every_claim_holds_under_faults_of_the_store_and_of_others(tmp_path: Path) -> None:
+    if why := missing("s3"):
+        pytest.skip(why)
+    options = RunOptions(world=WorldOptions(storage="s3"))
+    history, verdict = judged(short(SEED, faults=FAULTS_WITH_S3), tmp_path, options)
+    assert_injected(history, FAULTS_WITH_S3)
+    for claim in verdict.claims.values():
+        if claim.name != "memory":  # it takes hostile connections
+            assert_holds(claim)
 
 
 @pytest.fixture(scope="module")

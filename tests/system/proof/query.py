@@ -32,23 +32,35 @@ def main() -> None:
     """Run until standard input ends."""
     arguments = _arguments()
     state_format = StateFormat(**json.loads(arguments.format))
-    with spark_session(arguments.folder) as spark:
+    with spark_session(arguments.folder, extra=json.loads(arguments.conf)) as spark:
         query = start(spark, arguments.checkpoint, state_format, arguments.every_ms)
         _say(STARTED)
         for line in sys.stdin:
             word, _, path = line.strip().partition(" ")
             if word == "truth":
                 query.stop()
-                write_truth(spark, arguments.checkpoint, state_format, Path(path))
+                write_truth(spark, at_rest(spark, arguments), state_format, Path(path))
                 _say(TRUTH_WRITTEN)
 
 
-def start(spark: SparkSession, checkpoint: Path, state_format: StateFormat, every_ms: int) -> StreamingQuery:
+def start(spark: SparkSession, checkpoint: str, state_format: StateFormat, every_ms: int) -> StreamingQuery:
     """Start the query, or go on where a killed one stopped; a batch begins every `every_ms`."""
     with settings(spark, {**state_format.conf(), **OPTIONS.conf()}):
         writer = _counted(_rows(spark)).writeStream.format("noop").outputMode("update").queryName("proof")
-        writer = writer.option("checkpointLocation", str(checkpoint))
+        writer = writer.option("checkpointLocation", checkpoint)
         return writer.trigger(processingTime=f"{every_ms} milliseconds").start()
+
+
+def at_rest(spark: SparkSession, arguments: argparse.Namespace) -> Path:
+    """The folder of the checkpoint; of one at a URL a copy, which Spark's own file systems make."""
+    if "://" not in arguments.checkpoint:
+        return Path(arguments.checkpoint)
+    copy: Path = arguments.folder / "checkpoint"
+    hadoop = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    source, target = hadoop.Path(arguments.checkpoint), hadoop.Path(copy.absolute().as_uri())
+    assert hadoop.FileUtil.copy(source.getFileSystem(conf), source, target.getFileSystem(conf), target, False, conf)
+    return copy
 
 
 def _rows(spark: SparkSession) -> DataFrame:
@@ -71,9 +83,10 @@ def _say(line: str) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("checkpoint", help="a folder or an s3a:// URL")
     parser.add_argument("--folder", type=Path, required=True, help="for the session's own files")
     parser.add_argument("--format", required=True, help="a state format's fields as JSON")
+    parser.add_argument("--conf", default="{}", help="settings of the session as JSON")
     parser.add_argument("--every-ms", type=int, required=True)
     return parser.parse_args()
 

@@ -48,7 +48,8 @@ class RunOptions:
     def from_settings(cls, settings: Mapping[str, Any]) -> RunOptions:
         """What `to_settings` gave."""
         state_format = StateFormat(**settings["state_format"])
-        return cls(settings["rate"], WorldOptions(state_format, settings["every_ms"]))
+        storage = settings.get("storage", "folder")
+        return cls(settings["rate"], WorldOptions(state_format, settings["every_ms"], storage=storage))
 
 
 def run(schedule: Schedule, folder: Path, options: RunOptions, say: Say) -> None:
