@@ -32,7 +32,7 @@ FORGED_MEMBERS, FORGED_LATER, FORGE_EVERY_S = 6000, 200, 1.0
 HOSTILE_LIMIT_S = "120"
 """They end by themselves then, even if this process is killed."""
 
-SLOW_STORE = Toxics(bytes_per_s=20_000)
+SLOW_STORE = Toxics(bytes_per_s=100_000)
 RESTORING_LIMIT_S = 60.0
 
 SLOW = Toxics(delay_ms=250)

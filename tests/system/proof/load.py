@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
+from tests.support.services.load_balancer import is_out_of_service
 from tests.system.proof.history import HistoryWriter, Read
 from tests.system.proof.http_talk import Pool
 from tests.system.proof.keys import choose_key
-from tests.system.proof.sessions import Asked, Session, choose_kind, every_kind, is_out_of_service, request_of
+from tests.system.proof.sessions import Asked, Session, choose_kind, every_kind, request_of
 
 from understudy_shared.position import Position
 
@@ -106,7 +107,7 @@ class Load:
             except OSError as error:
                 why.append(f"{router}: {error}")
                 continue
-            if not is_out_of_service(reply):
+            if not is_out_of_service(reply.status, reply.body):
                 return asked.replied(now_ms(), router, reply)
             why.append(f"{router}: {reply.body[:200].decode(errors='replace')}")
         return asked.failed(now_ms(), routers[-1], "; ".join(why)), None

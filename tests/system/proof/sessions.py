@@ -101,14 +101,6 @@ def request_of(session: Session, key: Key) -> bytes:
     return f"GET {target} HTTP/1.1\r\nhost: proof\r\n\r\n".encode()
 
 
-def is_out_of_service(reply: HttpReply) -> bool:
-    """Whether a router says that it is about to go or has only just come: its /readyz says so, too, and a load balancer
-    turns to another."""
-    return reply.status == 503 and (
-        b'"stopping"' in reply.body or (b'"not-initialised"' in reply.body and b'"candidates"' not in reply.body)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A read that is being made."""
