@@ -27,6 +27,7 @@ from tests.system.proof.proxy import CUT, Toxics
 from tests.system.proof.query import start
 from tests.system.proof.run import RunOptions, recording
 from tests.system.proof.schedule import Schedule
+from tests.system.proof.storage import FolderStorage
 from tests.system.proof.truth import write_truth
 from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.views import View, damaged, missing
@@ -165,9 +166,23 @@ def test_a_resetting_proxy_takes_connections_and_breaks_them(
 def test_an_open_connection_is_answered_by_500_without_the_server_hearing_of_it(
     client: http.client.HTTPConnection, server: Server, proxies: Proxies
 ) -> None:
-    proxies.set("it", Toxics(answer_500=True))
+    proxies.set("it", Toxics(answer=500))
     assert [get(client), get(client)] == [500, 500]
     assert len(server.heard) == 1
+
+
+def test_a_store_that_throttles_says_so_and_gives_no_body_to_a_head(
+    client: http.client.HTTPConnection, server: Server, proxies: Proxies
+) -> None:
+    proxies.set("it", Toxics(answer=503))
+    for method, has_body in (("HEAD", False), ("GET", True), ("HEAD", False)):
+        client.request(method, "/")
+        reply = client.getresponse()
+        assert (reply.status, b"<Code>SlowDown</Code>" in reply.read()) == (503, has_body)
+    proxies.set("it", Toxics())
+    client.close()
+    assert get(client) == 200
+    assert len(server.heard) == 2
 
 
 def test_delay_and_bandwidth_hold_up_an_answer_at_least_so_long(
@@ -294,10 +309,10 @@ def checkpoint(
     """The proof's query after some batches, stopped and started once; and what a watcher saw of its commits."""
     folder = tmp_path_factory.mktemp("query") / "proof"
     seen: list[Commit | Watched] = []
-    watch = CommitWatch(folder, seen.append)
+    watch = CommitWatch(FolderStorage(folder, {}), seen.append)
     for batches in (4, 8):
         with state_stores_unloaded(spark):
-            query = start(spark, folder, state_format, 10)
+            query = start(spark, str(folder), state_format, 10)
             wait_until(lambda least=batches: watch.version >= least, what="commits")  # type: ignore[misc]
             query.stop()
     watch.end()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.cluster.served_node import served_node
-from tests.support.kafka.maven import fetched_jars
+from tests.support.object_store import s3a
 from tests.support.object_store.faulty_proxy import FaultyProxy
-from tests.support.object_store.s3_server import ACCESS_KEY, REGION, SECRET_KEY, S3Server, access_to
+from tests.support.object_store.s3_server import S3Server, access_to
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.process import spark_job
@@ -18,21 +18,6 @@ from tests.support.spark.process import spark_job
 from understudy_node.checkpoint.s3 import S3Files
 
 FIRST, BATCHES = 3, 6
-_POM = Path(__file__).parents[1] / "support" / "object_store" / "s3a_jars" / "pom.xml"
-
-
-def session_conf(jars: Path, s3: S3Server) -> dict[str, str]:
-    """What a user sets for S3A, and how to reach this server."""
-    return {
-        "spark.jars": ",".join(map(str, sorted(jars.glob("*.jar")))),
-        "spark.hadoop.fs.s3a.endpoint": s3.endpoint,
-        "spark.hadoop.fs.s3a.endpoint.region": REGION,
-        "spark.hadoop.fs.s3a.path.style.access": "true",
-        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
-        "spark.hadoop.fs.s3a.access.key": ACCESS_KEY,
-        "spark.hadoop.fs.s3a.secret.key": SECRET_KEY,
-        "spark.hadoop.fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
-    }
 
 
 @pytest.mark.full
@@ -40,13 +25,13 @@ def session_conf(jars: Path, s3: S3Server) -> dict[str, str]:
 def test_a_node_follows_by_url_what_spark_writes_through_s3a(
     s3: S3Server, proxy: FaultyProxy, tmp_path: Path, state_format: StateFormat
 ) -> None:
-    jars = fetched_jars(_POM, "spark-s3a-jars")
+    jars = s3a.jars()
     if isinstance(jars, str):
         pytest.skip(jars)
     bucket, go = s3.new_bucket(), tmp_path / "go"
     arguments = [f"s3a://{bucket.name}/a/ckpt", "--folder", str(tmp_path / "spark"), "--go", str(go)]
     arguments += ["--format", json.dumps(asdict(state_format.with_default_manager()))]
-    arguments += ["--conf", json.dumps(session_conf(jars, s3)), "--first", str(FIRST), "--batches", str(BATCHES)]
+    arguments += ["--conf", json.dumps(s3a.session_conf(jars, s3)), "--first", str(FIRST), "--batches", str(BATCHES)]
     files = S3Files(f"s3a://{bucket.name}/a/ckpt", access=lambda: access_to(proxy.endpoint))
     with spark_job("s3a_counting.py", arguments, tmp_path / "job") as job:
         job.wait_for_line("written")

@@ -132,7 +132,7 @@ FAULTS: dict[str, tuple[Turn, Turn]] = {
     "cut-off": (partial(_toxic, CUT), partial(_toxic, Toxics())),
     "hung": (lambda trio, name: trio.nodes[name].freeze(), lambda trio, name: trio.nodes[name].thaw()),
     "slow": (partial(_toxic, Toxics(delay_ms=250)), partial(_toxic, Toxics())),  # 500 ms there and back
-    "answering-500": (partial(_toxic, Toxics(answer_500=True)), partial(_toxic, Toxics())),
+    "answering-500": (partial(_toxic, Toxics(answer=500)), partial(_toxic, Toxics())),
 }
 
 

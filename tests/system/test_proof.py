@@ -20,10 +20,11 @@ from tests.system.proof.kinds_keys import WITH_PAGES
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.report import as_text
 from tests.system.proof.run import TRUTH_NAME, RunOptions, run
-from tests.system.proof.schedule import MENU, Schedule, long, short
-from tests.system.proof.subjects import COUNTS, KINDS, Subject
+from tests.system.proof.schedule import IN_A_FOLDER, Schedule, long, short
+from tests.system.proof.storage import missing
+from tests.system.proof.subjects import COUNTS, KINDS
 from tests.system.proof.truth_of_state import Truth
-from tests.system.proof.world import options_of
+from tests.system.proof.world import WorldOptions, options_of
 
 SEED = 4
 FAULTS_OF_THE_LONG_RUN = {
@@ -58,7 +59,18 @@ FAULTS_OF_EVERY_KIND = (
 kinds apart.
 """
 
-FAULTS_OF_EVERY_RUN = tuple(fault for fault in MENU if fault not in FAULTS_OF_THE_LONG_RUN)
+FAULTS_OF_EVERY_RUN = tuple(fault for fault in IN_A_FOLDER if fault not in FAULTS_OF_THE_LONG_RUN)
+
+FAULTS_WITH_S3 = (
+    "kill-active",
+    "redis-down",
+    "disk-full",
+    "store-throttles",
+    "store-hangs",
+    "cut-node-from-store",
+    "kill-restoring",
+    "kill-spark",
+)
 
 
 def say(line: str) -> None:
@@ -66,9 +78,9 @@ def say(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
-def judged(schedule: Schedule, folder: Path, subject: Subject = COUNTS) -> tuple[History, Verdict]:
+def judged(schedule: Schedule, folder: Path, world: WorldOptions | None = None) -> tuple[History, Verdict]:
     """Run a schedule, judge it, print the report with its percentiles."""
-    run(schedule, folder, RunOptions(world=options_of(subject)), say)
+    run(schedule, folder, RunOptions(world=world or options_of(COUNTS)), say)
     history = load(folder)
     verdict = check(history, Truth.load(folder / TRUTH_NAME))
     for line in as_text(history, verdict).splitlines():
@@ -103,7 +115,18 @@ def test_under_every_fault_the_claim_holds(claim: str, short_run: tuple[History,
 @pytest.mark.timeout(1500)
 def test_over_ten_minutes_with_faults_beside_each_other_every_claim_holds(tmp_path: Path) -> None:
     history, verdict = judged(long(SEED), tmp_path)
-    assert_injected(history, MENU)
+    assert_injected(history, IN_A_FOLDER)
+    for claim in verdict.claims.values():
+        assert_holds(claim)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_with_the_checkpoint_in_s3_every_claim_holds_under_faults_of_the_store_and_of_others(tmp_path: Path) -> None:
+    if why := missing("s3"):
+        pytest.skip(why)
+    history, verdict = judged(short(SEED, faults=FAULTS_WITH_S3), tmp_path, options_of(COUNTS, storage="s3"))
+    assert_injected(history, FAULTS_WITH_S3)
     for claim in verdict.claims.values():
         assert_holds(claim)
 
@@ -111,7 +134,7 @@ def test_over_ten_minutes_with_faults_beside_each_other_every_claim_holds(tmp_pa
 @pytest.mark.full
 @pytest.mark.timeout(1500)
 def test_over_state_of_every_kind_every_claim_holds_for_each(tmp_path: Path) -> None:
-    history, verdict = judged(short(SEED, faults=FAULTS_OF_EVERY_KIND), tmp_path, KINDS)
+    history, verdict = judged(short(SEED, faults=FAULTS_OF_EVERY_KIND), tmp_path, options_of(KINDS))
     assert_injected(history, FAULTS_OF_EVERY_KIND)
     for claim in verdict.claims.values():
         assert_holds(claim)

@@ -32,6 +32,9 @@ T = TypeVar("T")
 _HUNG_UP = ("closed by server", "reset by peer")
 """What redis-py says of a peer that ends a connection, as a port for TLS does with plain text."""
 
+_SPEAKS_FIRST = "Connection not ready"
+"""What redis-py says of a server that answers a connection before it is asked anything."""
+
 _KEY = re.compile(r"(us:\{[^}]*\}:)([a-z]+)(:?)")
 _DENIED_COMMAND = re.compile(r"run the '([\w|-]+)'")
 _IN_SCRIPT = ("ACL failure in script", "user executing the script can't")
@@ -157,6 +160,13 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
             f"Redis did not answer within {timeout_ms} ms while {doing}",
             where=where,
             fix="Check that it runs, is not overloaded, and that this host may reach it" + _about_tls(url, error),
+        )
+    if str(error) == _SPEAKS_FIRST:
+        return BusError(
+            f"Redis turns connections away while {doing}",
+            where=where,
+            fix="Look whether it is in protected mode (give it a password, or `--protected-mode no` on a network of "
+            "its own), or has all the connections that `maxclients` allows: `redis-cli -h HOST PING` shows which",
         )
     return BusError(
         f"Redis cannot be reached while {doing}: {why}",

@@ -63,6 +63,14 @@ class Bucket:
     def delete(self, key: str) -> None:
         obstore.delete(self._store, key)
 
+    def written(self, key: str) -> datetime | None:
+        """When an object was written, in whole seconds; None when it is not there."""
+        try:
+            at: datetime = obstore.head(self._store, key)["last_modified"]
+        except FileNotFoundError:
+            return None
+        return at
+
     def keys(self, prefix: str) -> list[str]:
         return sorted(each["path"] for batch in obstore.list(self._store, prefix) for each in batch)
 
@@ -124,7 +132,7 @@ def jars() -> Path | str:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
+def s3_server(folder: Path, *, heap_mb: int = 256) -> Iterator[S3Server]:
     """A server until the end of the block; skips the test where there is no Maven."""
     found = jars()
     if isinstance(found, str):
@@ -147,7 +155,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     (folder / "s3proxy.conf").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     (folder / "logback.xml").write_text(_LOGBACK)
     options = [
-        "-Xmx256m",
+        f"-Xmx{heap_mb}m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
         f"-Dlogback.configurationFile={folder}/logback.xml",

@@ -48,14 +48,14 @@ def nodes_answer_nobody(watched: WatchedWorld) -> Iterator[None]:
 @contextmanager
 def node_answers_500(watched: WatchedWorld) -> Iterator[None]:
     """It lives, and its answers are of no use."""
-    with watched.toxic(Toxics(answer_500=True), VICTIM):
+    with watched.toxic(Toxics(answer=500), VICTIM):
         yield
 
 
 @contextmanager
 def checkpoint_is_gone(watched: WatchedWorld) -> Iterator[None]:
     """For all nodes: the storage is away."""
-    views = watched.world.views.values()
+    views = watched.world.storage.views.values()
     for view in views:
         view.vanish()
     try:
@@ -185,7 +185,7 @@ OF_THE_SOURCE = frozenset({"UnderstudySourceInputAway"})
 @contextmanager
 def _spoiled(watched: WatchedWorld, spoil: Spoil) -> Iterator[None]:
     """The checkpoint as the victim sees it."""
-    view = watched.world.views[VICTIM]
+    view = watched.world.storage.views[VICTIM]
     view.spoil(spoil)
     try:
         yield

@@ -11,12 +11,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from tests.system.proof.checker import check
 from tests.system.proof.history import load
 from tests.system.proof.report import as_json, as_text
 from tests.system.proof.run import TRUTH_NAME, RunOptions, run
-from tests.system.proof.schedule import MENU, Schedule, long, random_schedule, short
+from tests.system.proof.schedule import Schedule, StorageKind, faults_in, long, random_schedule, short
+from tests.system.proof.storage import missing
 from tests.system.proof.subjects import COUNTS, KINDS
 from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.world import FORMATS, options_of
@@ -30,6 +32,8 @@ def main() -> int:
         return judge(arguments.folder, is_json=arguments.json)
     try:
         schedule, options = _again(arguments.recorded) if arguments.command == "replay" else _chosen(arguments)
+        if why := missing(options.world.storage):
+            raise ValueError(f"no S3 server, or no S3A: {why}")
     except (ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
@@ -48,9 +52,11 @@ def judge(folder: Path, *, is_json: bool) -> int:
 
 
 def _schedule(arguments: argparse.Namespace) -> Schedule:
-    faults: Sequence[str] = arguments.faults.split(",") if arguments.faults else tuple(MENU)
-    if unknown := sorted(set(faults) - set(MENU)):
-        raise ValueError(f"there is no fault {unknown[0]!r}; there are {', '.join(MENU)}")
+    there = faults_in(arguments.checkpoint)
+    faults: Sequence[str] = arguments.faults.split(",") if arguments.faults else there
+    if unknown := sorted(set(faults) - set(there)):
+        place = f"with --checkpoint {arguments.checkpoint}"
+        raise ValueError(f"there is no fault {unknown[0]!r} {place}; there are {', '.join(there)}")
     match arguments.schedule:
         case "short":
             return short(arguments.seed, faults=faults)
@@ -62,7 +68,8 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
 
 def _chosen(arguments: argparse.Namespace) -> tuple[Schedule, RunOptions]:
     subject = KINDS if arguments.kinds else COUNTS
-    return _schedule(arguments), RunOptions(arguments.rate, options_of(subject, arguments.format))
+    world = options_of(subject, arguments.format, storage=arguments.checkpoint)
+    return _schedule(arguments), RunOptions(arguments.rate, world)
 
 
 def _again(recorded: Path) -> tuple[Schedule, RunOptions]:
@@ -83,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     started.add_argument("--rate", type=float, default=300, help="reads per second")
     started.add_argument("--kinds", action="store_true", help="a query of every kind of state, not only of counts")
     started.add_argument("--format", choices=tuple(FORMATS), default="rocksdb", help="of the query's state")
+    started.add_argument("--checkpoint", choices=get_args(StorageKind), default="folder", help="where it lives")
     for running in (started, replayed):
         running.add_argument("--folder", type=Path, help="for history, truth and logs; default: a new one")
     checked = commands.add_parser("check", help="judge a recorded run")

@@ -1,24 +1,22 @@
-"""Watches the commit log as closely as a file system lets one: between which two moments each commit appeared."""
+"""Watches the commit log as closely as its storage lets one: between which two moments each commit appeared."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from tests.system.proof.history import Commit, Watched
-
-LOOK_EVERY_S = 0.002
+from tests.system.proof.storage import Storage
 
 
 class CommitWatch:
     """A thread that passes every commit to `record`, from the first one on."""
 
-    def __init__(self, checkpoint: Path, record: Callable[[Commit | Watched], None]) -> None:
+    def __init__(self, storage: Storage, record: Callable[[Commit | Watched], None]) -> None:
         self.version = 0
         """The newest that was seen."""
-        self._commits = checkpoint / "commits"
+        self._storage = storage
         self._record = record
         self._ended = threading.Event()
         self._missed_ms: float | None = None
@@ -32,7 +30,7 @@ class CommitWatch:
     def _run(self) -> None:
         last = False
         while not last:
-            last = self._ended.wait(LOOK_EVERY_S)
+            last = self._ended.wait(self._storage.look_every_s)
             while self._look():
                 pass
         assert self._missed_ms is not None
@@ -40,11 +38,10 @@ class CommitWatch:
 
     def _look(self) -> bool:
         began_ms = time.monotonic() * 1000
-        try:
-            mtime_ns = (self._commits / str(self.version)).stat().st_mtime_ns
-        except FileNotFoundError:
+        mtime_us = self._storage.committed_us(self.version + 1)
+        if mtime_us is None:
             self._missed_ms = began_ms
             return False
         self.version += 1
-        self._record(Commit(self.version, time.monotonic() * 1000, self._missed_ms, mtime_ns // 1000))
+        self._record(Commit(self.version, time.monotonic() * 1000, self._missed_ms, mtime_us))
         return True

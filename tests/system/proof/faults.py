@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -10,9 +11,11 @@ from pathlib import Path
 
 from tests.support.bus.absurd_messages import AbsurdMessages
 from tests.support.bus.refused_writes import WAYS
-from tests.support.checkpoint.small_disk import fill
+from tests.support.checkpoint.small_disk import empty, fill
+from tests.support.spark.queries import wait_until
 from tests.system.proof.processes import Process, Service
 from tests.system.proof.proxy import CUT, Toxics
+from tests.system.proof.storage import store_proxy
 from tests.system.proof.views import damaged, missing
 from tests.system.proof.world import (
     APPLICATION,
@@ -28,6 +31,9 @@ FORGED_MEMBERS, FORGED_LATER, FORGE_EVERY_S = 6000, 200, 1.0
 """Above the nodes that anybody listens to; then some more at each turn."""
 HOSTILE_LIMIT_S = "120"
 """They end by themselves then, even if this process is killed."""
+
+SLOW_STORE = Toxics(bytes_per_s=100_000)
+RESTORING_LIMIT_S = 60.0
 
 SLOW = Toxics(delay_ms=250)
 """Each way: an answer takes half a second longer."""
@@ -154,18 +160,53 @@ def _make_room(node: Service, disk: Path) -> None:
 
 def _corrupt_changelog(world: World, target: str) -> Fault:
     """The one after next: the next may be there already."""
-    view = world.views[target]
+    view = world.storage.views[target]
     return Fault(target, lambda: view.spoil(damaged(world.watch.version + 2)), view.heal)
 
 
 def _delete_changelog(world: World, target: str) -> Fault:
-    view = world.views[target]
+    view = world.storage.views[target]
     return Fault(target, lambda: view.spoil(missing(world.watch.version + 2)), view.heal)
 
 
 def _checkpoint_gone(world: World, target: str) -> Fault:
-    view = world.views[target]
+    view = world.storage.views[target]
     return Fault(target, view.vanish, view.heal)
+
+
+def _store(toxics: Toxics) -> Maker:
+    """What the store does to every node. Spark and the watcher have a way of their own."""
+
+    def make_it(world: World, target: str) -> Fault:
+        def to_all(now: Toxics) -> None:
+            for node in world.nodes:
+                world.proxies.set(store_proxy(node), now)
+
+        return Fault(target, lambda: to_all(toxics), lambda: to_all(Toxics()))
+
+    return make_it
+
+
+def _kill_restoring(world: World, target: str) -> Fault:
+    """A node without local copies, which is killed while it downloads a file of its first one."""
+    node, data = world.nodes[target], world.data[target]
+
+    def inject() -> None:
+        node.kill()
+        world.proxies.set(store_proxy(target), SLOW_STORE)
+        while not arriving(data):  # it may also be killed between two files
+            empty(data)
+            node.start()
+            wait_until(lambda: arriving(data), what=f"{target} to restore", limit_s=RESTORING_LIMIT_S)
+            node.kill()
+        world.proxies.set(store_proxy(target), Toxics())
+
+    return Fault(target, inject, node.start)
+
+
+def arriving(data: Path) -> bool:
+    """Whether a file that is not whole yet lies in a node's folder: it has another name until then."""
+    return any(name.endswith(".arriving") for _, _, names in os.walk(data) for name in names)
 
 
 def _clock_jump(world: World, _target: str) -> Fault:
@@ -211,7 +252,7 @@ _MAKERS: dict[str, Maker] = {
     "cut-node-from-redis": _proxied(CUT, redis_proxy),
     "slow-node": _proxied(SLOW),
     "slow-link": _proxied(Toxics(bytes_per_s=20_000)),
-    "node-answers-500": _proxied(Toxics(answer_500=True)),
+    "node-answers-500": _proxied(Toxics(answer=500)),
     "refuse-node": _proxied(Toxics(refuse=True)),
     "redis-down": _redis_down,
     "redis-pause": _redis_pause,
@@ -224,6 +265,10 @@ _MAKERS: dict[str, Maker] = {
     "clock-jump": _clock_jump,
     "rolling-restart": _rolling_restart,
     "checkpoint-gone": _checkpoint_gone,
+    "store-throttles": _store(Toxics(answer=503)),
+    "store-hangs": _store(CUT),
+    "cut-node-from-store": _proxied(CUT, store_proxy),
+    "kill-restoring": _kill_restoring,
     "kill-spark": _kill_spark,
     "hostile-connections": _hostile_connections,
 }

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
+from tests.support.services.load_balancer import is_out_of_service
 from tests.system.proof.history import HistoryWriter, Read
 from tests.system.proof.http_talk import Pool
 from tests.system.proof.question import Question, with_next_page
-from tests.system.proof.sessions import Asked, Replied, Session, choose_kind, every_kind, is_out_of_service, request_of
+from tests.system.proof.sessions import Asked, Replied, Session, choose_kind, every_kind, request_of
 from tests.system.proof.subjects import SUBJECTS, Subject
 
 DEADLINE_S = 5.0
@@ -123,7 +124,7 @@ class Load:
             except OSError as error:
                 why.append(f"{router}: {error}")
                 continue
-            if not is_out_of_service(reply):
+            if not is_out_of_service(reply.status, reply.body):
                 return asked.replied(now_ms(), router, reply)
             why.append(f"{router}: {reply.body[:200].decode(errors='replace')}")
         return Replied(asked.failed(now_ms(), routers[-1], "; ".join(why)))

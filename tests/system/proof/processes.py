@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -35,6 +35,8 @@ class Process:
         self.log = log
         self.launcher: tuple[str, ...] = ("understudy",)
         """The module that takes the arguments, and what comes before them."""
+        self.variables: Mapping[str, str] = {}
+        """Of its environment, beside this process's own."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -57,7 +59,7 @@ class Process:
                 stdout=log,
                 stderr=log,
                 cwd=REPOSITORY,
-                env=environment({"PYTHONUNBUFFERED": "1"}),
+                env=environment({"PYTHONUNBUFFERED": "1", **self.variables}),
                 start_new_session=True,
             )
 

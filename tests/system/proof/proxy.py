@@ -21,9 +21,18 @@ import uvloop
 HOST = "127.0.0.1"
 _ABORT = struct.pack("ii", 1, 0)
 _BODY = b'{"type":"internal","title":"A planted failure","status":500}'
-_REPLY_500 = (
-    b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: application/problem+json\r\ncontent-length: %d\r\n\r\n%b"
-) % (len(_BODY), _BODY)
+_SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_REPLIES = {
+    500: (b"500 Internal Server Error", b"application/problem+json", _BODY),
+    503: (b"503 Slow Down", b"application/xml", _SLOW_DOWN),
+}
+"""What a node of ours would say, and an S3 server."""
+
+
+def _reply(status: int, *, is_head: bool) -> bytes:
+    line, kind, body = _REPLIES[status]
+    head = b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (line, kind, len(body))
+    return head if is_head else head + body
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +40,15 @@ class Toxics:
     """How a proxy misbehaves; the default is a good one.
 
     `cut_*`: bytes that way vanish and connections stay. `refuse`: nothing listens and what was open is reset. `reset`:
-    connections are taken and reset. `answer_500`: HTTP requests are answered here. `delay_ms` and `bytes_per_s` hold
-    both ways.
+    connections are taken and reset. `answer`: HTTP requests are answered here, with this status. `delay_ms` and
+    `bytes_per_s` hold both ways.
     """
 
     cut_to_server: bool = False
     cut_to_client: bool = False
     refuse: bool = False
     reset: bool = False
-    answer_500: bool = False
+    answer: int | None = None
     delay_ms: int = 0
     bytes_per_s: int | None = None
 
@@ -148,6 +157,8 @@ class Link:
         self._is_answered_here = False
         self._is_waiting = False
         """Whether the client spoke last: a request that has no answer yet."""
+        self._is_head = False
+        """Whether that request takes no body."""
         self._request = bytearray()
         self._connecting: asyncio.Future[Any] | None = None
 
@@ -159,7 +170,7 @@ class Link:
         self._proxy.links.add(self)
         if self._proxy.toxics.reset:
             self.abort()
-        elif self._proxy.toxics.answer_500:
+        elif self._proxy.toxics.answer is not None:
             self._is_answered_here = True
         else:
             loop = asyncio.get_running_loop()
@@ -172,6 +183,8 @@ class Link:
         """Take bytes from one end."""
         toxics = self._proxy.toxics
         self._is_waiting = side.is_client
+        if side.is_client:
+            self._is_head = data.startswith(b"HEAD ")
         if self._is_answered_here:
             if side.is_client:
                 self._answer_here(data)
@@ -200,12 +213,12 @@ class Link:
         )
         if after.refuse or after.reset or (healed and self._is_torn):
             self.abort()
-        elif after.answer_500 and not self._is_answered_here:
+        elif after.answer is not None and not self._is_answered_here:
             self._is_answered_here = True
             self.server.abort()
             if self._is_waiting and self.client.transport is not None:
-                self.client.transport.write(_REPLY_500)
-        elif before.answer_500 and not after.answer_500:
+                self.client.transport.write(_reply(after.answer, is_head=self._is_head))
+        elif before.answer is not None and after.answer is None:
             self.abort()
 
     def abort(self) -> None:
@@ -226,8 +239,10 @@ class Link:
                     length = int(line.partition(b":")[2])
             if len(self._request) < head + 4 + length:
                 return
+            is_head = self._request.startswith(b"HEAD ")
             del self._request[: head + 4 + length]
-            self.client.transport.write(_REPLY_500)
+            if (status := self._proxy.toxics.answer) is not None:
+                self.client.transport.write(_reply(status, is_head=is_head))
 
 
 async def serve() -> None:

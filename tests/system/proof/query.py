@@ -56,7 +56,7 @@ def main() -> None:
     """Run until standard input ends."""
     arguments = _arguments()
     state_format = StateFormat(**json.loads(arguments.format))
-    with spark_session(arguments.folder) as spark:
+    with spark_session(arguments.folder, extra=json.loads(arguments.conf)) as spark:
         subject = SUBJECTS[arguments.query]
         query = start(spark, arguments.checkpoint, state_format, arguments.every_ms, subject)
         _say(STARTED)
@@ -64,19 +64,31 @@ def main() -> None:
             word, _, path = line.strip().partition(" ")
             if word == "truth":
                 query.stop()
-                JOBS[subject.name].write_truth(spark, arguments.checkpoint, state_format, Path(path))
+                JOBS[subject.name].write_truth(spark, at_rest(spark, arguments), state_format, Path(path))
                 _say(TRUTH_WRITTEN)
 
 
 def start(
-    spark: SparkSession, checkpoint: Path, state_format: StateFormat, every_ms: int, subject: Subject = COUNTS
+    spark: SparkSession, checkpoint: str, state_format: StateFormat, every_ms: int, subject: Subject = COUNTS
 ) -> StreamingQuery:
     """Start the query, or go on where a killed one stopped; a batch begins every `every_ms`."""
     job = JOBS[subject.name]
     with settings(spark, job.conf(subject, state_format)):
         writer = job.build(_rows(spark, job.rows_per_batch)).writeStream.format("noop").queryName("proof")
-        writer = writer.outputMode(job.output_mode).option("checkpointLocation", str(checkpoint))
+        writer = writer.outputMode(job.output_mode).option("checkpointLocation", checkpoint)
         return writer.trigger(processingTime=f"{every_ms} milliseconds").start()
+
+
+def at_rest(spark: SparkSession, arguments: argparse.Namespace) -> Path:
+    """The folder of the checkpoint; of one at a URL a copy, which Spark's own file systems make."""
+    if "://" not in arguments.checkpoint:
+        return Path(arguments.checkpoint)
+    copy: Path = arguments.folder / "checkpoint"
+    hadoop = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    source, target = hadoop.Path(arguments.checkpoint), hadoop.Path(copy.absolute().as_uri())
+    assert hadoop.FileUtil.copy(source.getFileSystem(conf), source, target.getFileSystem(conf), target, False, conf)
+    return copy
 
 
 def _rows(spark: SparkSession, rows_per_batch: int) -> DataFrame:
@@ -107,9 +119,10 @@ def _say(line: str) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("checkpoint", help="a folder or an s3a:// URL")
     parser.add_argument("--folder", type=Path, required=True, help="for the session's own files")
     parser.add_argument("--format", required=True, help="a state format's fields as JSON")
+    parser.add_argument("--conf", default="{}", help="settings of the session as JSON")
     parser.add_argument("--every-ms", type=int, required=True)
     parser.add_argument("--query", choices=tuple(SUBJECTS), required=True)
     return parser.parse_args()

@@ -47,7 +47,10 @@ class RunOptions:
     def from_settings(cls, settings: Mapping[str, Any]) -> RunOptions:
         """What `to_settings` gave."""
         state_format = StateFormat(**settings["state_format"])
-        return cls(settings["rate"], WorldOptions(state_format, settings["every_ms"], settings["query"]))
+        storage = settings.get("storage", "folder")
+        return cls(
+            settings["rate"], WorldOptions(state_format, settings["every_ms"], settings["query"], storage=storage)
+        )
 
 
 def run(schedule: Schedule, folder: Path, options: RunOptions, say: Say) -> None:

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-TargetKind = Literal["node", "router", "redis", "spark", "all"]
+TargetKind = Literal["node", "router", "redis", "spark", "store", "all"]
+StorageKind = Literal["folder", "s3"]
+"""Where a checkpoint lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,8 @@ class FaultKind:
     `short_s` and `long_s`: how long it lasts in the two fixed schedules, and the range of random ones. `takes_replica`:
     while it lasts there is one good replica less. `beside`: faults that may begin and end while it lasts.
     `may_refuse`: problems and reasons of candidates that a refusal may give because of it, until it is healed and
-    settled, beside those that the reader's own bound explains. Nothing on the menu asks for any today.
+    settled, beside those that the reader's own bound explains. Nothing on the menu asks for any today. `storage`: where
+    the checkpoint must live for it.
     """
 
     name: str
@@ -33,6 +36,7 @@ class FaultKind:
     takes_replica: bool = False
     beside: frozenset[str] = frozenset()
     may_refuse: frozenset[str] = frozenset()
+    storage: StorageKind | None = None
 
 
 _BESIDE_REDIS = frozenset({"kill-active", "stop-active", "kill-router", "cut-node", "slow-node", "clock-jump"})
@@ -57,15 +61,24 @@ MENU: dict[str, FaultKind] = {
         FaultKind("redis-refuses-writes", "redis", 6, 20),
         FaultKind("absurd-messages", "redis", 5, 20),
         FaultKind("disk-full", "node", 5, 20, takes_replica=True),
-        FaultKind("corrupt-changelog", "node", 4, 10, takes_replica=True),
-        FaultKind("delete-changelog", "node", 4, 10, takes_replica=True),
+        FaultKind("corrupt-changelog", "node", 4, 10, takes_replica=True, storage="folder"),
+        FaultKind("delete-changelog", "node", 4, 10, takes_replica=True, storage="folder"),
         FaultKind("clock-jump", "node", 5, 20),
         FaultKind("rolling-restart", "all", 20, 30, takes_replica=True),
-        FaultKind("checkpoint-gone", "node", 5, 20, takes_replica=True),
+        FaultKind("checkpoint-gone", "node", 5, 20, takes_replica=True, storage="folder"),
+        FaultKind("store-throttles", "store", 8, 20, storage="s3"),
+        FaultKind("store-hangs", "store", 8, 20, storage="s3"),
+        FaultKind("cut-node-from-store", "node", 6, 20, takes_replica=True, storage="s3"),
+        FaultKind("kill-restoring", "node", 5, 10, takes_replica=True, storage="s3"),
         FaultKind("hostile-connections", "node", 6, 20),
         FaultKind("kill-spark", "spark", 12, 40, beside=_BESIDE_SPARK),
     )
 }
+
+
+def faults_in(storage: StorageKind) -> tuple[str, ...]:
+    """The menu where the checkpoint lives there."""
+    return tuple(name for name, kind in MENU.items() if kind.storage in (None, storage))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +131,7 @@ class Cast:
 
 
 CAST = Cast()
+IN_A_FOLDER = faults_in("folder")
 WARM_UP_S = 5.0
 HEALING_S = 10.0
 MAX_RANDOM_S = 30.0
@@ -126,14 +140,14 @@ MIN_GAP_S = 2.0
 """Quiet between two steps: two heartbeats, so that every table knows of the healing before the next blow."""
 
 
-def short(seed: int, cast: Cast = CAST, faults: Sequence[str] = tuple(MENU)) -> Schedule:
+def short(seed: int, cast: Cast = CAST, faults: Sequence[str] = IN_A_FOLDER) -> Schedule:
     """Every fault once, alone, in the order of the menu: about three minutes. The seed chooses the targets."""
     dice = random.Random(seed)
     steps = _one_after_another(((MENU[name], MENU[name].short_s) for name in faults), cast, dice, gap_s=2.5)
     return _finished("short", seed, steps)
 
 
-def long(seed: int, cast: Cast = CAST, faults: Sequence[str] = tuple(MENU)) -> Schedule:
+def long(seed: int, cast: Cast = CAST, faults: Sequence[str] = IN_A_FOLDER) -> Schedule:
     """Every fault for longer, in an order of the seed, and what the menu allows beside it: about ten minutes."""
     dice = random.Random(seed)
     kinds = dice.sample([MENU[name] for name in faults], len(faults))
@@ -143,7 +157,7 @@ def long(seed: int, cast: Cast = CAST, faults: Sequence[str] = tuple(MENU)) -> S
     return _finished("long", seed, steps)
 
 
-def random_schedule(minutes: float, seed: int, cast: Cast = CAST, faults: Sequence[str] = tuple(MENU)) -> Schedule:
+def random_schedule(minutes: float, seed: int, cast: Cast = CAST, faults: Sequence[str] = IN_A_FOLDER) -> Schedule:
     """Faults for `minutes`: none comes again before all have come, durations between a short and a long one."""
     dice = random.Random(seed)
     steps: list[Step] = []

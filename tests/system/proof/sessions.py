@@ -103,14 +103,6 @@ def request_of(session: Session, question: Question, cursor: str | None = None) 
     return f"GET {target} HTTP/1.1\r\nhost: proof\r\n\r\n".encode()
 
 
-def is_out_of_service(reply: HttpReply) -> bool:
-    """Whether a router says that it is about to go or has only just come: its /readyz says so, too, and a load balancer
-    turns to another."""
-    return reply.status == 503 and (
-        b'"stopping"' in reply.body or (b'"not-initialised"' in reply.body and b'"candidates"' not in reply.body)
-    )
-
-
 class Replied(NamedTuple):
     """What came of a request: the read so far, the position that the answer carried, and where its next page begins."""
 

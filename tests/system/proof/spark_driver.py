@@ -15,6 +15,7 @@ from tests.support.spark.formats import StateFormat
 from tests.support.spark.process import SparkJob
 from tests.support.spark.session import REPOSITORY, SOCKET_NAME, java_environment
 from tests.system.proof import query
+from tests.system.proof.storage import Storage
 from tests.system.proof.subjects import Subject
 
 from understudy_shared.sockets import private_socket_dir
@@ -28,7 +29,7 @@ class SparkDriver:
 
     def __init__(
         self,
-        checkpoint: Path,
+        storage: Storage,
         folder: Path,
         temporary: Path,
         *,
@@ -36,11 +37,11 @@ class SparkDriver:
         every_ms: int,
         subject: Subject,
     ) -> None:
-        self.checkpoint = checkpoint
+        self._location = storage.location
         self._folder = folder
         self._temporary = temporary
         self._arguments = ["--format", json.dumps(asdict(state_format)), "--every-ms", str(every_ms)]
-        self._arguments += ["--query", subject.name]
+        self._arguments += ["--query", subject.name, "--conf", json.dumps(dict(storage.session_conf))]
         self._lives = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._job: SparkJob | None = None
@@ -52,7 +53,7 @@ class SparkDriver:
         folder.mkdir(parents=True)
         output, errors = folder / "output.txt", folder / "errors.txt"
         tied = [sys.executable, "-m", "understudy.demo.tied", str(os.getpid())]
-        own = [str(self.checkpoint), "--folder", str(folder), *self._arguments]
+        own = [self._location, "--folder", str(folder), *self._arguments]
         with output.open("wb") as out, errors.open("wb") as err:
             self._process = subprocess.Popen(
                 [*tied, sys.executable, "-m", query.__name__, *own],
@@ -88,13 +89,11 @@ class SparkDriver:
 
 @contextmanager
 def spark_driver(
-    checkpoint: Path, folder: Path, *, state_format: StateFormat, every_ms: int, subject: Subject
+    storage: Storage, folder: Path, *, state_format: StateFormat, every_ms: int, subject: Subject
 ) -> Iterator[SparkDriver]:
     """A query until the end of the block, already starting; its logs lie in `folder`."""
     with private_socket_dir(f"us-{'0' * 8}/{SOCKET_NAME}") as temporary:
-        driver = SparkDriver(
-            checkpoint, folder, temporary, state_format=state_format, every_ms=every_ms, subject=subject
-        )
+        driver = SparkDriver(storage, folder, temporary, state_format=state_format, every_ms=every_ms, subject=subject)
         driver.start()
         try:
             yield driver

@@ -21,9 +21,10 @@ from tests.system.proof.fake_clock import FakeClock
 from tests.system.proof.history import Commit, Memory, Watched
 from tests.system.proof.memory_watch import MemoryWatch
 from tests.system.proof.processes import Proxies, Service, free_port
+from tests.system.proof.schedule import StorageKind
 from tests.system.proof.spark_driver import SparkDriver, spark_driver
+from tests.system.proof.storage import Storage, storage
 from tests.system.proof.subjects import COUNTS, SUBJECTS, Subject
-from tests.system.proof.views import View
 
 APPLICATION = "proof"
 NODES = ("node-1", "node-2", "node-3")
@@ -44,17 +45,19 @@ class WorldOptions:
     state_format: StateFormat = ROCKSDB_CHANGELOG_V2
     every_ms: int = COUNTS.every_ms
     query: str = COUNTS.name
+    storage: StorageKind = "folder"
+    """Where the checkpoint lives."""
 
     @property
     def subject(self) -> Subject:
         return SUBJECTS[self.query]
 
 
-def options_of(subject: Subject, state_format: str = "rocksdb") -> WorldOptions:
+def options_of(subject: Subject, state_format: str = "rocksdb", *, storage: StorageKind = "folder") -> WorldOptions:
     """The options with which a query is proven. ValueError when it cannot be kept in that format."""
     if state_format not in subject.formats:
         raise ValueError(f"the query {subject.name!r} needs one of these formats: {', '.join(subject.formats)}")
-    return WorldOptions(FORMATS[state_format], subject.every_ms, subject.name)
+    return WorldOptions(FORMATS[state_format], subject.every_ms, subject.name, storage)
 
 
 @dataclass(slots=True)
@@ -63,14 +66,15 @@ class World:
 
     subject: Subject
     folder: Path
-    checkpoint: Path
+    storage: Storage
     spark: SparkDriver
     redis: RedisServer
     proxies: Proxies
     watch: CommitWatch
     nodes: Mapping[str, Service]
     routers: Mapping[str, Service]
-    views: Mapping[str, View]
+    data: Mapping[str, Path]
+    """Each node's own folder."""
     small_disk: Path | str
     clock: FakeClock
     refusals: Iterator[str] = field(default_factory=lambda: cycle(WAYS))
@@ -130,11 +134,14 @@ def unsettled_by(report: Mapping[str, Any], subject: Subject, version: int) -> s
 @contextmanager
 def world(folder: Path, options: WorldOptions, record: Callable[[Commit | Watched | Memory], None]) -> Iterator[World]:
     """The whole world until the end of the block, which begins when all is well. `record` gets each commit."""
-    checkpoint = folder / APPLICATION
     with ExitStack() as stack:
+        (folder / "logs").mkdir()
+        proxies = Proxies(folder / "logs" / "proxies.log")
+        stack.callback(proxies.end)
+        kept = stack.enter_context(storage(options.storage, folder, APPLICATION, NODES, proxies))
         spark = stack.enter_context(
             spark_driver(
-                checkpoint,
+                kept,
                 folder / "spark",
                 state_format=options.state_format,
                 every_ms=options.every_ms,
@@ -143,27 +150,20 @@ def world(folder: Path, options: WorldOptions, record: Callable[[Commit | Watche
         )
         redis = stack.enter_context(redis_server(port=0))
         assert redis.port is not None
-        (folder / "logs").mkdir()
-        proxies = Proxies(folder / "logs" / "proxies.log")
-        stack.callback(proxies.end)
         disk = stack.enter_context(small_disk(folder / "small-disk"))
         clock = FakeClock(folder / "clock")
         routers = {name: _router(name, folder, proxies, redis.port) for name in ROUTERS}
-        views = {name: View(folder / "views" / name / APPLICATION, checkpoint) for name in NODES}
         data = {name: folder / "data" / name for name in NODES}
         if isinstance(disk, Path):
             data[NODE_WITH_SMALL_DISK] = disk
         nodes = {
-            name: _node(name, views[name].path, data[name], folder=folder, proxies=proxies, redis_port=redis.port)
-            for name in NODES
+            name: _node(name, kept, data[name], folder=folder, proxies=proxies, redis_port=redis.port) for name in NODES
         }
         nodes[NODE_WITH_FAKE_CLOCK].launcher = clock.launcher
-        watch = CommitWatch(checkpoint, record)
+        watch = CommitWatch(kept, record)
         stack.callback(watch.end)
         stack.callback(MemoryWatch((*nodes.values(), *routers.values()), record).end)
-        made = World(
-            options.subject, folder, checkpoint, spark, redis, proxies, watch, nodes, routers, views, disk, clock
-        )
+        made = World(options.subject, folder, kept, spark, redis, proxies, watch, nodes, routers, data, disk, clock)
         for service in routers.values():
             stack.callback(service.kill)
             service.start()
@@ -172,8 +172,6 @@ def world(folder: Path, options: WorldOptions, record: Callable[[Commit | Watche
         for service in nodes.values():
             stack.callback(service.kill)
             service.start()
-        for view in views.values():
-            stack.callback(view.heal)
         why = made.settle(120)
         assert not why, f"the world does not get well: {why}; its logs are in {folder / 'logs'}"
         yield made
@@ -192,14 +190,16 @@ def redis_proxy(service: str) -> str:
     return f"{service}-redis"
 
 
-def _node(name: str, checkpoint: Path, data: Path, *, folder: Path, proxies: Proxies, redis_port: int) -> Service:
+def _node(name: str, kept: Storage, data: Path, *, folder: Path, proxies: Proxies, redis_port: int) -> Service:
     port = free_port()
     arguments = [
-        "node", str(checkpoint), "--node-id", name, "--port", str(port), "--data-dir", str(data),
+        "node", kept.location_for(name), "--node-id", name, "--port", str(port), "--data-dir", str(data),
         "--advertise-port", str(proxies.open(name, port)),
         "--redis", f"redis://127.0.0.1:{proxies.open(redis_proxy(name), redis_port)}/0",
     ]  # fmt: skip
-    return Service(name, arguments, folder / "logs" / f"{name}.log", port=port)
+    node = Service(name, arguments, folder / "logs" / f"{name}.log", port=port)
+    node.variables = kept.variables_for(name)
+    return node
 
 
 def _router(name: str, folder: Path, proxies: Proxies, redis_port: int) -> Service:

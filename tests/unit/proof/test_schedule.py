@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.system.proof.schedule import (
     CAST,
+    IN_A_FOLDER,
     MENU,
     MIN_GAP_S,
     Cast,
     Schedule,
     Step,
+    faults_in,
     long,
     objections,
     random_schedule,
@@ -29,13 +31,17 @@ def test_every_fault_of_the_failure_stories_is_on_the_menu() -> None:
         node-answers-500 refuse-node redis-down redis-pause redis-flush redis-refuses-writes disk-full corrupt-changelog
         delete-changelog clock-jump rolling-restart checkpoint-gone kill-spark absurd-messages hostile-connections
     """
-    assert set(MENU) == set(wanted.split())
+    assert set(IN_A_FOLDER) == set(wanted.split())
+    of_folders = {"corrupt-changelog", "delete-changelog", "checkpoint-gone"}
+    of_s3 = {"store-throttles", "store-hangs", "cut-node-from-store", "kill-restoring"}
+    assert set(faults_in("s3")) == set(wanted.split()) - of_folders | of_s3
+    assert set(MENU) == set(wanted.split()) | of_s3
 
 
 @given(seed=SEEDS)
 def test_the_short_schedule_has_every_fault_once_in_about_three_minutes(seed: int) -> None:
     schedule = short(seed)
-    assert [step.fault for step in schedule.steps] == list(MENU)
+    assert [step.fault for step in schedule.steps] == list(IN_A_FOLDER)
     assert 150 < schedule.ends_s < 200
 
 
@@ -45,8 +51,8 @@ def test_the_long_schedule_has_every_fault_and_what_the_menu_allows_beside_it_in
     seed: int,
 ) -> None:
     schedule = long(seed)
-    assert {step.fault for step in schedule.steps} == set(MENU)
-    assert len(schedule.steps) > len(MENU)
+    assert {step.fault for step in schedule.steps} == set(IN_A_FOLDER)
+    assert len(schedule.steps) > len(IN_A_FOLDER)
     assert 540 < schedule.ends_s < 720
 
 
@@ -63,8 +69,8 @@ def test_a_random_schedule_ends_in_time_and_no_fault_comes_again_before_all_have
         if step.at_s >= until_s:
             outer.append(step.fault)
             until_s = step.until_s
-    for start in range(0, len(outer), len(MENU)):
-        round_of_all = outer[start : start + len(MENU)]
+    for start in range(0, len(outer), len(IN_A_FOLDER)):
+        round_of_all = outer[start : start + len(IN_A_FOLDER)]
         assert len(set(round_of_all)) == len(round_of_all)
 
 

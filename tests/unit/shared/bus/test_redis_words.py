@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from urllib.parse import quote
 
 import pytest
+import redis
+import redis.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.connection import SSLConnection, parse_url
+from redis.exceptions import ConnectionError  # noqa: A004  # redis-py's
 
 from understudy_shared.bus import redis_scripts as scripts
 from understudy_shared.bus.redis_bus import MAX_PAUSE_MS, MIN_PAUSE_MS, RedisBus, pause_ms
-from understudy_shared.bus.redis_connection import SENTINEL_PORT, Parse, sentinel_place
+from understudy_shared.bus.redis_connection import SENTINEL_PORT, Parse, bus_error, sentinel_place
 from understudy_shared.bus.redis_sync import SyncPublisher
 from understudy_shared.errors import SettingsError
 from understudy_shared.masking import masked
@@ -40,6 +44,17 @@ READ: Parse = parse_url
 )
 def test_a_url_is_shown_without_its_passwords(url: str, shown: str) -> None:
     assert masked(url) == shown
+
+
+@pytest.mark.parametrize("pool", [redis.ConnectionPool, redis.asyncio.ConnectionPool])
+def test_a_redis_that_answers_before_it_is_asked_turns_connections_away(pool: type) -> None:
+    """redis-py's own words for it tell nobody what is wrong."""
+    said = "Connection not ready"
+    assert f'ConnectionError("{said}")' in inspect.getsource(pool)
+    error = bus_error(ConnectionError(said), doing="reading", url="redis://host", timeout_ms=1)
+    assert "turns connections away" in str(error)
+    assert "protected mode" in error.fix
+    assert "maxclients" in error.fix
 
 
 @pytest.mark.parametrize(
