@@ -37,8 +37,8 @@ def create_app(
     guard, group = guard or ConnectionGuard(), group or Alone()
     bounds = read_store_bounds(router.settings.store_bounds)
     reads = Reads(router.stores, bounds, router.served, max_key_bytes=router.settings.max_key_bytes)
-    is_exposed = access is not None and access.is_exposed
-    admin = Admin(router, bounds, router.served, is_exposed=is_exposed)
+    exposure = None if access is None else access.exposure
+    admin = Admin(router, bounds, router.served, exposure=exposure)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
