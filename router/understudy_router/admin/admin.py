@@ -37,10 +37,15 @@ SHOWN_POINTS = 60
 
 
 class Admin:
-    """`served` counts what readers got; None where nothing counts. `exposure`: what of the router is open to strangers."""
+    """`served` counts what readers got; None where nothing counts. `exposure`: what strangers can get at."""
 
     def __init__(
-        self, router: Router, bounds: StoreBounds, served: ServedReads | None = None, *, exposure: Exposure | None = None
+        self,
+        router: Router,
+        bounds: StoreBounds,
+        served: ServedReads | None = None,
+        *,
+        exposure: Exposure | None = None,
     ) -> None:
         self.looking = Looking(router)
         self.feed = Feed(self._overview, router.clock)

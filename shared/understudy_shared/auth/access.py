@@ -66,8 +66,8 @@ class Access:
         audit: AuditLog | None = None,
         cors: Cors | None = None,
     ) -> None:
-        """`exposure`: what is open to others than this machine, because `insecure_bind` allows it. `cors`: pages of which
-        other origins may read from the service; None where none may.
+        """`exposure`: what is open to others than this machine, because `insecure_bind` allows it. `cors`: pages of
+        which other origins may read from the service; None where none may.
         """
         self.cors = cors
         self.identity = identity or ClusterIdentity(None, "")
