@@ -24,6 +24,7 @@ FILES = [
     COMPOSE,
     *(path for path in sorted(CHART.rglob("*")) if path.is_file() and not path.is_symlink()),
     *sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml")),
+    *sorted((ROOT / "deploy" / "compose").iterdir()),
     *sorted((ROOT / "deploy").glob("*.md")),
     *sorted((ROOT / "deploy").glob("*.sh")),
     *sorted((ROOT / "deploy" / "prometheus").glob("*.yml")),

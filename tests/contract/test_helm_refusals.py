@@ -1,4 +1,4 @@
-"""Values that contradict each other are refused by the chart with the reason: skipped where Helm is not (`make helm`)."""
+"""Values that contradict each other are refused by the chart, with the reason: skipped where there is no Helm."""
 
 from __future__ import annotations
 
