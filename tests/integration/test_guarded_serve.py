@@ -33,13 +33,8 @@ def served(checkpoint: Path, keys: Keys, tmp_path: Path) -> Iterator[Serving]:
         yield running
 
 
-def url_of(served: Serving) -> str:
-    (line,) = [line for line in served.output.splitlines() if line.startswith("Ready at ")]
-    return line.removeprefix("Ready at ").partition(",")[0]
-
-
 def test_a_key_lets_in_until_it_is_revoked_and_without_one_nobody_learns_anything(served: Serving, keys: Keys) -> None:
-    url = url_of(served)
+    url = served.url
     assert "op0" not in served.output
     variables = {"UNDERSTUDY_URL": url}
     nobody = ask("get", "op0", WORDS[0], variables=variables)
