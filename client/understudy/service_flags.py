@@ -55,6 +55,7 @@ _ACCESS = (
     Flag("insecure_bind", "switch", False, "Listen beyond this machine without credentials, or without TLS for them."),
     Flag("external_tls_termination", "switch", False, "A proxy or a mesh ends TLS: credentials may come in plain."),
     Flag("cors_origins", "text", None, "Origins whose pages may read in a browser: https://app.example.com,..."),
+    Flag("compression", "text", "gzip", "How long answers are packed for those who accept it: gzip or none."),
 )
 _MAX_IN_FLIGHT = Flag("max_in_flight", "number", 1024, "Requests answered at once; one more gets 429.")
 _MAX_KEY_BYTES = Flag("max_key_bytes", "size", 64 * KIB, "Longest key, as Spark encodes it, that readers may ask for.")

@@ -50,8 +50,14 @@ def create_app(
             await close_spans(app.spans)
 
     http = service_app("Understudy router", lifespan)
-    limit = router.settings.max_in_flight
-    app = RouterLookups(Framework(http), reads, router.forwarder, max_in_flight=limit, access=access)
+    app = RouterLookups(
+        Framework(http),
+        reads,
+        router.forwarder,
+        max_in_flight=router.settings.max_in_flight,
+        access=access,
+        compression=router.settings.compression,
+    )
     app.spans = open_spans("understudy-router", router.host)
     http.include_router(read_routes(router, reads))
 

@@ -14,6 +14,7 @@ from understudy_shared.http.connection_guard import ConnectionGuard, file_limit
 from understudy_shared.http.connection_limits import ConnectionLimits, connections_allowed
 from understudy_shared.http.cors import Cors, parse_origins
 from understudy_shared.http.memory_use import default_limit_bytes
+from understudy_shared.http.packing import Compression
 from understudy_shared.service_settings import Bytes, ServiceSettings
 from understudy_shared.tls.certificates import tls_plan
 from understudy_shared.tls.names import PeerRole
@@ -69,6 +70,9 @@ class HttpServiceSettings(ServiceSettings):
 
     cors_origins: str = ""
     """Origins whose pages may read from the service in a browser (CORS), with commas between; no wildcards."""
+
+    compression: Compression = Compression.GZIP
+    """How long answers are packed for those who accept it; `none` where a proxy does it, or CPU is dear."""
 
     def access(self, application_id: str, host: str, *, is_node: bool) -> Access:
         """Who may ask the service what. Reads the files that it is set up by.
