@@ -83,7 +83,7 @@ def files_of(name: str, component: str) -> dict[str, tuple[str, str]]:
     (pod,) = [each for _, each in pods(manifests(name)) if each["spec"]["containers"][0]["name"] == component]
     (volume,) = [each["projected"] for each in pod["spec"]["volumes"] if "projected" in each]
     assert volume["defaultMode"] == 0o440  # a key that others may read is refused
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for source in (each["secret"] for each in volume["sources"]):
         found |= {f"/run/understudy/{item['path']}": (source["name"], item["key"]) for item in source["items"]}
     assert len(found) == sum(len(each["secret"]["items"]) for each in volume["sources"])  # none hides another

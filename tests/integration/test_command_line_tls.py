@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -103,7 +104,7 @@ def test_a_session_is_for_tls_alone_where_it_began_by_tls(
     keys, secret = Keys(tmp_path / "credentials.toml"), tmp_path / "secret"
     keys.add("ann", "monitor")
     secret.write_text("c" * 40)
-    settings = signer.issue("page").settings() if is_tls else {}
+    settings: dict[str, Any] = signer.issue("page").settings() if is_tls else {}
     with cluster_router(module_redis.url, credentials_file=keys.path, cluster_secret_file=secret, **settings) as router:
         place = f"127.0.0.1:{router.port}"
         client = (

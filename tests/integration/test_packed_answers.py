@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -31,7 +32,7 @@ def test_long_answers_are_packed_unless_a_setting_says_no(
     module_redis: RedisServer, tmp_path: Path, compression: str
 ) -> None:
     made = HandmadeCheckpoint(tmp_path / "counts").create().add(1)
-    settings = {"compression": compression}
+    settings: dict[str, Any] = {"compression": compression}
     with (
         cluster_node(made.path, tmp_path / "data", module_redis.url, node_id="n1", **settings) as node,
         cluster_router(module_redis.url, **settings) as router,
@@ -50,4 +51,4 @@ def test_long_answers_are_packed_unless_a_setting_says_no(
 
 def test_a_way_to_pack_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValidationError, match="'gzip' or 'none'"):
-        RouterSettings(redis="redis://nowhere", application_id="flights", compression="zstd")  # type: ignore[arg-type]
+        RouterSettings(redis="redis://nowhere", application_id="flights", compression="zstd")
