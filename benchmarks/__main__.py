@@ -37,7 +37,7 @@ BENCHMARKS = {
     "lookup parts: where the CPU of a lookup goes": ["benchmarks.lookup_parts"],
     "following: CPU per commit and task": ["benchmarks.following"],
     "idle: CPU of a node and a router while nothing happens": ["benchmarks.idle"],
-    "auth: what API keys and tokens cost a lookup": ["benchmarks.auth"],
+    "auth: what API keys, tokens and certificates cost a lookup": ["benchmarks.auth"],
     "attacks: hostile connections, and what the limits cost": ["benchmarks.attacks"],
     "scale: 1,000 nodes and 100,000 replicas": ["benchmarks.scale"],
     "admin: reports of 1,000 nodes and 100,000 replicas": ["benchmarks.admin"],

@@ -1,6 +1,8 @@
 """What authentication costs a lookup: services that ask for credentials beside services that ask nobody, in turns.
 
 The guarded services are asked with an API key, and with a token (JWT, RS256, twenty groups) that they know already.
+Certificates (mutual TLS 1.3) are between a router and a node: readers ask that router in plain, so that what `hop`
+counts, the CPU of both, differs by the hop alone.
 
     python -m benchmarks.auth [--keys 100000] [--rounds 5] [--seconds 3]
 
@@ -15,10 +17,12 @@ import http.client
 import json
 import os
 import random
+import ssl
 import statistics
+import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -41,8 +45,20 @@ START_LIMIT_S = 60.0
 GOALS = {"key": 0.05, "token": 0.1}
 """The part of a lookup that a credential may cost, by its kind."""
 
+HOPS = ("open", "mtls")
+"""The kinds whose hop is measured: in plain, and by mutual TLS."""
+CERTIFICATES = Path(__file__).parent.parent / "deploy" / "compose" / "certificates.sh"
+
 ISSUER = "https://login.example.com/realms/data"
 LIFETIME_S = 24 * 3600
+
+
+class Deployed(NamedTuple):
+    """The variables of a node and of its router; `tls` is for whoever asks the node, if it speaks TLS."""
+
+    node: Mapping[str, str]
+    router: Mapping[str, str]
+    tls: ssl.SSLContext | None = None
 
 
 class Round(NamedTuple):
@@ -59,7 +75,12 @@ class Subject:
     """`open`, or the kind of the credential that it is shown."""
     server: Server
     requests: Sequence[bytes]
+    behind: Sequence[Server] = ()
+    """Servers whose CPU counts, too."""
     rounds: list[Round] = field(default_factory=list)
+
+    def cpu_s(self) -> float:
+        return sum(each.cpu_s() for each in (self.server, *self.behind))
 
 
 def main() -> None:
@@ -77,32 +98,57 @@ def main() -> None:
         for _ in range(options.rounds):
             for subject in subjects:
                 subject.rounds.append(measured(subject, subjects, options.seconds))
-    for what in ("node", "router"):
+    for what in ("node", "router", "hop"):
         of_one = [subject for subject in subjects if subject.name == what]
         report(of_one)
 
 
 def started(checkpoint: BigCheckpoint, folder: Path, running: ExitStack) -> Iterator[Subject]:
-    """A node and a router that ask nobody, then those that ask for a credential, with one of each kind."""
+    """A node and a router that ask nobody, those that ask for a credential, with one of each kind, and those that show
+    each other certificates.
+    """
     key, credentials, secret = new_key(), folder / "credentials.toml", folder / "secret"
     token = issued(folder / "keys.json", credentials)
     add_key(credentials, key, principal="bench", roles=["reader"], now=datetime.now(UTC), expires_at=None)
     secret.write_text(new_key().text)
     guarded = {"UNDERSTUDY_CREDENTIALS_FILE": str(credentials), "UNDERSTUDY_CLUSTER_SECRET_FILE": str(secret)}
     names = [checkpoint.key(number) for number in random.Random(0).sample(range(checkpoint.keys), SAMPLED_KEYS)]
-    for env, kinds in (({}, {"open": ""}), (guarded, {"key": key.text, "token": token})):
+    certificates = issued_certificates(folder / "certificates")
+    for deployed, kinds in (
+        (Deployed({}, {}), {"open": ""}),
+        (Deployed(guarded, guarded), {"key": key.text, "token": token}),
+        (certificates, {"mtls": ""}),
+    ):
         bus = running.enter_context(local_redis())
         os.sched_setaffinity(bus.pid, {LOAD_CORE})
-        arguments = (str(checkpoint.path), str(folder / f"data-{len(kinds)}"), bus.url)
-        node = running.enter_context(server(CLUSTER_NODE, *arguments, ready_path="/livez", env=env))
-        router = running.enter_context(server(ROUTER, bus.url, ready_path="/livez", env=env))
+        arguments = (str(checkpoint.path), str(folder / f"data-{min(kinds)}"), bus.url)
+        node = running.enter_context(
+            server(CLUSTER_NODE, *arguments, ready_path="/livez", env=deployed.node, tls=deployed.tls)
+        )
+        router = running.enter_context(server(ROUTER, bus.url, ready_path="/livez", env=deployed.router))
         for kind, credential in kinds.items():
             shown = f"Bearer {credential}" if credential else ""
             line = f"authorization: {shown}\r\n" if shown else ""
             requests = [f"GET /v1/stores/op0/keys/{name} HTTP/1.1\r\nhost: b\r\n{line}\r\n".encode() for name in names]
-            for name, each in (("node", node), ("router", router)):
+            asked = [("node", node), ("router", router)] if deployed.tls is None else []
+            for name, each in asked:
                 wait_for(each, f"/v1/stores/op0/keys/{names[0]}", shown)
                 yield Subject(name, kind, each, requests)
+            if kind in HOPS:
+                wait_for(router, f"/v1/stores/op0/keys/{names[0]}", shown)
+                yield Subject("hop", kind, router, requests, [node])
+
+
+def issued_certificates(folder: Path) -> Deployed:
+    """A router and a node that show each other certificates. Readers ask the router in plain."""
+    subprocess.run(["/bin/sh", CERTIFICATES, folder, "bench"], check=True, stdout=subprocess.DEVNULL)
+    pair = {role: (str(folder / f"{role}.crt"), str(folder / f"{role}.key")) for role in ("node", "router")}
+    trust = {"UNDERSTUDY_PEER_CA_FILE": str(folder / "ca.crt")}
+    names = ("UNDERSTUDY_TLS_CERT_FILE", "UNDERSTUDY_TLS_KEY_FILE")
+    node = trust | dict(zip(names, pair["node"], strict=True))
+    names = ("UNDERSTUDY_PEER_CERT_FILE", "UNDERSTUDY_PEER_KEY_FILE")
+    router = trust | dict(zip(names, pair["router"], strict=True))
+    return Deployed(node, router, ssl.create_default_context(cafile=str(folder / "ca.crt")))
 
 
 def issued(key_set: Path, credentials: Path) -> str:
@@ -129,12 +175,12 @@ def measured(subject: Subject, subjects: Sequence[Subject], seconds: float) -> R
     """One round: the subject has a core, all others share that of the load."""
     for each in subjects:
         os.sched_setaffinity(each.server.pid, {SERVER_CORE if each.server is subject.server else LOAD_CORE})
-    before_s = subject.server.cpu_s()
+    before_s = subject.cpu_s()
     load = run_load(subject.server.port, subject.requests, seconds=seconds)
     if set(load.statuses) != {200}:
         raise RuntimeError(f"{subject.name}, {subject.kind}: it answers {load.statuses}")
     count = load.per_second * (seconds + WARM_UP_S)
-    return Round(load.per_second, (subject.server.cpu_s() - before_s) / count * 1e6)
+    return Round(load.per_second, (subject.cpu_s() - before_s) / count * 1e6)
 
 
 def report(subjects: Sequence[Subject]) -> None:
@@ -143,9 +189,10 @@ def report(subjects: Sequence[Subject]) -> None:
     for subject in subjects:
         rate, cpu_us = medians(subject)
         print(f"{subject.name:8}{subject.kind:8}{rate:10,.0f}/s  {cpu_us:7.2f} us of CPU", end="")
-        if subject.kind in GOALS:
+        if subject is not subjects[0]:
             costs = f"{cpu_us / open_us - 1:+.1%} of CPU, {1 - rate / open_rate:+.1%} of throughput"
-            print(f"  it costs {costs} (goal at most {GOALS[subject.kind]:.0%})", end="")
+            goal = f" (goal at most {GOALS[subject.kind]:.0%})" if subject.kind in GOALS else ""
+            print(f"  it costs {costs}: {cpu_us / open_us:.2f} of the CPU of {subjects[0].kind}{goal}", end="")
         print(flush=True)
 
 

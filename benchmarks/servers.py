@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -64,30 +65,37 @@ def pin_load() -> None:
 
 @contextmanager
 def server(
-    code: str, *arguments: str, ready_path: str, env: Mapping[str, str] | None = None, core: int = SERVER_CORE
+    code: str,
+    *arguments: str,
+    ready_path: str,
+    env: Mapping[str, str] | None = None,
+    core: int = SERVER_CORE,
+    tls: ssl.SSLContext | None = None,
 ) -> Iterator[Server]:
-    """Run Python `code`, a port its first argument, until the block ends; waits until `ready_path` answers 200."""
+    """Run Python `code`, a port its first argument, until the block ends; waits until `ready_path` answers 200, by TLS
+    with a context.
+    """
     port = free_port()
     command: Sequence[str] = [sys.executable, "-c", code, str(port), *arguments]
     process = subprocess.Popen(command, env={**os.environ, **(env or {})})
     try:
         if len(os.sched_getaffinity(0)) > 1 or os.cpu_count() != 1:
             os.sched_setaffinity(process.pid, {core})
-        wait_ready(port, ready_path, process)
+        wait_ready(port, ready_path, process, tls)
         yield Server(port, process.pid)
     finally:
         process.terminate()
         process.wait(30)
 
 
-def wait_ready(port: int, path: str, process: subprocess.Popen[Any]) -> None:
+def wait_ready(port: int, path: str, process: subprocess.Popen[Any], tls: ssl.SSLContext | None = None) -> None:
     """Return when `path` answers 200; fail when the server ends or the limit passes."""
     limit_s = time.monotonic() + START_LIMIT_S
     while time.monotonic() < limit_s:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with {process.returncode}")
         try:
-            if fetch(port, path)[0] == 200:
+            if fetch(port, path, tls)[0] == 200:
                 return
         except OSError:
             pass
@@ -95,9 +103,13 @@ def wait_ready(port: int, path: str, process: subprocess.Popen[Any]) -> None:
     raise RuntimeError(f"{path} did not answer 200 in {START_LIMIT_S} s")
 
 
-def fetch(port: int, path: str) -> tuple[int, bytes]:
+def fetch(port: int, path: str, tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
     """The answer to one GET request."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = (
+        http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        if tls is None
+        else http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=tls)
+    )
     try:
         connection.request("GET", path)
         response = connection.getresponse()

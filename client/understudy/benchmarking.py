@@ -20,6 +20,7 @@ from understudy.http_client import Server, path_segment, server_url
 from understudy.load import Load
 from understudy.options import as_parameters, bound_options, given_bounds, server_options, wait_ms_of
 from understudy.reading import keys_of_lines
+from understudy.trust import client_context
 
 MAX_KEYS = 1_000_000
 MAX_RATE = 1_000_000
@@ -65,13 +66,7 @@ def bench(
       understudy bench aircraft --keys keys.txt --rate 5000 --max-staleness-ms 2000 --json
     """
     place = urlsplit(server_url(url))
-    if place.scheme != "http" or place.hostname is None:
-        raise CommandError(
-            "bench speaks plain HTTP only",
-            where="--url",
-            fix="Name a node or router by http://, behind whatever ends TLS",
-            exit_code=ExitCode.USAGE,
-        )
+    is_tls = place.scheme == "https"
     keys = keys_of(keys_file)
     given = given_bounds(bounds)
     path = f"/v1/stores/{path_segment(store)}/lookup"
@@ -82,12 +77,13 @@ def bench(
     shown = "".join(f"{name}: {value}\r\n" for name, value in authorization(os.environ).items())
     requests = [f"GET {target} HTTP/1.1\r\nhost: {place.netloc}\r\n{shown}\r\n".encode() for target in targets]
     load = Load(
-        place.hostname,
-        place.port or 80,
+        place.hostname or "",
+        place.port or (443 if is_tls else 80),
         requests,
         connections=connections,
         rate=rate,
         timeout_s=timeout_s + wait_ms_of(given) / 1000,
+        tls=client_context(os.environ) if is_tls else None,
     )
     took_s = asyncio.run(_run(load, seconds, server_url(url)))
     if as_json:

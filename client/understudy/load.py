@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -36,15 +37,26 @@ class Load:
     """One run against one server. `counts` may be read at any time."""
 
     def __init__(
-        self, host: str, port: int, requests: Sequence[bytes], *, connections: int, rate: float | None, timeout_s: float
+        self,
+        host: str,
+        port: int,
+        requests: Sequence[bytes],
+        *,
+        connections: int,
+        rate: float | None,
+        timeout_s: float,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`requests` are whole requests, sent in turns. `rate` is in lookups a second, None for a closed loop."""
+        """`requests` are whole requests, sent in turns. `rate` is in lookups a second, None for a closed loop. `tls`:
+        whom to trust at a server that speaks it.
+        """
         self.counts = Counts()
         self._place = host, port
         self._requests = cycle(requests)
         self._connections = connections
         self._rate = rate
         self._timeout_s = timeout_s
+        self._tls = tls
         self._open: set[_Connection] = set()
         self._idle: deque[_Connection] = deque()
         self._due_s: deque[float] = deque()
@@ -77,7 +89,7 @@ class Load:
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
-        opening = loop.create_connection(lambda: _Connection(self), *self._place)
+        opening = loop.create_connection(lambda: _Connection(self), *self._place, ssl=self._tls)
         await asyncio.wait_for(opening, self._timeout_s)
 
     async def _reopen(self) -> None:

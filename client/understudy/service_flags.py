@@ -41,7 +41,7 @@ class Flag:
         return f"[default: {size_text(int(self.default)) if is_size else self.default}]"
 
 
-_HOST = Flag("host", "text", "127.0.0.1", "Address to listen on; beyond this machine only with credentials.")
+_HOST = Flag("host", "text", "127.0.0.1", "Address to listen on; beyond this machine only with credentials and TLS.")
 _ACCESS = (
     Flag("credentials_file", "path", None, "TOML file with roles and hashed keys: every request needs a key then."),
     Flag("cluster_secret_file", "path", None, "File with the secret that nodes and routers of an application share."),
@@ -52,8 +52,10 @@ _ACCESS = (
     ),
     Flag("peer_cert_file", "path", None, "Certificate to show to nodes, as PEM, if it is another one than that."),
     Flag("peer_key_file", "path", None, "The key of that certificate, if it is in another file."),
-    Flag("insecure_bind", "switch", False, "Listen beyond this machine although no credential is asked for."),
+    Flag("insecure_bind", "switch", False, "Listen beyond this machine without credentials, or without TLS for them."),
+    Flag("external_tls_termination", "switch", False, "A proxy or a mesh ends TLS: credentials may come in plain."),
     Flag("cors_origins", "text", None, "Origins whose pages may read in a browser: https://app.example.com,..."),
+    Flag("compression", "text", "gzip", "How long answers are packed for those who accept it: gzip or none."),
 )
 _MAX_IN_FLIGHT = Flag("max_in_flight", "number", 1024, "Requests answered at once; one more gets 429.")
 _MAX_KEY_BYTES = Flag("max_key_bytes", "size", 64 * KIB, "Longest key, as Spark encodes it, that readers may ask for.")

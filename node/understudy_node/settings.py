@@ -32,7 +32,7 @@ class NodeSettings(HttpServiceSettings):
     """Names the query in answers and tokens; by default the last part of the checkpoint's path."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. A service that listens beyond loopback needs credentials, or `insecure_bind`."""
+    """Address to listen on. A service that listens beyond loopback needs credentials and TLS, or `insecure_bind`."""
 
     port: Port = 8080
     """0 takes any free port and logs it."""

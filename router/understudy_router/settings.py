@@ -25,7 +25,7 @@ class RouterSettings(BusSettings, HttpServiceSettings):
     """The query whose nodes are asked. A router reads no checkpoint, so there is nothing to derive it from."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. A service that listens beyond loopback needs credentials, or `insecure_bind`."""
+    """Address to listen on. A service that listens beyond loopback needs credentials and TLS, or `insecure_bind`."""
 
     port: Port = 8080
     """0 takes any free port and logs it."""

@@ -16,9 +16,9 @@ from tests.support.services.deploy_files import (
     SERVICES,
     SETTINGS,
     STACK,
+    environment_of,
     known_variables,
     read_compose,
-    variables,
 )
 
 from understudy_node.cluster.settings import ClusterNodeSettings
@@ -26,12 +26,6 @@ from understudy_router.settings import RouterSettings
 
 PROJECT_VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 each_service = pytest.mark.parametrize("name", SERVICES)
-
-
-def environment_of(name: str) -> dict[str, str]:
-    """Our variables in a process's environment: from its image, then from the compose file."""
-    environment = variables(DOCKER.line_of(IMAGES[name])[::-1]) | SERVICES[name]["environment"]
-    return {variable: value for variable, value in environment.items() if variable.startswith("UNDERSTUDY_")}
 
 
 def test_the_stack_is_the_demos_topology() -> None:

@@ -24,6 +24,7 @@ FILES = [
     COMPOSE,
     *(path for path in sorted(CHART.rglob("*")) if path.is_file() and not path.is_symlink()),
     *sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml")),
+    *sorted((ROOT / "deploy" / "compose").iterdir()),
     *sorted((ROOT / "deploy").glob("*.md")),
     *sorted((ROOT / "deploy").glob("*.sh")),
     *sorted((ROOT / "deploy" / "prometheus").glob("*.yml")),
@@ -47,6 +48,7 @@ def text_of(path: Path) -> str:
 def test_every_variable_that_a_file_names_is_one_that_something_reads(path: Path) -> None:
     known = {name for service in SETTINGS for name in known_variables(service)} | {
         "UNDERSTUDY_API_KEY_FILE",
+        "UNDERSTUDY_CA_FILE",
         "UNDERSTUDY_URL",
     }
     assert set(VARIABLE.findall(text_of(path))) - known == set()

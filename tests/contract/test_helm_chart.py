@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from jsonschema import Draft7Validator  # type: ignore[import-untyped]
 from ruamel.yaml import YAML
 from tests.support.services.deploy_files import DOCKER, ROOT, known_variables, variables
 from tests.support.services.helm_chart import (
+    FILLED_IN,
     NEWEST,
     OLDEST,
     SETS,
@@ -34,17 +34,13 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.seeds import parse_seeds
 from understudy_shared.spans import ENDPOINTS
 
+BY_THE_HOOK = {"UNDERSTUDY_API_KEY_FILE", "UNDERSTUDY_CA_FILE", "UNDERSTUDY_URL"}
+"""What only the command reads that a node runs before it stops."""
 BETWEEN = [f"1.{minor}" for minor in range(30, 37)]
 OURS = ("node", "router", "pipeline")
 ENDPOINT = ENDPOINTS[-1]
 """The variable that names a collector for everything."""
 MEMBERS = {"node": ClusterNodeSettings, "router": RouterSettings}
-FILLED_IN = {
-    "<metadata.name>": "understudy-node-0",
-    "<status.podIP>": "10.1.2.3",
-    "<metadata.labels['topology.kubernetes.io/zone']>": "zone-a",
-    "<understudy-redis>": "rediss://:secret@redis.example.com:6380/0",
-}
 SPARK_APPLICATION = {
     # The part of the operator's definition (spark.apache.org/v1, release 0.7) that the chart uses.
     "type": "object",
@@ -124,7 +120,7 @@ def test_processes_are_told_what_is_valid_and_nothing_that_they_do_not_know(
             continue
         own = variables(DOCKER.line_of(service)[::-1]) | environment(container)
         ours = {variable: value for variable, value in own.items() if variable.startswith("UNDERSTUDY_")}
-        assert set(ours) - known_variables(service) <= {"UNDERSTUDY_API_KEY_FILE", "UNDERSTUDY_URL"}
+        assert set(ours) - known_variables(service) <= BY_THE_HOOK
         if service in MEMBERS:
             with monkeypatch.context() as patch:
                 for variable, value in ours.items():
@@ -139,54 +135,6 @@ def test_processes_are_told_what_is_valid_and_nothing_that_they_do_not_know(
 def test_no_pod_may_do_more_than_it_needs(name: str) -> None:
     for maker, pod in pods(manifests(name)):
         assert privileges(pod) == [], maker
-
-
-REFUSED: list[tuple[dict[str, object], str]] = [
-    ({"redis": {"url": "redis://host:6379"}}, "exactly one Redis"),
-    ({"valkey": {"enabled": False}}, "exactly one Redis"),
-    ({"checkpoint": {"url": "s3://b/c"}}, "writes to the shared volume"),
-    (
-        {"checkpoint": {"url": "s3://b/c", "volume": {"existingClaim": "c"}}, "spark": {"kind": "none"}},
-        "in one place",
-    ),
-    ({"checkpoint": {"existingSecret": "s"}}, "without a URL"),
-    ({"routers": {"autoscaling": {"kind": "keda"}}}, "asks Prometheus"),
-    ({"routers": {"autoscaling": {"minReplicas": 7}}}, "above maxReplicas"),
-    ({"spark": {"kind": "sparkApplication"}}, "needs spark.application.image"),
-    ({"spark": {"kind": "sparkApplication", "application": {"image": "i"}}}, "what to run"),
-    ({"spark": {"deployment": {"image": "i"}}}, "needs spark.deployment.command"),
-    ({"nodes": {"replica": 3}}, "replica"),
-    ({"redis": {"url": "redis://:secret@host:6379"}, "valkey": {"enabled": False}}, "redis"),
-    (
-        {"redis": {"url": "redis://host:6379", "tls": {"existingSecret": "s"}}, "valkey": {"enabled": False}},
-        "a Redis that speaks TLS",
-    ),
-    ({"redis": {"tls": {"existingSecret": "s"}}}, "Valkey for trials speaks none"),
-    (
-        {
-            "auth": {"existingSecret": "s", "insecureBind": False},
-            "monitoring": {"serviceMonitor": {"enabled": True}},
-        },
-        "nobody reads /metrics without a key",
-    ),
-]
-
-
-@cache
-def refusals() -> list[dict[str, Any]]:
-    """What Helm says of each of them, and the schemas of a Kubernetes that is too old, all said by one process."""
-    needs_helm()
-    calls = [call_of("render", values) for values, _ in REFUSED]
-    return helm([*calls, call_of("validate", {}, version="1.25")])
-
-
-@pytest.mark.parametrize("number", range(len(REFUSED)), ids=[why for _, why in REFUSED])
-def test_values_that_cannot_be_meant_are_refused_with_the_reason(number: int) -> None:
-    assert REFUSED[number][1] in refusals()[number]["error"]
-
-
-def test_the_schemas_do_refuse_what_an_older_kubernetes_does_not_know() -> None:
-    assert any("unhealthyPodEvictionPolicy" in each for each in refusals()[-1]["problems"])
 
 
 @pytest.mark.parametrize(

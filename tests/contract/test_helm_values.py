@@ -20,8 +20,8 @@ FILES_OF_SECRETS = {
     *("cluster_secret_file", "credentials_file", "gossip_key_file", "insecure_bind"),
     *("redis_ca_file", "redis_cert_file", "redis_key_file", "redis_password_file"),
 }
-CERTIFICATES = {"peer_ca_file", "peer_cert_file", "peer_key_file", "tls_cert_file", "tls_key_file"}
-"""Not offered: the chart's probes and scrapes speak plain HTTP, so a mesh encrypts what pods say (decision 0042)."""
+CERTIFICATES = {"external_tls_termination", "peer_ca_file", "peer_cert_file"}
+CERTIFICATES |= {"peer_key_file", "tls_cert_file", "tls_key_file"}
 
 GIVEN_BY_THE_CHART = {
     "node": {
@@ -94,6 +94,9 @@ def test_the_schema_accepts_each_set_of_values(name: str) -> None:
         ("image.node", {"repository": "x", "digest": "sha256:short"}),
         ("networkPolicy.readers", [{}]),
         ("applicationId", 'a"}'),
+        ("tls.existingSecret", {"name": "s"}),
+        ("tls.peers.nodes", {"secret": "s"}),
+        ("tls.certManager.duration", "7d"),
     ],
 )
 def test_the_schema_refuses_what_is_misspelt_or_cannot_be(path: str, value: object) -> None:

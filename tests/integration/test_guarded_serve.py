@@ -33,13 +33,8 @@ def served(checkpoint: Path, keys: Keys, tmp_path: Path) -> Iterator[Serving]:
         yield running
 
 
-def url_of(served: Serving) -> str:
-    (line,) = [line for line in served.output.splitlines() if line.startswith("Ready at ")]
-    return line.removeprefix("Ready at ").partition(",")[0]
-
-
 def test_a_key_lets_in_until_it_is_revoked_and_without_one_nobody_learns_anything(served: Serving, keys: Keys) -> None:
-    url = url_of(served)
+    url = served.url
     assert "op0" not in served.output
     variables = {"UNDERSTUDY_URL": url}
     nobody = ask("get", "op0", WORDS[0], variables=variables)
@@ -54,12 +49,17 @@ def test_a_key_lets_in_until_it_is_revoked_and_without_one_nobody_learns_anythin
     assert "Traceback" not in served.errors
 
 
-def test_a_service_that_strangers_would_reach_does_not_start_without_credentials(
-    checkpoint: Path, tmp_path: Path
+def test_a_service_that_strangers_would_reach_does_not_start_without_credentials_nor_with_them_in_plain(
+    checkpoint: Path, keys: Keys, tmp_path: Path
 ) -> None:
     refused = ask("serve", str(checkpoint), "--host", "0.0.0.0", "--port", "0", "--data-dir", str(tmp_path))
     assert refused.returncode == 2
     assert "--insecure-bind" in refused.stderr
+    in_plain = ["--host", "0.0.0.0", "--port", "0", "--credentials-file", str(keys.path)]
+    refused = ask("serve", str(checkpoint), *in_plain, "--data-dir", str(tmp_path))
+    assert refused.returncode == 2
+    assert "without TLS" in refused.stderr
+    assert "--external-tls-termination" in refused.stderr
     missing = ask("serve", str(checkpoint), "--credentials-file", "/nowhere.toml", "--port", "0")
     assert missing.returncode == 2
     assert "/nowhere.toml" in missing.stderr

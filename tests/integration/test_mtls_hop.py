@@ -190,6 +190,7 @@ def refused_router(server: RedisServer, known: Cluster, settings: Mapping[str, A
     """A router that knows the cluster by the bus, and cannot read from its nodes."""
     with cluster_router(server.url, **settings) as router:
         wait_until(lambda: len(router.living()) == 2, what="the nodes", limit_s=LIMIT_S)
+        wait_until(lambda: "catalogue" not in refusal_of(router), what="the catalogue", limit_s=LIMIT_S)
         yield router
 
 

@@ -118,7 +118,7 @@ def create_app(
     limit = node.settings.max_in_flight
     hop_order = None if companion is None else order
     hops = Hops(Framework(http), reads, order=hop_order, max_in_flight=limit)
-    app = NodeLookups(hops, reads, max_in_flight=limit, access=access)
+    app = NodeLookups(hops, reads, max_in_flight=limit, access=access, compression=node.settings.compression)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
     report = _report(node, companion, app, guard, group)
     group.join(report)

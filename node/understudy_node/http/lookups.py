@@ -25,6 +25,7 @@ from understudy_shared.http.direct import Exchange
 from understudy_shared.http.edge import Receive, bug, read_body
 from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.lookups import LookupsFirst
+from understudy_shared.http.packing import Compression
 from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.trace import Trace
 
@@ -32,8 +33,18 @@ from understudy_shared.trace import Trace
 class NodeLookups(LookupsFirst):
     """Answers from the replicas of this node, in front of `hops`. `in_flight` counts batches, and lookups that wait."""
 
-    def __init__(self, hops: Hops, reads: Reads, *, max_in_flight: int, access: Access | None = None) -> None:
-        super().__init__(hops, max_in_flight=max_in_flight, requests=reads.requests, access=access)
+    def __init__(
+        self,
+        hops: Hops,
+        reads: Reads,
+        *,
+        max_in_flight: int,
+        access: Access | None = None,
+        compression: Compression = Compression.GZIP,
+    ) -> None:
+        super().__init__(
+            hops, max_in_flight=max_in_flight, requests=reads.requests, access=access, compression=compression
+        )
         self.accepts_body, self.answer_body = hops.accepts_body, hops.answer_body
         self.visibility: Visibility | None = None
         self._reads = reads

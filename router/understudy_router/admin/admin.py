@@ -22,6 +22,7 @@ from understudy_router.admin.safe_to_stop import Losses, losses_of
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.watching import TICK_MS, Looking, Observed, Observer, in_slices
 from understudy_router.router import Router
+from understudy_shared.auth.binding import Exposure
 from understudy_shared.bounds import Bound
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.store_bounds import StoreBounds
@@ -36,14 +37,19 @@ SHOWN_POINTS = 60
 
 
 class Admin:
-    """`served` counts what readers got; None where nothing counts. `is_exposed`: strangers may reach the router."""
+    """`served` counts what readers got; None where nothing counts. `exposure`: what strangers can get at."""
 
     def __init__(
-        self, router: Router, bounds: StoreBounds, served: ServedReads | None = None, *, is_exposed: bool = False
+        self,
+        router: Router,
+        bounds: StoreBounds,
+        served: ServedReads | None = None,
+        *,
+        exposure: Exposure | None = None,
     ) -> None:
         self.looking = Looking(router)
         self.feed = Feed(self._overview, router.clock)
-        self._observer = Observer(served, is_exposed=is_exposed)
+        self._observer = Observer(served, exposure=exposure)
         self._router = router
         self._bounds = bounds
         self._release = version("understudy")

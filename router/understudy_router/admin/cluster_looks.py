@@ -14,6 +14,7 @@ from understudy_router.admin.indicator import (
 )
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import Health
+from understudy_shared.auth.binding import Exposure
 
 
 def nodes(situation: Situation) -> Indicator:
@@ -174,14 +175,18 @@ def agreement(situation: Situation) -> Indicator:
 
 
 def access(situation: Situation) -> Indicator:
-    """Whether strangers may reach this router, and are asked for nothing."""
-    if not situation.is_exposed:
+    """Whether this router is open to strangers: they are asked for nothing, or can read the credentials of others."""
+    if situation.exposure is None:
         return Indicator("access")
+    if situation.exposure is Exposure.UNGUARDED:
+        impact, option = "anybody who reaches it can read every store and drain nodes", "--credentials-file"
+    else:
+        impact, option = "anybody on their way can read them, and do what they allow", "--tls-cert-file"
     return Indicator(
         "access",
         State.ATTENTION,
-        "Other machines may reach this router, and it asks nobody for a credential",
-        "anybody who reaches it can read every store and drain nodes",
+        f"Other machines may reach this router, and {situation.exposure}",
+        impact,
         "insecure_bind says that the network keeps strangers out",
-        "give it --credentials-file, or let it listen on loopback",
+        f"give it {option}, or let it listen on loopback",
     )

@@ -11,6 +11,7 @@ from understudy_router.admin.facts import NodeView
 from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.trends import Trend
+from understudy_shared.auth.binding import Exposure
 
 FEW = 3
 """Most names in a sentence."""
@@ -79,8 +80,8 @@ class Situation:
     trends: Sequence[tuple[str, Trend]] = ()
     freshness_p99_ms: int | None = None
     disagreements: Sequence[Disagreement] = ()
-    is_exposed: bool = False
-    """Whether others than this machine reach this router, and are asked for no credential."""
+    exposure: Exposure | None = None
+    """What of this router is open to others than this machine."""
 
 
 def store_partitions(snapshot: Snapshot, tasks: Sequence[int]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from understudy_router.admin.snapshot import About, Snapshot, gather
 from understudy_router.admin.store_reads import StoreServed
 from understudy_router.admin.trends import Pace, Trend, Trends
 from understudy_router.router import Router
+from understudy_shared.auth.binding import Exposure
 
 TICK_MS = 1000
 """How old a snapshot may be that somebody is shown."""
@@ -125,9 +126,9 @@ class Observed:
 class Observer:
     """Takes each snapshot in once."""
 
-    def __init__(self, served: ServedReads | None, *, is_exposed: bool = False) -> None:
-        """`is_exposed`: others than this machine reach the router, and are asked for no credential."""
-        self._is_exposed = is_exposed
+    def __init__(self, served: ServedReads | None, *, exposure: Exposure | None = None) -> None:
+        """`exposure`: what of the router is open to other machines."""
+        self._exposure = exposure
         self.history = History()
         self.reads = ReadRates(served)
         self._trends, self._pace = Trends(), Pace()
@@ -166,7 +167,7 @@ class Observer:
             trends=tuple(trends.items()),
             freshness_p99_ms=freshness[1],
             disagreements=disagreements,
-            is_exposed=self._is_exposed,
+            exposure=self._exposure,
         )
         health = yield from health_of(situation)
         return Observed(

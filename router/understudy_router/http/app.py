@@ -37,8 +37,8 @@ def create_app(
     guard, group = guard or ConnectionGuard(), group or Alone()
     bounds = read_store_bounds(router.settings.store_bounds)
     reads = Reads(router.stores, bounds, router.served, max_key_bytes=router.settings.max_key_bytes)
-    is_exposed = access is not None and access.is_exposed
-    admin = Admin(router, bounds, router.served, is_exposed=is_exposed)
+    exposure = None if access is None else access.exposure
+    admin = Admin(router, bounds, router.served, exposure=exposure)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -50,8 +50,14 @@ def create_app(
             await close_spans(app.spans)
 
     http = service_app("Understudy router", lifespan)
-    limit = router.settings.max_in_flight
-    app = RouterLookups(Framework(http), reads, router.forwarder, max_in_flight=limit, access=access)
+    app = RouterLookups(
+        Framework(http),
+        reads,
+        router.forwarder,
+        max_in_flight=router.settings.max_in_flight,
+        access=access,
+        compression=router.settings.compression,
+    )
     app.spans = open_spans("understudy-router", router.host)
     http.include_router(read_routes(router, reads))
 

@@ -31,6 +31,7 @@ from understudy_shared.http.direct import AsgiExchange, Exchange
 from understudy_shared.http.edge import JSON_TYPE, App, Receive, bug, read_body
 from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.lookups import LookupsFirst
+from understudy_shared.http.packing import Compression
 from understudy_shared.http.problems import Problem
 from understudy_shared.spans import RecordedTrace
 from understudy_shared.trace import Trace
@@ -45,10 +46,23 @@ class RouterLookups(LookupsFirst):
     """Answers by asking the nodes."""
 
     def __init__(
-        self, app: App, reads: Reads, forwarder: Forwarder, *, max_in_flight: int, access: Access | None = None
+        self,
+        app: App,
+        reads: Reads,
+        forwarder: Forwarder,
+        *,
+        max_in_flight: int,
+        access: Access | None = None,
+        compression: Compression = Compression.GZIP,
     ) -> None:
-        failed = reads.served.failed
-        super().__init__(app, max_in_flight=max_in_flight, requests=reads.requests, failed=failed, access=access)
+        super().__init__(
+            app,
+            max_in_flight=max_in_flight,
+            requests=reads.requests,
+            failed=reads.served.failed,
+            access=access,
+            compression=compression,
+        )
         self._reads = reads
         self._forwarder = forwarder
         self._served = reads.served

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from understudy_shared.auth.api_keys import Presented
 from understudy_shared.auth.audit import AuditLog, Event, peer_of
 from understudy_shared.auth.audited import asked_of
+from understudy_shared.auth.binding import Exposure
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.auth.credentials import Credentials
 from understudy_shared.auth.known import KnownCredentials, Refused
@@ -60,17 +61,17 @@ class Access:
         credentials: WatchedFile[Credentials] | None = None,
         identity: ClusterIdentity | None = None,
         accepts_peers: bool = False,
-        is_exposed: bool = False,
+        exposure: Exposure | None = None,
         now_s: Callable[[], float] = time.time,
         audit: AuditLog | None = None,
         cors: Cors | None = None,
     ) -> None:
-        """`is_exposed`: others than this machine may reach the service, and nobody is asked who he is. `cors`: pages of
-        which other origins may read from it; None where none may.
+        """`exposure`: what is open to others than this machine, because `insecure_bind` allows it. `cors`: pages of
+        which other origins may read from the service; None where none may.
         """
         self.cors = cors
         self.identity = identity or ClusterIdentity(None, "")
-        self.is_exposed = is_exposed
+        self.exposure = exposure
         self.tls = self.identity.tls
         self._asks_certificates = self.tls is not None and self.tls.asks_peers
         self._knows_by_certificate = self._asks_certificates and self.identity.file is None
@@ -240,10 +241,11 @@ class Access:
     # ---- the service's side
 
     def start(self) -> None:
-        """Begin to look at the files, on the running loop. A service that strangers reach says so."""
-        if self.is_exposed:
+        """Begin to look at the files, on the running loop. A service that is open to strangers says so."""
+        if self.exposure is not None:
             log.warning(
-                "INSECURE: other machines may reach this service, and it asks nobody for a credential (insecure_bind)",
+                "INSECURE: other machines may reach this service, and %s (insecure_bind)",
+                self.exposure,
                 extra={"action": "insecure-bind"},
             )
         self._known.start()
@@ -264,8 +266,8 @@ class Access:
         yield GaugeMetricFamily("understudy_auth_enabled", "Whether requests need a credential", self.is_on)
         yield GaugeMetricFamily(
             "understudy_insecure_bind",
-            "1: other machines may reach this service, and it asks nobody for a credential",
-            self.is_exposed,
+            "1: other machines may reach this service without credentials, or with credentials and without TLS",
+            self.exposure is not None,
         )
         refused = CounterMetricFamily(
             "understudy_auth_refusals", "Requests refused for want of a credential or a grant", labels=("reason",)

@@ -1,10 +1,31 @@
-"""Which addresses a service may listen on without asking for credentials (pure)."""
+"""Which addresses a service may listen on without asking for credentials, or without TLS for those that come (pure)."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from ipaddress import ip_address
+from typing import NamedTuple
 
 from understudy_shared.errors import SettingsError
+
+
+class Exposure(StrEnum):
+    """What is open to other machines because `insecure_bind` said that it may be. The text is for people."""
+
+    UNGUARDED = "it asks nobody for a credential"
+    IN_PLAIN = "credentials come to it without TLS"
+
+
+class Guard(NamedTuple):
+    """What stands between a service and who reaches its port.
+
+    `asks`: it answers nobody whom it does not know. `takes_credentials`: keys, tokens or the cluster's key are sent to
+    it. `is_encrypted`: the port speaks TLS, or a setting says that something in front of it does.
+    """
+
+    asks: bool
+    takes_credentials: bool
+    is_encrypted: bool
 
 
 def is_loopback(host: str) -> bool:
@@ -17,15 +38,29 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def require_guarded(host: str, *, is_guarded: bool, insecure_bind: bool) -> bool:
-    """Whether strangers may reach the service and are asked for nothing. Raises SettingsError unless that was said."""
-    if is_guarded or is_loopback(host):
-        return False
-    if not insecure_bind:
+def exposure_of(host: str, guard: Guard, *, insecure_bind: bool) -> Exposure | None:
+    """What is open to other machines; None: nothing. Raises SettingsError unless `insecure_bind` allows it."""
+    exposure = None if is_loopback(host) else _exposure(guard)
+    if exposure is None or insecure_bind:
+        return exposure
+    where = host or "every interface"
+    if exposure is Exposure.UNGUARDED:
         raise SettingsError(
-            f"other machines reach {host or 'every interface'}, and nobody is asked for a credential",
+            f"other machines reach {where}, and nobody is asked for a credential",
             where="host",
             fix="Give --credentials-file (understudy keys new writes one), or listen on 127.0.0.1. Where the network "
             "keeps strangers out: --insecure-bind, or UNDERSTUDY_INSECURE_BIND=true",
         )
-    return True
+    raise SettingsError(
+        f"other machines reach {where}, and credentials would come to it without TLS, for everybody on the way to read",
+        where="host",
+        fix="Give --tls-cert-file and --tls-key-file, or listen on 127.0.0.1. Where an ingress, a proxy or a mesh ends "
+        "TLS in front of this port: --external-tls-termination, or UNDERSTUDY_EXTERNAL_TLS_TERMINATION=true. Where "
+        "nobody can listen: --insecure-bind",
+    )
+
+
+def _exposure(guard: Guard) -> Exposure | None:
+    if not guard.asks:
+        return Exposure.UNGUARDED
+    return Exposure.IN_PLAIN if guard.takes_credentials and not guard.is_encrypted else None

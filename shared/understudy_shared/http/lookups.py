@@ -32,7 +32,7 @@ from understudy_shared.http.edge import (
     without_body,
 )
 from understudy_shared.http.lookup_requests import longs_as_text
-from understudy_shared.http.packing import Packer
+from understudy_shared.http.packing import Compression, Packer
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.request_counts import NO_STORE, OperationCounts, RequestCounts
 from understudy_shared.http.target import STORES, split_path
@@ -54,6 +54,7 @@ class LookupsFirst(ABC):
         requests: RequestCounts,
         failed: Callable[[Problem], None] = lambda problem: None,
         access: Access | None = None,
+        compression: Compression = Compression.GZIP,
     ) -> None:
         """`failed` is called for each lookup, and each batch as a whole, that ends with a problem."""
         self.access = access or Access()
@@ -62,7 +63,7 @@ class LookupsFirst(ABC):
         self.in_flight = 0
         self.spans: Spans | None = None
         """Where spans of requests are recorded, if anywhere."""
-        self._packer = Packer()
+        self._packer = Packer(compression)
         self._app = app
         self._max_in_flight = max_in_flight
 

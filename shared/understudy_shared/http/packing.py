@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Iterable, MutableMapping
+from enum import StrEnum
 from typing import Any
 
 from understudy_shared.http.cross_site import why_foreign
@@ -46,6 +47,13 @@ _VARY = (b"vary", b"accept-encoding")
 Message = MutableMapping[str, Any]
 
 
+class Compression(StrEnum):
+    """How long answers are packed."""
+
+    GZIP = "gzip"
+    NONE = "none"
+
+
 def accepts_gzip(accept_encoding: bytes) -> bool:
     """Whether a reader takes gzip, by its `Accept-Encoding` (RFC 9110, 12.5.3)."""
     if len(accept_encoding) > _MAX_ACCEPTED_BYTES:
@@ -67,13 +75,16 @@ def _is_above_0(parameters: Iterable[bytes]) -> bool:
 
 
 class Packer:
-    """Packs the answers of a service."""
+    """Packs the answers of a service, unless it is told not to."""
 
-    def __init__(self) -> None:
+    def __init__(self, compression: Compression = Compression.GZIP) -> None:
+        self._is_on = compression is Compression.GZIP
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     def packing(self, scope: Scope, send: Send) -> Send:
         """Where the answer to a request is to be sent: `send`, unless it may be packed, or another reader's may be."""
+        if not self._is_on:
+            return send
         is_batch = scope["method"] == "POST"
         may_pack = scope["http_version"] == "1.1" and _may_pack(scope["headers"])
         if is_batch and not may_pack:

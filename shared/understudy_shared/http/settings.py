@@ -7,13 +7,14 @@ from pathlib import Path
 from pydantic import Field
 
 from understudy_shared.auth.access import Access
-from understudy_shared.auth.binding import require_guarded
+from understudy_shared.auth.binding import Guard, exposure_of
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.http.connection_guard import ConnectionGuard, file_limit
 from understudy_shared.http.connection_limits import ConnectionLimits, connections_allowed
 from understudy_shared.http.cors import Cors, parse_origins
 from understudy_shared.http.memory_use import default_limit_bytes
+from understudy_shared.http.packing import Compression
 from understudy_shared.service_settings import Bytes, ServiceSettings
 from understudy_shared.tls.certificates import tls_plan
 from understudy_shared.tls.names import PeerRole
@@ -62,29 +63,38 @@ class HttpServiceSettings(ServiceSettings):
     """Its key, if that is in another file."""
 
     insecure_bind: bool = False
-    """Whether to listen beyond this machine although nobody is asked for a credential."""
+    """Whether to listen beyond this machine although nobody is asked for a credential, or credentials come in plain."""
+
+    external_tls_termination: bool = False
+    """Whether an ingress, a proxy or a mesh ends TLS in front of this port, so that credentials may come in plain."""
 
     cors_origins: str = ""
     """Origins whose pages may read from the service in a browser (CORS), with commas between; no wildcards."""
 
+    compression: Compression = Compression.GZIP
+    """How long answers are packed for those who accept it; `none` where a proxy does it, or CPU is dear."""
+
     def access(self, application_id: str, host: str, *, is_node: bool) -> Access:
         """Who may ask the service what. Reads the files that it is set up by.
 
-        Raises SettingsError for a file that cannot be used, for an address that strangers reach unguarded, and for what
-        is no origin.
+        Raises SettingsError for a file that cannot be used, for an address that strangers reach unguarded or that
+        credentials reach in plain, and for what is no origin.
         """
         credentials = None if self.credentials_file is None else WatchedFile(self.credentials_file, parse_credentials)
         path, origins = self.cluster_secret_file, parse_origins(self.cors_origins)
         secret = None if path is None else WatchedFile(path, parse_cluster_secrets)
         tls = self.service_tls(application_id, is_node=is_node)
         has_peers = secret is not None or (tls is not None and tls.asks_peers)
-        is_guarded = credentials is not None or (is_node and has_peers)
-        is_exposed = require_guarded(host, is_guarded=is_guarded, insecure_bind=self.insecure_bind)
+        guard = Guard(
+            asks=credentials is not None or (is_node and has_peers),
+            takes_credentials=credentials is not None or (is_node and secret is not None),
+            is_encrypted=self.external_tls_termination or (tls is not None and tls.server is not None),
+        )
         return Access(
             credentials=credentials,
             identity=ClusterIdentity(secret, application_id, tls),
             accepts_peers=is_node,
-            is_exposed=is_exposed,
+            exposure=exposure_of(host, guard, insecure_bind=self.insecure_bind),
             cors=Cors(origins) if origins else None,
         )
 

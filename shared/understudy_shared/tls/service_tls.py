@@ -7,6 +7,7 @@ Connections that are open keep what they began with.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import ssl
 import time
@@ -30,6 +31,9 @@ TLS = "tls"
 SOON_PART, SOON_MAX_S = 0.1, 7 * 24 * 3600.0
 """A certificate ends soon in the last tenth of its life, at most a week before: renewal comes at two thirds of it."""
 
+READ_AGAIN_S = 60.0
+"""How often refused files that do not change are read again: a certificate that is not valid yet will be."""
+
 _Signature = tuple[tuple[int, int, int, int] | None, ...]
 
 
@@ -45,7 +49,10 @@ class ServiceTls:
         self.refusals: Counter[tuple[TlsSide, TlsReason]] = Counter()
         self.reloads: Counter[str] = Counter()
         self._now_s = now_s
-        self._signature = _signature_of(plan)
+        self._seen = _signature_of(plan)
+        """Of the files that were looked at last, whether or not they are used."""
+        self._again_s = math.inf
+        """When files that have not changed are read again."""
         self._material = load(plan)
         self._reminder, self._repeats = Reminder(), Repeats()
         self._peers = None if self._material.client is None else CurrentContext.giving(self._client)
@@ -105,18 +112,20 @@ class ServiceTls:
             )
 
     def look(self) -> None:
-        """Read the files again when one changed. It blocks."""
+        """Read the files again when one changed; those that cannot be used are named now and then. It blocks."""
         signature = _signature_of(self.plan)
-        if signature == self._signature and self.refused is None:
+        if signature == self._seen and self._now_s() < self._again_s:
+            self._remind()
             return
         try:
             material: TlsMaterial = load(self.plan)
         except (OSError, SettingsError) as error:
+            self._seen = signature
             self._refuse(str(error))
             return
         if signature != _signature_of(self.plan):
             return  # they change right now: the next look reads them whole
-        self._signature, self._material, self.refused = signature, material, None
+        self._seen, self._material, self.refused, self._again_s = signature, material, None, math.inf
         self._reminder.reset()
         self.reloads["used"] += 1
         log.warning("certificates were read again", extra={"action": "audit-config", "outcome": "used"})
@@ -125,10 +134,14 @@ class ServiceTls:
         if why != self.refused:
             self._reminder.reset()
             self.reloads["refused"] += 1
-        if self._reminder.is_due(self._now_s() * 1000):
+        self.refused, self._again_s = why, self._now_s() + READ_AGAIN_S
+        self._remind()
+
+    def _remind(self) -> None:
+        """Log now and then why files are not used."""
+        if self.refused is not None and self._reminder.is_due(self._now_s() * 1000):
             extra = {"action": "audit-config", "outcome": "refused"}
-            log.error("%s. The certificates of before still count", why, extra=extra)
-        self.refused = why
+            log.error("%s. The certificates of before still count", self.refused, extra=extra)
 
     def causes(self) -> dict[str, str]:
         """Why the service is degraded, by cause; empty while its files can be used and no certificate ends soon."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,8 +34,8 @@ class CannedServer:
 
 
 @contextmanager
-def canned_server(replies: Sequence[Canned]) -> Iterator[CannedServer]:
-    """Serve `replies`, one per request, on a free port of loopback."""
+def canned_server(replies: Sequence[Canned], tls: ssl.SSLContext | None = None) -> Iterator[CannedServer]:
+    """Serve `replies`, one per request, on a free port of loopback; by TLS with a context."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -59,7 +60,9 @@ def canned_server(replies: Sequence[Canned]) -> Iterator[CannedServer]:
             self.wfile.write(reply.body)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        served = CannedServer(f"http://127.0.0.1:{server.server_address[1]}")
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        served = CannedServer(f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def ask(
 
 
 class Serving:
-    """A running `understudy serve`; what it says lies in files."""
+    """A running `understudy serve`, `node` or `router`; what it says lies in files."""
 
     def __init__(self, process: subprocess.Popen[bytes], data_dir: Path, output: Path, errors: Path) -> None:
         self.process = process
@@ -63,8 +64,8 @@ class Serving:
     @property
     def url(self) -> str:
         """The URL at which the process says that it answers."""
-        (line,) = [line for line in self.output.splitlines() if line.startswith("Serving at ")]
-        return line.removeprefix("Serving at ")
+        (found,) = re.findall(r"(?m)^(?:Serving|Routing|Ready|Node ready) at ([^\s,]+)", self.output)
+        return str(found)
 
     def ask(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command against it."""
@@ -87,9 +88,15 @@ class Serving:
 
 @contextmanager
 def serving(
-    arguments: Sequence[str], folder: Path, *, variables: Mapping[str, str] | None = None, ready: str = "Ctrl-C stops."
+    arguments: Sequence[str],
+    folder: Path,
+    *,
+    command: str = "serve",
+    variables: Mapping[str, str] | None = None,
+    ready: str = "Ctrl-C stops.",
 ) -> Iterator[Serving]:
-    """Run `understudy serve` on a free port and wait until it says `ready`; what still runs at the end is killed.
+    """Run `understudy serve`, or another command, on a free port and wait until it says `ready`; what still runs at the
+    end is killed.
 
     `folder` takes its output, and its local copies in `data`.
     """
@@ -98,7 +105,7 @@ def serving(
     output, errors = folder / "output.txt", folder / "errors.txt"
     with output.open("wb") as out, errors.open("wb") as err:
         process = subprocess.Popen(
-            [UNDERSTUDY, "serve", "--port", "0", "--data-dir", str(data_dir), *arguments],
+            [UNDERSTUDY, command, "--port", "0", "--data-dir", str(data_dir), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

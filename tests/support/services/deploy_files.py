@@ -100,6 +100,12 @@ SETTINGS: dict[str, type[BaseSettings]] = {
 HTTP = {name: image for name, image in IMAGES.items() if image in ("node", "router")}
 
 
+def environment_of(name: str) -> dict[str, str]:
+    """Our variables in the environment of a service of the stack: from its image, then from the compose file."""
+    environment = variables(DOCKER.line_of(IMAGES[name])[::-1]) | SERVICES[name]["environment"]
+    return {variable: value for variable, value in environment.items() if variable.startswith("UNDERSTUDY_")}
+
+
 def listens_on(image: str) -> int:
     """The port that a service has by default."""
     port: int = SETTINGS[image].model_fields["port"].default

@@ -20,6 +20,14 @@ OLDEST, NEWEST = "1.29", "1.37"
 VERSIONS = (OLDEST, NEWEST)
 """The first version of Kubernetes that the chart allows, and the last whose schemas are there."""
 SECOND_RELEASE = "weather"
+FILLED_IN = {
+    "<metadata.name>": "understudy-node-0",
+    "<status.podIP>": "10.1.2.3",
+    "<metadata.labels['topology.kubernetes.io/zone']>": "zone-a",
+    "<understudy-redis>": "rediss://:secret@redis.example.com:6380/0",
+}
+"""What Kubernetes fills in, by the path of the field or the name of the Secret."""
+
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 TEMPLATES = "\n".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
 

@@ -119,9 +119,9 @@ def test_a_lookup_without_an_answer_in_time_is_counted_and_the_load_goes_on() ->
     [
         (b"", "http://127.0.0.1:1", "there is no key"),
         (b"[1]\n[1\n", "http://127.0.0.1:1", "line 2 of --keys"),
-        (KEYS, "https://127.0.0.1:1", "plain HTTP only"),
+        (KEYS, "ftp://127.0.0.1:1", "is not a server's URL"),
     ],
-    ids=["no key", "no JSON", "TLS"],
+    ids=["no key", "no JSON", "no HTTP"],
 )
 def test_wrong_usage_is_told_before_anything_is_sent(keys: bytes, url: str, message: str) -> None:
     result = bench(url, keys=keys)

@@ -178,10 +178,10 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 {{- end -}}
 
 {{- define "understudy.hasSecrets" -}}
-{{- if or .Values.auth.existingSecret .Values.gossip.existingSecret .Values.redis.tls.existingSecret -}}yes{{- end -}}
+{{- if or .Values.auth.existingSecret .Values.gossip.existingSecret .Values.redis.tls.existingSecret (include "understudy.hasCertificates" .) -}}yes{{- end -}}
 {{- end -}}
 
-{{/* The volume of these files: dict "root" $ "keys" (list "credentials.toml" ...), the keys of auth.existingSecret, if any. */}}
+{{/* The volume of these files: dict "root" $ "component" "node" "keys" (list "credentials.toml" ...), the keys of auth.existingSecret, if any. */}}
 {{- define "understudy.secretVolume" -}}
 - name: secrets
   projected:
@@ -210,6 +210,9 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
             - {key: tls.crt, path: tls.crt}
             - {key: tls.key, path: tls.key}
             {{- end }}
+      {{- end }}
+      {{- with include "understudy.tlsSources" (dict "root" .root "component" .component) | trim }}
+      {{- . | nindent 6 }}
       {{- end }}
 {{- end -}}
 
@@ -264,9 +267,13 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 {{- if or .Values.nodes.aliases .Values.storeBounds -}}yes{{- end -}}
 {{- end -}}
 
+{{/* A probe: dict "root" $ "component" "node" "path" "/livez". Kubelets do not look at certificates. */}}
 {{- define "understudy.probe" -}}
 httpGet:
-  path: {{ . }}
+  path: {{ .path }}
   port: http
+  {{- if eq (include "understudy.scheme" .) "https" }}
+  scheme: HTTPS
+  {{- end }}
 timeoutSeconds: 3
 {{- end -}}

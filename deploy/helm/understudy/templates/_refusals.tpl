@@ -14,6 +14,15 @@
 {{- if not (or .Values.auth.existingSecret .Values.auth.insecureBind) -}}
 {{- fail "pods listen on all their addresses: give auth.existingSecret, or auth.insecureBind=true where the network keeps strangers out" -}}
 {{- end -}}
+{{- if ne (eq (include "understudy.nodePeerSecret" .) "") (eq (include "understudy.routerPeerSecret" .) "") -}}
+{{- fail "routers and nodes show each other certificates: give both tls.peers.nodes.existingSecret and tls.peers.routers.existingSecret, or neither" -}}
+{{- end -}}
+{{- if and .Values.auth.existingSecret (not .Values.tls.externalTermination) (not (and (include "understudy.readersSecret" .) (include "understudy.nodePeerSecret" .))) -}}
+{{- fail "keys would cross the network in plain: give tls.existingSecret, tls.peers.nodes.existingSecret and tls.peers.routers.existingSecret, or tls.certManager.issuer.name; or tls.externalTermination=true where an ingress or a mesh ends TLS" -}}
+{{- end -}}
+{{- if and .Values.monitoring.serviceMonitor.enabled (include "understudy.nodePeerSecret" .) (not .Values.auth.existingSecret) -}}
+{{- fail "nodes with certificates answer nobody whom they do not know: give auth.existingSecret, and monitoring.serviceMonitor.existingSecret with a key of the role monitor" -}}
+{{- end -}}
 {{- if and .Values.redis.tls.clientCertificate (not .Values.redis.tls.existingSecret) -}}
 {{- fail "redis.tls.clientCertificate is in redis.tls.existingSecret: give that, too" -}}
 {{- end -}}

@@ -18,6 +18,7 @@ from understudy_router.admin.trends import Trend
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import Tables
+from understudy_shared.auth.binding import Exposure
 from understudy_shared.messages import Applied, QueryProgress
 
 ONE = stores_named({"one": 0}, partitions=1)
@@ -47,9 +48,15 @@ def test_all_is_well_and_every_indicator_is_listed() -> None:
 
 
 def test_a_router_that_strangers_reach_without_a_credential_says_so() -> None:
-    report = looked(well(), is_exposed=True)
+    report = looked(well(), exposure=Exposure.UNGUARDED)
     assert wrong(report) == {"access"}
     assert "asks nobody for a credential" in str(report.document()["headline"])
+
+
+def test_a_router_that_strangers_may_take_credentials_from_says_so() -> None:
+    report = looked(well(), exposure=Exposure.IN_PLAIN)
+    assert wrong(report) == {"access"}
+    assert "credentials come to it without TLS" in str(report.document()["headline"])
 
 
 def test_the_order_of_causes_names_every_indicator() -> None:

@@ -1,4 +1,4 @@
-"""A service that strangers reach asks for credentials, or was told that it need not; then it shouts."""
+"""A service that strangers reach asks for credentials, by TLS, or was told that it need not; then it shouts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.services.certificates import Signer, uri
 from tests.support.services.guarded import Keys
 
 from understudy_node.cluster.serve import access_to
@@ -16,29 +17,49 @@ from understudy_router.serve import access_to as access_to_router
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.audit import AuditLog
-from understudy_shared.auth.binding import is_loopback, require_guarded
+from understudy_shared.auth.binding import Exposure, Guard, exposure_of, is_loopback
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.errors import SettingsError
 from understudy_shared.watched_file import WatchedFile
 
+OPEN = Guard(asks=False, takes_credentials=False, is_encrypted=False)
+PLAIN = Guard(asks=True, takes_credentials=True, is_encrypted=False)
+SAFE = Guard(asks=True, takes_credentials=True, is_encrypted=True)
 BEYOND = ("0.0.0.0", "::", "", "10.0.0.1", "example.org", "::ffff:10.0.0.1", "127.0.0.1.example.org")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost", "node.localhost"])
 def test_loopback_needs_nothing(host: str) -> None:
     assert is_loopback(host)
-    assert require_guarded(host, is_guarded=False, insecure_bind=False) is False
+    assert exposure_of(host, OPEN, insecure_bind=False) is None
+    assert exposure_of(host, PLAIN, insecure_bind=False) is None
 
 
 @pytest.mark.parametrize("host", BEYOND)
 def test_every_other_address_is_refused_without_credentials_with_what_to_do(host: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        require_guarded(host, is_guarded=False, insecure_bind=False)
+        exposure_of(host, OPEN, insecure_bind=False)
     assert "--credentials-file" in caught.value.fix
     assert "--insecure-bind" in caught.value.fix
-    assert require_guarded(host, is_guarded=True, insecure_bind=False) is False
-    assert require_guarded(host, is_guarded=True, insecure_bind=True) is False
-    assert require_guarded(host, is_guarded=False, insecure_bind=True) is True
+    assert exposure_of(host, OPEN, insecure_bind=True) is Exposure.UNGUARDED
+
+
+@pytest.mark.parametrize("host", BEYOND)
+def test_every_other_address_is_refused_to_credentials_without_tls_with_what_to_do(host: str) -> None:
+    with pytest.raises(SettingsError, match="without TLS") as caught:
+        exposure_of(host, PLAIN, insecure_bind=False)
+    assert caught.value.where == "host"
+    assert (host or "every interface") in caught.value.what
+    for option in ("--tls-cert-file", "--external-tls-termination", "--insecure-bind"):
+        assert option in caught.value.fix
+    assert exposure_of(host, PLAIN, insecure_bind=True) is Exposure.IN_PLAIN
+    assert exposure_of(host, SAFE, insecure_bind=False) is None
+    assert exposure_of(host, SAFE, insecure_bind=True) is None
+
+
+def test_a_port_that_asks_and_takes_no_credential_needs_no_tls() -> None:
+    certificates_alone = Guard(asks=True, takes_credentials=False, is_encrypted=False)
+    assert exposure_of("0.0.0.0", certificates_alone, insecure_bind=False) is None
 
 
 @pytest.fixture
@@ -71,20 +92,50 @@ def router_access(**settings: Any) -> Access:
 @pytest.mark.parametrize("access_of", [serve_access, node_access, router_access])
 def test_each_service_refuses_to_be_reached_by_strangers_unless_it_is_told(access_of: Any) -> None:
     assert not access_of().is_on
-    assert not access_of().is_exposed
+    assert access_of().exposure is None
     with pytest.raises(SettingsError, match="nobody is asked"):
         access_of(host="0.0.0.0")
-    assert access_of(host="0.0.0.0", insecure_bind=True).is_exposed
+    assert access_of(host="0.0.0.0", insecure_bind=True).exposure is Exposure.UNGUARDED
+    with pytest.raises(SettingsError, match="nobody is asked"):
+        access_of(host="0.0.0.0", external_tls_termination=True)
 
 
 @pytest.mark.parametrize("access_of", [serve_access, node_access, router_access])
 def test_credentials_guard_every_service(access_of: Any, credentials: Path, secret: Path) -> None:
-    access = access_of(host="0.0.0.0", credentials_file=credentials, cluster_secret_file=secret, insecure_bind=True)
-    assert (access.is_on, access.is_exposed) == (True, False)
+    access = access_of(
+        host="0.0.0.0", credentials_file=credentials, cluster_secret_file=secret, external_tls_termination=True
+    )
+    assert (access.is_on, access.exposure) == (True, None)
+
+
+@pytest.mark.parametrize("access_of", [serve_access, node_access, router_access])
+def test_credentials_that_would_come_in_plain_are_refused_unless_a_setting_says_why_not(
+    access_of: Any, credentials: Path, secret: Path, tmp_path: Path
+) -> None:
+    files = {"credentials_file": credentials, "cluster_secret_file": secret}
+    assert access_of(**files).exposure is None
+    with pytest.raises(SettingsError, match="without TLS"):
+        access_of(host="0.0.0.0", **files)
+    assert access_of(host="0.0.0.0", insecure_bind=True, **files).exposure is Exposure.IN_PLAIN
+    ours = Signer(tmp_path / "authority")
+    pair = ours.issue("service", uri("node", application="nowhere"))
+    peers = {"peer_ca_file": ours.file} if access_of is node_access else {}
+    encrypted = access_of(host="0.0.0.0", tls_cert_file=pair.certificate, tls_key_file=pair.key, **peers, **files)
+    assert (encrypted.is_on, encrypted.exposure) == (True, None)
+
+
+def test_a_certificate_for_nodes_alone_encrypts_no_router(credentials: Path, tmp_path: Path) -> None:
+    ours = Signer(tmp_path / "authority")
+    pair = ours.issue("router", uri("router", application="flights"))
+    shown = {"peer_ca_file": ours.file, "peer_cert_file": pair.certificate, "peer_key_file": pair.key}
+    with pytest.raises(SettingsError, match="without TLS"):
+        router_access(host="0.0.0.0", credentials_file=credentials, **shown)
 
 
 def test_the_secret_of_the_cluster_guards_a_node_but_no_router(secret: Path) -> None:
-    assert node_access(host="0.0.0.0", cluster_secret_file=secret).is_on
+    assert node_access(host="0.0.0.0", cluster_secret_file=secret, external_tls_termination=True).is_on
+    with pytest.raises(SettingsError, match="without TLS"):
+        node_access(host="0.0.0.0", cluster_secret_file=secret)
     with pytest.raises(SettingsError, match="nobody is asked"):
         router_access(host="0.0.0.0", cluster_secret_file=secret)
 
@@ -109,10 +160,13 @@ def test_a_service_that_strangers_reach_says_so_in_its_log_and_metrics(caplog: p
         access.start()
         access.stop()
 
-    for access, wanted in ((Access(), 0.0), (Access(is_exposed=True), 1.0)):
+    for exposure, wanted in ((None, 0.0), *((each, 1.0) for each in Exposure)):
+        access = Access(exposure=exposure)
         caplog.clear()
         asyncio.run(start(access))
-        assert len([record for record in caplog.records if "INSECURE" in record.message]) == wanted
+        shouted = [record.message for record in caplog.records if "INSECURE" in record.message]
+        assert len(shouted) == wanted
+        assert all(str(exposure) in each for each in shouted)
         gauges = [family for family in access.metrics() if family.type == "gauge" and family.samples]
         values = {family.name: family.samples[0].value for family in gauges}
         assert values == {"understudy_auth_enabled": 0.0, "understudy_insecure_bind": wanted}

@@ -18,6 +18,7 @@ from understudy_shared.http.packing import (
     MIN_BATCH_BYTES,
     MIN_BYTES,
     SLICE_BYTES,
+    Compression,
     Packer,
     accepts_gzip,
 )
@@ -148,6 +149,13 @@ async def test_what_is_not_to_be_packed_is_sent_as_it_is(case: dict[str, Any], *
     assert sent.body == b"".join(pieces)
     assert PACKED not in sent.headers
     assert (VARY in sent.headers) == varies
+
+
+async def test_a_service_that_packs_nothing_sends_what_it_has_and_says_nothing_of_variants() -> None:
+    for method in ("GET", "POST"):
+        sent = await answered([LONG], JSON, method=method, packer=Packer(Compression.NONE))
+        assert sent.body == LONG
+        assert not {PACKED, VARY} & set(sent.headers)
 
 
 async def test_csv_a_page_of_this_service_and_a_long_batch_are_packed_and_a_304_says_that_it_varies() -> None:
