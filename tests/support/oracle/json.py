@@ -22,6 +22,8 @@ from pyspark.sql.types import (
     DecimalType,
     DoubleType,
     FloatType,
+    MapType,
+    StringType,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -53,6 +55,9 @@ def json_value(value: object, data_type: DataType) -> object:
             return json_object(value, data_type)
         case ArrayType(), list():
             return [json_value(item, data_type.elementType) for item in value]
+        case MapType(), list():
+            pairs = [[json_value(part, of) for part, of in zip(pair, _pair(data_type), strict=True)] for pair in value]
+            return dict(pairs) if isinstance(data_type.keyType, StringType) else pairs
         case ((DoubleType() | FloatType()), float()):
             return _number(value, data_type)
         case _, int() if isinstance(data_type, DateType | TimestampType | TimestampNTZType):
@@ -65,6 +70,10 @@ def json_value(value: object, data_type: DataType) -> object:
         case _, (bool() | int() | str()):
             return value
     raise AssertionError(f"no rule for {value!r} of {data_type}")
+
+
+def _pair(data_type: MapType) -> tuple[DataType, DataType]:
+    return data_type.keyType, data_type.valueType
 
 
 def path_segments(row: tuple[object, ...], struct_type: StructType) -> list[str] | None:
