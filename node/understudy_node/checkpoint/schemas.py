@@ -29,6 +29,24 @@ class ColumnFamilySchema:
     user_key_schema: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaFile:
+    """What one schema file of a store says. Its `name` begins with the batch that wrote it where Spark numbers them."""
+
+    name: str
+    families: tuple[ColumnFamilySchema, ...]
+
+    @property
+    def batch_id(self) -> int | None:
+        """The first batch of which state was written by it; None where the name does not say."""
+        number, separator, _ = self.name.partition("_")
+        return int(number) if separator and number.isascii() and number.isdigit() else None
+
+    def family(self, name: str) -> ColumnFamilySchema | None:
+        """The schemas of a column family; None where the file has none of that name."""
+        return next((family for family in self.families if family.name == name), None)
+
+
 def parse_schema_file(data: bytes, *, name: str) -> tuple[ColumnFamilySchema, ...]:
     """All column families of a schema file; v1 and v2 have one, named `default`."""
     reader = _Reader(data, name)

@@ -31,7 +31,7 @@ from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.engine.scan_order import ScanOrder
 from understudy_node.engine.tables import Table
 from understudy_node.stores.expiry import Expiry, is_watermarked
-from understudy_node.stores.finder import MakeFinder
+from understudy_node.stores.finder import ByVersion, MakeFinder
 from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
 from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_node.stores.results import ResultPrinter
@@ -41,6 +41,7 @@ from understudy_node.stores.sets import SEEN, ExpiringSet, SeenSet, either_zero
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
 from understudy_shared.clock import wall_ms
 from understudy_shared.spark.json_values import compile_json_printer
+from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.types import StructType, parse_schema
 from understudy_shared.words import StoreKind
 
@@ -289,18 +290,35 @@ def _variable_way(
     names: tuple[str, ...],
     print_result: ResultPrinter | None,
 ) -> Way:
-    """What is kept under a key, by the kind of the variable."""
+    """What is kept under a key, by the columns that the variable has in the version that is read."""
+    make = _variable_finder(table, variable, keys, names, print_result)
+    if not variable.earlier:
+        return Way(_never, make)
+    shown = {column.name: name for column, name in zip(variable.value.fields, names, strict=True)}
+    before = []
+    for each in variable.earlier:
+        names_then = unique_names([shown.get(column.name, column.name) for column in each.variable.value.fields])
+        # Results are of the newest columns: what they are made of may not be there.
+        before.append((each.last_version, _variable_finder(table, each.variable, keys, names_then, None)))
+    return Way(_never, lambda prefix: ByVersion(make(prefix), [(last, of_then(prefix)) for last, of_then in before]))
+
+
+def _variable_finder(
+    table: Table,
+    variable: StateVariable,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    print_result: ResultPrinter | None,
+) -> MakeFinder:
+    """What finds a variable, by its kind."""
     if variable.kind is StoreKind.TIMERS:
-        return Way(_never, lambda prefix: Timers(table, variable.key, prefix, row_form(variable, prefix)))
+        return lambda prefix: Timers(table, variable.key, prefix, row_form(variable, prefix))
     print_value = value_printer(variable, names, print_result, wall_ms)
     if variable.kind is StoreKind.MAP:
         user_names = keys[len(variable.key.fields) :]
-        return Way(
-            _never,
-            lambda prefix: MapVariable(table, variable, user_names, print_value, prefix, row_form(variable, prefix)),
-        )
+        return lambda prefix: MapVariable(table, variable, user_names, print_value, prefix, row_form(variable, prefix))
     finder = ListVariable if variable.kind is StoreKind.LIST else ValueVariable
-    return Way(_never, lambda prefix: finder(table, print_value, row_form(variable, prefix)))
+    return lambda prefix: finder(table, print_value, row_form(variable, prefix))
 
 
 def _never(row: bytes) -> bytes:

@@ -75,7 +75,7 @@ class Diary extends StatefulProcessor[String, Event, String] {
   private def weatherOf(total: Long, at: Timestamp): Weather = Weather(
     total.toInt,
     if (total % 2 == 0) None else Some(Sky(total, if (total % 3 == 0) None else Some("日本語é"))),
-    if (total % 4 == 0) null else Seq("a", null, "x" * total.toInt),
+    if (total % 4 == 0) null else Seq("a", "", "x" * total.toInt),
     if (total % 3 == 0) Map.empty else Map("half" -> total / 2.0),
     new Decimal("-12345678901234567890.123456789012345678").add(new Decimal(total)),
     at,
