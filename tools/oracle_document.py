@@ -36,6 +36,9 @@ OPERATORS = {
     "symmetricHashJoin": "stream-stream join",
     "applyInPandasWithState": "`applyInPandasWithState`",
     "globalLimit": "limit",
+    "transformWithStateExec": "`transformWithState` in Scala",
+    "transformWithStateInPySparkExec": "`transformWithState` in Python",
+    "transformWithStateInPandasExec": "`transformWithStateInPandas`",
 }
 """Spark's names of operators as users know them; another is shown by Spark's name."""
 

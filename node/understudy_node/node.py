@@ -301,6 +301,7 @@ class Node:
             description = describe(self._files)
             is_new = self._generations.renew(description, self._wiring())
             self._schemas.were_read(description)
+            self.events.error = None
         elif is_new and newest is not None:
             self._schemas.were_read(newest.description)
         if is_new:

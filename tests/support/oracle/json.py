@@ -56,8 +56,8 @@ def json_value(value: object, data_type: DataType) -> object:
         case ArrayType(), list():
             return [json_value(item, data_type.elementType) for item in value]
         case MapType(), list():
-            pairs = [[json_value(part, of) for part, of in zip(pair, _pair(data_type), strict=True)] for pair in value]
-            return dict(pairs) if isinstance(data_type.keyType, StringType) else pairs
+            pairs = [(json_value(key, data_type.keyType), json_value(of, data_type.valueType)) for key, of in value]
+            return dict(pairs) if isinstance(data_type.keyType, StringType) else [list(pair) for pair in pairs]
         case ((DoubleType() | FloatType()), float()):
             return _number(value, data_type)
         case _, int() if isinstance(data_type, DateType | TimestampType | TimestampNTZType):
@@ -70,10 +70,6 @@ def json_value(value: object, data_type: DataType) -> object:
         case _, (bool() | int() | str()):
             return value
     raise AssertionError(f"no rule for {value!r} of {data_type}")
-
-
-def _pair(data_type: MapType) -> tuple[DataType, DataType]:
-    return data_type.keyType, data_type.valueType
 
 
 def path_segments(row: tuple[object, ...], struct_type: StructType) -> list[str] | None:

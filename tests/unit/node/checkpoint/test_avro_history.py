@@ -111,6 +111,18 @@ def test_all_schemas_of_a_variable_are_known_by_their_numbers(tmp_path: Path) ->
     }
 
 
+def test_versions_before_a_change_keep_the_columns_that_they_had(tmp_path: Path) -> None:
+    files = [schema_file(families(0, OLD)), schema_file(families(0, OLD)), schema_file(families(1, NEW))]
+    found = variables_of(described(tmp_path, files))
+    for name in ("weather", "trips", "places"):
+        (earlier,) = found[name].earlier
+        assert earlier.last_version == 2, "the file of batch 2 is the first with new columns"
+        assert earlier.variable.value.name == "struct<n:int,gone:string>"
+        assert earlier.variable.avro is not None
+        assert set(earlier.variable.avro.written) == {0}
+    assert found["$procTimers_keyToTimestamp"].earlier == ()
+
+
 @pytest.mark.parametrize("version", [None, "1"])
 def test_avro_that_an_older_spark_began_is_refused_by_name(tmp_path: Path, version: str | None) -> None:
     with pytest.raises(UnsupportedError, match=r"4\.0 or 4\.1"):
