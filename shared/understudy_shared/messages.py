@@ -38,6 +38,8 @@ _NO_TASKS = b'"tasks":{}'
 MAX_PARTITIONS = 1_048_576
 MAX_STORES = 1024
 MAX_COLUMNS = 4096
+MAX_SCHEMAS = 32
+"""Schemas of one store that are shown: the newest."""
 """Most value columns of one store, which are text for people. Key columns are compiled: spark/types.py bounds them."""
 
 MAX_SCHEMA_CHARACTERS = 262_144
@@ -241,6 +243,8 @@ class CatalogueStore(BaseModel):
     """Types of the result columns, in the order of `result`; empty from nodes of an older release."""
     unnamed: list[str] = Field(default_factory=list)
     """Value columns that no result is made of, where results are known."""
+    schemas: list[dict[str, Any]] = Field(default_factory=list, max_length=MAX_SCHEMAS)
+    """The history of its schemas, only shown; empty from nodes of an older release."""
 
 
 class Catalogue(Message):

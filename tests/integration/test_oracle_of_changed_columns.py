@@ -72,6 +72,9 @@ def test_a_node_that_runs_answers_with_the_columns_of_each_version_when_the_quer
         stores: Any = served.get("/v1/stores").body["stores"]
         log = next(each for each in stores if each["store"] == "log")
         assert [column["name"] for column in log["value"]] == ["added", "part", "n", "few"]
+        history: Any = served.get("/v1/stores/log").body["schemas"]
+        assert [(each["schema_id"], each["from_batch"]) for each in history] == [(0, 0), (1, 1)]
+        assert [column["name"] for column in history[0]["value"]] == ["n", "gone", "part", "few"]
         events: Any = served.lag()["events"]
         assert [each["event"] for each in events].count("schemas") == 1
 

@@ -41,6 +41,7 @@ from understudy_node.checkpoint.support import (
     why_unsupported,
 )
 from understudy_shared.errors import CorruptFileError, UnsupportedError, VanishedError
+from understudy_shared.messages import MAX_SCHEMAS
 from understudy_shared.spark.types import VoidType, parse_schema
 from understudy_shared.words import Lineage
 
@@ -56,7 +57,7 @@ class StoreDescription:
     column_families: tuple[ColumnFamilySchema, ...]
     unsupported: UnsupportedError | None = None
     schema_files: tuple[SchemaFile, ...] = ()
-    """The newest is last; earlier ones are here where records may still be written by them."""
+    """All that the checkpoint keeps, oldest first. Records of Avro state may be written by each of them."""
 
     def directory(self, partition: int) -> str:
         """The directory of a partition's files, relative to the checkpoint."""
@@ -256,7 +257,7 @@ def _describe_store(
     unsupported: UnsupportedError | None
     try:
         families = parse_schema_file(files.read(path), name=path)
-        before = _schemas_before(files, operator_id, store) if is_avro else ()
+        before = _schemas_before(files, operator_id, store, are_needed=is_avro)
         schema_files = (*before, SchemaFile(path.rpartition("/")[2], families))
         unsupported = why_unreadable(
             families,
@@ -273,14 +274,20 @@ def _describe_store(
     )
 
 
-def _schemas_before(files: CheckpointFiles, operator_id: int, store: StoreMetadata) -> tuple[SchemaFile, ...]:
-    """All but the newest file, oldest first."""
+def _schemas_before(
+    files: CheckpointFiles, operator_id: int, store: StoreMetadata, *, are_needed: bool
+) -> tuple[SchemaFile, ...]:
+    """All but the newest file, oldest first. Where no record is written by them they are only shown: then the newest of
+    them will do, and as far as they are there.
+    """
     found = []
-    for name in store.schema_file_names[:-1]:
+    for name in store.schema_file_names[:-1] if are_needed else store.schema_file_names[-MAX_SCHEMAS:-1]:
         path = f"state/{operator_id}/_stateSchema/{store.name}/{name}"
         try:
             found.append(SchemaFile(name, parse_schema_file(files.read(path), name=path)))
         except VanishedError as error:
+            if not are_needed:
+                continue
             raise UnsupportedError(
                 "A schema file is gone, and records may be written by it",
                 where=f"{files.url}/{path}",

@@ -39,6 +39,7 @@ def _store(reader: StoreReader) -> CatalogueStore:
         result=[column["name"] for column in store.results],
         result_types=[column["type"] for column in store.results],
         unnamed=list(store.unnamed),
+        schemas=[dict(schema) for schema in store.schemas],
     )
 
 

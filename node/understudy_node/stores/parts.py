@@ -36,6 +36,7 @@ from understudy_node.stores.group_state import has_timeout, stored_state, with_t
 from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.row_forms import row_form
+from understudy_node.stores.schema_history import Schema, schema_history
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
 from understudy_node.stores.sets import SEEN, ExpiringSet, SeenSet, either_zero
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
@@ -70,8 +71,8 @@ class Part:
     """What readers can ask of an operator. `value` are the columns that an answer shows.
 
     `way` is called with the names of the key's columns, with those of the value's, and with what computes results of a
-    printed value. `short_name` is for a part that goes by it where no other does, else "". Of a map, the first
-    `num_group_columns` of the key are the grouping key, and the others the user key.
+    printed value. `schemas` is the history of what it is stored by. `short_name` is for a part that goes by it where no
+    other does, else "". Of a map, the first `num_group_columns` of the key are the grouping key, the others the user key.
     """
 
     default_name: str
@@ -81,6 +82,7 @@ class Part:
     key_json: str
     value: StructType
     way: MakeWay
+    schemas: tuple[Schema, ...]
     short_name: str = ""
     num_group_columns: int | None = None
 
@@ -150,6 +152,7 @@ def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bo
         key_json=key_json,
         value=value,
         way=way,
+        schemas=schema_history(store, family.name),
     )
 
 
@@ -175,12 +178,14 @@ def _timed_side(operator: OperatorDescription, side: str) -> Part:
         key_json=_without_last(rows.key_schema),
         value=StructType(stored.fields[:-1]),
         way=partial(_timed_side_way, Table(store.name, table), expired, stored),
+        schemas=schema_history(store, table),
     )
 
 
 def _indexed_side(operator: OperatorDescription, side: str) -> Part:
     """One side of a join whose rows are counted and indexed, by its two tables."""
     support = SUPPORTED_OPERATORS[operator.operator_name]
+    described = {store.name: store for store in operator.served}
     if has_families(operator):
         (store,) = operator.served
         known = {family.name: (Table(store.name, family.name), family) for family in store.column_families}
@@ -205,6 +210,7 @@ def _indexed_side(operator: OperatorDescription, side: str) -> Part:
         key_json=counts.key_schema,
         value=StructType(stored.fields[:-1]),
         way=partial(_side_way, tables, stored),
+        schemas=schema_history(described[rows_table.store], rows.name),
     )
 
 
@@ -219,6 +225,7 @@ def _variable(operator: OperatorDescription, store: StoreDescription, variable: 
         key_json=variable.key_json,
         value=StructType() if variable.kind is StoreKind.TIMERS else variable.value,
         way=partial(_variable_way, Table(store.name, variable.name), variable),
+        schemas=schema_history(store, variable.name),
         short_name="" if variable.kind is StoreKind.TIMERS else variable.name,
         num_group_columns=len(variable.key.fields) if is_map else None,
     )

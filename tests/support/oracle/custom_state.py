@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.types import DataType, LongType, StructType
-from tests.support.oracle.json import json_array, json_object
+from tests.support.oracle.json import json_array, json_object, unique
 from tests.support.oracle.kinds import PARTITIONS, Expected, Kept, KindsCheckpoint, KindStore, moment
 from tests.support.oracle.spark_reader import comparable, python_value, reader_conf
 from tests.support.spark.custom_state import CUSTOM_SCHEMA, EXPIRED, OPERATORS, VARIABLES, build_custom, custom_batches
@@ -167,11 +167,12 @@ def _said_of_list(source: VariableSource, cells: list[Cells], types: Types) -> E
 
 
 def _said_of_map(source: VariableSource, cells: list[Cells], types: Types) -> Expected:
-    """In any order: see `in_order`."""
-    user_key = cast(StructType, types["user_map_key"])
+    """In any order: see `in_order`. Columns of the user key have other names than those of the grouping key."""
+    user_key, grouping = (cast(StructType, types[each]) for each in ("user_map_key", "key"))
+    names = unique([*grouping.fieldNames(), *user_key.fieldNames()])[len(grouping.fields) :]
     entries = [
         {
-            "key": json_object(row["user_map_key"], user_key),
+            "key": dict(zip(names, json_array(row["user_map_key"], user_key), strict=True)),
             **_value(source, row["user_map_value"], types["user_map_value"]),
         }
         for row in cells
