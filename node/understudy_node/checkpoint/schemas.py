@@ -14,6 +14,8 @@ from understudy_node.checkpoint.documents import parse_object
 from understudy_shared.errors import CorruptFileError, UnsupportedError
 
 DEFAULT_COLUMN_FAMILY = "default"
+MAX_DIGITS = 15
+"""A longer number is no batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class SchemaFile:
     def batch_id(self) -> int | None:
         """The first batch of which state was written by it; None where the name does not say."""
         number, separator, _ = self.name.partition("_")
-        return int(number) if separator and number.isascii() and number.isdigit() else None
+        is_number = separator and len(number) <= MAX_DIGITS and number.isascii() and number.isdigit()
+        return int(number) if is_number else None
 
     def family(self, name: str) -> ColumnFamilySchema | None:
         """The schemas of a column family; None where the file has none of that name."""
@@ -107,7 +110,12 @@ class _Reader:
         return taken
 
     def short(self) -> int:
-        return int(struct.unpack(">h", self._take(2))[0])
+        value = int(struct.unpack(">h", self._take(2))[0])
+        if value < 0:
+            raise CorruptFileError(
+                f"Impossible number {value} of a schema", where=f"{self.name}, byte {self._position - 2}"
+            )
+        return value
 
     def count(self) -> int:
         """A count of items; refuses more than there are bytes."""

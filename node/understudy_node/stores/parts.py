@@ -71,8 +71,8 @@ class Part:
     """What readers can ask of an operator. `value` are the columns that an answer shows.
 
     `way` is called with the names of the key's columns, with those of the value's, and with what computes results of a
-    printed value. `schemas` is the history of what it is stored by. `short_name` is for a part that goes by it where no
-    other does, else "". Of a map, the first `num_group_columns` of the key are the grouping key, the others the user key.
+    printed value. `schemas` is the history of its columns. `short_name` is for a part that goes by it where no other
+    does, else "". Of a map, the first `num_group_columns` of the key are the grouping key, and the others the user key.
     """
 
     default_name: str

@@ -6,10 +6,12 @@ Columns are those that Spark stores: the key of a map has `key` and `userKey`, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, TypedDict
 
 from understudy_node.checkpoint.description import StoreDescription
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
+from understudy_shared.errors import UnderstudyError
 from understudy_shared.messages import MAX_SCHEMAS
 from understudy_shared.spark.types import StructType, parse_schema
 
@@ -30,14 +32,18 @@ class Schema(TypedDict):
 
 def schema_history(store: StoreDescription, family: str) -> tuple[Schema, ...]:
     """Each schema of a column family, oldest first: its number, its first batch where the file's name says it, and the
-    columns. Of a long history the newest part.
+    columns. Of a long history the newest part, and nothing of a schema that this release cannot read.
     """
     found: list[tuple[int | None, ColumnFamilySchema]] = []
     for file in store.schema_files:
         schemas = file.family(family)
         if schemas is not None and not (found and _are_equal(found[-1][1], schemas)):
             found.append((file.batch_id, schemas))
-    return tuple(_within_limits([_shown(batch_id, schemas) for batch_id, schemas in found[-MAX_SCHEMAS:]]))
+    shown = []
+    for batch_id, schemas in found[-MAX_SCHEMAS:]:
+        with suppress(UnderstudyError, RecursionError):
+            shown.append(_shown(batch_id, schemas))
+    return tuple(_within_limits(shown))
 
 
 def _are_equal(one: ColumnFamilySchema, other: ColumnFamilySchema) -> bool:

@@ -129,5 +129,5 @@ def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
         orjson.dumps(store.store),
         codec.layout(store.partitions),
         shown,
-        store.schemas,
+        [schema.model_dump() for schema in store.schemas],
     )
