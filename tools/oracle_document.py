@@ -36,6 +36,9 @@ OPERATORS = {
     "symmetricHashJoin": "stream-stream join",
     "applyInPandasWithState": "`applyInPandasWithState`",
     "globalLimit": "limit",
+    "transformWithStateExec": "`transformWithState` in Scala",
+    "transformWithStateInPySparkExec": "`transformWithState` in Python",
+    "transformWithStateInPandasExec": "`transformWithStateInPandas`",
 }
 """Spark's names of operators as users know them; another is shown by Spark's name."""
 
@@ -118,7 +121,8 @@ def _cell(lines: Sequence[Compared]) -> str:
 
 
 def _others(lines: Sequence[Compared]) -> str:
-    return "-" if not lines else f"{len(lines)} checkpoints, {sum(line.elements for line in lines):,} elements"
+    checkpoints = {(_layout(line), line.variant) for line in lines}  # with a line for each kind of store
+    return f"{len(checkpoints)} checkpoints, {sum(line.elements for line in lines):,} elements" if lines else "-"
 
 
 def _kinds(lines: Sequence[Compared], layout: Layout) -> str:

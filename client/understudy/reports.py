@@ -50,6 +50,7 @@ def store_fields(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [
         *rows,
         *_unused_rows(store),
+        *_schema_rows(store),
         ("partitions", str(store["partitions"]), ""),
         ("version", str(store["end_offset_position"]), ""),
         ("application", printable(store["application_id"]), ""),
@@ -84,6 +85,18 @@ def _unused_rows(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Stored columns that no result is computed from: what the announcement or the aliases could not name."""
     unused = store.get("unnamed", ())
     return [("no result", ", ".join(map(printable, unused)), "")] if unused else []
+
+
+def _schema_rows(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The value columns of each schema, where there were several."""
+    schemas = store.get("schemas", ())
+    if len(schemas) < 2:
+        return []
+    since = ["" if each["from_batch"] is None else f" from batch {each['from_batch']}" for each in schemas]
+    return [
+        ("" if at else "schemas", printable(f"{each['schema_id']}{batch}"), _columns(each["value"]))
+        for at, (each, batch) in enumerate(zip(schemas, since, strict=True))
+    ]
 
 
 def _columns(columns: Iterable[Mapping[str, Any]]) -> str:

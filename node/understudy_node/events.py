@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 MAX_EVENTS = 256
 
-_GOOD_NEWS = frozenset({"ready", "resumed", "layout", "named", "unnamed"})
+_GOOD_NEWS = frozenset({"ready", "resumed", "layout", "named", "unnamed", "schemas"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from understudy_node.generation import Generation, Layout, Wiring, build_generat
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Workers
 from understudy_node.stores.naming import Naming, naming_of
+from understudy_node.stores.renewal import read_alike, with_new_schemas
 from understudy_node.stores.stores import StoreAlias
 from understudy_shared.messages import Announcement
 from understudy_shared.words import Role
@@ -97,6 +98,28 @@ class Generations:
         self._report_names()
         return True
 
+    def renew(self, description: CheckpointDescription, wiring: Wiring) -> bool:
+        """Read the newest layout by other schemas, over the same replicas; True when something changed."""
+        newest = self.newest
+        if newest is None:
+            return False
+        description, left = with_new_schemas(newest.description, description)
+        for why in left:
+            self._event("schemas left out", why)
+        if read_alike(newest.description, description):
+            return False
+        names = self._names(description, newest.announcement)
+        renewed = self._built(
+            description, newest.layout, wiring, names=(names, newest.announcement), kept=newest.held, is_refit=False
+        )
+        if self.pending is newest:
+            self.pending = renewed
+        else:
+            self.serving = renewed
+        self._event("schemas", "the query was started again with other state: its columns are read")
+        self._report_names()
+        return True
+
     def drop(self) -> None:
         """Hold nothing: none of it is part of the present history."""
         dropped = self.all()
@@ -145,15 +168,16 @@ class Generations:
         *,
         names: tuple[Mapping[str, StoreAlias], Announcement | None],
         kept: Mapping[str, TaskReplica],
+        is_refit: bool = True,
     ) -> Generation:
-        """`names` are the aliases, and the announcement that they include."""
+        """`names` are the aliases, and the announcement that they include. Without `is_refit` what is held stays."""
         generation = build_generation(
             description,
             layout,
             wiring=wiring,
             aliases=names[0],
             announcement=names[1],
-            is_held=self._chosen(layout, kept),
+            is_held=self._chosen(layout, kept) if is_refit else kept.__contains__,
             kept=kept,
         )
         with self._roles:

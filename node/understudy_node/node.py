@@ -17,6 +17,7 @@ from understudy_node.events import EventLog
 from understudy_node.follow.cadence import Cadence
 from understudy_node.follow.end import End, Verdict, next_poll_ms
 from understudy_node.follow.history import History
+from understudy_node.follow.new_schemas import NewSchemas
 from understudy_node.follow.poll_loop import PollLoop
 from understudy_node.follow.poller import Poll, Poller
 from understudy_node.follow.watch import log_watch
@@ -69,6 +70,7 @@ class Node:
         if description.operators:  # before the first batch there is nothing that names could fit
             served_stores(description, aliases)
         self._poller = Poller(files, clock)
+        self._schemas = NewSchemas(files)
         self._disk = LocalBases(settings.data_directory)
         self.cache = BlockCache(settings.statestore_cache_max_bytes)
         self._ceiling: int | None = None
@@ -291,9 +293,18 @@ class Node:
         if self._generations.swap_if_ready():
             self.on_published()
         record = self.history.record(end.version) if end.version else None
-        if record is not None and self._generations.open(
-            lambda: describe(self._files), layout_of(record), self._wiring()
-        ):
+        if record is None:
+            return
+        is_new = self._generations.open(lambda: describe(self._files), layout_of(record), self._wiring())
+        newest = self._generations.newest
+        if not is_new and newest is not None and self._schemas.to_read(newest.description, end.version - 1):
+            description = describe(self._files)
+            is_new = self._generations.renew(description, self._wiring())
+            self._schemas.were_read(description)
+            self.events.error = None
+        elif is_new and newest is not None:
+            self._schemas.were_read(newest.description)
+        if is_new:
             self.on_published()
 
     def _wiring(self) -> Wiring:

@@ -38,6 +38,8 @@ _NO_TASKS = b'"tasks":{}'
 MAX_PARTITIONS = 1_048_576
 MAX_STORES = 1024
 MAX_COLUMNS = 4096
+MAX_SCHEMAS = 32
+"""Schemas of one store that are shown: the newest."""
 """Most value columns of one store, which are text for people. Key columns are compiled: spark/types.py bounds them."""
 
 MAX_SCHEMA_CHARACTERS = 262_144
@@ -217,6 +219,17 @@ class Farewell(Message):
     incarnation: Name
 
 
+class CatalogueSchema(BaseModel):
+    """A schema that a store was written by, only shown. Columns have name, type, nullable."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    schema_id: Count
+    from_batch: Count | None
+    key: list[dict[str, str | bool]] = Field(max_length=MAX_COLUMNS)
+    value: list[dict[str, str | bool]] = Field(max_length=MAX_COLUMNS)
+
+
 class CatalogueStore(BaseModel):
     """One store: all that is needed to encode, place and print its keys, and to describe it."""
 
@@ -241,6 +254,8 @@ class CatalogueStore(BaseModel):
     """Types of the result columns, in the order of `result`; empty from nodes of an older release."""
     unnamed: list[str] = Field(default_factory=list)
     """Value columns that no result is made of, where results are known."""
+    schemas: list[CatalogueSchema] = Field(default_factory=list, max_length=MAX_SCHEMAS)
+    """The history of its schemas; empty from nodes of an older release, and where there is no room for it."""
 
 
 class Catalogue(Message):

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, served_node
+from tests.support.oracle.custom_compared import assert_variable_equal, entries_of
 from tests.support.oracle.custom_state import in_order, write_custom_checkpoint
 from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore
+from tests.support.oracle.record import record
 from tests.support.services.openapi import judge
 from tests.support.spark.formats import (
     ROCKSDB_CHANGELOG_V1,
@@ -33,7 +35,6 @@ from tests.support.spark.formats import (
 from tests.support.spark.queries import wait_until
 
 from understudy_node.reader import CheckpointReader
-from understudy_shared.words import StoreName
 
 AVRO = replace(ROCKSDB_CHANGELOG_V2, encoding="avro")
 FORMATS = [
@@ -95,35 +96,8 @@ def test_every_key_at_every_retained_version_is_what_spark_reads(oracle: KindsCh
                 name: store.kind for name, store in oracle.stores.items()
             }
             for store in oracle.stores.values():
-                _compare(reader, store, version)
-
-
-def _compare(reader: CheckpointReader, store: KindStore, version: int) -> None:
-    served = reader.stores[StoreName(store.name)]
-    finders = [reader.finder(served, partition, version) for partition in range(PARTITIONS)]
-    every_key = {json.dumps(kept.key): kept.key for rows in store.kept.values() for kept in rows}
-    there = _by_key(store, version)
-
-    def said_of(key: list[object]) -> tuple[int, dict[str, Any] | None]:
-        row = served.codec.parse_json(key)
-        partition, encoded = served.codec.partition(row, PARTITIONS), served.codec.encode(row)
-        assert served.codec.place(encoded, PARTITIONS) == partition
-        assert as_text(list(served.codec.to_json(encoded).values())) == as_text(key)
-        found = finders[partition](encoded)
-        return partition, None if found is None else json.loads(b"{" + found.removesuffix(b",") + b"}")
-
-    for text, key in every_key.items():
-        kept = there.get(text)
-        partition, said = said_of(key)
-        if kept is None:
-            assert said is None, f"{store.name} {key} at version {version}: Spark has it no more"
-            continue
-        assert said is not None, f"{store.name} {key} at version {version}"
-        assert as_text(in_order(said)) == as_text(in_order(kept.said)), f"{store.name} {key} at version {version}"
-        assert partition == kept.partition, f"{store.name} {key}"
-        for whole, entry in _entries(kept):
-            found_in, one = said_of(whole)
-            assert (found_in, as_text(one)) == (partition, as_text(entry)), f"{store.name} {whole}"
+                assert_variable_equal(reader, store, version)
+    record(f"{pyspark.__version__}-custom-{oracle.state_format.id}", oracle.compared(pyspark.__version__))
 
 
 def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: KindsCheckpoint, tmp_path: Path) -> None:
@@ -176,7 +150,7 @@ def test_a_version_is_shown_when_it_is_committed_and_not_before(oracle: KindsChe
 def test_one_entry_of_a_map_is_found_by_a_path_and_by_the_exact_form(oracle: KindsCheckpoint, tmp_path: Path) -> None:
     promises = oracle.stores["promises"]
     kept = next(each for each in promises.kept[oracle.last] if None not in each.key and "" not in each.key)
-    key, entry = next(_entries(kept))
+    key, entry = next(entries_of(kept))
     with served_node(oracle.path, tmp_path / "data") as served:
         _wait(served, oracle, oracle.last)
         path = "/".join(quote(str(part), safe="") for part in key)
@@ -215,17 +189,10 @@ def test_every_key_is_answered_through_a_router_as_by_the_node(
             _assert_answer(kept, {"status": reply.status, **reply.body}, oracle.last)
             explained = router.get(f"/v1/stores/{store.name}/metadata?key={quote(json.dumps(kept.key))}")
             assert (explained.status, explained.body["partition"]) == (200, kept.partition)
-            for key, entry in _entries(kept):
+            for key, entry in entries_of(kept):
                 one = router.look_up(key, store=store.name)
                 assert (one.status, {name: one.body[name] for name in entry}) == (200, entry)
                 assert one.body["partition"] == kept.partition
-
-
-def _entries(kept: Kept) -> Iterator[tuple[list[object], dict[str, Any]]]:
-    """The entries of a map, each with the key that it is asked for by, and what an answer says then."""
-    for each in kept.said.get("entries", ()):
-        said = {name: value for name, value in each.items() if name != "key"}
-        yield [*kept.key, *each["key"].values()], {"found": True, **said}
 
 
 def _wait(served: Served, oracle: KindsCheckpoint, version: int) -> None:

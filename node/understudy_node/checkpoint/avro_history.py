@@ -13,7 +13,7 @@ from typing import Final
 
 from understudy_node.checkpoint.avro_keys import compile_avro_encoder
 from understudy_node.checkpoint.avro_records import compile_avro_decoder, is_written_alike
-from understudy_node.checkpoint.schemas import ColumnFamilySchema
+from understudy_node.checkpoint.schemas import ColumnFamilySchema, SchemaFile
 from understudy_shared.errors import UnsupportedError
 from understudy_shared.spark.types import StructType, parse_schema
 
@@ -24,7 +24,7 @@ _FIX: Final = "Start the query on a new checkpoint, or use a newer Understudy"
 class AvroHistory:
     """All schema files of a store, oldest first."""
 
-    files: tuple[tuple[ColumnFamilySchema, ...], ...]
+    files: tuple[SchemaFile, ...]
     where: str
 
 
@@ -44,7 +44,7 @@ class AvroRows:
 
 def avro_rows(history: AvroHistory, name: str, key: StructType, *, is_prefixed: bool, has_values: bool) -> AvroRows:
     """How the variable's records are encoded. Raises UnsupportedError where some of them cannot be read surely."""
-    families = [family for families in history.files for family in families if family.name == name]
+    families = [family for file in history.files for family in file.families if family.name == name]
     split = 1 if is_prefixed else len(key.fields)
     first, rest = StructType(key.fields[:split]), StructType(key.fields[split:])
     try:

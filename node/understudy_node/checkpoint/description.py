@@ -28,7 +28,7 @@ from understudy_node.checkpoint.operators import (
     parse_operator_metadata,
 )
 from understudy_node.checkpoint.recognition import require_checkpoint
-from understudy_node.checkpoint.schemas import ColumnFamilySchema, parse_schema_file
+from understudy_node.checkpoint.schemas import ColumnFamilySchema, SchemaFile, parse_schema_file
 from understudy_node.checkpoint.shapes import FAMILIES_FORMATS, JOIN, join_tables
 from understudy_node.checkpoint.snapshots import parse_state_files
 from understudy_node.checkpoint.state_variables import TIMERS, TRANSFORM, StateVariable, state_variables
@@ -41,6 +41,7 @@ from understudy_node.checkpoint.support import (
     why_unsupported,
 )
 from understudy_shared.errors import CorruptFileError, UnsupportedError, VanishedError
+from understudy_shared.messages import MAX_SCHEMAS
 from understudy_shared.spark.types import VoidType, parse_schema
 from understudy_shared.words import Lineage
 
@@ -55,8 +56,8 @@ class StoreDescription:
     num_cols_prefix_key: int
     column_families: tuple[ColumnFamilySchema, ...]
     unsupported: UnsupportedError | None = None
-    schemas_before: tuple[tuple[ColumnFamilySchema, ...], ...] = ()
-    """Those of earlier schema files, oldest first, where records may still be written by them."""
+    schema_files: tuple[SchemaFile, ...] = ()
+    """All that the checkpoint keeps, oldest first. Records of Avro state may be written by each of them."""
 
     def directory(self, partition: int) -> str:
         """The directory of a partition's files, relative to the checkpoint."""
@@ -252,12 +253,12 @@ def _describe_store(
     else:
         path = f"{store_directory(operator_id, 0, store.name)}/_metadata/schema"
     families: tuple[ColumnFamilySchema, ...] = ()
-    before: tuple[tuple[ColumnFamilySchema, ...], ...] = ()
+    schema_files: tuple[SchemaFile, ...] = ()
     unsupported: UnsupportedError | None
     try:
         families = parse_schema_file(files.read(path), name=path)
-        if is_avro:
-            before = _schemas_before(files, operator_id, store)
+        before = _schemas_before(files, operator_id, store, are_needed=is_avro)
+        schema_files = (*before, SchemaFile(path.rpartition("/")[2], families))
         unsupported = why_unreadable(
             families,
             operator.operator_name,
@@ -268,19 +269,25 @@ def _describe_store(
         )
     except UnsupportedError as error:
         unsupported = error
-    return StoreDescription(operator_id, store.name, index, store.num_cols_prefix_key, families, unsupported, before)
+    return StoreDescription(
+        operator_id, store.name, index, store.num_cols_prefix_key, families, unsupported, schema_files
+    )
 
 
 def _schemas_before(
-    files: CheckpointFiles, operator_id: int, store: StoreMetadata
-) -> tuple[tuple[ColumnFamilySchema, ...], ...]:
-    """The schemas of all but the newest file, oldest first."""
+    files: CheckpointFiles, operator_id: int, store: StoreMetadata, *, are_needed: bool
+) -> tuple[SchemaFile, ...]:
+    """All but the newest file, oldest first. Where no record is written by them they are only shown: then the newest of
+    them will do, and as far as they are there.
+    """
     found = []
-    for name in store.schema_file_names[:-1]:
+    for name in store.schema_file_names[:-1] if are_needed else store.schema_file_names[-MAX_SCHEMAS:-1]:
         path = f"state/{operator_id}/_stateSchema/{store.name}/{name}"
         try:
-            found.append(parse_schema_file(files.read(path), name=path))
+            found.append(SchemaFile(name, parse_schema_file(files.read(path), name=path)))
         except VanishedError as error:
+            if not are_needed:
+                continue
             raise UnsupportedError(
                 "A schema file is gone, and records may be written by it",
                 where=f"{files.url}/{path}",
@@ -302,7 +309,7 @@ def _with_variables(
         return stores, ()
     avro = None
     if properties.encoding_format == AVRO:
-        avro = AvroHistory((*store.schemas_before, store.column_families), where)
+        avro = AvroHistory(store.schema_files, where)
     variables = state_variables(metadata.properties, store.column_families, where=where, avro=avro)
     reasons = [each.unsupported for each in variables if each.unsupported is not None]
     if len(reasons) < len(variables):

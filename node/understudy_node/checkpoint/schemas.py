@@ -14,6 +14,8 @@ from understudy_node.checkpoint.documents import parse_object
 from understudy_shared.errors import CorruptFileError, UnsupportedError
 
 DEFAULT_COLUMN_FAMILY = "default"
+MAX_DIGITS = 15
+"""A longer number is no batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,25 @@ class ColumnFamilySchema:
     value_schema: str
     key_encoder: str | None = None
     user_key_schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFile:
+    """What one schema file of a store says. Its `name` begins with the batch that wrote it where Spark numbers them."""
+
+    name: str
+    families: tuple[ColumnFamilySchema, ...]
+
+    @property
+    def batch_id(self) -> int | None:
+        """The first batch of which state was written by it; None where the name does not say."""
+        number, separator, _ = self.name.partition("_")
+        is_number = separator and len(number) <= MAX_DIGITS and number.isascii() and number.isdigit()
+        return int(number) if is_number else None
+
+    def family(self, name: str) -> ColumnFamilySchema | None:
+        """The schemas of a column family; None where the file has none of that name."""
+        return next((family for family in self.families if family.name == name), None)
 
 
 def parse_schema_file(data: bytes, *, name: str) -> tuple[ColumnFamilySchema, ...]:
@@ -89,7 +110,12 @@ class _Reader:
         return taken
 
     def short(self) -> int:
-        return int(struct.unpack(">h", self._take(2))[0])
+        value = int(struct.unpack(">h", self._take(2))[0])
+        if value < 0:
+            raise CorruptFileError(
+                f"Impossible number {value} of a schema", where=f"{self.name}, byte {self._position - 2}"
+            )
+        return value
 
     def count(self) -> int:
         """A count of items; refuses more than there are bytes."""

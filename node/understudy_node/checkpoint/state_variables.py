@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
@@ -73,6 +75,16 @@ class StateVariable:
     value: StructType = _NONE
     avro: AvroRows | None = None
     unsupported: UnsupportedError | None = None
+    earlier: tuple[EarlierVariable, ...] = ()
+    """How versions before a change of the columns have it, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierVariable:
+    """A state variable as it was up to a version, which is the last with these columns."""
+
+    last_version: int
+    variable: StateVariable
 
 
 def state_variables(
@@ -93,7 +105,9 @@ def state_variables(
         name, kind = (field(body, part, str, name=where) for part in ("stateName", "stateVariableType"))
         has_ttl = field(body, "ttlEnabled", bool, name=where)
         try:
-            found.append(_variable(name, kind, by_name.get(name), has_ttl=has_ttl, where=where, avro=avro))
+            variable = _variable(name, kind, by_name.get(name), has_ttl=has_ttl, where=where, avro=avro)
+            earlier = () if avro is None else _earlier(variable, kind, avro)
+            found.append(replace(variable, earlier=earlier))
         except UnsupportedError as error:
             found.append(StateVariable(name, unsupported=error))
     return tuple(sorted(found, key=lambda variable: variable.name))
@@ -146,6 +160,22 @@ def _variable(
     if avro is not None:
         rows = avro_rows(avro, name, key, is_prefixed=kind in _SECOND_COLUMNS, has_values=kind is not StoreKind.TIMERS)
     return StateVariable(name, kind, has_ttl, key_json, grouping, user_key, stored, value, rows)
+
+
+def _earlier(variable: StateVariable, kind_name: str, avro: AvroHistory) -> tuple[EarlierVariable, ...]:
+    """The variable by each earlier file after which its columns changed. A file that cannot be read so is passed over:
+    its versions are shown as those after it.
+    """
+    found = []
+    for count, (file, following) in enumerate(pairwise(avro.files), 1):
+        was, then, last_version = file.family(variable.name), following.family(variable.name), following.batch_id
+        if was is None or then is None or last_version is None or was.value_schema == then.value_schema:
+            continue
+        history = AvroHistory(avro.files[:count], avro.where)
+        with suppress(UnsupportedError):
+            before = _variable(variable.name, kind_name, was, has_ttl=variable.has_ttl, where=avro.where, avro=history)
+            found.append(EarlierVariable(last_version, before))
+    return tuple(found)
 
 
 def _parsed(name: str, schema: str, where: str) -> StructType:

@@ -6,10 +6,14 @@ from understudy_node.generation import Generation
 from understudy_node.node import Node
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.bus.gossip import Gossip, digest_of
-from understudy_shared.messages import Catalogue, CatalogueStore
+from understudy_shared.messages import Catalogue, CatalogueSchema, CatalogueStore
 
 CATALOGUE_EVERY_MS = 3600 * 1000
 """Catalogues expire after a day without a writer."""
+
+
+MAX_HISTORY_BYTES = 1024 * 1024
+"""Of the histories of all stores together: a message has 4 MiB."""
 
 
 def catalogue_of(generation: Generation, application_id: str) -> Catalogue:
@@ -18,7 +22,7 @@ def catalogue_of(generation: Generation, application_id: str) -> Catalogue:
         application_id=application_id,
         lineage=generation.lineage,
         partitions=generation.layout.partitions,
-        stores=[_store(reader) for reader in generation.readers.values()],
+        stores=within_limits([_store(reader) for reader in generation.readers.values()]),
         not_served=generation.not_served(),
     )
 
@@ -39,7 +43,17 @@ def _store(reader: StoreReader) -> CatalogueStore:
         result=[column["name"] for column in store.results],
         result_types=[column["type"] for column in store.results],
         unnamed=list(store.unnamed),
+        schemas=[CatalogueSchema.model_validate(schema) for schema in store.schemas],
     )
+
+
+def within_limits(stores: list[CatalogueStore]) -> list[CatalogueStore]:
+    """The stores, without the histories of schemas for which a message has no room."""
+    left, kept = MAX_HISTORY_BYTES, []
+    for store in stores:
+        left -= sum(len(schema.model_dump_json()) for schema in store.schemas)
+        kept.append(store if left >= 0 else store.model_copy(update={"schemas": []}))
+    return kept
 
 
 class CatalogueWriter:

@@ -33,8 +33,9 @@ def read_routes(node: Node, reads: Reads) -> APIRouter:
 
     @router.get("/v1/stores/{store}")
     async def store_schema(store: str) -> Response:
-        """One store's schema."""
-        return json_response(_described(reads.reader(store), reads, node))
+        """One store's schema, and its history."""
+        reader = reads.reader(store)
+        return json_response({**_described(reader, reads, node), "schemas": reader.store.schemas})
 
     return router
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from understudy_node.replica.task_view import TaskView
@@ -38,6 +38,28 @@ class Finder(Protocol):
 
     def first_bytes(self, view: TaskView) -> bytes | None:
         """What the keys of these records begin with, in a store that has others, too; None where there can be none."""
+
+
+class ByVersion:
+    """Finds what a version has with the finder of that version: columns may have changed between two."""
+
+    def __init__(self, newest: Finder, earlier: Sequence[tuple[int, Finder]]) -> None:
+        """`earlier` are finders with the last version that each is for, oldest first."""
+        self._newest = newest
+        self._earlier = earlier
+
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+        """See `Finder`."""
+        of_version = (finder for last_version, finder in self._earlier if view.version <= last_version)
+        return next(of_version, self._newest).find(view, stored, selection)
+
+    def key_row(self, kept: bytes) -> bytes:
+        """See `Finder`. Keys never change their columns."""
+        return self._newest.key_row(kept)
+
+    def first_bytes(self, view: TaskView) -> bytes | None:
+        """See `Finder`."""
+        return self._newest.first_bytes(view)
 
 
 MakeFinder = Callable[[bytes], Finder]

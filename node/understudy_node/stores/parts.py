@@ -31,16 +31,18 @@ from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.engine.scan_order import ScanOrder
 from understudy_node.engine.tables import Table
 from understudy_node.stores.expiry import Expiry, is_watermarked
-from understudy_node.stores.finder import MakeFinder
+from understudy_node.stores.finder import ByVersion, MakeFinder
 from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
 from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.row_forms import row_form
+from understudy_node.stores.schema_history import Schema, schema_history
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
 from understudy_node.stores.sets import SEEN, ExpiringSet, SeenSet, either_zero
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
 from understudy_shared.clock import wall_ms
 from understudy_shared.spark.json_values import compile_json_printer
+from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.types import StructType, parse_schema
 from understudy_shared.words import StoreKind
 
@@ -69,8 +71,8 @@ class Part:
     """What readers can ask of an operator. `value` are the columns that an answer shows.
 
     `way` is called with the names of the key's columns, with those of the value's, and with what computes results of a
-    printed value. `short_name` is for a part that goes by it where no other does, else "". Of a map, the first
-    `num_group_columns` of the key are the grouping key, and the others the user key.
+    printed value. `schemas` is the history of its columns. `short_name` is for a part that goes by it where no other
+    does, else "". Of a map, the first `num_group_columns` of the key are the grouping key, and the others the user key.
     """
 
     default_name: str
@@ -80,6 +82,7 @@ class Part:
     key_json: str
     value: StructType
     way: MakeWay
+    schemas: tuple[Schema, ...]
     short_name: str = ""
     num_group_columns: int | None = None
 
@@ -149,6 +152,7 @@ def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bo
         key_json=key_json,
         value=value,
         way=way,
+        schemas=schema_history(store, family.name),
     )
 
 
@@ -174,12 +178,14 @@ def _timed_side(operator: OperatorDescription, side: str) -> Part:
         key_json=_without_last(rows.key_schema),
         value=StructType(stored.fields[:-1]),
         way=partial(_timed_side_way, Table(store.name, table), expired, stored),
+        schemas=schema_history(store, table),
     )
 
 
 def _indexed_side(operator: OperatorDescription, side: str) -> Part:
     """One side of a join whose rows are counted and indexed, by its two tables."""
     support = SUPPORTED_OPERATORS[operator.operator_name]
+    described = {store.name: store for store in operator.served}
     if has_families(operator):
         (store,) = operator.served
         known = {family.name: (Table(store.name, family.name), family) for family in store.column_families}
@@ -204,6 +210,7 @@ def _indexed_side(operator: OperatorDescription, side: str) -> Part:
         key_json=counts.key_schema,
         value=StructType(stored.fields[:-1]),
         way=partial(_side_way, tables, stored),
+        schemas=schema_history(described[rows_table.store], rows.name),
     )
 
 
@@ -218,6 +225,7 @@ def _variable(operator: OperatorDescription, store: StoreDescription, variable: 
         key_json=variable.key_json,
         value=StructType() if variable.kind is StoreKind.TIMERS else variable.value,
         way=partial(_variable_way, Table(store.name, variable.name), variable),
+        schemas=schema_history(store, variable.name),
         short_name="" if variable.kind is StoreKind.TIMERS else variable.name,
         num_group_columns=len(variable.key.fields) if is_map else None,
     )
@@ -289,18 +297,35 @@ def _variable_way(
     names: tuple[str, ...],
     print_result: ResultPrinter | None,
 ) -> Way:
-    """What is kept under a key, by the kind of the variable."""
+    """What is kept under a key, by the columns that the variable has in the version that is read."""
+    make = _variable_finder(table, variable, keys, names, print_result)
+    if not variable.earlier:
+        return Way(_never, make)
+    shown = {column.name: name for column, name in zip(variable.value.fields, names, strict=True)}
+    before = []
+    for each in variable.earlier:
+        names_then = unique_names([shown.get(column.name, column.name) for column in each.variable.value.fields])
+        # Results are of the newest columns: what they are made of may not be there.
+        before.append((each.last_version, _variable_finder(table, each.variable, keys, names_then, None)))
+    return Way(_never, lambda prefix: ByVersion(make(prefix), [(last, of_then(prefix)) for last, of_then in before]))
+
+
+def _variable_finder(
+    table: Table,
+    variable: StateVariable,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    print_result: ResultPrinter | None,
+) -> MakeFinder:
+    """What finds a variable, by its kind."""
     if variable.kind is StoreKind.TIMERS:
-        return Way(_never, lambda prefix: Timers(table, variable.key, prefix, row_form(variable, prefix)))
+        return lambda prefix: Timers(table, variable.key, prefix, row_form(variable, prefix))
     print_value = value_printer(variable, names, print_result, wall_ms)
     if variable.kind is StoreKind.MAP:
         user_names = keys[len(variable.key.fields) :]
-        return Way(
-            _never,
-            lambda prefix: MapVariable(table, variable, user_names, print_value, prefix, row_form(variable, prefix)),
-        )
+        return lambda prefix: MapVariable(table, variable, user_names, print_value, prefix, row_form(variable, prefix))
     finder = ListVariable if variable.kind is StoreKind.LIST else ValueVariable
-    return Way(_never, lambda prefix: finder(table, print_value, row_form(variable, prefix)))
+    return lambda prefix: finder(table, print_value, row_form(variable, prefix))
 
 
 def _never(row: bytes) -> bytes:

@@ -189,7 +189,8 @@ class AvroRecords:
             raise CorruptFileError(
                 f"a value was written with schema {number}, and the schemas {known} are known",
                 where=self._where,
-                fix="If the query was started again with other columns, start the node again: it reads schemas then",
+                fix="A node reads new schemas at the commit after the query was started with other columns; its events "
+                "say why it could not: mend that, or start it again",
             )
         try:
             return self._encode_row(decode(kept, start))

@@ -39,6 +39,7 @@ from understudy_node.stores.results import (
     result_columns,
     unused_columns,
 )
+from understudy_node.stores.schema_history import Schema
 from understudy_shared.errors import SettingsError
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.map_keys import described_key, key_codec
@@ -80,6 +81,7 @@ class ServedStore:
     key_schema_json: str
     value_schema: StructType
     value_names: tuple[str, ...]
+    schemas: tuple[Schema, ...]
     results: tuple[dict[str, str], ...]
     """Name and type of the result columns; empty when the results are not known."""
     unnamed: tuple[str, ...]
@@ -192,6 +194,7 @@ def _serve(operator: OperatorDescription, part: Part, own_name: str, alias: Stor
         key_schema_json=part.key_json,
         value_schema=value_schema,
         value_names=value_names,
+        schemas=part.schemas,
         results=tuple(result_columns(results, value_schema, value_names)),
         unnamed=tuple(unused_columns(results, value_schema, value_names)) if results else (),
         print_result=print_result,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -33,6 +33,8 @@ class StoreRoute:
     json_name: bytes
     layout: str
     shown: Mapping[str, object]
+    schemas: Sequence[Mapping[str, object]]
+    """The history of its schemas; none from nodes of an older release."""
 
     def described(self) -> dict[str, object]:
         """The constant part of its entry in `GET /v1/stores`."""
@@ -127,4 +129,5 @@ def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
         orjson.dumps(store.store),
         codec.layout(store.partitions),
         shown,
+        [schema.model_dump() for schema in store.schemas],
     )

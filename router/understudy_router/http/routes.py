@@ -36,8 +36,10 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
 
     @routes.get("/v1/stores/{store}")
     async def store_schema(store: str) -> Response:
-        """One store's schema."""
-        return json_response(_described(router, reads, reads.route(store)))
+        """One store's schema, and its history where nodes tell it."""
+        route = reads.route(store)
+        history = {"schemas": route.schemas} if route.schemas else {}
+        return json_response({**_described(router, reads, route), **history})
 
     @routes.get("/v1/stores/{store}/metadata")
     async def store_metadata(store: str, request: Request) -> Response:

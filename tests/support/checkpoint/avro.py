@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+from understudy_shared.spark.layout import DECIMAL_CONTEXT
 from understudy_shared.spark.types import (
     ArrayType,
     BinaryType,
@@ -60,7 +61,7 @@ def _value(kind: SparkType, value: Any) -> bytes:
         case MapType(key, mapped):
             return _blocks([_value(key, k) + _element(mapped, v) for k, v in value])
         case DecimalType(precision, scale):
-            unscaled = int(Decimal(value) * 10**scale)
+            unscaled = int(Decimal(value).scaleb(scale, DECIMAL_CONTEXT))
             return unscaled.to_bytes(fixed_bytes(precision), "big", signed=True)
         case StringType():
             text: bytes = value.encode()

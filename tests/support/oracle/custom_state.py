@@ -11,14 +11,16 @@ from typing import Any, NamedTuple, cast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.types import DataType, LongType, StructType
-from tests.support.oracle.json import json_array, json_object
+from tests.support.oracle.json import json_array, json_object, unique
 from tests.support.oracle.kinds import PARTITIONS, Expected, Kept, KindsCheckpoint, KindStore, moment
 from tests.support.oracle.spark_reader import comparable, python_value, reader_conf
 from tests.support.spark.custom_state import CUSTOM_SCHEMA, EXPIRED, OPERATORS, VARIABLES, build_custom, custom_batches
 from tests.support.spark.formats import StateFormat
-from tests.support.spark.queries import QueryOptions, run_query, settings
+from tests.support.spark.queries import QueryOptions, committed_batches, run_query, settings
 
 BATCHES, RETAINED = 3, 2
+Variables = Mapping[str, Mapping[str, str]]
+"""The kinds of state variables by name, for each operator of a query."""
 
 
 class VariableSource(NamedTuple):
@@ -54,37 +56,60 @@ def write_custom_checkpoint(
         build=partial(build_custom, operators=operators),
         checkpoint=folder / "checkpoint",
         state_format=state_format,
-        options=QueryOptions(
-            partitions=PARTITIONS,
-            min_batches_to_retain=RETAINED,
-            min_deltas_for_snapshot=2,
-            maintenance_interval_ms=100,
-            output_mode="append",
-            extra_conf=conf or {},
-        ),
+        options=custom_options(conf),
     )
-    batches = run.batch_ids[-RETAINED:]
-    found = list(_sources(run.checkpoint))
-    kept = read_variables(spark, run.checkpoint, found, batches)
+    return read_custom_checkpoint(spark, run.checkpoint, state_format, VARIABLES)
+
+
+def custom_options(conf: Mapping[str, str] | None = None) -> QueryOptions:
+    """How such a query keeps its state, so that there are snapshots among the changelogs."""
+    return QueryOptions(
+        partitions=PARTITIONS,
+        min_batches_to_retain=RETAINED,
+        min_deltas_for_snapshot=2,
+        maintenance_interval_ms=100,
+        output_mode="append",
+        extra_conf=conf or {},
+    )
+
+
+def read_custom_checkpoint(
+    spark: SparkSession, checkpoint: Path, state_format: StateFormat, variables: Variables
+) -> KindsCheckpoint:
+    """What Spark's reader says of every retained version."""
+    batches = committed_batches(checkpoint)[-RETAINED:]
+    found = list(_sources(checkpoint, variables))
+    kept = read_variables(spark, checkpoint, found, batches)
     stores = {
-        source.name: KindStore(source.name, "transformWithStateInPySparkExec", source.kind, kept[source])
+        source.name: KindStore(source.name, _operator_name(checkpoint, source.operator_id), source.kind, kept[source])
         for source in found
     }
-    return KindsCheckpoint(run.checkpoint, state_format, tuple(batch + 1 for batch in batches), stores)
+    return KindsCheckpoint(checkpoint, state_format, tuple(batch + 1 for batch in batches), stores)
 
 
-def _sources(checkpoint: Path) -> Iterator[VariableSource]:
+def _sources(checkpoint: Path, variables: Variables) -> Iterator[VariableSource]:
     """What the operators of a checkpoint keep. A variable goes by its own name where that is the only one."""
-    names = [name for variables in VARIABLES.values() for name in variables]
+    names = [name for of_operator in variables.values() for name in of_operator]
     for operator_id in sorted(int(entry.name) for entry in (checkpoint / "state").iterdir() if entry.name.isdigit()):
-        metadata = json.loads((checkpoint / f"state/{operator_id}/_metadata/v2/0").read_text().splitlines()[1])
-        said = json.loads(metadata["operatorPropertiesJson"])["stateVariables"]
+        said = json.loads(_metadata(checkpoint, operator_id)["operatorPropertiesJson"])["stateVariables"]
         known = {each["stateName"] for each in said}
-        (variables,) = (found for found in VARIABLES.values() if found.keys() == {n for n in known if n[0] != "$"})
-        for name, kind in variables.items():
+        (kinds,) = (found for found in variables.values() if found.keys() == {n for n in known if n[0] != "$"})
+        for name, kind in kinds.items():
             shown = name if names.count(name) == 1 else f"op{operator_id}.{name}"
             yield VariableSource(operator_id, name, kind, shown)
-        yield VariableSource(operator_id, "timers", "timers", f"op{operator_id}.timers")
+        if any(each["stateVariableType"] == "TimerState" for each in said):
+            yield VariableSource(operator_id, "timers", "timers", f"op{operator_id}.timers")
+
+
+def _operator_name(checkpoint: Path, operator_id: int) -> str:
+    """Spark's name of an operator."""
+    name: str = _metadata(checkpoint, operator_id)["operatorInfo"]["operatorName"]
+    return name
+
+
+def _metadata(checkpoint: Path, operator_id: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((checkpoint / f"state/{operator_id}/_metadata/v2/0").read_text().splitlines()[1])
+    return found
 
 
 def read_variables(
@@ -142,11 +167,12 @@ def _said_of_list(source: VariableSource, cells: list[Cells], types: Types) -> E
 
 
 def _said_of_map(source: VariableSource, cells: list[Cells], types: Types) -> Expected:
-    """In any order: see `in_order`."""
-    user_key = cast(StructType, types["user_map_key"])
+    """In any order: see `in_order`. Columns of the user key have other names than those of the grouping key."""
+    user_key, grouping = (cast(StructType, types[each]) for each in ("user_map_key", "key"))
+    names = unique([*grouping.fieldNames(), *user_key.fieldNames()])[len(grouping.fields) :]
     entries = [
         {
-            "key": json_object(row["user_map_key"], user_key),
+            "key": dict(zip(names, json_array(row["user_map_key"], user_key), strict=True)),
             **_value(source, row["user_map_value"], types["user_map_value"]),
         }
         for row in cells

@@ -22,6 +22,8 @@ from pyspark.sql.types import (
     DecimalType,
     DoubleType,
     FloatType,
+    MapType,
+    StringType,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -53,6 +55,9 @@ def json_value(value: object, data_type: DataType) -> object:
             return json_object(value, data_type)
         case ArrayType(), list():
             return [json_value(item, data_type.elementType) for item in value]
+        case MapType(), list():
+            pairs = [(json_value(key, data_type.keyType), json_value(of, data_type.valueType)) for key, of in value]
+            return dict(pairs) if isinstance(data_type.keyType, StringType) else [list(pair) for pair in pairs]
         case ((DoubleType() | FloatType()), float()):
             return _number(value, data_type)
         case _, int() if isinstance(data_type, DateType | TimestampType | TimestampNTZType):

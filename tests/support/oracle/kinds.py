@@ -64,15 +64,17 @@ class KindsCheckpoint:
         """What has been compared when every key of every store was, at every version."""
         operators = dict.fromkeys((store.operator, store.kind) for store in self.stores.values())
         return [
-            compared(spark, operator, kind, self.state_format, self._said(operator)) for operator, kind in operators
+            compared(spark, operator, kind, self.state_format, self._said(operator, kind))
+            for operator, kind in operators
         ]
 
-    def _said(self, operator: str) -> Iterator[dict[str, object]]:
-        """For each version, what is said of each key of an operator's stores."""
+    def _said(self, operator: str, kind: str) -> Iterator[dict[str, object]]:
+        """For each version, what is said of each key of an operator's stores of a kind."""
         for version in self.versions:
             yield {
                 f"{store.name} {json.dumps(kept.key)}": kept.said
                 for store in self.of(operator)
+                if store.kind == kind
                 for kept in store.kept[version]
             }
 

@@ -12,6 +12,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 CHANGING_SCHEMA: Final = "word string, n int"
 CHANGING_VARIABLES: Final = MappingProxyType({"seen": "value", "log": "list", "places": "map"})
+ADDED_VARIABLE: Final = "mood"
+"""A value that the query keeps since its second start."""
 BEFORE: Final = "n int, gone string, part struct<a: float, b: string>, few array<int>"
 AFTER: Final = "added struct<x: string>, part struct<b: string, c: date, a: double>, n long, few array<long>"
 
@@ -32,12 +34,15 @@ def _query(source: DataFrame, columns: str, value: Callable[[int], tuple[object,
             self.seen = handle.getValueState("seen", columns)
             self.log = handle.getListState("log", columns)
             self.places = handle.getMapState("places", "place string", columns)
+            self.mood = handle.getValueState(ADDED_VARIABLE, "s string") if columns == AFTER else None
 
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
             for row in rows:
                 self.seen.update(value(row["n"]))
                 self.log.appendValue(value(row["n"]))
                 self.places.updateValue((f"p{row['n'] % 3}",), value(row["n"]))
+                if self.mood is not None:
+                    self.mood.update((str(row["n"]),))
             yield Row(said="")
 
         def close(self) -> None:

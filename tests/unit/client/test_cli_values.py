@@ -120,6 +120,22 @@ def test_the_user_key_of_a_map_is_told_apart_from_its_key() -> None:
     assert [row for row in rows if row[0] in {"key", "user key"}] == keys
 
 
+def test_a_store_with_several_schemas_shows_the_columns_of_each() -> None:
+    columns = [{"name": "n", "type": "int", "nullable": True}, {"name": "s", "type": "string", "nullable": True}]
+    schemas = [
+        {"schema_id": 0, "from_batch": None, "key": [], "value": columns[:1]},
+        {"schema_id": 1, "from_batch": 7, "key": [], "value": columns},
+    ]
+    store = {
+        "store": "seen", "operator": "transformWithStateExec", "operator_id": 0, "key": [], "partitions": 1,
+        "value": columns, "end_offset_position": 9, "application_id": "flights", "lineage": "l", "schemas": schemas,
+    }  # fmt: skip
+    rows = store_fields(store)
+    at = rows.index(("schemas", "0", "n int"))
+    assert rows[at + 1] == ("", "1 from batch 7", "n int, s string")
+    assert "schemas" not in [row[0] for row in store_fields({**store, "schemas": schemas[:1]})]
+
+
 def test_a_stores_results_stand_before_what_spark_stores_with_their_types() -> None:
     store = {
         "store": "a", "operator": "stateStoreSave", "operator_id": 1, "partitions": 1, "application_id": "flights",

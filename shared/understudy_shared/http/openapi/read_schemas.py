@@ -183,6 +183,15 @@ def _store_schemas() -> Json:
         "KeyColumn": record("A key column.", {**column, "example": said({}, "A value of the type, as JSON")}),
         "ValueColumn": record("A value column, as Spark stores it.", {**column, "nullable": FLAG}),
         "ResultColumn": record("An output column of the query.", column),
+        "StoredSchema": record(
+            "A schema by which Spark wrote a store: the columns as they are stored, with those of a TTL.",
+            {
+                "schema_id": said(COUNT, "The number that records of Avro state have of it; else 0"),
+                "from_batch": said(COUNT_OR_UNKNOWN, "The first batch that wrote it; null where no file says it"),
+                "key": list_of(ref("ValueColumn")),
+                "value": list_of(ref("ValueColumn")),
+            },
+        ),
         "Store": record(
             "A store, and how to ask it.",
             {
@@ -200,6 +209,10 @@ def _store_schemas() -> Json:
             },
             {
                 "result": list_of(ref("ResultColumn")),
+                "schemas": said(
+                    list_of(ref("StoredSchema")),
+                    "The history of its schemas, oldest first, at most 32; only where one store is asked for",
+                ),
                 "unnamed": said(list_of(TEXT), "Value columns of which no result is made"),
                 "user_key": said(
                     list_of(ref("KeyColumn")), "What follows the key where one entry of a map is asked for"

@@ -72,6 +72,15 @@ def test_a_store_that_is_not_served_has_a_reason() -> None:
         stores_of(catalogue(not_served=[{"operator_id": 1}]), "d")
 
 
+def test_the_history_of_a_stores_schemas_is_kept_as_nodes_say_it() -> None:
+    column = {"name": "n", "type": "long", "nullable": True}
+    schema = {"schema_id": 3, "from_batch": 7, "key": [column], "value": [column, column]}
+    stores = stores_of(catalogue({"schemas": [schema]}, {"store": "older"}), "d")
+    assert stores.get("s").schemas == [schema]
+    assert stores.get("older").schemas == []
+    assert "schemas" not in stores.get("s").described(), "a list of stores has none"
+
+
 def test_large_but_ordinary_keys_are_used() -> None:
     wide = {"key_schema": struct(*[STRING] * 1000), "key_names": MANY[:1000]}
     deep = {"store": "deep", "key_schema": struct(nested(50, kind="struct")), "key_names": ["c0"]}

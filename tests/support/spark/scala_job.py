@@ -1,0 +1,101 @@
+"""Writes checkpoints with a query in Scala, in a JVM of its own.
+
+PySpark brings Scala's compiler among its jars. Classes are kept by what they were compiled from.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyspark
+from tests.support.spark.formats import StateFormat
+from tests.support.spark.kinds import KINDS_SCHEMA, kinds_batches
+from tests.support.spark.queries import InputFolder, QueryOptions
+from tests.support.spark.session import REPOSITORY, SOCKET_NAME, java_environment, spark_conf
+
+from understudy_shared.sockets import private_socket_dir
+
+SOURCE = Path(__file__).parent / "scala" / "TransformJob.scala"
+CLASS = "understudy.TransformJob"
+PYSPARK = Path(pyspark.__file__).parent
+
+VARIABLES: Mapping[str, Mapping[str, str]] = {
+    "diary": {
+        "weather": "value",
+        "seen": "value",
+        "mood": "value",
+        "trips": "list",
+        "fading": "list",
+        "places": "map",
+        "rumours": "map",
+        "promises": "map",
+    },
+    "alarms": {"weather": "value", "calls": "list"},
+    "tally": {"total": "value"},
+}
+"""The state variables of each operator of the job, by kind; one name is of two."""
+
+_LIMIT_S = 600
+
+
+def write_in_scala(folder: Path, formats: Sequence[StateFormat], options: QueryOptions, *, batches: int) -> list[Path]:
+    """A checkpoint in each of the formats, by the same query over the same input."""
+    feed = InputFolder(folder / "input")
+    for rows in kinds_batches(batches=batches, rows_per_batch=30):
+        feed.add(rows)
+    checkpoints = [folder / state_format.id for state_format in formats]
+    for checkpoint, state_format in zip(checkpoints, formats, strict=True):
+        said = {name: value for name, value in {**options.conf(), **state_format.conf()}.items() if value is not None}
+        lines = [f"{name}={value}\n" for name, value in said.items()]
+        Path(f"{checkpoint}.properties").write_text("".join(lines))
+    _run(folder, [str(feed.path), KINDS_SCHEMA, *map(str, checkpoints)])
+    return checkpoints
+
+
+def _run(folder: Path, arguments: Sequence[str]) -> None:
+    with private_socket_dir(SOCKET_NAME) as sockets:
+        conf = spark_conf(folder, sockets)
+        command = [str(PYSPARK / "bin" / "spark-submit"), "--master", "local[2]", "--class", CLASS]
+        command += ["--driver-class-path", str(compiled())]
+        for name, value in conf.items():
+            command += ["--conf", f"{name}={value}"]
+        # Spark's own word for "no jar": the class is on the path already.
+        _finish([*command, "spark-internal", *arguments], folder / "scala.txt")
+
+
+def compiled() -> Path:
+    """The folder of the job's classes; compiled when it is first asked for."""
+    source = SOURCE.read_bytes() + pyspark.__version__.encode()
+    folder = REPOSITORY / ".cache" / "scala" / hashlib.sha256(source).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    classes, done = folder / "classes", folder / "done"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            classes.mkdir(exist_ok=True)
+            java = Path(java_environment()["JAVA_HOME"]) / "bin" / "java"
+            compiler = [str(java), "-cp", str(PYSPARK / "jars" / "*"), "scala.tools.nsc.Main", "-usejavacp"]
+            _finish([*compiler, "-d", str(classes), str(SOURCE)], folder / "compiler.txt")
+            done.touch()
+    return classes
+
+
+def _finish(command: Sequence[str], output: Path) -> None:
+    """Run a command to its end; fail with what it said."""
+    inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    with output.open("wb") as said:
+        done = subprocess.run(
+            command,
+            check=False,
+            env={**inherited, **java_environment()},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            timeout=_LIMIT_S,
+        )
+    assert done.returncode == 0, output.read_text()[-4000:]
