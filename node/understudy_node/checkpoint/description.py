@@ -6,6 +6,7 @@ This reads files through `CheckpointFiles` and leaves every judgement of bytes t
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -44,6 +45,8 @@ from understudy_shared.errors import CorruptFileError, UnsupportedError, Vanishe
 from understudy_shared.messages import MAX_SCHEMAS
 from understudy_shared.spark.types import VoidType, parse_schema
 from understudy_shared.words import Lineage
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,16 +281,21 @@ def _schemas_before(
     files: CheckpointFiles, operator_id: int, store: StoreMetadata, *, are_needed: bool
 ) -> tuple[SchemaFile, ...]:
     """All but the newest file, oldest first. Where no record is written by them they are only shown: then the newest of
-    them will do, and as far as they are there.
+    them will do, as far as they can be read.
     """
     found = []
     for name in store.schema_file_names[:-1] if are_needed else store.schema_file_names[-MAX_SCHEMAS:-1]:
         path = f"state/{operator_id}/_stateSchema/{store.name}/{name}"
         try:
             found.append(SchemaFile(name, parse_schema_file(files.read(path), name=path)))
-        except VanishedError as error:
+        except (VanishedError, CorruptFileError, UnsupportedError) as error:
             if not are_needed:
+                log.warning(
+                    "the history of schemas is shown without a file: %s", error, extra={"action": "schema-unread"}
+                )
                 continue
+            if not isinstance(error, VanishedError):
+                raise
             raise UnsupportedError(
                 "A schema file is gone, and records may be written by it",
                 where=f"{files.url}/{path}",

@@ -210,3 +210,17 @@ def test_an_announced_name_is_the_first_part_of_the_names_of_all_variables_and_i
     columns = {name: store.codec.names for name, store in stores.items()}
     assert columns.pop(StoreName("visits.places")) == ("who", "place")
     assert set(columns.values()) == {("who",)}
+
+
+@pytest.mark.parametrize("earlier", [b"", b"\0\2v9", None])
+def test_an_earlier_schema_file_that_cannot_be_read_costs_no_more_than_its_line_of_history(
+    tmp_path: Path, earlier: bytes | None
+) -> None:
+    checkpoint(tmp_path, {0: KINDS})
+    operator = tmp_path / "state" / "0"
+    metadata = (operator / "_metadata/v2/0").read_bytes()
+    (operator / "_metadata/v2/0").write_bytes(metadata.replace(b"0_a", b"0_0").replace(b'0_0"]', b'0_0", "0_a"]'))
+    if earlier is not None:
+        (operator / "_stateSchema/default/0_0").write_bytes(earlier)
+    (store,) = describe(open_checkpoint_files(tmp_path)).operators[0].stores
+    assert (store.unsupported, [each.name for each in store.schema_files]) == (None, ["0_a"])
