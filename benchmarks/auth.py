@@ -1,6 +1,7 @@
 """What authentication costs a lookup: services that ask for credentials beside services that ask nobody, in turns.
 
-The guarded services are asked with an API key, and with a token (JWT, RS256, twenty groups) that they know already.
+The guarded services are asked with an API key, and with a token (JWT, RS256, twenty groups) that they know already;
+`unread` is the same token, sent to those that ask nobody: what its bytes cost a server that does not look at them.
 Certificates (mutual TLS 1.3) are between a router and a node: readers ask that router in plain, so that what `hop`
 counts, the CPU of both, differs by the hop alone.
 
@@ -72,7 +73,7 @@ class Subject:
 
     name: str
     kind: str
-    """`open`, or the kind of the credential that it is shown."""
+    """`open`, or the kind of the credential that it is shown; `unread` for one that it does not ask for."""
     server: Server
     requests: Sequence[bytes]
     behind: Sequence[Server] = ()
@@ -115,7 +116,7 @@ def started(checkpoint: BigCheckpoint, folder: Path, running: ExitStack) -> Iter
     names = [checkpoint.key(number) for number in random.Random(0).sample(range(checkpoint.keys), SAMPLED_KEYS)]
     certificates = issued_certificates(folder / "certificates")
     for deployed, kinds in (
-        (Deployed({}, {}), {"open": ""}),
+        (Deployed({}, {}), {"open": "", "unread": token}),
         (Deployed(guarded, guarded), {"key": key.text, "token": token}),
         (certificates, {"mtls": ""}),
     ):
