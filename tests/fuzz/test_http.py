@@ -89,8 +89,12 @@ async def ask(app: Any, request: bytes) -> None:
     raw_path, _, query = printable(target).partition(b"#")[0].partition(b"?")
     sent: list[MutableMapping[str, Any]] = []
 
+    unread = [body]
+
     async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
+        if not unread:  # it was read, and the reader does not leave
+            await asyncio.get_running_loop().create_future()
+        return {"type": "http.request", "body": unread.pop(), "more_body": False}
 
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
