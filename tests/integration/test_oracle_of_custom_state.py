@@ -38,7 +38,7 @@ from understudy_node.reader import CheckpointReader
 
 AVRO = replace(ROCKSDB_CHANGELOG_V2, encoding="avro")
 FORMATS = [
-    pytest.param(each, id=each.id, marks=() if each == ROCKSDB_CHANGELOG_V2 else pytest.mark.full)
+    pytest.param(each, id=each.id, marks=() if each in (ROCKSDB_CHANGELOG_V2, AVRO) else pytest.mark.full)
     for each in (
         ROCKSDB_CHANGELOG_V2,
         AVRO,
