@@ -145,14 +145,17 @@ def test_over_state_of_every_kind_every_claim_holds_for_each(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def hunted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ClaimResult]:
-    """What the checker says of each mutant that is asked for in this run."""
+    """What the checker says of each mutant of one query that is asked for in this run."""
     chosen = {item.callspec.params.get("mutant") for item in request.session.items if hasattr(item, "callspec")}
-    return hunt([name for name in MUTANTS if name in chosen], tmp_path_factory.mktemp("mutants"), say)
+    names = [name for name, mutant in MUTANTS.items() if name in chosen and mutant.query == request.param]
+    return hunt(names, tmp_path_factory.mktemp("mutants"), say)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize(
+    ("hunted", "mutant"), [(mutant.query, name) for name, mutant in MUTANTS.items()], indirect=["hunted"]
+)
 def test_a_bug_planted_in_the_services_is_found(mutant: str, hunted: dict[str, ClaimResult]) -> None:
     claim = hunted[mutant]
     assert claim.found > 0, f"{claim.name} examined {claim.examined} and found nothing wrong"
