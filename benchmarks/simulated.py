@@ -28,6 +28,13 @@ _SCHEMA = '{"type":"struct","fields":[{"name":"key","type":"string","nullable":t
 _FILE = FileStat(mtime_ns=1, size=1, inode=1)
 
 
+def _column(name: str, kind: str) -> dict[str, str | bool]:
+    return {"name": name, "type": kind, "nullable": True}
+
+
+_VALUE = [_column("count", "long")]
+
+
 def node_id_of(number: int) -> str:
     return f"node-{number:05}"
 
@@ -145,5 +152,6 @@ def _reader(partitions: int) -> SimpleNamespace:
         value_columns=lambda: [{"name": "count", "type": "bigint", "nullable": False}],
         results=(),
         unnamed=(),
+        schemas=({"schema_id": 0, "from_batch": None, "key": [_column("key", "string")], "value": _VALUE},),
     )
     return SimpleNamespace(store=store, partitions=partitions)
