@@ -55,7 +55,7 @@ LIFETIME_S = 24 * 3600
 
 
 class Deployed(NamedTuple):
-    """The variables of a node and of its router; `tls` is for whoever asks the node, if it speaks TLS."""
+    """The environment of a node and of its router. Clients call the node by `tls`; None: it speaks plain HTTP."""
 
     node: Mapping[str, str]
     router: Mapping[str, str]

@@ -13,7 +13,7 @@ CATALOGUE_EVERY_MS = 3600 * 1000
 
 
 MAX_HISTORY_BYTES = 1024 * 1024
-"""Of the histories of all stores together: a message has 4 MiB."""
+"""The histories of all stores together take no more: a message of the bus has room for 4 MiB."""
 
 
 def catalogue_of(generation: Generation, application_id: str) -> Catalogue:

@@ -75,7 +75,7 @@ def _is_above_0(parameters: Iterable[bytes]) -> bool:
 
 
 class Packer:
-    """Packs the answers of a service, unless it is told not to."""
+    """Packs the long answers of a service. With `Compression.NONE` it packs nothing."""
 
     def __init__(self, compression: Compression = Compression.GZIP) -> None:
         self._is_on = compression is Compression.GZIP

@@ -50,7 +50,7 @@ class ServiceTls:
         self.reloads: Counter[str] = Counter()
         self._now_s = now_s
         self._seen = _signature_of(plan)
-        """Of the files that were looked at last, whether or not they are used."""
+        """The signature of the files at the last look. They may have been refused then."""
         self._again_s = math.inf
         """When files that have not changed are read again."""
         self._material = load(plan)

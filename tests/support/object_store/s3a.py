@@ -1,4 +1,4 @@
-"""S3A for a real Spark: its jars, which come through Maven once, and what a session is told of the test's server."""
+"""S3A for a real Spark: the jars, which Maven brings once, and the settings with which a session finds the server."""
 
 from __future__ import annotations
 

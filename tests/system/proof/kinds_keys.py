@@ -14,7 +14,7 @@ SLOT_S = 20
 WATERMARK_S = 8
 TIMER_S = 6
 WORDS = 30
-"""Of each slot."""
+"""So many words come in each slot."""
 PLACES = 4
 ROWS_PER_BATCH = 24
 
