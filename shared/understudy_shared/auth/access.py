@@ -15,7 +15,7 @@ from functools import partial
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from understudy_shared.auth.api_keys import Presented
+from understudy_shared.auth.api_keys import Granted, Presented
 from understudy_shared.auth.audit import AuditLog, Event, peer_of
 from understudy_shared.auth.audited import asked_of
 from understudy_shared.auth.binding import Exposure
@@ -94,14 +94,29 @@ class Access:
 
     def lookup(self, target: bytes, presented: Presented | None) -> Authorization | None:
         """What a GET of one key is granted: `target` begins with STORES. None: the ASGI way decides."""
-        principal = None if presented is None else self._principal(presented)
-        if principal is None:
+        if presented is None:
             return None
-        end = target.find(b"/", _STORE_AT)
-        found = None if end < 0 else principal.points(target[_STORE_AT:end])
-        if found is not None and self._known.rates is not None and self._wait_s(principal):
+        granted, known = presented.granted, self._known
+        if (
+            granted is None
+            or known.keys.get(presented.key_id) is not granted.key  # it was revoked, or its grants are others
+            or granted.key.expires_s <= self._now_s()
+            or not target.startswith(granted.begins)
+        ):
+            granted = presented.granted = self._granted(target, presented)
+            if granted is None:
+                return None
+        if known.rates is not None and self._wait_s(granted.authorization.principal):
             return None
-        return found
+        return granted.authorization
+
+    def _granted(self, target: bytes, presented: Presented) -> Granted | None:
+        """What lookups in the store of this target are granted."""
+        principal, end = self._principal(presented), target.find(b"/", _STORE_AT)
+        if principal is None or end < 0 or presented.proven is None:
+            return None
+        found = principal.points(target[_STORE_AT:end])
+        return None if found is None else Granted(presented.proven, target[: end + 1], found)
 
     def _wait_s(self, principal: Principal) -> int:
         """How long a principal has to wait, in whole seconds; 0 when he may ask now. It counts as a request then."""

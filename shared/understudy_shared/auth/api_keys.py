@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from understudy_shared.auth.principals import Principal
+from understudy_shared.auth.principals import Authorization, Principal
 
 ID_BYTES, SECRET_BYTES = 8, 32
 
@@ -53,18 +53,28 @@ class ApiKey:
         return now_s >= self.expires_s
 
 
+class Granted(NamedTuple):
+    """What lookups were granted with a key: those of which the target begins with these bytes."""
+
+    key: ApiKey
+    begins: bytes
+    authorization: Authorization
+
+
 class Presented:
     """A credential as a request carries it: no secret, its digest. `proven`: the key that it was found to be.
+    `granted`: what it was granted last.
 
     Equal headers share one, so that a key is compared once and not for each lookup.
     """
 
-    __slots__ = ("digest", "key_id", "proven")
+    __slots__ = ("digest", "granted", "key_id", "proven")
 
     def __init__(self, key_id: str, digest: bytes) -> None:
         self.key_id = key_id
         self.digest = digest
         self.proven: ApiKey | None = None
+        self.granted: Granted | None = None
 
     def proves(self, key: ApiKey) -> bool:
         """Whether this is the key; the comparison takes as long for a wrong one."""

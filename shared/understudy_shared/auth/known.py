@@ -73,7 +73,7 @@ class KnownCredentials:
         self._accepts_peers = accepts_peers
         self._audit = audit
         self._now_s = now_s
-        self._keys = self._in_files()
+        self.keys = self._in_files()
         """By id: keys, and tokens that were found to be good."""
         self._tokens: dict[str, None] = {}
         """Those that are tokens; the oldest first."""
@@ -85,11 +85,11 @@ class KnownCredentials:
         self._limit()
 
     def __repr__(self) -> str:
-        return f"KnownCredentials({len(self._keys)})"
+        return f"KnownCredentials({len(self.keys)})"
 
     def principal(self, presented: Presented) -> Principal | None:
         """Whose key or token it is; None for one that is unknown, revoked or expired, and for one not seen before."""
-        key = self._keys.get(presented.key_id)
+        key = self.keys.get(presented.key_id)
         if key is None or not (presented.proven is key or presented.proves(key)) or key.expires_s <= self._now_s():
             return None
         return key.principal
@@ -99,7 +99,7 @@ class KnownCredentials:
         if presented is None:
             return None
         if isinstance(presented, Session):
-            key = self._keys.get(presented.key_id)
+            key = self.keys.get(presented.key_id)
             is_of = key is not None and presented.is_of(key, self._identity.session_keys, self._now_s())
             return key.principal if key is not None and is_of else None
         found = self.principal(presented)
@@ -119,7 +119,7 @@ class KnownCredentials:
 
     def key_of(self, presented: Presented) -> ApiKey | None:
         """The key of that id, whether or not the credential proves it."""
-        return self._keys.get(presented.key_id)
+        return self.keys.get(presented.key_id)
 
     def awaited(self, presented: Presented | None) -> asyncio.Task[None] | None:
         """What would have to end before it is sure that a token does not count: a question to its issuer."""
@@ -142,7 +142,7 @@ class KnownCredentials:
                 return Unknown(Refused.EXPIRED_CREDENTIAL, "the token has expired", why.reason)
             logged = "token, and no issuer is known" if why is None else why.reason
             return Unknown(Refused.UNKNOWN_CREDENTIAL, _NOT_OURS, logged)
-        key = self._keys.get(presented.key_id)
+        key = self.keys.get(presented.key_id)
         if key is not None and presented.proves(key):
             return _said(Refused.EXPIRED_CREDENTIAL, "the key has expired")
         return _said(Refused.UNKNOWN_CREDENTIAL, _NOT_OURS)
@@ -151,14 +151,14 @@ class KnownCredentials:
         if len(self._tokens) >= MAX_TOKENS and token.key_id not in self._tokens:
             oldest = next(iter(self._tokens))
             del self._tokens[oldest]
-            self._keys.pop(oldest, None)
+            self.keys.pop(oldest, None)
         self._tokens[token.key_id] = None
-        self._keys[token.key_id] = token
+        self.keys[token.key_id] = token
 
     def _forget_tokens(self) -> None:
         """Tokens are checked again: their issuer has other keys, or grants other things."""
         for key_id in self._tokens:
-            self._keys.pop(key_id, None)
+            self.keys.pop(key_id, None)
         self._tokens.clear()
 
     # ---- the service's side
@@ -218,8 +218,8 @@ class KnownCredentials:
         if not is_new:
             return
         self._forget_tokens()
-        before, self._keys = self._keys, self._in_files()
-        was, now = ({key_id: _stored(key) for key_id, key in keys.items()} for keys in (before, self._keys))
+        before, self.keys = self.keys, self._in_files()
+        was, now = ({key_id: _stored(key) for key_id, key in keys.items()} for keys in (before, self.keys))
         added = sorted(key_id for key_id in now if was.get(key_id) != now[key_id])
         removed = sorted(key_id for key_id in was if was[key_id] != now.get(key_id))
         if added or removed:

@@ -30,9 +30,10 @@ _LOOKUP_LINE = re.compile(rb"GET (/v1/stores/[A-Za-z0-9/_.~%:,=&?+@!$'()*;-]+) H
 class ParsedHead(NamedTuple):
     """A request that was answered directly. Of a POST the whole head is kept, of a lookup all but its first line.
 
-    `presented` is the credential in exactly these bytes. What it is good for is asked for each request anew.
+    `presented` is the credential in exactly the bytes of `head`. What it is good for is asked for each request anew.
     """
 
+    head: bytes
     target: bytes = b""
     body_bytes: int = 0
     presented: Presented | None = None
@@ -41,7 +42,9 @@ class ParsedHead(NamedTuple):
 class HttpProtocol(LimitedProtocol):
     """One connection."""
 
-    __slots__ = ("_bodies", "_closes", "_direct", "_exchange", "_heads", "_presented", "_received", "_taken_bytes")
+    __slots__ = (
+        "_bodies", "_closes", "_direct", "_exchange", "_head", "_heads", "_presented", "_received", "_taken_bytes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -62,6 +65,8 @@ class HttpProtocol(LimitedProtocol):
         super().__init__(config, server_state, app_state, _loop, guard=guard, access=access)
         self._direct, self._bodies = direct, bodies
         self._heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES) if heads is None else heads
+        self._head: ParsedHead | None = None
+        """That of the last lookup here: most clients send each with the same headers, which are then not hashed."""
         self._exchange: DirectExchange | None = None
         """The request that was taken, until it is answered."""
         self._closes = False
@@ -90,8 +95,12 @@ class HttpProtocol(LimitedProtocol):
     def _takes_lookup(self, data: bytes) -> bool:
         """Hand over a lookup whose headers were parsed before."""
         line = _LOOKUP_LINE.match(data)
-        head = None if line is None else self._heads.get(data[line.end() :])
-        if line is None or head is None or not (self._is_at_rest() and self._may_look_up()):
+        if line is None:
+            return False
+        head = self._head
+        if head is None or len(head.head) != len(data) - line.end() or not data.endswith(head.head):
+            head = self._head = self._heads.get(data[line.end() :])
+        if head is None or not (self._is_at_rest() and self._may_look_up()):
             return False
         self.url, self._closes = line[1], False
         return self._hand_over(line[1], head.presented)
@@ -120,9 +129,12 @@ class HttpProtocol(LimitedProtocol):
         if end + body_bytes != len(data):
             return
         if body_bytes:
-            self._heads.keep(data[:end], ParsedHead(self.url, body_bytes, self._presented))
+            self._keep(ParsedHead(data[:end], self.url, body_bytes, self._presented))
         elif line := _LOOKUP_LINE.match(data):
-            self._heads.keep(data[line.end() :], ParsedHead(presented=self._presented))
+            self._keep(ParsedHead(data[line.end() :], presented=self._presented))
+
+    def _keep(self, parsed: ParsedHead) -> None:
+        self._heads.keep(parsed.head, parsed)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -211,15 +211,15 @@ async def test_a_flood_of_refusals_from_anywhere_writes_a_bounded_number_of_line
 async def test_a_key_that_comes_or_goes_has_a_line(
     guarded: World, keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ids = set(guarded.app.access._known._keys)
+    ids = set(guarded.app.access._known.keys)
     keys.revoke("ann")
     keys.add("eve", "of-a")
     guarded.app.access.look()
     file, changed = lines(caplog)
     assert (file["action"], file["outcome"], file["file"]) == ("audit-config", "used", str(keys.path))
     assert changed["action"] == "audit-keys"
-    assert {changed["removed"]} == ids - set(guarded.app.access._known._keys)
-    assert {changed["added"]} == set(guarded.app.access._known._keys) - ids
+    assert {changed["removed"]} == ids - set(guarded.app.access._known.keys)
+    assert {changed["added"]} == set(guarded.app.access._known.keys) - ids
 
 
 async def test_signing_in_and_out_has_a_line_each_and_the_browser_gives_its_session_back(

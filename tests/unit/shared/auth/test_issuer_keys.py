@@ -201,10 +201,10 @@ async def test_what_an_issuer_is_trusted_with_changes_with_the_file(world: World
 async def test_tokens_take_bounded_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "MAX_TOKENS", 3)
     tokens = [world.issuer.token(groups=["readers"], jti=str(number), key=world.issuer.keys[1]) for number in range(8)]
-    before = len(world.access._known._keys)
+    before = len(world.access._known.keys)
     for token in [*tokens, *tokens]:
         assert (await world.ask(token))[0] == 200
-        assert len(world.access._known._keys) <= before + 3
+        assert len(world.access._known.keys) <= before + 3
 
 
 async def test_the_answer_tells_a_forger_nothing_and_the_log_tells_the_operator(
