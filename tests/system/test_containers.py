@@ -24,6 +24,9 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * BUILD_LIMIT_S)]
 
 URLS = [f"http://127.0.0.1:{port}" for port in PORTS.values()]
 ENOUGH_READS = 50
+ROUNDS = 2
+"""Of restarts of everything."""
+
 HEALTHY = "health_status: healthy"
 EVENTS = ["--filter", "event=start", "--filter", "event=health_status"]
 EVENTS += ["--format", "{{.TimeNano}} {{.Actor.Attributes.name}} {{.Action}}"]
@@ -216,7 +219,7 @@ def test_a_rolling_restart_costs_no_read(running: tuple[Engine, Stack], tmp_path
     found, stack = running
     until(lambda: is_whole(stack), what="a whole stack")
     with reads(found, tmp_path) as counts:
-        for service in (*NODES, *ROUTERS):
+        for service in ROUNDS * (*NODES, *ROUTERS):
             stack.on(service, "restart", "--time", "20")
             for url in URLS:
                 until(partial(is_whole, stack, url), what=f"{url} after {service}")
