@@ -54,10 +54,10 @@ test: setup ## the tests, one case for each claim
 	$(BIN)/pytest $(PARALLEL) -m "not full" --hypothesis-profile=repeatable $(PYTEST_ARGS)
 
 verify: check servers validators ## everything: the checks, and the tests with their full matrices
-	$(BIN)/pytest $(PARALLEL) -m "full or not full" --ignore=tests/system/test_containers.py $(PYTEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) -m "full or not full" --ignore-glob='tests/system/test_containers*.py' $(PYTEST_ARGS)
 
-containers: setup ## the images built and the compose file run in a Docker Engine, under faults, alone; skipped where none starts
-	$(BIN)/pytest -m full -rs tests/system/test_containers.py
+containers: setup ## the images built and the compose file run in a Docker Engine, by TLS too, under faults, alone; skipped where none starts
+	$(BIN)/pytest -m full -rs tests/system/test_containers.py tests/system/test_containers_tls.py
 
 soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every claim about what readers saw; KINDS=1: of every kind of state
 	@$(BIN)/python -m tests.system.proof run --schedule random --minutes $(MINUTES) --seed $(SEED) $(if $(KINDS),--kinds) $(SOAK_ARGS)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -158,6 +160,12 @@ class Router:
         self._tasks.start("probe nodes that are not well", self._probing.run())
         for start in others:
             start(self._tasks)
+
+    async def learn(self, within_ms: int) -> None:
+        """Wait until reads can be routed, for `within_ms` at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_ms / 1000):
+                await self.watcher.has_learned.wait()
 
     async def leave(self) -> None:
         """Say that it stops, while it answers on: load balancers look at /readyz."""

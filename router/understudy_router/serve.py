@@ -1,7 +1,7 @@
 """`understudy router`: answers lookups by asking the best node, in one process or several. Started by its entry point.
 
 Everything that can be refused is refused before the port opens: settings and the port. A bus that cannot be reached is
-not: the router waits for it, and says so.
+not: the router waits for it, and says so. Connections that come before it knows enough wait for a moment.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
 from understudy_shared.spans import require_exporter
 from understudy_shared.words import HostInfo
+
+LEARNS_WITHIN_MS = 1500
+"""How long the first connections wait for a router that knows too little. It takes some 20 ms where Redis answers. More
+than the deadline of a call to a Redis that hangs (1 s): then it goes by what it remembered. Less than a probe waits for
+an answer (2 s): without Redis and nodes it must still say in time that it is alive.
+"""
 
 
 class StartedRouter(Protocol):
@@ -92,5 +98,5 @@ def _serve(
     if started is not None:
         started(router)
     guard = settings.connection_guard()
-    app = create_app(router, guard, link, access)
+    app = create_app(router, guard, link, access, learns_within_ms=LEARNS_WITHIN_MS)
     run(app, listener, Departure(router.leave, settings.shutdown_delay_ms), guard, link)

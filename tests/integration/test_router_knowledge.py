@@ -10,7 +10,7 @@ from tests.support.bus.documents import APPLICATION
 from tests.support.bus.fragile_bus import FragileBus
 from tests.support.bus.redis_server import redis_server
 from tests.support.cluster import fake_cluster
-from tests.support.cluster.fake_cluster import STORE, cluster, routed, until
+from tests.support.cluster.fake_cluster import LIMIT_S, STORE, cluster, routed, until
 from tests.support.cluster.fake_node import FakeNode, found, problem
 
 from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
@@ -19,6 +19,8 @@ from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.hop import HopGroup, HopKey, HopOutcome
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.messages import Applied, Farewell
+
+FOREVER_MS = 3_600_000
 
 
 def a(_group: HopGroup, _key: HopKey) -> HopOutcome:
@@ -61,6 +63,18 @@ async def test_a_router_whose_redis_cannot_be_reached_starts_and_says_so(tmp_pat
         assert refused.status_code == 503
         assert "nobody.sock" in refused.json()["detail"]
         assert b"understudy_router_bus_connected 0.0" in (await http.get("/metrics")).content
+
+
+async def test_a_router_that_hears_of_nobody_learns_no_longer_than_it_may() -> None:
+    async with cluster() as known:
+        await asyncio.wait_for(known.router.learn(10), LIMIT_S)
+        assert known.router.not_ready()
+
+
+async def test_a_router_that_starts_learns_until_it_knows_whom_to_ask() -> None:
+    async with cluster(a) as known:
+        await known.router.learn(within_ms=FOREVER_MS)
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
 
 
 async def test_what_nodes_say_is_heard_as_it_is_said() -> None:

@@ -15,70 +15,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.containers.engine import (
-    BUILD_LIMIT_S,
-    KEPT,
-    NAMESPACE,
-    ROOT,
-    Engine,
-    base_image,
-    client,
-    engine,
-)
-from tests.support.containers.stack import NETWORK, Stack
+from tests.support.containers.engine import BUILD_LIMIT_S, KEPT, NAMESPACE, ROOT, Engine, client, engine
+from tests.support.containers.stack import NETWORK, NODES, PORTS, ROUTERS, START_LIMIT_S, Stack, until
 from tests.support.measurements import measured
-from tests.support.services.deploy_files import DOCKER, IMAGES, SERVICES
-from tests.support.spark.queries import wait_until
+from tests.support.services.deploy_files import IMAGES, SERVICES, STACK
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * BUILD_LIMIT_S)]
 
-NODES = [name for name, image in IMAGES.items() if image == "node"]
-ROUTERS = [name for name, image in IMAGES.items() if image == "router"]
-URLS = [f"http://127.0.0.1:{SERVICES[name]['ports'][0].split(':')[1]}" for name in ROUTERS]
-START_LIMIT_S = 1800
-LIMIT_S = 600.0
-EVERY_S = 1.0
+URLS = [f"http://127.0.0.1:{port}" for port in PORTS.values()]
 ENOUGH_READS = 50
-OTHERS = {name: SERVICES[name]["image"] for name in ("valkey", "prometheus", "alertmanager")}
+ROUNDS = 2
+"""Of restarts of everything."""
+
 HEALTHY = "health_status: healthy"
 EVENTS = ["--filter", "event=start", "--filter", "event=health_status"]
 EVENTS += ["--format", "{{.TimeNano}} {{.Actor.Attributes.name}} {{.Action}}"]
-FIRST_KEY = "/v1/stores/aircraft/keys/N14228"
-
-until = partial(wait_until, limit_s=LIMIT_S, every_s=EVERY_S)
 
 
 @pytest.fixture(scope="module")
-def built() -> dict[str, int]:
-    """Every image that the stack needs, and the bytes of ours. A stand-in is made of what cannot be had."""
-    with engine(namespace=None) as found:
-        base = str(DOCKER.arguments["PYTHON_IMAGE"])
-        base_image(found, base)
-        folder = ROOT / "tests" / "support" / "containers"
-        for stage, name in OTHERS.items():
-            if not found.has_image(name):
-                file = str(folder / "others.Dockerfile")
-                options = ("--network=host", "--target", stage, "--file", file, "--tag", name, str(folder))
-                found.docker("build", *options, limit_s=BUILD_LIMIT_S)
-        found.run(
-            "deploy/build.sh",
-            limit_s=BUILD_LIMIT_S,
-            variables={"DOCKER": "/usr/bin/docker", "BUILD_ARGS": "--network=host"},
-        )
-        names = {image: SERVICES[name]["image"] for name, image in IMAGES.items()}
-        sizes = {
-            image: int(found.docker("image", "inspect", "--format", "{{.Size}}", name)) for image, name in names.items()
-        }
-    for image, size in sizes.items():
-        measured(f"image of {image}: {size / 1e6:.0f} MB")
-    return sizes
-
-
-@pytest.fixture(scope="module")
-def running(built: dict[str, int]) -> Iterator[tuple[Engine, Stack]]:
+def running(built: None) -> Iterator[tuple[Engine, Stack]]:
     """The stack, from its start to its first lookup."""
     with engine(namespace=NAMESPACE) as found:
-        stack = Stack(found, KEPT / "docker-compose.json")
+        stack = Stack(found, STACK)
         told = KEPT / "events.log"
         events = found.beside([client(), "events", *EVENTS], told)
         began_s = time.monotonic()
@@ -86,7 +44,7 @@ def running(built: dict[str, int]) -> Iterator[tuple[Engine, Stack]]:
             # Each waits until what it depends on is healthy: Valkey, then the query, nodes, routers.
             stack.command("up", "-d", "--no-build", *ROUTERS, limit_s=START_LIMIT_S)
             up_s = time.monotonic() - began_s
-            until(lambda: finds(stack), what="the first lookup")
+            until(lambda: stack.finds(URLS[0]), what="the first lookup")
             measured(f"compose: routers start after {up_s:.0f} s, first lookup at {time.monotonic() - began_s:.0f} s")
             stack.command("up", "-d", "--no-build", limit_s=START_LIMIT_S)
             until(lambda: is_whole(stack), what="a whole stack")
@@ -100,12 +58,6 @@ def running(built: dict[str, int]) -> Iterator[tuple[Engine, Stack]]:
             events.wait(60)
             (KEPT / "compose.log").write_text(stack.command("logs", "--no-color", "--tail", "3000"))
             stack.command("down", "--volumes", "--timeout", "5")
-
-
-def finds(stack: Stack, url: str = URLS[0]) -> bool:
-    """Whether a router finds the first aircraft that flew."""
-    said = stack.ask(url + FIRST_KEY)
-    return bool(said) and json.loads(said).get("found") is True
 
 
 def healthy_after_s(events: str) -> dict[str, float]:
@@ -267,7 +219,7 @@ def test_a_rolling_restart_costs_no_read(running: tuple[Engine, Stack], tmp_path
     found, stack = running
     until(lambda: is_whole(stack), what="a whole stack")
     with reads(found, tmp_path) as counts:
-        for service in (*NODES, *ROUTERS):
+        for service in ROUNDS * (*NODES, *ROUTERS):
             stack.on(service, "restart", "--time", "20")
             for url in URLS:
                 until(partial(is_whole, stack, url), what=f"{url} after {service}")

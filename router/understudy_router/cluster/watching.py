@@ -68,6 +68,8 @@ class Watcher:
         self.stores: Stores | None = None
         self.bus_lost_why: str | None = "the bus was not reached yet"
         self.last_catalogue_error: str | None = None
+        self.has_learned = asyncio.Event()
+        """Set once catalogue, assignment and a node's word of itself are known: from then on reads can be routed."""
         self._gossip = gossip
         self._tables = tables
         self._nodes = nodes
@@ -271,10 +273,15 @@ class Watcher:
             self._nodes_moved = False
             self._memory.note_nodes(self._tables, self._gossip.application_id)
 
+    def _note_learned(self) -> None:
+        if self.stores is not None and self._tables.assignment is not None and self._tables.nodes:
+            self.has_learned.set()
+
     async def _follow_catalogue(self) -> None:
         while True:
             await self._news.wait()
             self._news.clear()
+            self._note_learned()
             digest = self._tables.catalogue_digest
             is_known = self.stores is not None and self.stores.digest == digest
             doubted, self._catalogue_doubted = self._catalogue_doubted and is_known, False
@@ -288,6 +295,7 @@ class Watcher:
                 continue
             catalogue, self.stores = found
             self.last_catalogue_error = None
+            self._note_learned()
             self._memory.note(catalogue)
             log.info(
                 "%d stores of lineage %s", len(self.stores.by_name), catalogue.lineage, extra={"action": "catalogue"}

@@ -29,10 +29,15 @@ from understudy_shared.store_bounds import read_store_bounds
 
 
 def create_app(
-    router: Router, guard: ConnectionGuard | None = None, group: Group | None = None, access: Access | None = None
+    router: Router,
+    guard: ConnectionGuard | None = None,
+    group: Group | None = None,
+    access: Access | None = None,
+    *,
+    learns_within_ms: int = 0,
 ) -> RouterLookups:
     """The application that serves by `router`. `guard` watches over its connections, `group` has all processes,
-    `access` decides who may ask what.
+    `access` decides who may ask what. Its start waits until the router knows enough, for `learns_within_ms` at most.
     """
     guard, group = guard or ConnectionGuard(), group or Alone()
     bounds = read_store_bounds(router.settings.store_bounds)
@@ -44,6 +49,7 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         router.start(admin.start)
         try:
+            await router.learn(learns_within_ms)
             yield
         finally:
             await router.stop()

@@ -2,11 +2,10 @@
 
     python -m tests.support.containers.reader FILE URL URL
 
-A reader with two addresses asks the other one, once, when a connection is refused or breaks, or a router says that it
-is out of service, as a load balancer does: a router that has only just come says so on /readyz, too. It repeats nothing
-else: a late answer and any other error count as failed. A read is answered by 200, or by 404 with
-`found: false` for a key that was never found before; a key that is lost counts as failed. The counts are written into
-FILE twice a second, and at the end.
+A reader with two addresses asks the other one, once, when a connection is refused or breaks. It repeats nothing else: a
+late answer and every error count as failed, also of a router that has only just come. A read is answered by 200, or by
+404 with `found: false` for a key that was never found before; a key that is lost counts as failed. The counts are
+written into FILE twice a second, and at the end.
 """
 
 from __future__ import annotations
@@ -20,17 +19,14 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.support.services.load_balancer import is_out_of_service
-
 TIMEOUT_S = 10.0
 EVERY_S = 0.02
 STORE = "aircraft"
-OUT_OF_SERVICE = "out of service"
 KEYS = ("N14228", "N24211", "N619AA", "N804JB", "N668DN", "N39463", "N516JB", "N829AS", "N593JB", "N3ALAA")
 
 
 def read(url: str, key: str) -> str:
-    """How one router answers: `found`, `absent`, `broken` for a connection, `out of service`, or what is no answer."""
+    """How one router answers: `found`, `absent`, `broken` for a connection, or what is no answer."""
     where = urlsplit(url)
     connection = HTTPConnection(str(where.hostname), where.port, timeout=TIMEOUT_S)
     try:
@@ -47,8 +43,6 @@ def read(url: str, key: str) -> str:
         return "found"
     if reply.status == 404 and json.loads(body).get("found") is False:
         return "absent"
-    if is_out_of_service(reply.status, body):
-        return OUT_OF_SERVICE
     return f"{reply.status} {body.decode(errors='replace')[:300]}"
 
 
@@ -71,7 +65,7 @@ def main() -> int:
         outcome = "broken"
         for attempt in range(len(urls)):
             outcome = read(urls[(turn + attempt) % len(urls)], key)
-            if outcome not in ("broken", OUT_OF_SERVICE):
+            if outcome != "broken":
                 break
         if outcome == "found":
             seen.add(key)
