@@ -12,7 +12,7 @@ SOAK_ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser helm validators servers demo check format test verify containers soak bench screenshots release clean
+.PHONY: help setup browser helm validators kubernetes servers demo check format test verify containers soak bench screenshots release clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -30,6 +30,9 @@ helm: setup ## Helm and the schemas of Kubernetes, for the tests of the chart; w
 
 validators: setup ## kubeconform and checkov, for the tests of the chart; what cannot be had is left out, its tests skipped
 	@sh tools/install_validators.sh
+
+kubernetes: ## an API server of Kubernetes, compiled in a quarter of an hour, for tests of the chart; without it they are skipped
+	@sh tools/build_kubernetes.sh
 
 servers: setup ## Prometheus, Redis with TLS, a browser, Helm, Kafka, an S3 server, for the tests that use them; what cannot be had is left out
 	@sh tools/unpack_servers.sh
