@@ -1,6 +1,6 @@
 #!/bin/sh
 # An API server of Kubernetes with its controllers and its etcd, for the tests of the chart. They are compiled from Go modules into
-# .cache/kubernetes/bin: the first time that takes 2 GB of disk, and two cores a quarter of an hour. What is not there is built.
+# .cache/kubernetes/bin: the first time that takes up to 4 GB of disk, and two cores a quarter of an hour. What is not there is built.
 set -eu
 cd "$(dirname "$0")/.."
 

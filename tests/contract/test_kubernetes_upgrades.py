@@ -77,23 +77,25 @@ def test_a_release_takes_a_chart_of_another_version(server: Server, tmp_path: Pa
         assert apply_all(server, found["objects"], there) == []
 
 
+CLASS_OF_CHECKPOINT = [{"checkpoint": {"volume": {"storageClass": name}}} for name in ("slow", "fast")]
+
+
 @pytest.mark.parametrize(
-    ("where", "what", "refusal"),
+    ("before", "after", "refusal"),
     [
-        ("nodes.storage", {"size": "20Gi"}, 0),
-        ("nodes.storage", {"storageClass": "fast"}, 0),
-        ("checkpoint.volume", {"accessMode": "ReadWriteOnce"}, 1),
-        ("checkpoint.volume", {"storageClass": "fast"}, 1),
+        ({}, {"nodes": {"storage": {"size": "20Gi"}}}, FIXED[0]),
+        ({}, {"nodes": {"storage": {"storageClass": "fast"}}}, FIXED[0]),
+        ({}, {"checkpoint": {"volume": {"accessMode": "ReadWriteOnce"}}}, FIXED[1]),
+        (*CLASS_OF_CHECKPOINT, FIXED[1]),
     ],
-    ids=lambda value: next(iter(value), None) if isinstance(value, dict) else None,
+    ids=["size-of-nodes", "class-of-nodes", "access-mode", "class-of-the-checkpoint"],
 )
 def test_claims_stay_as_they_are(
-    server: Server, namespace: str, where: str, what: dict[str, str], refusal: int
+    server: Server, namespace: str, before: dict[str, object], after: dict[str, object], refusal: str
 ) -> None:
-    part, key = where.split(".")
-    apply_all(server, manifests(""), namespace)
-    with pytest.raises(RefusedError, match=re.escape(FIXED[refusal])):
-        apply_all(server, of_values({part: {key: what}}), namespace)
+    apply_all(server, of_values(before), namespace)
+    with pytest.raises(RefusedError, match=re.escape(refusal)):
+        apply_all(server, of_values(after), namespace)
 
 
 @pytest.mark.parametrize("name", SAME_NAME)
