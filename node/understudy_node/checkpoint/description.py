@@ -317,7 +317,7 @@ def _with_variables(
         return stores, ()
     avro = None
     if properties.encoding_format == AVRO:
-        avro = AvroHistory(store.schema_files, where)
+        avro = AvroHistory(store.schema_files, where, properties.merge_delimiter)
     variables = state_variables(metadata.properties, store.column_families, where=where, avro=avro)
     reasons = [each.unsupported for each in variables if each.unsupported is not None]
     if len(reasons) < len(variables):

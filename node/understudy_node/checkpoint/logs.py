@@ -61,6 +61,11 @@ class StateProperties:
     merge_operator_version: int
     shuffle_partitions: int
 
+    @property
+    def merge_delimiter(self) -> bytes:
+        """What RocksDB puts between two values that are merged under one key."""
+        return b"," if self.merge_operator_version == 1 else b""
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetEntry:

@@ -119,20 +119,12 @@ def why_unsupported(
             where=where,
             fix=f"Supported: {supported}",
         )
-    is_avro = offsets.properties.encoding_format == AVRO
-    if is_avro and operator_name not in TRANSFORM:
+    if offsets.properties.encoding_format == AVRO and operator_name not in TRANSFORM:
         return UnsupportedError(
             f"Operator {operator_id} ({operator_name}) keeps its state in Avro, which no known Spark writes for it",
             where=where,
             fix=f"Avro is read of {', '.join(TRANSFORM.values())}. If a newer Spark wrote this, use a newer "
             f"Understudy, or set {_ENCODING} to unsaferow and start the query on a new checkpoint",
-        )
-    if is_avro and offsets.properties.merge_operator_version == 1:
-        return UnsupportedError(
-            f"Operator {operator_id} ({operator_name}) keeps its state in Avro, as Spark 4.0 or 4.1 began it",
-            where=where,
-            fix="Nobody compared what these write: start the query on a new checkpoint with Spark 4.3, or with "
-            f"{_ENCODING} unsaferow",
         )
     version = state_format_of(operator_name, offsets.conf)
     if version is not None and version not in row.state_format_versions:
