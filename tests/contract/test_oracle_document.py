@@ -1,4 +1,4 @@
-"""`docs/oracle.md` and the README's table say what `docs/oracle.json` has: what was compared with Spark, in one run."""
+"""`docs/oracle.md` and the README's table say what `docs/oracle.json` has: what was compared with Spark."""
 
 from __future__ import annotations
 

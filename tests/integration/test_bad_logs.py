@@ -39,7 +39,7 @@ def other_provider(data: bytes) -> bytes:
 
 
 def avro(data: bytes) -> bytes:
-    return data.replace(b'"unsaferow"', b'"avro"')
+    return data.replace(b'"unsaferow"', b'"avro"').replace(spark.HDFS.encode(), spark.ROCKSDB.encode())
 
 
 def old_layout(data: bytes) -> bytes:
@@ -65,7 +65,7 @@ def parent_of_checkpoints(path: Path) -> None:
         ("offsets/2", half, CorruptFileError, "Not JSON"),
         ("offsets/2", newer, UnsupportedError, "v9"),
         ("offsets/2", other_provider, UnsupportedError, "com.example.MyStateStoreProvider"),
-        ("offsets/2", avro, UnsupportedError, "avro"),
+        ("offsets/2", avro, UnsupportedError, "in Avro"),
         ("offsets/2", old_layout, UnsupportedError, "format 1"),
         ("metadata", half, CorruptFileError, "Not JSON"),
         ("state/0/0/_metadata/schema", half, CorruptFileError, ""),

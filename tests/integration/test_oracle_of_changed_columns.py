@@ -7,32 +7,22 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.cluster.served_node import Served, served_node
+from tests.support.oracle.changed_columns import ADDED, OPERATOR, SOURCES, run_changing
 from tests.support.oracle.custom_compared import assert_variable_equal
 from tests.support.oracle.custom_state import VariableSource, in_order, read_variables
 from tests.support.oracle.json import as_text
-from tests.support.oracle.kinds import PARTITIONS, Kept, KindStore
-from tests.support.spark.changing_state import (
-    ADDED_VARIABLE,
-    CHANGING_SCHEMA,
-    CHANGING_VARIABLES,
-    after,
-    before,
-    changing_batches,
-)
-from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
-from tests.support.spark.queries import QueryOptions, run_query, wait_until
+from tests.support.oracle.kinds import Kept, KindStore
+from tests.support.spark.changing_state import after, before, changing_batches
+from tests.support.spark.queries import wait_until
 
 from understudy_node.reader import CheckpointReader
 
-SOURCES = [VariableSource(0, name, kind, name) for name, kind in CHANGING_VARIABLES.items()]
-ADDED = VariableSource(0, ADDED_VARIABLE, "value", ADDED_VARIABLE)
 Found = dict[VariableSource, dict[int, list[Kept]]]
 
 
@@ -127,16 +117,7 @@ def _run(
     batches: list[list[dict[str, object]]],
     sources: Sequence[VariableSource] = SOURCES,
 ) -> Found:
-    run_query(
-        spark,
-        name="changing",
-        schema=CHANGING_SCHEMA,
-        batches=batches,
-        build=build,
-        checkpoint=checkpoint,
-        state_format=replace(ROCKSDB_CHANGELOG_V2, encoding="avro"),
-        options=QueryOptions(partitions=PARTITIONS, output_mode="append"),
-    )
+    run_changing(spark, checkpoint, build, batches)
     return read_variables(spark, checkpoint, sources, [len(batches) - 1])
 
 
@@ -144,5 +125,5 @@ def _compare(checkpoint: Path, kept: Found, version: int, folder: Path) -> None:
     with closing(CheckpointReader(checkpoint, folder)) as reader:
         for source, versions in kept.items():
             assert versions[version], source.name
-            store = KindStore(source.name, "transformWithStateInPySparkExec", source.kind, versions)
+            store = KindStore(source.name, OPERATOR, source.kind, versions)
             assert_variable_equal(reader, store, version)

@@ -51,7 +51,7 @@ def announced(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_every_key_of_every_kind_at_every_version_is_what_that_spark_reads(written: Written, tmp_path: Path) -> None:
     for state_format in formats_of(written.line):
-        oracle = written.kinds(state_format)
+        oracle = written.oracle("kinds", state_format)
         assert {store.operator for store in oracle.stores.values()} == {*BRANCHES, "stateStoreSave"}
         for version in oracle.versions:
             with closing(CheckpointReader(oracle.path, tmp_path / f"{state_format.id}-{version}")) as reader:
@@ -65,7 +65,7 @@ def test_every_key_of_every_kind_at_every_version_is_what_that_spark_reads(writt
 
 def test_a_node_serves_what_each_release_wrote(written: Written, tmp_path: Path) -> None:
     for state_format in formats_of(written.line):
-        oracle = written.kinds(state_format)
+        oracle = written.oracle("kinds", state_format)
         with served_node(oracle.path, tmp_path / state_format.id) as served:
             wait_until(lambda: served.not_ready() == "", what="every store to be open")  # asked at once
             assert served.get("/v1/stores").body["not_served"] == []

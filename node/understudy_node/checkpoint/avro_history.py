@@ -22,10 +22,11 @@ _FIX: Final = "Start the query on a new checkpoint, or use a newer Understudy"
 
 @dataclass(frozen=True, slots=True)
 class AvroHistory:
-    """All schema files of a store, oldest first."""
+    """All schema files of a store, oldest first. `separator` is between two records of a list."""
 
     files: tuple[SchemaFile, ...]
     where: str
+    separator: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,14 @@ class AvroRows:
     """How the records of a variable are encoded.
 
     `first` are the columns of a key, or of the part of it that a scan begins with; `rest` those behind it. `written`
-    has the columns of values by the number of their schema.
+    has the columns of values by the number of their schema. `separator` is between two records of a list.
     """
 
     first: StructType
     rest: StructType
     key_schema_id: int
     written: Mapping[int, StructType]
+    separator: bytes
 
 
 def avro_rows(history: AvroHistory, name: str, key: StructType, *, is_prefixed: bool, has_values: bool) -> AvroRows:
@@ -57,7 +59,7 @@ def avro_rows(history: AvroHistory, name: str, key: StructType, *, is_prefixed: 
         raise UnsupportedError(
             f"State variable {name}: {error.what}, {error.where}", where=history.where, fix=error.fix
         ) from None
-    return AvroRows(first, rest, families[-1].key_schema_id, MappingProxyType(written))
+    return AvroRows(first, rest, families[-1].key_schema_id, MappingProxyType(written), history.separator)
 
 
 def _require_one_key(families: Sequence[ColumnFamilySchema], key: StructType) -> None:

@@ -192,7 +192,7 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
         metadata = _read_metadata(files, operator_id, offsets.batch_id)
     except UnsupportedError as error:
         return OperatorDescription(operator_id, "unknown", offsets.properties.shuffle_partitions, (), error)
-    unsupported = why_unsupported(operator_id, metadata.operator_name, conf=offsets.conf, where=where)
+    unsupported = why_unsupported(operator_id, metadata.operator_name, offsets, where=where)
     state_format = state_format_of(metadata.operator_name, offsets.conf)
     variables: tuple[StateVariable, ...] = ()
     is_avro = offsets.properties.encoding_format == AVRO
@@ -317,7 +317,7 @@ def _with_variables(
         return stores, ()
     avro = None
     if properties.encoding_format == AVRO:
-        avro = AvroHistory(store.schema_files, where)
+        avro = AvroHistory(store.schema_files, where, properties.merge_delimiter)
     variables = state_variables(metadata.properties, store.column_families, where=where, avro=avro)
     reasons = [each.unsupported for each in variables if each.unsupported is not None]
     if len(reasons) < len(variables):

@@ -35,6 +35,7 @@ _CODEC_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
         "org.apache.spark.io.LZFCompressionCodec": "lzf",
     }
 )
+UNSAFE_ROW: Final = "unsaferow"
 _STORE = "spark.sql.streaming.stateStore."
 _BATCH_ID = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
 
@@ -59,6 +60,11 @@ class StateProperties:
     row_checksum: bool
     merge_operator_version: int
     shuffle_partitions: int
+
+    @property
+    def merge_delimiter(self) -> bytes:
+        """What RocksDB puts between two values that are merged under one key."""
+        return b"," if self.merge_operator_version == 1 else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +149,21 @@ def _state_properties(conf: Mapping[str, str], *, name: str) -> StateProperties:
             fix=f"Supported: {', '.join(PROVIDERS)}. The provider is fixed when a checkpoint is created: start the "
             "query with one of these on a new checkpoint",
         )
+    provider = PROVIDERS[provider_class]
     codec = conf.get(_STORE + "compression.codec", "lz4")
     return StateProperties(
-        provider=PROVIDERS[provider_class],
+        provider=provider,
         codec=_CODEC_CLASSES.get(codec, codec.lower()),
-        encoding_format=conf.get(_STORE + "encodingFormat", "unsaferow").lower(),
+        encoding_format=_encoding_format(conf, provider),
         row_checksum=_boolean(conf, _STORE + "rowChecksum.enabled", name=name),
         merge_operator_version=_integer(conf, _STORE + "rocksdb.mergeOperatorVersion", "1", name=name),
         shuffle_partitions=_integer(conf, "spark.sql.shuffle.partitions", None, name=name),
     )
+
+
+def _encoding_format(conf: Mapping[str, str], provider: Provider) -> str:
+    """The HDFS-backed provider writes rows, whatever the setting says."""
+    return conf.get(_STORE + "encodingFormat", UNSAFE_ROW).lower() if provider == "rocksdb" else UNSAFE_ROW
 
 
 def _integer(conf: Mapping[str, str], key: str, default: str | None, *, name: str) -> int:

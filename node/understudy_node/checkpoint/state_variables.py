@@ -171,7 +171,7 @@ def _earlier(variable: StateVariable, kind_name: str, avro: AvroHistory) -> tupl
         was, then, last_version = file.family(variable.name), following.family(variable.name), following.batch_id
         if was is None or then is None or last_version is None or was.value_schema == then.value_schema:
             continue
-        history = AvroHistory(avro.files[:count], avro.where)
+        history = replace(avro, files=avro.files[:count])
         with suppress(UnsupportedError):
             before = _variable(variable.name, kind_name, was, has_ttl=variable.has_ttl, where=avro.where, avro=history)
             found.append(EarlierVariable(last_version, before))

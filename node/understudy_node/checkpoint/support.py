@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from understudy_node.checkpoint.logs import UNSAFE_ROW, OffsetEntry
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.checkpoint.shapes import (
     FAMILIES_FORMATS,
@@ -99,18 +100,17 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
 
 SUPPORTED_CODECS: Final = frozenset({"lz4", "zstd", "snappy"})
 AVRO: Final = "avro"
-_MERGE_VERSION: Final = "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion"
 _ENCODING: Final = "spark.sql.streaming.stateStore.encodingFormat"
-SUPPORTED_ENCODINGS: Final = frozenset({"unsaferow", AVRO})
+SUPPORTED_ENCODINGS: Final = frozenset({UNSAFE_ROW, AVRO})
 
 _ENCODER: Final = re.compile(r"\b(\w+KeyStateEncoder)(?:Spec)?\b")
 _NEWER_UNDERSTUDY: Final = "A newer Spark, or another operator, wrote it: use a newer Understudy"
 
 
 def why_unsupported(
-    operator_id: int, operator_name: str, *, conf: Mapping[str, str], where: str
+    operator_id: int, operator_name: str, offsets: OffsetEntry, *, where: str
 ) -> UnsupportedError | None:
-    """The error that refuses an operator; `None` when it can be served."""
+    """The error that refuses an operator, by what the offset log says of it; `None` when it can be served."""
     supported = "; ".join(f"{known} = {row.meaning}" for known, row in sorted(SUPPORTED_OPERATORS.items()))
     row = SUPPORTED_OPERATORS.get(operator_name)
     if row is None:
@@ -119,22 +119,14 @@ def why_unsupported(
             where=where,
             fix=f"Supported: {supported}",
         )
-    encoding = conf.get(_ENCODING, "unsaferow").lower()
-    if encoding == AVRO and operator_name not in TRANSFORM:
+    if offsets.properties.encoding_format == AVRO and operator_name not in TRANSFORM:
         return UnsupportedError(
-            f"Operator {operator_id} ({operator_name}) keeps its state in the encoding avro",
+            f"Operator {operator_id} ({operator_name}) keeps its state in Avro, which no known Spark writes for it",
             where=where,
-            fix=f"Avro is read of {', '.join(TRANSFORM.values())}; for others set {_ENCODING} to unsaferow and start "
-            "the query on a new checkpoint",
+            fix=f"Avro is read of {', '.join(TRANSFORM.values())}. If a newer Spark wrote this, use a newer "
+            f"Understudy, or set {_ENCODING} to unsaferow and start the query on a new checkpoint",
         )
-    if encoding == AVRO and conf.get(_MERGE_VERSION, "1") == "1":
-        return UnsupportedError(
-            f"Operator {operator_id} ({operator_name}) keeps its state in Avro, as Spark 4.0 or 4.1 began it",
-            where=where,
-            fix="Nobody compared what these write: start the query on a new checkpoint with Spark 4.3, or with "
-            f"{_ENCODING} unsaferow",
-        )
-    version = state_format_of(operator_name, conf)
+    version = state_format_of(operator_name, offsets.conf)
     if version is not None and version not in row.state_format_versions:
         return UnsupportedError(
             f"Operator {operator_id} ({operator_name}) keeps its state in format {version}",

@@ -113,7 +113,7 @@ class StoreReplica:
         self._check_last_applied()
         changes = read.changes
         if read.operations:
-            delimiter = b"," if record.offsets.properties.merge_operator_version == 1 else b""
+            delimiter = record.offsets.properties.merge_delimiter
             changes = resolve_operations(self.view, read.operations, delimiter, changes)
         unique_id = self.place.unique_id(record)
         self.view = self.view.with_changes(changes, version)

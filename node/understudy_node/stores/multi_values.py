@@ -1,8 +1,8 @@
 """The bytes of many values under one key, as Spark writes and RocksDB appends them (pure).
 
-Each is its length, then the encoded row. Spark up to 4.1 has a comma between two of them, later ones nothing. A row's
-length is that of whole words and a version byte, so its first byte is never a comma's: which of the two it is can be
-seen. An Avro record has any length, so it cannot be seen there: those of Spark up to 4.1 are refused.
+Each is its length, then the encoded row. In a checkpoint that Spark 4.0 or 4.1 began there is a comma between two of
+them, in a later one nothing. A row's length is that of whole words and a version byte, so its first byte is never a
+comma's: which of the two it is can be seen. An Avro record has any length, so there it must be said.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def split_values(kept: bytes, *, prefix: bytes, where: str, at: int = 0) -> Iter
     raise CorruptFileError("a list ends behind a separator", where=where)
 
 
-def split_records(kept: bytes, *, where: str, at: int = 0) -> Iterator[tuple[int, bytes]]:
+def split_records(kept: bytes, *, separator: bytes, where: str, at: int = 0) -> Iterator[tuple[int, bytes]]:
     """Where each Avro record begins, and the record with what is before it, from the one on that begins at `at`. Raises
-    CorruptFileError when the bytes are not such to their end.
+    CorruptFileError when the bytes are not such, with the separator between them, to their end.
     """
     end = len(kept)
     while True:
@@ -61,3 +61,6 @@ def split_records(kept: bytes, *, where: str, at: int = 0) -> Iterator[tuple[int
         yield begins, kept[start:at]
         if at == end:
             return
+        if not kept.startswith(separator, at):
+            raise CorruptFileError("two records of a list are not separated", where=where)
+        at += len(separator)

@@ -129,6 +129,7 @@ class AvroRecords:
 
     def __init__(self, variable: StateVariable, avro: AvroRows, row_prefix: bytes) -> None:
         self._where = f"variable {variable.name}"
+        self._separator = avro.separator
         self._prefix = row_prefix
         self._key_prefix = row_prefix + _SCHEMA_ID.pack(avro.key_schema_id)
         self._first, self._decode_first = compile_avro_encoder(avro.first), compile_avro_decoder(avro.first, avro.first)
@@ -199,7 +200,7 @@ class AvroRecords:
 
     def list_records(self, kept: bytes, at: int) -> Iterator[tuple[int, bytes]]:
         """See `RowForm`."""
-        return split_records(kept, where=self._where, at=at)
+        return split_records(kept, separator=self._separator, where=self._where, at=at)
 
     def list_row(self, record: bytes) -> bytes:
         """See `RowForm`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.support.oracle.spark_reader import comparable, python_value, reader_c
 from tests.support.spark.custom_state import CUSTOM_SCHEMA, EXPIRED, OPERATORS, VARIABLES, build_custom, custom_batches
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.queries import QueryOptions, committed_batches, run_query, settings
+from tests.support.spark.session import SPARK_RELEASE
 
 BATCHES, RETAINED = 3, 2
 Variables = Mapping[str, Mapping[str, str]]
@@ -46,28 +48,45 @@ def write_custom_checkpoint(
     *,
     operators: Sequence[str] = tuple(OPERATORS),
     conf: Mapping[str, str] | None = None,
+    batch_count: int = BATCHES,
 ) -> KindsCheckpoint:
-    """Run the query, with snapshots among the changelogs, and ask Spark for every retained version."""
+    """Run the query, with snapshots among the changelogs, and ask Spark for every retained version. A query that is
+    there goes on.
+    """
     run = run_query(
         spark,
         name="custom",
         schema=CUSTOM_SCHEMA,
-        batches=custom_batches(batches=BATCHES, rows_per_batch=30),
+        batches=custom_batches(batches=batch_count, rows_per_batch=30),
         build=partial(build_custom, operators=operators),
         checkpoint=folder / "checkpoint",
         state_format=state_format,
         options=custom_options(conf),
     )
-    return read_custom_checkpoint(spark, run.checkpoint, state_format, VARIABLES)
+    return read_custom_checkpoint(spark, run.checkpoint, state_format, {name: VARIABLES[name] for name in operators})
+
+
+def copied(checkpoint: Path, folder: Path) -> Path:
+    """A copy of a checkpoint and of its input, which a query can go on from."""
+    copy = shutil.copytree(checkpoint, folder / checkpoint.name)
+    shutil.copytree(f"{checkpoint}.input", f"{copy}.input")
+    for path in (copy / "sources").rglob("[0-9]*"):
+        if path.is_file():  # the names of the files that the query has read
+            path.write_text(path.read_text().replace(str(checkpoint), str(copy)))
+            (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
+    return copy
 
 
 def custom_options(conf: Mapping[str, str] | None = None) -> QueryOptions:
-    """How such a query keeps its state, so that there are snapshots among the changelogs."""
+    """How such a query keeps its state, so that there are snapshots among the changelogs.
+
+    Not so before Spark 4.3: it stops its stores under a lock that maintenance waits for, and gives up after minutes.
+    """
     return QueryOptions(
         partitions=PARTITIONS,
         min_batches_to_retain=RETAINED,
         min_deltas_for_snapshot=2,
-        maintenance_interval_ms=100,
+        maintenance_interval_ms=100 if SPARK_RELEASE > (4, 2) else 60_000,
         output_mode="append",
         extra_conf=conf or {},
     )

@@ -1,4 +1,5 @@
-"""Other releases of Spark as writers: an environment for each, and the checkpoints that it wrote.
+"""Other releases of Spark as writers: an environment for each, and the checkpoints that it wrote, with what its own
+state reader says of them.
 
 An environment is made when it is first asked for, in `.cache/spark-X.Y`, with `uv`. It has PySpark alone: the process
 that writes is this Python, with that PySpark before all else on its path.
@@ -11,18 +12,29 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tests.support.oracle.kinds import Kept, KindsCheckpoint, KindStore
-from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.formats import (
+    HDFS_V1,
+    ROCKSDB_CHANGELOG_V1,
+    ROCKSDB_CHANGELOG_V2,
+    ROCKSDB_V1,
+    StateFormat,
+)
 from tests.support.spark.session import REPOSITORY
 
 RELEASES = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
 """The newest of a release line."""
 
-FINISHED, KINDS, RELEASE = "finished.json", "kinds.json", "release"
+IMPATIENT = {"spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "1s"}
+"""Spark 4.1 and 4.2 stop their stores under a lock that a maintenance thread may wait for, and give up after this."""
+
+FINISHED, RELEASE = "finished.json", "release"
+PYTHON, SCALA, CHANGED = "python", "scala", "changed"
+"""Names of checkpoints of `transformWithState`: the language of the query, or that its columns changed."""
 _INSTALL_LIMIT_S, _WRITE_LIMIT_S = 900, 3600
 
 
@@ -47,12 +59,26 @@ class Written:
         folder = self.folder / "finished"
         return folder / "checkpoint", json.loads((folder / FINISHED).read_text())
 
-    def kinds(self, state_format: StateFormat) -> KindsCheckpoint:
-        """The checkpoint of every kind of state, with what that Spark's reader says."""
-        folder = self.folder / state_format.id
-        document = json.loads((folder / KINDS).read_text())
+    def oracle(self, name: str, state_format: StateFormat) -> KindsCheckpoint:
+        """A checkpoint with what that Spark's reader says, as `keep` has put it there under the name."""
+        document = json.loads(_kept_in(self.folder, name, state_format).read_text())
         stores = {each["name"]: _store(each) for each in document["stores"]}
-        return KindsCheckpoint(folder / "checkpoint", state_format, tuple(document["versions"]), stores)
+        path = self.folder / document["checkpoint"]
+        return KindsCheckpoint(path, state_format, tuple(document["versions"]), stores)
+
+
+def keep(folder: Path, name: str, oracle: KindsCheckpoint) -> None:
+    """Put what Spark's reader says of a checkpoint below `folder` where `Written.oracle` finds it."""
+    document = {
+        "checkpoint": str(oracle.path.relative_to(folder)),
+        "versions": oracle.versions,
+        "stores": [asdict(store) for store in oracle.stores.values()],
+    }
+    _kept_in(folder, name, oracle.state_format).write_text(json.dumps(document))
+
+
+def _kept_in(folder: Path, name: str, state_format: StateFormat) -> Path:
+    return folder / f"{name}-{state_format.id}.json"
 
 
 def formats_of(release: tuple[int, ...]) -> tuple[StateFormat, ...]:
@@ -63,10 +89,32 @@ def formats_of(release: tuple[int, ...]) -> tuple[StateFormat, ...]:
     return (HDFS_V1,) if release[:2] <= (4, 0) else (HDFS_V1, ROCKSDB_CHANGELOG_V2)
 
 
-def written_by(line: str, folder: Path) -> Written:
-    """Let the newest Spark of a release line write its checkpoints. Raises NoSparkError where there is none."""
+def custom_formats_of(release: tuple[int, ...]) -> dict[str, StateFormat]:
+    """In which formats a release writes `transformWithState`.
+
+    Spark 4.0 cannot read it in format 2: its reader takes the unique id in a file's name for a part of the version.
+    """
+    changelog = ROCKSDB_CHANGELOG_V1 if release[:2] <= (4, 0) else ROCKSDB_CHANGELOG_V2
+    rows = {"plain": ROCKSDB_V1, "changelog": changelog}
+    return {**rows, **{f"{name}-avro": replace(each, encoding="avro") for name, each in rows.items()}}
+
+
+def has_transform(release: tuple[int, ...]) -> bool:
+    """Whether PySpark has `transformWithState`. That of Spark 4.0 has `transformWithStateInPandas` alone."""
+    return release[:2] > (4, 0)
+
+
+def operators_of(release: tuple[int, ...]) -> tuple[str, ...]:
+    """Which operators of the query in Python a release has."""
+    return ("diary", "alarms") if has_transform(release) else ("alarms",)
+
+
+def written_by(line: str, folder: Path, job: str = "write_release") -> Written:
+    """Let the newest Spark of a release line write its checkpoints, by one of `tests/support/spark/jobs`. Raises
+    NoSparkError where there is none.
+    """
     path = [str(environment(line)), *(each for each in sys.path if each)]
-    command = [sys.executable, "-m", "tests.support.spark.jobs.write_release", str(folder)]
+    command = [sys.executable, "-m", f"tests.support.spark.jobs.{job}", str(folder)]
     # A JVM of another release is found by its PySpark, unless a variable says otherwise.
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     folder.mkdir(parents=True, exist_ok=True)

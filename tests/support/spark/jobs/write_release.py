@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
 from tests.support.oracle.finished import run_finished
 from tests.support.oracle.kinds import write_kinds_checkpoint
-from tests.support.oracle.releases import FINISHED, KINDS, RELEASE, formats_of
-from tests.support.spark.formats import HDFS_V1, StateFormat
+from tests.support.oracle.releases import FINISHED, IMPATIENT, RELEASE, formats_of, keep
+from tests.support.spark.formats import HDFS_V1
 from tests.support.spark.session import SPARK_RELEASE, spark_session
-
-IMPATIENT = {"spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "1s"}
-"""Spark 4.1 and 4.2 stop their stores under a lock that a maintenance thread may wait for, and give up after this."""
 
 
 def main() -> None:
@@ -29,14 +25,8 @@ def main() -> None:
     with spark_session(folder / "session", extra=IMPATIENT) as spark:
         _write_finished(spark, folder / "finished")
         for state_format in formats_of(SPARK_RELEASE):
-            _write_kinds(spark, folder / state_format.id, state_format)
+            keep(folder, "kinds", write_kinds_checkpoint(spark, folder / state_format.id, state_format))
     (folder / RELEASE).write_text(pyspark.__version__)
-
-
-def _write_kinds(spark: SparkSession, folder: Path, state_format: StateFormat) -> None:
-    oracle = write_kinds_checkpoint(spark, folder, state_format)
-    stores = [asdict(store) for store in oracle.stores.values()]
-    (folder / KINDS).write_text(json.dumps({"versions": oracle.versions, "stores": stores}))
 
 
 def _write_finished(spark: SparkSession, folder: Path) -> None:

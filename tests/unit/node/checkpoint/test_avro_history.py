@@ -160,10 +160,14 @@ def test_of_wide_schemas_only_as_many_are_shown_as_have_room(tmp_path: Path) -> 
     assert [each["schema_id"] for each in schema_history(store, "weather")] == [2, 3]
 
 
-@pytest.mark.parametrize("version", [None, "1"])
-def test_avro_that_an_older_spark_began_is_refused_by_name(tmp_path: Path, version: str | None) -> None:
-    with pytest.raises(UnsupportedError, match=r"4\.0 or 4\.1"):
-        described(tmp_path, [schema_file(families(0, OLD))], version)
+@pytest.mark.parametrize(("version", "separator"), [(None, b","), ("1", b","), ("2", b"")])
+def test_the_records_of_a_list_are_separated_as_the_spark_that_began_the_checkpoint_does(
+    tmp_path: Path, version: str | None, separator: bytes
+) -> None:
+    files = [schema_file(families(0, OLD)), schema_file(families(1, NEW))]
+    trips = variables_of(described(tmp_path, files, version))["trips"]
+    before = [each.variable for each in trips.earlier]
+    assert [each.avro and each.avro.separator for each in (*before, trips)] == [separator, separator]
 
 
 Change = Callable[[dict[str, Family]], None]

@@ -209,7 +209,7 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
         (
             aggregation(0)
             | {"offsets/3": spark.offsets(conf={"spark.sql.streaming.stateStore.encodingFormat": "avro"})},
-            r"Operator 0 \(stateStoreSave\) .*avro",
+            r"Operator 0 \(stateStoreSave\) .* in Avro",
             "Avro is read of transformWithState",
         ),
         ({"offsets/3": spark.offsets(provider="com.example.Mine")}, "com.example.Mine", "RocksDBStateStoreProvider"),

@@ -80,6 +80,12 @@ def test_settings_that_older_sparks_did_not_record_have_their_old_values() -> No
     assert properties.merge_operator_version == 1
 
 
+@pytest.mark.parametrize(("provider", "encoding"), [(spark.ROCKSDB, "avro"), (spark.HDFS, "unsaferow")])
+def test_the_hdfs_backed_provider_writes_rows_whatever_the_encoding_setting_says(provider: str, encoding: str) -> None:
+    conf = {"spark.sql.streaming.stateStore.encodingFormat": "Avro"}
+    assert parse_offsets(spark.offsets(provider=provider, conf=conf), 0).properties.encoding_format == encoding
+
+
 def test_another_provider_is_refused_by_its_class() -> None:
     with pytest.raises(UnsupportedError, match=r"com\.example\.MyProvider"):
         parse_offsets(spark.offsets(provider="com.example.MyProvider"), 0)

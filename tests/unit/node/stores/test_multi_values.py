@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.stores.multi_values import split_values
+from understudy_node.stores.multi_values import split_records, split_values
 from understudy_shared.errors import CorruptFileError
 
 ROWS = st.lists(st.binary(max_size=5).map(lambda data: data * 8), min_size=1, max_size=6)
@@ -35,6 +35,36 @@ def test_a_list_that_is_cut_inside_a_value_is_refused(rows: list[bytes], separat
     cut = data.draw(st.sampled_from([at for at in range(len(whole)) if at not in ends]))
     with pytest.raises(CorruptFileError):
         split(whole[:cut])
+
+
+RECORDS = st.lists(st.binary(max_size=60) | st.sampled_from([b"", b",", b"," * 44]), min_size=1, max_size=6)
+"""Of any length, so that the next length may begin with the byte of a comma."""
+
+
+@given(records=RECORDS, separator=st.sampled_from([b"", b","]), data=st.data())
+def test_every_record_is_found_from_any_on_with_the_separator_that_is_said(
+    records: list[bytes], separator: bytes, data: st.DataObject
+) -> None:
+    kept = joined(records, separator, prefix=b"")
+    found = list(split_records(kept, separator=separator, where="a list"))
+    assert [record for _, record in found] == records
+    number = data.draw(st.integers(0, len(records) - 1))
+    assert list(split_records(kept, separator=separator, where="a list", at=found[number][0])) == found[number:]
+
+
+@pytest.mark.parametrize("separator", [b"", b","])
+@given(kept=st.binary(max_size=60))
+def test_any_bytes_are_records_with_that_separator_or_refused(separator: bytes, kept: bytes) -> None:
+    try:
+        records = [record for _, record in split_records(kept, separator=separator, where="a list")]
+    except CorruptFileError:
+        return
+    assert kept == joined(records, separator, prefix=b"")
+
+
+def test_records_without_the_separator_that_is_said_are_refused() -> None:
+    with pytest.raises(CorruptFileError, match="not separated"):
+        list(split_records(joined([b"a", b"b"], b"", prefix=b""), separator=b",", where="a list"))
 
 
 @given(st.binary(max_size=60))

@@ -44,11 +44,12 @@ PLAIN = StateVariable(
     USER,
     VALUE,
     VALUE,
-    AvroRows(KEY, StructType(), 0, {0: OLD, 3: VALUE}),
+    AvroRows(KEY, StructType(), 0, {0: OLD, 3: VALUE}, b""),
 )
 assert PLAIN.avro is not None
 MAP = replace(PLAIN, kind=StoreKind.MAP, avro=replace(PLAIN.avro, first=WRAPPED, rest=USER_PART))
 TIMERS = replace(MAP, kind=StoreKind.TIMERS, avro=replace(PLAIN.avro, first=WRAPPED, rest=TIME, written={}))
+SEPARATED = replace(PLAIN, avro=replace(PLAIN.avro, separator=b","))
 EXPIRING = replace(PLAIN, has_ttl=True, stored=WITH_TTL, avro=replace(PLAIN.avro, written={0: WITH_TTL}))
 
 GROUPING = st.tuples(st.none() | st.text("ab,", max_size=60), st.integers(-2, 2))
@@ -70,8 +71,8 @@ def part_key(key: Grouping, rest: bytes) -> bytes:
     return FAMILY + struct.pack("<i", len(first)) + first + rest
 
 
-def listed(*records: bytes) -> bytes:
-    return b"".join(struct.pack("<i", len(each)) + each for each in records)
+def listed(*records: bytes, separator: bytes = b"") -> bytes:
+    return separator.join(struct.pack("<i", len(each)) + each for each in records)
 
 
 def printer(variable: StateVariable) -> Callable[[bytes], dict[str, object]]:
@@ -89,6 +90,11 @@ def view(records: Mapping[bytes, bytes]) -> TaskView:
 
 value_of = ValueVariable(TABLE, printer(PLAIN), row_form(PLAIN, PREFIX))
 list_of = ListVariable(TABLE, printer(PLAIN), row_form(PLAIN, PREFIX))
+LISTS = {
+    b"": list_of,
+    b",": ListVariable(TABLE, printer(SEPARATED), row_form(SEPARATED, PREFIX)),
+}
+"""By what Spark puts between two values."""
 map_of = MapVariable(TABLE, MAP, ("where",), printer(MAP), PREFIX, row_form(MAP, PREFIX))
 timers_of = Timers(TABLE, KEY, PREFIX, row_form(TIMERS, PREFIX))
 
@@ -111,12 +117,17 @@ def test_a_value_of_either_schema_has_the_newest_columns(
         assert value_of.key_row(kept) in set(map(encode_key, visits))
 
 
-@given(counts=st.lists(st.integers(0, 9), min_size=1, max_size=6), note=st.text("a,", max_size=50))
-def test_a_list_may_hold_values_of_both_schemas_of_any_length(counts: list[int], note: str) -> None:
-    """44 bytes is a length that begins with a comma, which is no separator here."""
+@given(
+    counts=st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    note=st.text("a,", max_size=50),
+    separator=st.sampled_from([*LISTS]),
+)
+def test_a_list_may_hold_values_of_both_schemas_of_any_length(counts: list[int], note: str, separator: bytes) -> None:
+    """44 bytes is a length that begins with a comma, which is a separator only where it is said to be one."""
     old = [numbered(0, OLD, (count, note)) for count in counts]
     new = [numbered(3, VALUE, (note, count)) for count in counts]
-    said = found(list_of, {plain_key(("a", 1)): listed(*old, *new)}, encode_key(("a", 1)))
+    kept = listed(*old, *new, separator=separator)
+    said = found(LISTS[separator], {plain_key(("a", 1)): kept}, encode_key(("a", 1)))
     expected = [{"note": None, "visits": count} for count in counts] + [{"note": note, "visits": n} for n in counts]
     assert said == {"found": True, "values": [{"value": each} for each in expected]}
 

@@ -1,0 +1,141 @@
+"""What each release of Spark keeps of `transformWithState` is answered as that release's own reader has it.
+
+Queries are in Python and in Scala, their state in rows and in Avro. Each release runs in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.cluster.served_node import served_node
+from tests.support.oracle.changed_columns import CHANGED_FORMAT
+from tests.support.oracle.custom_compared import assert_variable_equal, entries_of
+from tests.support.oracle.custom_state import BATCHES, copied, in_order, write_custom_checkpoint
+from tests.support.oracle.json import as_text
+from tests.support.oracle.kinds import PARTITIONS, KindsCheckpoint
+from tests.support.oracle.record import record
+from tests.support.oracle.releases import (
+    CHANGED,
+    PYTHON,
+    RELEASES,
+    SCALA,
+    NoSparkError,
+    Written,
+    custom_formats_of,
+    has_transform,
+    operators_of,
+    written_by,
+)
+from tests.support.spark.queries import wait_until
+
+from understudy_node.reader import CheckpointReader
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(3600)]
+
+KINDS = {
+    SCALA: {"value": 5, "list": 3, "map": 3, "timers": 2},
+    PYTHON: {"value": 3, "list": 3, "map": 3, "timers": 2},
+}
+OF_PANDAS_ALONE = {"value": 1, "list": 1, "timers": 1}
+"""What the query in Python keeps in Spark 4.0."""
+MERGE_OPERATOR = '"spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion":"2"'
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    line: str = request.param
+    try:
+        return written_by(line, tmp_path_factory.mktemp(f"spark-{line}"), "write_custom_state")
+    except NoSparkError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=[SCALA, PYTHON])
+def language(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(params=["plain", "changelog", "plain-avro", "changelog-avro"])
+def oracle(request: pytest.FixtureRequest, written: Written, language: str) -> KindsCheckpoint:
+    return written.oracle(language, custom_formats_of(written.line)[request.param])
+
+
+def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint, written: Written, language: str) -> None:
+    has_pandas_alone = language == PYTHON and written.line == (4, 0)
+    assert Counter(store.kind for store in oracle.stores.values()) == (
+        OF_PANDAS_ALONE if has_pandas_alone else KINDS[language]
+    )
+    assert len(oracle.versions) == 2
+    for store in oracle.stores.values():
+        assert all(store.kept[version] for version in oracle.versions), f"{store.name} keeps nothing"
+        assert {kept.partition for kept in store.kept[oracle.last]} == set(range(PARTITIONS)), store.name
+    lists = [store for store in oracle.stores.values() if store.kind == "list"]
+    assert max(len(kept.said["values"]) for store in lists for kept in store.kept[oracle.last]) > 5
+    conf = (oracle.path / "offsets" / str(oracle.last - 1)).read_text()
+    assert (MERGE_OPERATOR in conf) is (written.line > (4, 1)), "values of a list are separated up to Spark 4.1"
+    assert f'"spark.sql.streaming.stateStore.encodingFormat":"{oracle.state_format.encoding}"' in conf
+
+
+def test_every_key_at_every_retained_version_is_what_that_spark_reads(
+    oracle: KindsCheckpoint, written: Written, language: str, tmp_path: Path
+) -> None:
+    for version in oracle.versions:
+        with closing(CheckpointReader(oracle.path, tmp_path / str(version))) as reader:
+            assert {name: store.kind for name, store in reader.stores.items()} == {
+                name: store.kind for name, store in oracle.stores.items()
+            }
+            for store in oracle.stores.values():
+                assert_variable_equal(reader, store, version)
+    record(f"{written.release}-{language}-{oracle.state_format.id}", oracle.compared(written.release))
+
+
+def test_columns_that_changed_are_those_that_that_spark_reads(written: Written, tmp_path: Path) -> None:
+    if not has_transform(written.line):
+        pytest.skip("PySpark has no transformWithState")
+    oracle = written.oracle(CHANGED, CHANGED_FORMAT)
+    assert len(list((oracle.path / "state/0/_stateSchema/default").glob("[0-9]*"))) == 2
+    (mixed,) = (kept.said["values"] for kept in oracle.stores["log"].kept[oracle.last] if kept.key == ["w5"])
+    assert {each["value"]["added"] is None for each in mixed} == {True, False}, "a list has values of both"
+    with closing(CheckpointReader(oracle.path, tmp_path)) as reader:
+        for store in oracle.stores.values():
+            assert store.kept[oracle.last], store.name
+            assert_variable_equal(reader, store, oracle.last)
+
+
+@pytest.mark.parametrize("form", ["changelog", "changelog-avro"])
+def test_what_an_earlier_spark_began_and_a_later_one_continued_is_what_the_later_one_reads(
+    form: str, written: Written, spark: SparkSession, tmp_path: Path
+) -> None:
+    began = written.oracle(PYTHON, custom_formats_of(written.line)[form])
+    copied(began.path, tmp_path)
+    oracle = write_custom_checkpoint(
+        spark, tmp_path, began.state_format, operators=operators_of(written.line), batch_count=BATCHES + 2
+    )
+    assert oracle.versions[0] > began.last
+    for version in oracle.versions:
+        with closing(CheckpointReader(oracle.path, tmp_path / str(version))) as reader:
+            for store in oracle.stores.values():
+                assert store.kept[version], store.name
+                assert_variable_equal(reader, store, version)
+
+
+def test_every_key_is_answered_by_a_node(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    with served_node(oracle.path, tmp_path / "data") as served:
+        wait_until(lambda: served.not_ready() == "", what="every store to be open")
+        assert served.get("/v1/stores").body["not_served"] == []
+        for store in oracle.stores.values():
+            kept = store.kept[oracle.last]
+            asked = [(each.partition, each.key, in_order(each.said)) for each in kept]
+            asked += [(each.partition, key, said) for each in kept for key, said in entries_of(each)]
+            answers: Any = served.look_up_all([key for _, key, _ in asked], store=store.name)
+            for (partition, key, said), answer in zip(asked, answers, strict=True):
+                found = in_order({member: answer[member] for member in said})
+                assert as_text(found) == as_text(said), f"{store.name} {json.dumps(key)}"
+                assert (answer["status"], answer["partition"], answer["version"]) == (200, partition, oracle.last)
