@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -241,7 +241,8 @@ def move(subject: Server, core: int) -> None:
     """Keep all threads of a server on one core."""
     if (os.cpu_count() or 1) > 1:
         for thread in Path(f"/proc/{subject.pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {core})
+            with suppress(ProcessLookupError):  # it has ended since
+                os.sched_setaffinity(int(thread.name), {core})
 
 
 def wait_for_keys(router: Server, paths: list[str]) -> None:

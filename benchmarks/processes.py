@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -128,7 +128,8 @@ def on_all_cores(code: str, *arguments: str, processes: int) -> Iterator[Server]
             time.sleep(0.02)
         for pid in (found.pid, *processes_below(found.pid)):
             for thread in Path(f"/proc/{pid}/task").iterdir():
-                os.sched_setaffinity(int(thread.name), range(os.cpu_count() or 1))
+                with suppress(ProcessLookupError):  # it has ended since
+                    os.sched_setaffinity(int(thread.name), range(os.cpu_count() or 1))
         yield found
 
 
