@@ -1,10 +1,11 @@
-"""From a commit to the first answer that shows it, with the checkpoint in S3 and on local disk, in one run.
+"""From a commit to the first routed answer that shows it, with the checkpoint in S3 and on local disk, in one run.
 
     python -m benchmarks.object_store_freshness [--commits 30]
 
-A real Spark query commits about once a second to a local disk, which one node serves; each batch is then copied to a
-real S3 server on this machine, its commit last, where another node reads it. Each delay counts from the commit's
-appearance in its own place. The S3 server answers within milliseconds: add four round trips of a real one.
+A real Spark query commits about once a second to a local disk, which a node follows; each batch is then copied to a
+real S3 server on this machine, its commit last, where another node reads it. Each has a router, which is asked. A delay
+counts from the commit's appearance in its own place. The S3 server answers within milliseconds: add four round trips of
+a real one.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 from tests.support.object_store.s3_server import Bucket, s3_server
 
-from benchmarks.servers import NODE, fetch, server
+from benchmarks.servers import CLUSTER_NODE, ROUTER, Server, fetch, server
+from understudy_shared.local_redis import local_redis
 
 LOOK_S = 0.001
 START_LIMIT_S = 120.0
 FIRST_BATCHES = 3
+KEY = "/v1/stores/op0/keys/customer-001"
 
 
 def main() -> None:
@@ -46,8 +51,8 @@ def main() -> None:
             _wait_for_commit(checkpoint, FIRST_BATCHES, query)
             mirror.copy(FIRST_BATCHES)
             with (
-                server(NODE, str(checkpoint), str(folder / "local"), ready_path="/readyz") as local,
-                server(NODE, f"s3://{bucket.name}/orders", str(folder / "s3"), ready_path="/readyz") as remote,
+                _routed(str(checkpoint), folder / "local") as local,
+                _routed(f"s3://{bucket.name}/orders", folder / "s3") as remote,
             ):
                 first = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
                 mirror.copy(first)
@@ -64,6 +69,22 @@ def main() -> None:
         found.sort()
         middle, tail = found[len(found) // 2], found[int(len(found) * 0.99)]
         print(f"  commit to answer, {place}, {len(found)} commits: p50 {middle:.1f} ms, p99 {tail:.1f} ms")
+
+
+@contextmanager
+def _routed(checkpoint: str, data: Path) -> Iterator[Server]:
+    """A router that answers by a node of its own."""
+    with (
+        local_redis() as bus,
+        server(CLUSTER_NODE, checkpoint, str(data), bus.url, ready_path="/readyz"),
+        server(ROUTER, bus.url, ready_path="/readyz") as router,
+    ):
+        limit_s = time.monotonic() + START_LIMIT_S
+        while fetch(router.port, KEY)[0] != 200:
+            if time.monotonic() > limit_s:
+                raise RuntimeError(f"no answer for {KEY}: {fetch(router.port, KEY)}")
+            time.sleep(LOOK_S)
+        yield router
 
 
 class _Mirror:
@@ -92,7 +113,7 @@ class _Mirror:
 def _delay_ms(port: int, batch: int) -> float:
     """From now to the first answer of the version that the batch made."""
     began = time.perf_counter()
-    while orjson.loads(fetch(port, "/v1/stores/op0/keys/customer-001")[1])["version"] <= batch:
+    while orjson.loads(fetch(port, KEY)[1])["version"] <= batch:
         time.sleep(LOOK_S)
     return (time.perf_counter() - began) * 1000
 
