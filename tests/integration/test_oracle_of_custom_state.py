@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from pyspark.sql import SparkSession
 from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, served_node
-from tests.support.oracle.custom_compared import assert_variable_equal, entries_of
+from tests.support.oracle.custom_compared import assert_every_version_equal, entries_of
 from tests.support.oracle.custom_state import in_order, write_custom_checkpoint
 from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore
@@ -33,8 +32,6 @@ from tests.support.spark.formats import (
     StateFormat,
 )
 from tests.support.spark.queries import wait_until
-
-from understudy_node.reader import CheckpointReader
 
 AVRO = replace(ROCKSDB_CHANGELOG_V2, encoding="avro")
 FORMATS = [
@@ -90,13 +87,7 @@ def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint) -> None
 
 
 def test_every_key_at_every_retained_version_is_what_spark_reads(oracle: KindsCheckpoint, tmp_path: Path) -> None:
-    for version in oracle.versions:
-        with closing(CheckpointReader(oracle.path, tmp_path / str(version))) as reader:
-            assert {name: store.kind for name, store in reader.stores.items()} == {
-                name: store.kind for name, store in oracle.stores.items()
-            }
-            for store in oracle.stores.values():
-                assert_variable_equal(reader, store, version)
+    assert_every_version_equal(oracle, tmp_path)
     record(f"{pyspark.__version__}-custom-{oracle.state_format.id}", oracle.compared(pyspark.__version__))
 
 

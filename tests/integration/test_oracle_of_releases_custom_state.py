@@ -5,19 +5,19 @@ Queries are in Python and in Scala, their state in rows and in Avro. Each releas
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.cluster.served_node import served_node
 from tests.support.oracle.changed_columns import CHANGED_FORMAT
-from tests.support.oracle.custom_compared import assert_variable_equal, entries_of
-from tests.support.oracle.custom_state import BATCHES, copied, in_order, write_custom_checkpoint
-from tests.support.oracle.json import as_text
+from tests.support.oracle.custom_compared import (
+    assert_answered_by_a_node,
+    assert_every_version_equal,
+    assert_variable_equal,
+)
+from tests.support.oracle.custom_state import BATCHES, copied, write_custom_checkpoint
 from tests.support.oracle.kinds import PARTITIONS, KindsCheckpoint
 from tests.support.oracle.record import record
 from tests.support.oracle.releases import (
@@ -32,7 +32,6 @@ from tests.support.oracle.releases import (
     operators_of,
     written_by,
 )
-from tests.support.spark.queries import wait_until
 
 from understudy_node.reader import CheckpointReader
 
@@ -86,13 +85,7 @@ def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint, written
 def test_every_key_at_every_retained_version_is_what_that_spark_reads(
     oracle: KindsCheckpoint, written: Written, language: str, tmp_path: Path
 ) -> None:
-    for version in oracle.versions:
-        with closing(CheckpointReader(oracle.path, tmp_path / str(version))) as reader:
-            assert {name: store.kind for name, store in reader.stores.items()} == {
-                name: store.kind for name, store in oracle.stores.items()
-            }
-            for store in oracle.stores.values():
-                assert_variable_equal(reader, store, version)
+    assert_every_version_equal(oracle, tmp_path)
     record(f"{written.release}-{language}-{oracle.state_format.id}", oracle.compared(written.release))
 
 
@@ -127,15 +120,4 @@ def test_what_an_earlier_spark_began_and_a_later_one_continued_is_what_the_later
 
 
 def test_every_key_is_answered_by_a_node(oracle: KindsCheckpoint, tmp_path: Path) -> None:
-    with served_node(oracle.path, tmp_path / "data") as served:
-        wait_until(lambda: served.not_ready() == "", what="every store to be open")
-        assert served.get("/v1/stores").body["not_served"] == []
-        for store in oracle.stores.values():
-            kept = store.kept[oracle.last]
-            asked = [(each.partition, each.key, in_order(each.said)) for each in kept]
-            asked += [(each.partition, key, said) for each in kept for key, said in entries_of(each)]
-            answers: Any = served.look_up_all([key for _, key, _ in asked], store=store.name)
-            for (partition, key, said), answer in zip(asked, answers, strict=True):
-                found = in_order({member: answer[member] for member in said})
-                assert as_text(found) == as_text(said), f"{store.name} {json.dumps(key)}"
-                assert (answer["status"], answer["partition"], answer["version"]) == (200, partition, oracle.last)
+    assert_answered_by_a_node(oracle, tmp_path / "data")

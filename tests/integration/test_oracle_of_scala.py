@@ -6,19 +6,18 @@ is `value`, a tuple has `_1` and `_2`, and numbers that cannot be null say so.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.cluster.served_node import served_node
-from tests.support.oracle.custom_compared import assert_variable_equal, entries_of
-from tests.support.oracle.custom_state import BATCHES, custom_options, in_order, read_custom_checkpoint
-from tests.support.oracle.json import as_text
+from tests.support.oracle.custom_compared import (
+    assert_answered_by_a_node,
+    assert_every_version_equal,
+)
+from tests.support.oracle.custom_state import BATCHES, custom_options, read_custom_checkpoint
 from tests.support.oracle.kinds import PARTITIONS, KindsCheckpoint
 from tests.support.oracle.record import record
 from tests.support.spark.formats import (
@@ -28,10 +27,7 @@ from tests.support.spark.formats import (
     ROCKSDB_V2,
     StateFormat,
 )
-from tests.support.spark.queries import wait_until
 from tests.support.spark.scala_job import VARIABLES, write_in_scala
-
-from understudy_node.reader import CheckpointReader
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
@@ -69,26 +65,9 @@ def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint) -> None
 
 
 def test_every_key_at_every_retained_version_is_what_spark_reads(oracle: KindsCheckpoint, tmp_path: Path) -> None:
-    for version in oracle.versions:
-        with closing(CheckpointReader(oracle.path, tmp_path / str(version))) as reader:
-            assert {name: store.kind for name, store in reader.stores.items()} == {
-                name: store.kind for name, store in oracle.stores.items()
-            }
-            for store in oracle.stores.values():
-                assert_variable_equal(reader, store, version)
+    assert_every_version_equal(oracle, tmp_path)
     record(f"{pyspark.__version__}-scala-{oracle.state_format.id}", oracle.compared(pyspark.__version__))
 
 
 def test_every_key_is_answered_by_a_node(oracle: KindsCheckpoint, tmp_path: Path) -> None:
-    with served_node(oracle.path, tmp_path / "data") as served:
-        wait_until(lambda: served.not_ready() == "", what="every store to be open")
-        assert served.get("/v1/stores").body["not_served"] == []
-        for store in oracle.stores.values():
-            kept = store.kept[oracle.last]
-            asked = [(each.partition, each.key, in_order(each.said)) for each in kept]
-            asked += [(each.partition, key, said) for each in kept for key, said in entries_of(each)]
-            answers = served.look_up_all([key for _, key, _ in asked], store=store.name)
-            for (partition, key, said), answer in zip(asked, answers, strict=True):
-                found = in_order({member: answer[member] for member in said})
-                assert as_text(found) == as_text(said), f"{store.name} {json.dumps(key)}"
-                assert (answer["status"], answer["partition"], answer["version"]) == (200, partition, oracle.last)
+    assert_answered_by_a_node(oracle, tmp_path / "data")

@@ -1,17 +1,48 @@
-"""A state variable, read by this project's reading library, against what Spark's own reader says."""
+"""State variables, read by this project's reading library and at a node, against what Spark's own reader says."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+from tests.support.cluster.served_node import served_node
 from tests.support.oracle.custom_state import in_order
 from tests.support.oracle.json import as_text
-from tests.support.oracle.kinds import PARTITIONS, Kept, KindStore
+from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore
+from tests.support.spark.queries import wait_until
 
 from understudy_node.reader import CheckpointReader
 from understudy_shared.words import StoreName
+
+
+def assert_every_version_equal(oracle: KindsCheckpoint, folder: Path) -> None:
+    """Every variable at every retained version; `folder` is for the replicas."""
+    for version in oracle.versions:
+        with closing(CheckpointReader(oracle.path, folder / str(version))) as reader:
+            assert {name: store.kind for name, store in reader.stores.items()} == {
+                name: store.kind for name, store in oracle.stores.items()
+            }
+            for store in oracle.stores.values():
+                assert_variable_equal(reader, store, version)
+
+
+def assert_answered_by_a_node(oracle: KindsCheckpoint, data: Path) -> None:
+    """Every key that there is now, and every entry of a map, in batches; `data` is for the node."""
+    with served_node(oracle.path, data) as served:
+        wait_until(lambda: served.not_ready() == "", what="every store to be open")
+        assert served.get("/v1/stores").body["not_served"] == []
+        for store in oracle.stores.values():
+            kept = store.kept[oracle.last]
+            asked = [(each.partition, each.key, in_order(each.said)) for each in kept]
+            asked += [(each.partition, key, said) for each in kept for key, said in entries_of(each)]
+            answers: Any = served.look_up_all([key for _, key, _ in asked], store=store.name)
+            for (partition, key, said), answer in zip(asked, answers, strict=True):
+                found = in_order({member: answer[member] for member in said})
+                assert as_text(found) == as_text(said), f"{store.name} {json.dumps(key)}"
+                assert (answer["status"], answer["partition"], answer["version"]) == (200, partition, oracle.last)
 
 
 def assert_variable_equal(reader: CheckpointReader, store: KindStore, version: int) -> None:
