@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * BUILD_LIMIT_S)]
 URLS = [f"http://127.0.0.1:{port}" for port in PORTS.values()]
 ENOUGH_READS = 50
 ROUNDS = 2
-"""Of restarts of everything."""
+"""How often each node and router is restarted."""
 
 HEALTHY = "health_status: healthy"
 EVENTS = ["--filter", "event=start", "--filter", "event=health_status"]

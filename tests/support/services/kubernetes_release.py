@@ -14,7 +14,7 @@ from tests.support.services.kubernetes_api import Server
 from tests.support.services.kubernetes_programs import PROGRAMS, api_server
 
 DEFINITIONS = PROGRAMS.parent / "definitions"
-"""Definitions of the kinds of others (CustomResourceDefinition), a file each, for whoever has them."""
+"""A developer may put the CustomResourceDefinitions of other projects here, each in a file of its own."""
 OF_OTHERS = {"Certificate", "PrometheusRule", "ScaledObject", "ServiceMonitor", "SparkApplication"}
 PRIORITY = {
     "apiVersion": "scheduling.k8s.io/v1",

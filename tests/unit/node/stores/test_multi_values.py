@@ -38,7 +38,7 @@ def test_a_list_that_is_cut_inside_a_value_is_refused(rows: list[bytes], separat
 
 
 RECORDS = st.lists(st.binary(max_size=60) | st.sampled_from([b"", b",", b"," * 44]), min_size=1, max_size=6)
-"""Of any length, so that the next length may begin with the byte of a comma."""
+"""Some have 44 bytes: the length before such a record begins with the byte of a comma."""
 
 
 @given(records=RECORDS, separator=st.sampled_from([b"", b","]), data=st.data())

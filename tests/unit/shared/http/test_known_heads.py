@@ -157,6 +157,15 @@ def test_headers_that_change_how_a_request_is_answered_are_always_parsed(headers
     asyncio.run(run())
 
 
+def test_headers_that_end_as_known_ones_do_are_parsed_on_the_same_connection() -> None:
+    async def run() -> None:
+        known, longer = get(b"a"), get(b"b", b"connection: close\r\n" + HOST)
+        answers = await Connections(remembers=True).answers([known, known, longer], on_one=True)
+        assert [closed for _, closed in answers] == [False, False, True]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("on_one", [False, True])
 @settings(deadline=None, max_examples=150)
 @given(parts=st.lists(REQUESTS, min_size=1, max_size=6))
