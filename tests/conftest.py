@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +31,15 @@ def logging_as_it_was() -> Iterator[None]:
         if not type(handler).__module__.startswith("_pytest"):
             root.removeHandler(handler)
     root.setLevel(level)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_collections() -> None:
+    """The garbage collector looks only at what a module's tests make. pytest keeps so much of every test before them
+    that a full collection stops the process for half a second and more, longer than some deadlines under test.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

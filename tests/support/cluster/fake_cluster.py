@@ -25,6 +25,8 @@ from understudy_shared.words import HostInfo
 
 LIMIT_S = 20.0
 STORE = "/v1/stores/words"
+PATIENT: dict[str, Any] = {"hop_timeout_ms": 5_000, "deadline_ms": 15_000}
+"""For tests of something else than time: a machine that stands still for a second fails no hop."""
 NO_BUDGET: dict[str, Any] = {"retry_percent": 0, "retry_per_s": 0}
 LARGE_BUDGET: dict[str, Any] = {"retry_per_s": 10_000}
 """Earns what a test needs within a few milliseconds."""
@@ -106,7 +108,7 @@ async def routed(
     bus: Bus, *, clock: Clock | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Router, httpx.AsyncClient]]:
     """A router on `bus`, and a client of its HTTP."""
-    router_settings = RouterSettings(redis="redis://unused", application_id=APPLICATION, **settings)
+    router_settings = RouterSettings(redis="redis://unused", application_id=APPLICATION, **{**PATIENT, **settings})
     router = Router(router_settings, bus, host=HostInfo("127.0.0.1", 8080), clock=clock or SystemClock())
     transport = httpx.ASGITransport(app=create_app(router))
     async with httpx.AsyncClient(transport=transport, base_url="http://router") as http:
