@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 from tests.support.measurements import all_measured, measured
 from tests.support.spark.session import spark_session
+from tests.support.stalls import Stalls
 from xdist.scheduler import LoadScopeScheduling
 
 # No timed assertions: how long an example takes says something of the machine, not of the claim. `make verify` looks
@@ -19,6 +20,15 @@ from xdist.scheduler import LoadScopeScheduling
 settings.register_profile("exploring", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeatable", settings.get_profile("exploring"), derandomize=True, max_examples=40)
 settings.load_profile("exploring")
+
+STALLS = Stalls()
+STALLS.start()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """From here on a stall is one of this test."""
+    STALLS.begin()
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +81,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest tests first."""
+    """Run the longest tests first. A test that failed gets a second run if the process stood still, and only then."""
+    for item in items:
+        item.add_marker(pytest.mark.flaky(reruns=1, condition=STALLS.stood_still))
     items.sort(key=lambda item: not item.nodeid.startswith(SYSTEM))
 
 
