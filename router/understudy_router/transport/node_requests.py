@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_shared.bounds import Bound
-from understudy_shared.hop import HopGroup, HopKey, HopOutcome, HopTrace
+from understudy_shared.hop import HopGroup, HopTrace
+from understudy_shared.hop_columns import HopKey, HopKeys, HopOutcome
 from understudy_shared.trace import Trace
 
 MAX_KEYS_PER_HOP = 1024
@@ -92,7 +93,7 @@ class NodeRequest:
     @property
     def row_bytes(self) -> int:
         keys = self.keys
-        return len(keys[0][1]) if len(keys) == 1 else sum([len(key[1]) for key in keys])
+        return len(keys[0][1]) if len(keys) == 1 else sum(map(len, HopKeys.of(keys).rows))
 
     @property
     def is_wanted(self) -> bool:
@@ -159,7 +160,7 @@ class Hop:
         start = 0
         for request in self.requests:
             end = start + len(request.keys)
-            yield request, outcomes[start:end]
+            yield request, [outcomes[start]] if end - start == 1 else outcomes[start:end]
             start = end
 
     def is_over(self, now_ms: float) -> bool:
@@ -170,13 +171,14 @@ class Hop:
 
 
 def parts_that_fit(
-    keys: Sequence[HopKey], indexes: Sequence[int], *, max_bytes: int = MAX_ROW_BYTES_PER_HOP
+    keys: HopKeys, indexes: Sequence[int], *, max_bytes: int = MAX_ROW_BYTES_PER_HOP
 ) -> Iterator[Sequence[int]]:
     """The indexes in runs whose keys fit into a hop together: long keys of one batch may not."""
-    sizes = [len(keys[index][1]) for index in indexes]
-    if sum(sizes) <= max_bytes:
+    rows = keys.rows
+    if sum(map(len, rows)) <= max_bytes:
         yield indexes
         return
+    sizes = [len(rows[index]) for index in indexes]
     start = row_bytes = 0
     for at, size_bytes in enumerate(sizes):
         if at > start and row_bytes + size_bytes > max_bytes:
@@ -206,5 +208,20 @@ def take(
 
 def _group(requests: Sequence[NodeRequest]) -> HopGroup:
     route = requests[0].route
-    keys = requests[0].keys if len(requests) == 1 else [key for request in requests for key in request.keys]
+    keys = requests[0].keys if len(requests) == 1 else _joined([request.keys for request in requests])
     return HopGroup(route.name, route.lineage, route.partitions, requests[0].bound, keys, route.layout)
+
+
+def _joined(parts: Sequence[Sequence[HopKey]]) -> HopKeys:
+    partitions: list[int] = []
+    rows: list[bytes] = []
+    for part in parts:
+        if len(part) == 1:
+            partition, row = part[0]
+            partitions.append(partition)
+            rows.append(row)
+        else:
+            columns = HopKeys.of(part)
+            partitions += columns.partitions
+            rows += columns.rows
+    return HopKeys(partitions, rows)

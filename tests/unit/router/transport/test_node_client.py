@@ -18,7 +18,8 @@ from understudy_router.transport.node_requests import Delay, HopFailure, NodeReq
 from understudy_router.transport.patience import Patience
 from understudy_shared.bounds import NO_BOUND
 from understudy_shared.clock import ManualClock
-from understudy_shared.hop import HopGroup, HopKey, HopOutcome, HopReply
+from understudy_shared.hop import HopGroup, HopReply
+from understudy_shared.hop_columns import HopKey, HopOutcome
 from understudy_shared.words import HostInfo
 
 ROUTE = stores_of(catalogue(), "d1").get("words")
