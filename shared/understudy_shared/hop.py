@@ -247,9 +247,11 @@ def encode_reply(reply: HopReply, *, shares_tails: bool = False) -> bytes:
         "count": count,
     }
     places = b""
-    different = [tail for tail in dict.fromkeys(tails) if tail]
-    if shares_tails and max(map(len, different), default=0) <= MAX_TAIL_BYTES:
-        place_of = {tail: place for place, tail in enumerate((b"", *different))}
+    place_of = {b"": 0}
+    for tail in dict.fromkeys(tails):
+        place_of.setdefault(tail, len(place_of))
+    different = list(place_of)[1:]
+    if shares_tails and (not different or max(map(len, different)) <= MAX_TAIL_BYTES):
         places = struct.pack(f"<{count}H", *map(place_of.__getitem__, tails))
         fields["tails"] = list(map(len, different))
     else:

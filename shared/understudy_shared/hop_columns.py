@@ -1,6 +1,7 @@
 """Keys and outcomes of a hop, as columns (pure).
 
-A batch makes nothing per key: whoever handles many takes the columns, whoever handles one takes an item.
+A batch makes nothing per key: whoever handles many takes the columns, whoever handles one takes an item. On the way of
+every lookup they are told apart by `type(...) is`: `isinstance` of an abstract sequence takes ten times as long.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class HopKeys(_Columns[HopKey]):
     @classmethod
     def of(cls, keys: Sequence[HopKey]) -> HopKeys:
         """These keys as columns."""
-        return keys if isinstance(keys, HopKeys) else HopKeys([key[0] for key in keys], [key[1] for key in keys])
+        return keys if type(keys) is HopKeys else HopKeys([key[0] for key in keys], [key[1] for key in keys])
 
 
 class HopOutcomes(_Columns[HopOutcome]):
@@ -111,7 +112,7 @@ class HopOutcomes(_Columns[HopOutcome]):
     @classmethod
     def of(cls, outcomes: Sequence[HopOutcome]) -> HopOutcomes:
         """These outcomes as columns."""
-        if isinstance(outcomes, HopOutcomes):
+        if type(outcomes) is HopOutcomes:
             return outcomes
         return HopOutcomes(
             [outcome[0] for outcome in outcomes],

@@ -354,7 +354,7 @@ class _SingleLookup:
 def _keep(read: Read, attempt: Attempt, reply: Outcomes) -> dict[int, Rejection]:
     """Store the answers; return why the rest has none, by partition."""
     failed: dict[int, Rejection] = {}
-    if isinstance(reply, HopOutcomes) and PROBLEM not in reply.kinds:  # nearly always
+    if type(reply) is HopOutcomes and PROBLEM not in reply.kinds:  # nearly always
         read.results.keep_all(attempt.indexes, reply)
         return failed
     outcomes: Iterable[HopOutcome | HopFailure] = (

@@ -221,7 +221,7 @@ async def test_an_answer_ends_the_silence_and_the_next_one_is_reported_again() -
             at.pass_ms(210)
             assert waiting.delays
             at.nodes[0].held.set()
-            assert await waiting.outcomes == [found("v")]
+            assert await waiting.outcomes == (found("v"),)
             assert not at.client(0).is_silent
             at.nodes[0].held.clear()
             at.clock.advance(10)
@@ -297,7 +297,7 @@ async def test_a_probe_is_an_empty_hop_that_shares_nothing_and_counts_as_an_answ
         at.clock.advance(7)
         at.nodes[0].held.set()
         assert await probe == 7
-        assert [await each.outcomes for each in (*busy, behind)] == [[found("v")]] * 3
+        assert [await each.outcomes for each in (*busy, behind)] == [(found("v"),)] * 3
         assert at.nodes[0].keys == [1, 1, 0, 1]
         assert at.listener.answers.count(("a", 7.0)) == 3
         assert at.nodes[0].accepted == 3
