@@ -19,8 +19,10 @@ from understudy_shared.hop import HopGroup, HopTrace
 from understudy_shared.hop_columns import HopKey, HopKeys, HopOutcome, HopOutcomes
 from understudy_shared.trace import Trace
 
-MAX_KEYS_PER_HOP = 1024
-"""The rest travels in the next hop: a node answers a hop in one tick of its own loop, about 5 us a key."""
+MAX_KEYS_PER_HOP = 256
+"""The rest travels in the next hop: the node answers this one while the router makes that one. Larger hops would make
+each wait for the other. A request is never split by it.
+"""
 
 MAX_ROW_BYTES_PER_HOP = 4 * 1024 * 1024
 """Half of the largest hop; the other half is room for headers."""

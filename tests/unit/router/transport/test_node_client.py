@@ -12,7 +12,7 @@ from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.transport.hop_replies import HopCounts, Known
-from understudy_router.transport.node_client import LONE_HOPS, NodeClient
+from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeClient
 from understudy_router.transport.node_clients import NodeClients
 from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
@@ -160,6 +160,18 @@ async def test_what_is_dropped_leaves_room_for_others(monkeypatch: pytest.Monkey
         client.drop(request)
         assert not asked(client, [KEY] * 4).outcomes.done()
         assert client.load == 4
+
+
+async def test_requests_of_one_tick_share_a_hop_until_it_is_full() -> None:
+    async with world(value) as at:
+        first = [await at.submit(0), await at.submit(0)]
+        await asyncio.gather(*[each.outcomes for each in first])
+        client, before = at.client(0), len(at.nodes[0].keys)
+        small = [asked(client, [KEY] * 10) for _ in range(3)]
+        await asyncio.gather(*[each.outcomes for each in small])
+        large = [asked(client, [KEY] * FULL_KEYS) for _ in range(2)]
+        await asyncio.gather(*[each.outcomes for each in large])
+        assert at.nodes[0].keys[before:] == [30, FULL_KEYS, FULL_KEYS]
 
 
 async def test_what_waits_longer_than_its_reader_is_a_timeout_that_says_nothing_about_the_node() -> None:
