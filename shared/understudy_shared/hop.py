@@ -62,7 +62,7 @@ class HopGroup(NamedTuple):
     partitions: int
     bound: Bound
     keys: Sequence[HopKey]
-    """`HopKeys` where there are many."""
+    """`HopKeys` where it was decoded."""
     layout: str = ""
     """By which keys were encoded and placed (`KeyCodec.layout`); the node refuses another than its own. "" from a
     release that does not say it.
@@ -225,10 +225,10 @@ def _with_keys(head: _Head, body: bytes, start: int) -> HopRequest:
     except struct.error as error:
         raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
     rows = cut(body, numbers[count:], start + 8 * count)
-    partitions = numbers[:count]
+    keys = HopKeys(numbers[:count], rows)
     groups = [
-        HopGroup(store, lineage, of, bound, HopKeys(partitions[end - length : end], rows[end - length : end]), layout)
-        for (store, lineage, of, bound, _, layout), length, end in zip(
+        HopGroup(store, lineage, partitions, bound, keys[end - length : end], layout)
+        for (store, lineage, partitions, bound, _, layout), length, end in zip(
             request.groups, counts, accumulate(counts), strict=True
         )
     ]

@@ -1,7 +1,7 @@
 """Keys and outcomes of a hop, as columns (pure).
 
-A batch makes nothing per key: whoever handles many takes the columns, whoever handles one takes an item. On the way of
-every lookup they are told apart by `type(...) is`: `isinstance` of an abstract sequence takes ten times as long.
+A batch makes nothing per key: whoever handles many takes the columns, whoever handles one takes an item. Columns are
+recognised by `type(...) is`: `isinstance` of an abstract sequence takes ten times as long, and every lookup asks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import NamedTuple, TypeVar, overload
 
 FOUND, ABSENT, PROBLEM = 0, 1, 2
 """Kinds of an outcome. The body of a PROBLEM is its whole `application/problem+json`."""
+
+OPEN = 255
+"""In a column of kinds: there is no outcome yet. It never travels."""
 
 
 NO_PARTITION = -1

@@ -6,18 +6,18 @@ catalogue than this node may ask the wrong partition for an existing key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.lookup import ABSENT as NOT_FOUND
-from understudy_node.stores.lookup import Hidden, StoreReader
+from understudy_node.stores.lookup import Hidden, Said, StoreReader
 from understudy_shared.bounds import Bound
 from understudy_shared.hop import MAX_HOP_BYTES
 from understudy_shared.hop_columns import (
     ABSENT,
     FOUND,
+    OPEN,
     PROBLEM,
     HopKey,
     HopKeys,
@@ -49,9 +49,6 @@ TOO_LARGE = outcome_of(
 )
 """The outcome of keys that were not looked up. A router drops such a reply and asks for half of the keys."""
 
-_NOT_REACHED = 255
-"""The kind of a key that was not looked up."""
-
 _MISPLACED = outcome_of(outdated("this is no key of this partition as Spark would have stored it"))
 
 
@@ -72,27 +69,29 @@ class GroupLookups:
         self._bound = bound
         self._known_end = known_end
         count = len(self._keys)
-        self._kinds = bytearray((_NOT_REACHED,)) * count
+        self._kinds = bytearray((OPEN,)) * count
         self._bodies: list[bytes] = [b""] * count
         self._tails: list[bytes] = [b""] * count
 
     def __iter__(self) -> Iterator[int]:
         partitions, rows = self._keys.partitions, self._keys.rows
+        if len(rows) == 1:  # nearly all hops without load
+            self._look_up(partitions[0], self._read_from(partitions[0]), (0,), rows)
+            yield 1
+            return
         step = self._reader.keys_at_once
         for partition, indexes in indexes_by_partition(partitions).items():
             reading = self._read_from(partition)
             for start in range(0, len(indexes), step):
                 part = indexes[start : start + step]
-                if isinstance(reading, HopOutcome):
-                    self._keep(part, [reading] * len(part))
-                else:
-                    self._look_up(partition, reading, part, [rows[index] for index in part])
+                self._look_up(partition, reading, part, [rows[index] for index in part])
                 yield len(part) * HOP_SLICE_KEYS // step
 
     def outcomes(self, rest: HopOutcome) -> HopOutcomes:
         """The outcomes in the order of the keys; `rest` is the outcome of keys that were not reached."""
-        if _NOT_REACHED in self._kinds:
-            self._keep([index for index, kind in enumerate(self._kinds) if kind == _NOT_REACHED], repeat(rest))
+        if OPEN in self._kinds:
+            left = [index for index, kind in enumerate(self._kinds) if kind == OPEN]
+            self._keep(left, [rest] * len(left))
         return HopOutcomes(self._kinds, self._bodies, self._tails)
 
     def _read_from(self, partition: int) -> Reading | HopOutcome:
@@ -102,38 +101,36 @@ class GroupLookups:
         reading = self._reader.read_from(partition, self._bound, self._known_end)
         return outcome_of(reading) if isinstance(reading, Problem) else reading
 
-    def _look_up(self, partition: int, reading: Reading, indexes: Sequence[int], rows: list[bytes]) -> None:
-        found = self._reader.find_many(rows, reading, partition, self._bound.selection)
-        if set(map(type, found)) == {bytes}:  # nearly always: every key is there
-            self._keep_found(indexes, cast("Sequence[bytes]", found), reading.tail)
-            return
-        self._keep(
-            indexes,
-            [
-                HopOutcome(FOUND, each, reading.tail)
-                if type(each) is bytes
-                else self._absent(partition, reading, row)
-                if each is None
-                else HopOutcome(ABSENT, each.members, reading.tail)
-                if isinstance(each, Hidden)
-                else outcome_of(cast(Problem, each))
-                for row, each in zip(rows, found, strict=True)
-            ],
-        )
+    def _look_up(
+        self, partition: int, reading: Reading | HopOutcome, indexes: Sequence[int], rows: Sequence[bytes]
+    ) -> None:
+        """Look up the rows of these indexes. `reading` is the version of their partition, or their one outcome."""
+        if isinstance(reading, HopOutcome):
+            self._keep(indexes, [reading] * len(rows))
+        else:
+            tail = reading.tail
+            found = self._reader.find_many(rows, reading, partition, self._bound.selection)
+            kinds, bodies, tails = self._kinds, self._bodies, self._tails
+            for index, row, each in zip(indexes, rows, found, strict=True):
+                if type(each) is bytes:  # nearly always
+                    kinds[index] = FOUND
+                    bodies[index] = each
+                    tails[index] = tail
+                else:
+                    self._keep((index,), (self._not_found(partition, reading, row, each),))
+        self.body_bytes += sum([len(self._bodies[index]) for index in indexes])
+        if not self._shares_tails:
+            self.body_bytes += sum([len(self._tails[index]) for index in indexes])
 
-    def _keep_found(self, indexes: Sequence[int], found: Sequence[bytes], tail: bytes) -> None:
-        kinds, bodies, tails = self._kinds, self._bodies, self._tails
-        for index, body in zip(indexes, found, strict=True):
-            kinds[index] = FOUND
-            bodies[index] = body
-            tails[index] = tail
-        self.body_bytes += sum(map(len, found)) + (0 if self._shares_tails else len(tail) * len(found))
+    def _keep(self, indexes: Sequence[int], outcomes: Sequence[HopOutcome]) -> None:
+        for index, outcome in zip(indexes, outcomes, strict=True):
+            self._kinds[index], self._bodies[index], self._tails[index] = outcome
 
-    def _keep(self, indexes: Sequence[int], outcomes: Iterable[HopOutcome]) -> None:
-        kinds, bodies, tails = self._kinds, self._bodies, self._tails
-        for index, (kind, body, tail) in zip(indexes, outcomes, strict=False):
-            kinds[index], bodies[index], tails[index] = kind, body, tail
-            self.body_bytes += len(body) if self._shares_tails else len(body) + len(tail)
+    def _not_found(self, partition: int, reading: Reading, row: bytes, said: Said) -> HopOutcome:
+        """The outcome of a key of which no value is shown."""
+        if isinstance(said, Hidden):
+            return HopOutcome(ABSENT, said.members, reading.tail)
+        return self._absent(partition, reading, row) if said is None else outcome_of(cast(Problem, said))
 
     def _absent(self, partition: int, reading: Reading, row: bytes) -> HopOutcome:
         """The outcome of a key that is not stored here. Only these need the check: Spark placed all stored keys."""

@@ -59,8 +59,8 @@ Done = Callable[[Result | None, float], None]
 must not raise.
 """
 
-Moves = dict[tuple[str, str, int], tuple[Candidate, list[int]]]
-"""The next attempts: candidate and partitions, by node id, host and port."""
+Moves = dict[tuple[str, str, int], tuple[Candidate, dict[int, None]]]
+"""The next attempts: candidate and partitions, each once, by node id, host and port."""
 
 
 class Chooser(Protocol):
@@ -130,7 +130,8 @@ class Forwarder:
         reader: Reader | None = None,
         problems: Mapping[int, Problem] = NO_PROBLEMS,
     ) -> Results:
-        """Look many keys up; the keys of a partition go to one node together. Those with a problem have no partition.
+        """Look many keys up; the keys of a partition go to one node together. A key in `problems`, by its index, has
+        NO_PARTITION and is not sent.
 
         Raises ReaderLeftError when the reader disconnects.
         """
@@ -269,7 +270,8 @@ class Forwarder:
         """After a failure or a delay: try the next candidate, wait for attempts in flight, or give up."""
         keys = len(read.open_keys((partition,)))
         plan = read.plans[partition]
-        if not keys or plan.is_hopeful:
+        is_planned = any(partition in partitions for _, partitions in moves.values())
+        if not keys or plan.is_hopeful or is_planned:  # of two failures in one turn the first has chosen the next
             return
         if self._clock.monotonic_ms() < read.deadline_ms:
             if reason == Delay.SILENT:
@@ -389,7 +391,7 @@ def _rejection(outcome: HopOutcome | HopFailure) -> Rejection:
 
 def _move(moves: Moves, candidate: Candidate, partition: int) -> None:
     place = (candidate.node_id, candidate.endpoint.host, candidate.endpoint.port)
-    moves.setdefault(place, (candidate, []))[1].append(partition)
+    moves.setdefault(place, (candidate, {}))[1][partition] = None
 
 
 def _has_delay(arrived: Iterable[tuple[Attempt, Reply]]) -> bool:

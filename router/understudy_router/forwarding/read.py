@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Protocol
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.fallback import ReplicaPlan
-from understudy_router.forwarding.results import OPEN, Results
+from understudy_router.forwarding.results import Results
 from understudy_router.routing.candidates import Candidate
 from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import NodeRequest, OnReply, Reply
 from understudy_shared.bounds import Bound
-from understudy_shared.hop_columns import NO_PARTITION, HopKey, HopKeys, indexes_by_partition
+from understudy_shared.hop_columns import NO_PARTITION, OPEN, HopKey, HopKeys, indexes_by_partition
 from understudy_shared.http.direct import ReaderLeftError
 from understudy_shared.http.problems import Problem
 from understudy_shared.trace import Trace
 
-NO_PROBLEMS: Mapping[int, Problem] = {}
+NO_PROBLEMS: Mapping[int, Problem] = MappingProxyType({})
 
 
 class Reader(Protocol):
@@ -54,7 +55,7 @@ class Attempt:
 class Read:
     """`plans` are by partition, `results` by index of the key; `again` holds partitions to plan anew in a moment.
 
-    A key whose problem is known from the beginning has no partition.
+    A key whose problem is known from the beginning has NO_PARTITION, and is never sent.
     """
 
     def __init__(
@@ -75,6 +76,8 @@ class Read:
         self.deadline_ms = deadline_ms
         self.trace = trace
         self.plans: dict[int, ReplicaPlan] = {}
+        if self.keys.partitions.count(NO_PARTITION) != len(problems):
+            raise ValueError("a key without a partition and without a problem would wait for ever")
         self.results = Results(len(keys), problems)
         self.again: set[int] = set()
         self._attempts: set[Attempt] = set()
@@ -86,19 +89,19 @@ class Read:
         self._is_gone = False
 
     @cached_property
-    def partitions(self) -> Mapping[int, None]:
-        """The partitions of its keys."""
-        found = dict.fromkeys(self.keys.partitions)
-        found.pop(NO_PARTITION, None)
-        return found
+    def partitions(self) -> Sequence[int]:
+        """The partitions of its keys, each once."""
+        return [partition for partition in dict.fromkeys(self.keys.partitions) if partition != NO_PARTITION]
 
     @cached_property
     def _indexes(self) -> Mapping[int, Sequence[int]]:
         """The indexes of the keys of each partition."""
         return indexes_by_partition(self.keys.partitions)
 
-    def open_keys(self, partitions: Sequence[int]) -> Sequence[int]:
-        """The indexes of the keys in these partitions that have no result yet; a range if these are all keys."""
+    def open_keys(self, partitions: Collection[int]) -> Sequence[int]:
+        """The indexes of the keys in these partitions that have no result yet; a range if these are all keys. No
+        partition is named twice.
+        """
         if len(partitions) == len(self.partitions) and self.results.is_untouched:
             return range(len(self.keys))
         kinds = self.results.kinds

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from understudy_shared.hop_columns import PROBLEM, HopOutcome, HopOutcomes
+from understudy_shared.hop_columns import OPEN, PROBLEM, HopOutcome, HopOutcomes
 from understudy_shared.http.problems import Problem
 
 Result = HopOutcome | Problem
 """A found or absent outcome, or why there is neither."""
 
-OPEN = 255
-"""The kind of a key that has no result yet."""
-
 
 class Results:
-    """`kinds`, `bodies` and `tails` are an outcome's parts, by index of the key. A PROBLEM is in `problems` instead."""
+    """`kinds`, `bodies` and `tails` are an outcome's parts, by index of the key. A key without a result is OPEN; the
+    problem of a PROBLEM is in `problems`.
+    """
 
     __slots__ = ("bodies", "kinds", "problems", "tails")
 

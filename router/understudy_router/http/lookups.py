@@ -149,7 +149,7 @@ async def resolved_keys(
 
 
 def batch_body(answer: BatchAnswer, printed: Sequence[bytes], results: Results) -> bytes:
-    """The answer to a batch; `printed` is the JSON of each key."""
+    """The answer to a batch; `printed` is the JSON of each key. It takes `results` apart: count them before."""
     bodies, tails = results.bodies, results.tails
     for index, problem in results.problems.items():
         bodies[index] = problem_result(problem)

@@ -27,7 +27,7 @@ MAX_CONNECTIONS = 2
 """Hops in flight per node. With one the router idles while the node answers; more make hops small (decisions/0006)."""
 
 FULL_KEYS = 64
-"""So many keys that wait are sent before their loop tick ends: the node begins while the router parses what else came."""
+"""So many keys that wait are sent before their loop tick ends: the node begins while the router parses the rest."""
 
 LONE_HOPS = 4
 """After so many hops of one request, without another request meanwhile, the next request does not wait for others."""

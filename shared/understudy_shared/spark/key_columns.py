@@ -35,7 +35,7 @@ _TEXT_HEAD = struct.Struct("<QII").pack
 _TEXT_OFFSET = 16
 """A row of one text: the null bitmap, one slot, the text."""
 
-_murmur3 = mmh3.mmh3_32_sintdigest
+_signed_murmur3 = mmh3.mmh3_32_sintdigest
 
 
 def compile_key_columns(
@@ -133,6 +133,6 @@ def _text_rows(texts: Sequence[bytes]) -> list[bytes]:
 
 def _text_partitions(texts: Sequence[bytes], partitions: int) -> list[int]:
     if not any(size & 3 for size in set(map(len, texts))):  # of whole words: Spark's Murmur3 is the standard one
-        return [_murmur3(text, SEED) % partitions for text in texts]
+        return [_signed_murmur3(text, SEED) % partitions for text in texts]
     hashes = [hash_bytes(text, SEED) for text in texts]
     return [partition_of(h - 0x100000000 if h & 0x80000000 else h, partitions) for h in hashes]
