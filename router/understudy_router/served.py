@@ -11,11 +11,13 @@ its bound would be a bug of ours, and must not stay unseen.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 
+from understudy_router.forwarding.results import Results
 from understudy_shared.bounds import NO_BOUND, Bound, refusal
 from understudy_shared.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
-from understudy_shared.hop import HopOutcome
+from understudy_shared.hop_columns import FOUND, PROBLEM, HopOutcome
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.words import LagInfo, Role
 
@@ -135,25 +137,19 @@ class ServedReads:
         if kept.violates:
             self.violations += times
 
-    def answered_many(
-        self, results: Iterable[HopOutcome | Problem], bound: Bound, store: StoreReads | None = None
-    ) -> None:
+    def answered_many(self, results: Results, bound: Bound, store: StoreReads | None = None) -> None:
         """Count the results of a batch. Those of one partition share their tail."""
         store = store or self._unnamed
-        counts: dict[bytes, int] = {}
-        first: dict[bytes, HopOutcome] = {}
-        for result in results:
-            if isinstance(result, Problem):
-                self.failed(result)
-                store.failed(result)
-                continue
-            tail = result[2] or result[1]
-            if tail in counts:
-                counts[tail] += 1
-            else:
-                counts[tail], first[tail] = 1, result
-        for tail, count in counts.items():
-            self._count(first[tail], bound, count, store)
+        for problem in results.problems.values():
+            self.failed(problem)
+            store.failed(problem)
+        for tail, count in Counter(results.tails).items():
+            if tail:
+                self._count(HopOutcome(FOUND, b"", tail), bound, count, store)
+        if b"" in results.tails:  # of a problem, or of a node of an older release, whose bodies are whole
+            for kind, body, tail in zip(results.kinds, results.bodies, results.tails, strict=True):
+                if not tail and kind != PROBLEM:
+                    self._count(HopOutcome(kind, body), bound, 1, store)
 
     def failed(self, problem: Problem) -> None:
         """Count a read that got no answer; one that was the reader's mistake counts in neither."""

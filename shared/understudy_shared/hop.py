@@ -10,16 +10,18 @@ so; a router of an older release gets it with each body.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
-from itertools import islice
-from typing import Any, NamedTuple, TypeVar, cast
+from functools import lru_cache
+from itertools import accumulate
+from operator import add
+from typing import Any, NamedTuple, cast
 
 import orjson
 
 from understudy_shared.bounds import NO_BOUND, BadBoundError, Bound, UnknownLag, parse_bound
 from understudy_shared.cursor import BadCursorError
+from understudy_shared.hop_columns import PROBLEM, HopKey, HopKeys, HopOutcome, HopOutcomes
 from understudy_shared.hop_fields import BadHopError, cut, object_of, text, whole
 from understudy_shared.position import BadPositionError
 from understudy_shared.printable import clipped
@@ -50,15 +52,6 @@ KEPT_HEADERS = 1024
 _MAGIC = b"USH1"
 _TRACES = b'"traces":'
 _HEAD = struct.Struct("<4sI")
-FOUND, ABSENT, PROBLEM = 0, 1, 2
-"""Kinds of an outcome. The body of a PROBLEM is its whole `application/problem+json`."""
-
-
-class HopKey(NamedTuple):
-    """A key's partition, and its UnsafeRow bytes without the provider's prefix."""
-
-    partition: int
-    row: bytes
 
 
 class HopGroup(NamedTuple):
@@ -69,6 +62,7 @@ class HopGroup(NamedTuple):
     partitions: int
     bound: Bound
     keys: Sequence[HopKey]
+    """`HopKeys` where it was decoded."""
     layout: str = ""
     """By which keys were encoded and placed (`KeyCodec.layout`); the node refuses another than its own. "" from a
     release that does not say it.
@@ -100,27 +94,6 @@ class HopRequest(NamedTuple):
     """The trace contexts that readers sent; nearly always there are none."""
 
 
-class HopOutcome(NamedTuple):
-    """What came of one key. A `tail` that came apart from the body belongs behind it."""
-
-    kind: int
-    body: bytes
-    tail: bytes = b""
-
-
-def hop_keys(partitions: Sequence[int], rows: Sequence[bytes]) -> list[HopKey]:
-    """Keys from their columns."""
-    return _tuples(HopKey, partitions, rows)
-
-
-T = TypeVar("T", bound=tuple[Any, ...])
-
-
-def _tuples(kind: type[T], *columns: Iterable[object]) -> list[T]:
-    """Named tuples from their columns, at half the price of their own constructor."""
-    return list(map(partial(tuple.__new__, kind), zip(*columns, strict=True)))
-
-
 class HopReply(NamedTuple):
     """Outcomes in the order of the keys, all groups one after another, and what the node knows of the world."""
 
@@ -136,11 +109,12 @@ def encode_request(request: HopRequest) -> bytes:
     rows: list[bytes] = []
     groups = []
     for group in request.groups:
+        keys = HopKeys.of(group.keys)
         fields: dict[str, object] = {
             "store": group.store,
             "lineage": group.lineage,
             "partitions": group.partitions,
-            "count": len(group.keys),
+            "count": len(keys.rows),
         }
         if group.layout:
             fields["layout"] = group.layout
@@ -150,8 +124,8 @@ def encode_request(request: HopRequest) -> bytes:
                 # Apart from the bound: a node of a release that knows no lists may ignore it, and no group fails by it.
                 fields["select"] = group.bound.selection.fields()
         groups.append(fields)
-        partitions += [key[0] for key in group.keys]
-        rows += [key[1] for key in group.keys]
+        partitions += keys.partitions
+        rows += keys.rows
     head: dict[str, object] = {
         "application_id": request.application_id,
         "end_version": request.end_version,
@@ -251,38 +225,43 @@ def _with_keys(head: _Head, body: bytes, start: int) -> HopRequest:
     except struct.error as error:
         raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
     rows = cut(body, numbers[count:], start + 8 * count)
-    keys = iter(hop_keys(numbers[:count], rows))
+    keys = HopKeys(numbers[:count], rows)
     groups = [
-        HopGroup(store, lineage, partitions, bound, list(islice(keys, length)), layout)
-        for (store, lineage, partitions, bound, _, layout), length in zip(request.groups, counts, strict=True)
+        HopGroup(store, lineage, partitions, bound, keys[end - length : end], layout)
+        for (store, lineage, partitions, bound, _, layout), length, end in zip(
+            request.groups, counts, accumulate(counts), strict=True
+        )
     ]
     return request._replace(groups=groups)
 
 
 def encode_reply(reply: HopReply, *, shares_tails: bool = False) -> bytes:
     """The body of a hop's answer; with `shares_tails` each different tail is in it once."""
-    outcomes = reply.outcomes
-    count = len(outcomes)
+    outcomes = HopOutcomes.of(reply.outcomes)
+    bodies, tails = outcomes.bodies, outcomes.tails
+    count = len(bodies)
     fields: dict[str, Any] = {
         "term": reply.term,
         "epoch": reply.epoch,
         "end_version": reply.end_version,
         "count": count,
     }
-    kinds = bytes([outcome[0] for outcome in outcomes])
-    tails: dict[bytes, int] = {b"": 0}
     places = b""
-    if shares_tails and all(len(outcome[2]) <= MAX_TAIL_BYTES for outcome in outcomes):
-        bodies = [outcome[1] for outcome in outcomes]
-        places = struct.pack(f"<{count}H", *[tails.setdefault(outcome[2], len(tails)) for outcome in outcomes])
-        del tails[b""]
-        fields["tails"] = list(map(len, tails))
+    place_of = {b"": 0}
+    for tail in dict.fromkeys(tails):
+        place_of.setdefault(tail, len(place_of))
+    different = list(place_of)[1:]
+    if shares_tails and (not different or max(map(len, different)) <= MAX_TAIL_BYTES):
+        places = struct.pack(f"<{count}H", *map(place_of.__getitem__, tails))
+        fields["tails"] = list(map(len, different))
     else:
-        tails = {}
-        bodies = [body + tail for _, body, tail in outcomes]
+        different = []
+        bodies = list(map(add, bodies, tails))
     lengths = struct.pack(f"<{count}I", *map(len, bodies))
     header = orjson.dumps(fields)
-    return b"".join((_HEAD.pack(_MAGIC, len(header)), header, kinds, lengths, places, *tails, *bodies))
+    return b"".join(
+        (_HEAD.pack(_MAGIC, len(header)), header, bytes(outcomes.kinds), lengths, places, *different, *bodies)
+    )
 
 
 def decode_reply(body: bytes) -> HopReply:
@@ -298,15 +277,15 @@ def decode_reply(body: bytes) -> HopReply:
         lengths = struct.unpack_from(f"<{count}I", body, start)
         start += 4 * count
         if sizes is None:
-            bodies, tails = cut(body, lengths, start), [b""] * count
+            bodies, tails = cut(body, lengths, start), (b"",) * count
         else:
             places = struct.unpack_from(f"<{count}H", body, start)
             parts = cut(body, [*sizes, *lengths], start + 2 * count)
             different, bodies = [b"", *parts[: len(sizes)]], parts[len(sizes) :]
-            tails = [different[place] for place in places]
+            tails = tuple(map(different.__getitem__, places))
     except (IndexError, struct.error) as error:
         raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
-    return HopReply(head.term, head.epoch, head.end_version, _tuples(HopOutcome, kinds, bodies, tails))
+    return HopReply(head.term, head.epoch, head.end_version, HopOutcomes(kinds, bodies, tails))
 
 
 class _ReplyHead(NamedTuple):

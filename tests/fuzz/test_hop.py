@@ -25,13 +25,13 @@ from understudy_shared.bounds import Bound
 from understudy_shared.hop import (
     MAX_HOP_KEYS,
     PATH,
-    HopOutcome,
     HopReply,
     decode_reply,
     decode_request,
     encode_reply,
     encode_request,
 )
+from understudy_shared.hop_columns import HopOutcome
 from understudy_shared.hop_fields import BadHopError
 
 VERSION = 2

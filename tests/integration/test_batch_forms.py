@@ -24,7 +24,8 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy.reading import expanded
-from understudy_shared.hop import ABSENT, FOUND, HopGroup, HopKey, HopOutcome
+from understudy_shared.hop import HopGroup
+from understudy_shared.hop_columns import ABSENT, FOUND, HopKey, HopOutcome
 from understudy_shared.http.problems import ProblemType
 
 PARTITIONS = 4

@@ -20,7 +20,8 @@ from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.http.hop import SMALL_HOP_BYTES, Hops
 from understudy_node.http.hop_lookups import HOP_SLICE_KEYS
 from understudy_shared.bounds import Bound, UnknownLag
-from understudy_shared.hop import ABSENT, FOUND, PROBLEM, HopKey, encode_request
+from understudy_shared.hop import encode_request
+from understudy_shared.hop_columns import ABSENT, FOUND, PROBLEM, HopKey
 from understudy_shared.http.direct import Exchange
 from understudy_shared.position import decode_position
 from understudy_shared.spark.key_codec import KeyCodec

@@ -8,7 +8,8 @@ import orjson
 from tests.support.cluster.fake_cluster import STORE, cluster
 from tests.support.cluster.fake_node import Answer, found, problem
 
-from understudy_shared.hop import ABSENT, MAX_HOP_BYTES, HopGroup, HopKey, HopOutcome
+from understudy_shared.hop import MAX_HOP_BYTES, HopGroup
+from understudy_shared.hop_columns import ABSENT, HopKey, HopOutcome
 from understudy_shared.http.problems import ProblemType
 
 

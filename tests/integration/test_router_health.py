@@ -14,7 +14,8 @@ from tests.support.cluster.fake_node import RESET, FakeNode, Hang, found
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
 from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.clock import SystemClock
-from understudy_shared.hop import HopGroup, HopKey, HopOutcome
+from understudy_shared.hop import HopGroup
+from understudy_shared.hop_columns import HopKey, HopOutcome
 from understudy_shared.position import Position
 from understudy_shared.supervise import Supervisor
 from understudy_shared.words import ApplicationId, Lineage

@@ -21,7 +21,7 @@ from understudy_router.http.app import create_app
 from understudy_router.http.lookups import RouterLookups
 from understudy_router.transport.node_requests import NodeRequest
 from understudy_shared.bounds import Refusal
-from understudy_shared.hop import HopOutcome
+from understudy_shared.hop_columns import HopOutcome
 from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.http.protocol import HttpProtocol

@@ -11,7 +11,8 @@ from tests.support.cluster.fake_node import RESET, Answer, Hang, Raw, found, pro
 
 from understudy_router.forwarding.fallback import Step
 from understudy_shared.bounds import Refusal
-from understudy_shared.hop import ABSENT, HopKey, HopOutcome, HopReply, encode_reply
+from understudy_shared.hop import HopReply, encode_reply
+from understudy_shared.hop_columns import ABSENT, HopKey, HopOutcome
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.position import Position
 from understudy_shared.words import ApplicationId, Lineage

@@ -21,7 +21,8 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.clock import SystemClock
-from understudy_shared.hop import HopGroup, HopKey, HopOutcome
+from understudy_shared.hop import HopGroup
+from understudy_shared.hop_columns import HopKey, HopOutcome
 from understudy_shared.messages import Assignment, Endpoint, Message
 from understudy_shared.remembered import Remembered
 from understudy_shared.words import HostInfo

@@ -31,13 +31,13 @@ from understudy_shared.hop import (
     MAX_HOP_BYTES,
     PATH,
     HopGroup,
-    HopOutcome,
     HopReply,
     HopRequest,
     decode_in_steps,
     decode_request,
     encode_reply,
 )
+from understudy_shared.hop_columns import HopOutcome, HopOutcomes
 from understudy_shared.hop_fields import BadHopError
 from understudy_shared.http.direct import Exchange, reply_problem
 from understudy_shared.http.edge import (
@@ -180,7 +180,7 @@ class Hops:
         began_s = time.monotonic()
         request = decode_request(body) if len(body) <= SMALL_HOP_BYTES else (yield from _decoded(body, began_s))
         deadline_s = began_s + request.deadline_ms / 1000
-        outcomes: list[HopOutcome] = []
+        parts: list[HopOutcomes] = []
         since_turn, body_bytes = 0, 0
         over = LATE if request.deadline_ms <= 0 else None
         for group in request.groups:
@@ -196,10 +196,11 @@ class Hops:
                     if over is not None:
                         break
             if isinstance(lookups, HopOutcome):
-                outcomes += [lookups] * len(group.keys)
+                parts.append(HopOutcomes.of([lookups] * len(group.keys)))
             else:
-                outcomes += lookups.outcomes(over or LATE)
+                parts.append(lookups.outcomes(over or LATE))
                 body_bytes += lookups.body_bytes
+        outcomes = HopOutcomes.joined(parts)
         term, epoch = (0, 0) if self._order is None else self._order()
         encoded = encode_reply(
             HopReply(term, epoch, self._reads.end_version, outcomes), shares_tails=request.shares_tails

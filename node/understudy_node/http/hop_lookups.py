@@ -11,9 +11,20 @@ from typing import cast
 
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.lookup import ABSENT as NOT_FOUND
-from understudy_node.stores.lookup import Hidden, StoreReader
+from understudy_node.stores.lookup import Hidden, Said, StoreReader
 from understudy_shared.bounds import Bound
-from understudy_shared.hop import ABSENT, FOUND, MAX_HOP_BYTES, PROBLEM, HopKey, HopOutcome
+from understudy_shared.hop import MAX_HOP_BYTES
+from understudy_shared.hop_columns import (
+    ABSENT,
+    FOUND,
+    OPEN,
+    PROBLEM,
+    HopKey,
+    HopKeys,
+    HopOutcome,
+    HopOutcomes,
+    indexes_by_partition,
+)
 from understudy_shared.http.problems import Problem, ProblemType
 
 HOP_SLICE_KEYS = StoreReader.keys_at_once
@@ -42,7 +53,7 @@ _MISPLACED = outcome_of(outdated("this is no key of this partition as Spark woul
 
 
 class GroupLookups:
-    """The lookups of one group, partition by partition, each partition at one version.
+    """The lookups of one group, kept as columns, partition by partition, each partition at one version.
 
     Iteration does the work in slices, and yields the cost of each in keys. `body_bytes`: what the answers so far take
     in a reply.
@@ -54,47 +65,34 @@ class GroupLookups:
         self.body_bytes = 0
         self._shares_tails = shares_tails
         self._reader = reader
-        self._keys = keys
+        self._keys = HopKeys.of(keys)
         self._bound = bound
         self._known_end = known_end
-        self._done: list[HopOutcome | None] = [None] * len(keys)
+        count = len(self._keys)
+        self._kinds = bytearray((OPEN,)) * count
+        self._bodies: list[bytes] = [b""] * count
+        self._tails: list[bytes] = [b""] * count
 
     def __iter__(self) -> Iterator[int]:
-        keys = self._keys
-        if len(keys) == 1:
-            partition, row = keys[0]
-            (only,) = self._look_up(partition, self._read_from(partition), [row])
-            self._done = [only]
-            self._count(only)
+        partitions, rows = self._keys.partitions, self._keys.rows
+        if len(rows) == 1:  # nearly all hops without load
+            self._look_up(partitions[0], self._read_from(partitions[0]), (0,), rows)
             yield 1
             return
-        by_partition: dict[int, list[int]] = {}
-        for index, key in enumerate(keys):
-            indexes = by_partition.get(key[0])
-            if indexes is None:
-                by_partition[key[0]] = [index]
-            else:
-                indexes.append(index)
-        done, step = self._done, self._reader.keys_at_once
-        for partition, indexes in by_partition.items():
+        step = self._reader.keys_at_once
+        for partition, indexes in indexes_by_partition(partitions).items():
             reading = self._read_from(partition)
             for start in range(0, len(indexes), step):
                 part = indexes[start : start + step]
-                outcomes = self._look_up(partition, reading, [keys[index][1] for index in part])
-                for index, outcome in zip(part, outcomes, strict=True):
-                    done[index] = outcome
-                    self._count(outcome)
+                self._look_up(partition, reading, part, [rows[index] for index in part])
                 yield len(part) * HOP_SLICE_KEYS // step
 
-    def _count(self, outcome: HopOutcome) -> None:
-        self.body_bytes += len(outcome[1]) if self._shares_tails else len(outcome[1]) + len(outcome[2])
-
-    def outcomes(self, rest: HopOutcome) -> list[HopOutcome]:
+    def outcomes(self, rest: HopOutcome) -> HopOutcomes:
         """The outcomes in the order of the keys; `rest` is the outcome of keys that were not reached."""
-        done = self._done
-        if None not in done:
-            return cast(list[HopOutcome], done)
-        return [rest if outcome is None else outcome for outcome in done]
+        if OPEN in self._kinds:
+            left = [index for index, kind in enumerate(self._kinds) if kind == OPEN]
+            self._keep(left, [rest] * len(left))
+        return HopOutcomes(self._kinds, self._bodies, self._tails)
 
     def _read_from(self, partition: int) -> Reading | HopOutcome:
         """The version to answer a partition's keys from, or the one outcome of all its keys."""
@@ -103,22 +101,36 @@ class GroupLookups:
         reading = self._reader.read_from(partition, self._bound, self._known_end)
         return outcome_of(reading) if isinstance(reading, Problem) else reading
 
-    def _look_up(self, partition: int, reading: Reading | HopOutcome, rows: list[bytes]) -> list[HopOutcome]:
+    def _look_up(
+        self, partition: int, reading: Reading | HopOutcome, indexes: Sequence[int], rows: Sequence[bytes]
+    ) -> None:
+        """Look up the rows of these indexes. `reading` is the version of their partition, or their one outcome."""
         if isinstance(reading, HopOutcome):
-            return [reading] * len(rows)
-        tail = reading.tail
-        return [
-            HopOutcome(FOUND, found, tail)
-            if type(found) is bytes
-            else self._absent(partition, reading, row)
-            if found is None
-            else HopOutcome(ABSENT, found.members, tail)
-            if isinstance(found, Hidden)
-            else outcome_of(cast(Problem, found))
-            for row, found in zip(
-                rows, self._reader.find_many(rows, reading, partition, self._bound.selection), strict=True
-            )
-        ]
+            self._keep(indexes, [reading] * len(rows))
+        else:
+            tail = reading.tail
+            found = self._reader.find_many(rows, reading, partition, self._bound.selection)
+            kinds, bodies, tails = self._kinds, self._bodies, self._tails
+            for index, row, each in zip(indexes, rows, found, strict=True):
+                if type(each) is bytes:  # nearly always
+                    kinds[index] = FOUND
+                    bodies[index] = each
+                    tails[index] = tail
+                else:
+                    self._keep((index,), (self._not_found(partition, reading, row, each),))
+        self.body_bytes += sum([len(self._bodies[index]) for index in indexes])
+        if not self._shares_tails:
+            self.body_bytes += sum([len(self._tails[index]) for index in indexes])
+
+    def _keep(self, indexes: Sequence[int], outcomes: Sequence[HopOutcome]) -> None:
+        for index, outcome in zip(indexes, outcomes, strict=True):
+            self._kinds[index], self._bodies[index], self._tails[index] = outcome
+
+    def _not_found(self, partition: int, reading: Reading, row: bytes, said: Said) -> HopOutcome:
+        """The outcome of a key of which no value is shown."""
+        if isinstance(said, Hidden):
+            return HopOutcome(ABSENT, said.members, reading.tail)
+        return self._absent(partition, reading, row) if said is None else outcome_of(cast(Problem, said))
 
     def _absent(self, partition: int, reading: Reading, row: bytes) -> HopOutcome:
         """The outcome of a key that is not stored here. Only these need the check: Spark placed all stored keys."""

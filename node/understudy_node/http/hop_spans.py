@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from understudy_node.http.read_log import outcome_text
-from understudy_shared.hop import PATH, PROBLEM, HopOutcome, HopRequest
+from understudy_shared.hop import PATH, HopRequest
+from understudy_shared.hop_columns import PROBLEM, HopOutcome
 from understudy_shared.spans import Kind, Spans, end_request
 
 MAX_SPANS = 100

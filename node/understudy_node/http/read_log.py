@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import orjson
 
-from understudy_shared.hop import PROBLEM, HopOutcome, HopTrace
+from understudy_shared.hop import HopTrace
+from understudy_shared.hop_columns import PROBLEM, HopOutcome
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.reminders import Repeats
 from understudy_shared.trace import Trace, ids_of

@@ -160,7 +160,7 @@ class ReplicaPlan:
         While a merely slow candidate may still answer this is a hedge: only candidates inside the bound, because the
         others would probably refuse.
         """
-        waits = any(pending.delay is not Delay.SILENT for pending in self._pending.values())
+        waits = bool(self._pending) and any(pending.delay is not Delay.SILENT for pending in self._pending.values())
         limit = self._in_bound if waits else len(self._candidates)
         while self._next < limit:
             candidate = self._candidates[self._next]
@@ -258,6 +258,8 @@ class ReplicaPlan:
         return _nobody(every, candidates)
 
     def _was_asked(self, candidate: Candidate) -> bool:
+        if not (self.asked or self._pending):  # of the first attempt of each partition of each batch
+            return False
         node_id = candidate.node_id
         return any(asked.node_id == node_id for asked, _ in self.asked) or any(
             pending.candidate.node_id == node_id for pending in self._pending.values()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.budget import RetryBudget
@@ -25,9 +25,10 @@ from understudy_router.forwarding.fallback import (
     rejection_by_failure,
     rejection_by_problem,
 )
-from understudy_router.forwarding.read import Attempt, Read, Reader, Result
+from understudy_router.forwarding.read import NO_PROBLEMS, Attempt, Read, Reader
 from understudy_router.forwarding.read_log import ReadLog
 from understudy_router.forwarding.recorded import traced
+from understudy_router.forwarding.results import Result, Results
 from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice
 from understudy_router.transport.node_client import NodeClient
@@ -44,10 +45,10 @@ from understudy_router.transport.wire import WireError
 from understudy_shared.bounds import Bound
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
-from understudy_shared.hop import PROBLEM, HopKey, HopOutcome
+from understudy_shared.hop_columns import PROBLEM, HopKey, HopKeys, HopOutcome, HopOutcomes
 from understudy_shared.http.direct import ReaderLeftError
 from understudy_shared.http.edge import bug
-from understudy_shared.http.problems import problem_of
+from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.trace import Trace
 
 PLAN_AGAIN_MS = 20
@@ -58,8 +59,8 @@ Done = Callable[[Result | None, float], None]
 must not raise.
 """
 
-Moves = dict[tuple[str, str, int], tuple[Candidate, list[int]]]
-"""The next attempts: candidate and partitions, by node id, host and port."""
+Moves = dict[tuple[str, str, int], tuple[Candidate, dict[int, None]]]
+"""The next attempts: candidate and partitions, each once, by node id, host and port."""
 
 
 class Chooser(Protocol):
@@ -109,7 +110,7 @@ class Forwarder:
         self.budget.asked(1)
         choice = self._chooser.choose(route, keys[0].partition, bound)
         if not choice.order:
-            self._go_on(self._new_read(route, bound, keys, began_ms, reader.trace), [], reader, done)
+            self._go_on(self._new_read(route, bound, keys, began_ms, trace=reader.trace), [], reader, done)
             return
         first = choice.order[0]
         client = self._clients.to(first.node_id, first.endpoint)
@@ -122,21 +123,27 @@ class Forwarder:
         client.submit(request)
 
     async def look_up_many(
-        self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], reader: Reader | None = None
-    ) -> list[Result]:
-        """Look many keys up. Results are in the order of the keys; the keys of a partition go to one node together.
+        self,
+        route: StoreRoute,
+        bound: Bound,
+        keys: HopKeys,
+        reader: Reader | None = None,
+        problems: Mapping[int, Problem] = NO_PROBLEMS,
+    ) -> Results:
+        """Look many keys up; the keys of a partition go to one node together. A key in `problems`, by its index, has
+        NO_PARTITION and is not sent.
 
         Raises ReaderLeftError when the reader disconnects.
         """
-        self.budget.asked(len(keys))
+        self.budget.asked(len(keys) - len(problems))
         trace = None if reader is None else reader.trace
-        read = self._new_read(route, bound, keys, self._clock.monotonic_ms(), trace)
+        read = self._new_read(route, bound, keys, self._clock.monotonic_ms(), trace=trace, problems=problems)
         return await self._run(read, [], reader)
 
     def after_first(self, lookup: _SingleLookup, reply: Reply) -> None:
         """Go on with a single lookup whose first attempt failed or is delayed."""
         request = lookup.request
-        read = self._new_read(request.route, request.bound, request.keys, request.asked_ms, lookup.reader.trace)
+        read = self._new_read(request.route, request.bound, request.keys, request.asked_ms, trace=lookup.reader.trace)
         read.plans[request.keys[0].partition] = ReplicaPlan(lookup.choice)
         attempt = Attempt(lookup.choice.order[0], lookup.client, request, (0,))
         read.sent(attempt)
@@ -153,7 +160,7 @@ class Forwarder:
         """Run the read of one key and report its result."""
         result: Result | None
         try:
-            (result,) = await self._run(read, arrived, reader)
+            result = (await self._run(read, arrived, reader))[0]
         except ReaderLeftError:
             result = None
         except UnderstudyError as error:
@@ -163,12 +170,19 @@ class Forwarder:
         done(result, self._clock.monotonic_ms() - read.began_ms)
 
     def _new_read(
-        self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], began_ms: float, trace: Trace | None
+        self,
+        route: StoreRoute,
+        bound: Bound,
+        keys: Sequence[HopKey],
+        began_ms: float,
+        *,
+        trace: Trace | None,
+        problems: Mapping[int, Problem] = NO_PROBLEMS,
     ) -> Read:
         deadline_ms = began_ms + self._deadline_ms + bound.wait_ms
-        return Read(route, bound, keys, began_ms=began_ms, deadline_ms=deadline_ms, trace=trace)
+        return Read(route, bound, keys, began_ms=began_ms, deadline_ms=deadline_ms, trace=trace, problems=problems)
 
-    async def _run(self, read: Read, arrived: list[tuple[Attempt, Reply]], reader: Reader | None) -> list[Result]:
+    async def _run(self, read: Read, arrived: list[tuple[Attempt, Reply]], reader: Reader | None) -> Results:
         """Run a read until each key has a result. `arrived` came before the read was made."""
         moves: Moves = {}
         if not arrived:
@@ -179,8 +193,8 @@ class Forwarder:
                     self._on_reply(read, attempt, reply, moves)
                 self._send(read, moves)
                 moves.clear()
-                if not read.is_open:
-                    return [read.results[index] for index in range(len(read.keys))]
+                if not read.results.is_open:
+                    return read.results
                 read.drop_answered()
                 if reader is not None and (read.again or _has_delay(arrived)):
                     read.watch(reader)
@@ -215,7 +229,7 @@ class Forwarder:
     def _send_to(self, read: Read, candidate: Candidate, indexes: Sequence[int], *, alone: bool = False) -> None:
         now_ms = self._clock.monotonic_ms()
         until_ms = min(now_ms + self._hop_timeout_ms, read.deadline_ms)
-        keys = [read.keys[index] for index in indexes]
+        keys = read.keys_at(indexes)
         client = self._clients.to(candidate.node_id, candidate.endpoint)
         request = NodeRequest(read.route, read.bound, keys, None, now_ms, until_ms, candidate.role == "active")
         if read.trace is not None:
@@ -256,7 +270,8 @@ class Forwarder:
         """After a failure or a delay: try the next candidate, wait for attempts in flight, or give up."""
         keys = len(read.open_keys((partition,)))
         plan = read.plans[partition]
-        if not keys or plan.is_hopeful:
+        is_planned = any(partition in partitions for _, partitions in moves.values())
+        if not keys or plan.is_hopeful or is_planned:  # of two failures in one turn the first has chosen the next
             return
         if self._clock.monotonic_ms() < read.deadline_ms:
             if reason == Delay.SILENT:
@@ -295,7 +310,7 @@ class Forwarder:
             late = now_ms >= read.deadline_ms
             problem = plan.refused(read.bound, late=late, after_ms=now_ms - read.began_ms)
             self._log.unanswered(read, partition, problem, now_ms)
-            read.results.update(dict.fromkeys(read.open_keys((partition,)), problem))
+            read.results.refuse(read.open_keys((partition,)), problem)
 
     def _is_too_large_together(self, read: Read, attempt: Attempt, reply: Outcomes) -> bool:
         """Whether the reply was too large but smaller parts may fit."""
@@ -341,20 +356,19 @@ class _SingleLookup:
 def _keep(read: Read, attempt: Attempt, reply: Outcomes) -> dict[int, Rejection]:
     """Store the answers; return why the rest has none, by partition."""
     failed: dict[int, Rejection] = {}
-    all_answered = not isinstance(reply, HopFailure) and PROBLEM not in [outcome[0] for outcome in reply]
-    if all_answered and read.results.keys().isdisjoint(attempt.indexes):  # nearly always
-        read.results.update(zip(attempt.indexes, cast("Sequence[HopOutcome]", reply), strict=True))
+    if type(reply) is HopOutcomes and PROBLEM not in reply.kinds:  # nearly always
+        read.results.keep_all(attempt.indexes, reply)
         return failed
-    outcomes: Sequence[HopOutcome | HopFailure] = (
+    outcomes: Iterable[HopOutcome | HopFailure] = (
         [reply] * len(attempt.indexes) if isinstance(reply, HopFailure) else reply
     )
     for index, outcome in zip(attempt.indexes, outcomes, strict=True):
         if type(outcome) is HopOutcome and outcome[0] != PROBLEM:
-            read.results.setdefault(index, outcome)
+            read.results.keep(index, outcome)
             continue
         rejection = _rejection(outcome)
         if next_step(rejection.reason) is Step.STOP:
-            read.results.setdefault(index, readers_mistake(rejection))
+            read.results.refuse((index,), readers_mistake(rejection))
         else:
             failed.setdefault(read.keys[index].partition, rejection)
     return failed
@@ -377,7 +391,7 @@ def _rejection(outcome: HopOutcome | HopFailure) -> Rejection:
 
 def _move(moves: Moves, candidate: Candidate, partition: int) -> None:
     place = (candidate.node_id, candidate.endpoint.host, candidate.endpoint.port)
-    moves.setdefault(place, (candidate, []))[1].append(partition)
+    moves.setdefault(place, (candidate, {}))[1][partition] = None
 
 
 def _has_delay(arrived: Iterable[tuple[Attempt, Reply]]) -> bool:

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Protocol
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.fallback import ReplicaPlan
+from understudy_router.forwarding.results import Results
 from understudy_router.routing.candidates import Candidate
 from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import NodeRequest, OnReply, Reply
 from understudy_shared.bounds import Bound
-from understudy_shared.hop import HopKey, HopOutcome
+from understudy_shared.hop_columns import NO_PARTITION, OPEN, HopKey, HopKeys, indexes_by_partition
 from understudy_shared.http.direct import ReaderLeftError
 from understudy_shared.http.problems import Problem
 from understudy_shared.trace import Trace
 
-Result = HopOutcome | Problem
-"""A found or absent outcome, or why there is neither."""
+NO_PROBLEMS: Mapping[int, Problem] = MappingProxyType({})
 
 
 class Reader(Protocol):
@@ -48,11 +49,14 @@ class Attempt:
         self.client = client
         self.request = request
         self.indexes = indexes
-        self.partitions = list(dict.fromkeys(key[0] for key in request.keys))
+        self.partitions = list(dict.fromkeys(HopKeys.of(request.keys).partitions))
 
 
 class Read:
-    """`plans` are by partition, `results` by index of the key; `again` holds partitions to plan anew in a moment."""
+    """`plans` are by partition, `results` by index of the key; `again` holds partitions to plan anew in a moment.
+
+    A key whose problem is known from the beginning has NO_PARTITION, and is never sent.
+    """
 
     def __init__(
         self,
@@ -63,19 +67,19 @@ class Read:
         began_ms: float,
         deadline_ms: float,
         trace: Trace | None = None,
+        problems: Mapping[int, Problem] = NO_PROBLEMS,
     ) -> None:
         self.route = route
         self.bound = bound
-        self.keys = keys
+        self.keys = HopKeys.of(keys)
         self.began_ms = began_ms
         self.deadline_ms = deadline_ms
         self.trace = trace
         self.plans: dict[int, ReplicaPlan] = {}
-        self.results: dict[int, Result] = {}
+        if self.keys.partitions.count(NO_PARTITION) != len(problems):
+            raise ValueError("a key without a partition and without a problem would wait for ever")
+        self.results = Results(len(keys), problems)
         self.again: set[int] = set()
-        self._of: dict[int, list[int]] = {}
-        for index, key in enumerate(keys):
-            self._of.setdefault(key[0], []).append(index)
         self._attempts: set[Attempt] = set()
         self._arrived: deque[tuple[Attempt, Reply]] = deque()
         self._wake: asyncio.Future[None] | None = None
@@ -84,20 +88,29 @@ class Read:
         self._reader: Reader | None = None
         self._is_gone = False
 
-    @property
-    def is_open(self) -> bool:
-        """Whether any key has no result yet."""
-        return len(self.results) < len(self.keys)
+    @cached_property
+    def partitions(self) -> Sequence[int]:
+        """The partitions of its keys, each once."""
+        return [partition for partition in dict.fromkeys(self.keys.partitions) if partition != NO_PARTITION]
 
-    @property
-    def partitions(self) -> Iterable[int]:
-        """The partitions of its keys."""
-        return self._of
+    @cached_property
+    def _indexes(self) -> Mapping[int, Sequence[int]]:
+        """The indexes of the keys of each partition."""
+        return indexes_by_partition(self.keys.partitions)
 
-    def open_keys(self, partitions: Iterable[int]) -> list[int]:
-        """The indexes of the keys in these partitions that have no result yet."""
-        results = self.results
-        return [index for partition in partitions for index in self._of[partition] if index not in results]
+    def open_keys(self, partitions: Collection[int]) -> Sequence[int]:
+        """The indexes of the keys in these partitions that have no result yet; a range if these are all keys. No
+        partition is named twice.
+        """
+        if len(partitions) == len(self.partitions) and self.results.is_untouched:
+            return range(len(self.keys))
+        kinds = self.results.kinds
+        return [index for partition in partitions for index in self._indexes[partition] if kinds[index] == OPEN]
+
+    def keys_at(self, indexes: Sequence[int]) -> HopKeys:
+        """The keys at these indexes."""
+        is_all = isinstance(indexes, range) and len(indexes) == len(self.keys)
+        return self.keys if is_all else self.keys.at(indexes)
 
     def sent(self, attempt: Attempt) -> None:
         """An attempt is in flight, for the plans of its partitions."""
@@ -121,10 +134,10 @@ class Read:
 
     def drop_answered(self) -> None:
         """Cancel attempts whose keys were all answered by others."""
-        for attempt in [
-            attempt for attempt in self._attempts if all(index in self.results for index in attempt.indexes)
-        ]:
-            self._drop(attempt)
+        kinds = self.results.kinds
+        for attempt in list(self._attempts):
+            if not any(kinds[index] == OPEN for index in attempt.indexes):
+                self._drop(attempt)
 
     def wake_in(self, ms: float) -> None:
         """Make `news` return after so long at the latest. Of several calls the first counts."""

@@ -13,14 +13,13 @@ from functools import partial
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.forward import Forwarder
-from understudy_router.forwarding.read import Result
+from understudy_router.forwarding.results import Result, Results
 from understudy_router.http.reads import Reads, Request
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.principals import EVERY_KEY, KeyScope
 from understudy_shared.auth.shown import require_key
-from understudy_shared.hop import FOUND, HopKey, HopOutcome, hop_keys
+from understudy_shared.hop_columns import FOUND, PROBLEM, HopKeys, HopOutcome
 from understudy_shared.http.batches import (
-    NO_PARTITION,
     BatchAnswer,
     BatchKeys,
     parse_batch,
@@ -113,11 +112,12 @@ class RouterLookups(LookupsFirst):
         keys, params = parse_batch(await read_body(receive))
         resolved = await resolved_keys(route, keys, self._reads.max_key_bytes, scope)
         bound = self._reads.bound(route, params)
-        asked = keys_to_ask(resolved)
-        reader = AsgiExchange(receive, trace)
-        found = await self._forwarder.look_up_many(route, bound, asked, reader) if asked else []
-        self._served.answered_many(found, bound, self._served.of(route.name))
-        return batch_body(BatchAnswer(route.json_name, is_compact=is_compact), resolved, found)
+        asked = HopKeys(resolved.partitions, resolved.rows)
+        results = await self._forwarder.look_up_many(
+            route, bound, asked, AsgiExchange(receive, trace), resolved.problems
+        )
+        self._served.answered_many(results, bound, self._served.of(route.name))
+        return batch_body(BatchAnswer(route.json_name, is_compact=is_compact), resolved.printed, results)
 
 
 def _tell_traced(request: Request, result: Result | None, took_ms: float, trace: Trace) -> None:
@@ -148,40 +148,13 @@ async def resolved_keys(
     return resolved
 
 
-def keys_to_ask(keys: BatchKeys) -> list[HopKey]:
-    """The keys that nodes are asked for: those that parse."""
-    every = hop_keys(keys.partitions, keys.rows)
-    return [key for key in every if key.partition != NO_PARTITION] if keys.problems else every
-
-
-def batch_body(answer: BatchAnswer, keys: BatchKeys, found: Sequence[Result]) -> bytes:
-    """The answer to a batch. `found` are the results of `keys_to_ask`; another key has its problem as result."""
-    results = _results(answer, keys, found)
-    if not keys.problems:
-        return answer.body(results)
-    rest = iter(results)
-    return answer.body(
-        [
-            problem_result(keys.problems[index]) if index in keys.problems else next(rest)
-            for index in range(len(keys.rows))
-        ]
-    )
-
-
-def _results(answer: BatchAnswer, keys: BatchKeys, found: Sequence[Result]) -> list[bytes]:
-    """The results of the keys that nodes were asked for."""
-    printed = [key for key in keys.printed if key] if keys.problems else keys.printed
-    results: list[bytes] = []
-    ends: dict[bytes, bytes] = {}
-    for key, result in zip(printed, found, strict=True):
-        if isinstance(result, Problem):
-            results.append(problem_result(result))
-            continue
-        kind, body, tail = result
-        if not tail:
-            body, tail = answer.parted(body)
-        end = ends.get(tail)
-        if end is None:
-            end = ends[tail] = answer.end_of(tail)
-        results.append((answer.found if kind == FOUND else answer.absent) + key + b"," + body + end)
-    return results
+def batch_body(answer: BatchAnswer, printed: Sequence[bytes], results: Results) -> bytes:
+    """The answer to a batch; `printed` is the JSON of each key. It takes `results` apart: count them before."""
+    bodies, tails = results.bodies, results.tails
+    for index, problem in results.problems.items():
+        bodies[index] = problem_result(problem)
+    if b"" in tails:
+        for index, tail in enumerate(tails):
+            if not tail and results.kinds[index] != PROBLEM:
+                bodies[index], tails[index] = answer.parted(bodies[index])
+    return answer.of_columns(results.kinds, printed, bodies, tails)

@@ -13,7 +13,7 @@ import orjson
 from understudy_router.cluster.catalogue import StoreRoute, Stores
 from understudy_router.served import ServedReads, StoreReads
 from understudy_shared.bounds import NO_BOUND, Bound
-from understudy_shared.hop import HopKey
+from understudy_shared.hop_columns import HopKey
 from understudy_shared.http.lookup_requests import (
     DEFAULT_KEY_BYTES,
     ReadParams,

@@ -26,6 +26,9 @@ from understudy_shared.words import HostInfo
 MAX_CONNECTIONS = 2
 """Hops in flight per node. With one the router idles while the node answers; more make hops small (decisions/0006)."""
 
+FULL_KEYS = 64
+"""So many keys that wait are sent before their loop tick ends: the node begins while the router parses the rest."""
+
 LONE_HOPS = 4
 """After so many hops of one request, without another request meanwhile, the next request does not wait for others."""
 
@@ -96,14 +99,17 @@ class NodeClient:
         return not self._busy and not self._waiting and self._connecting_since_ms is None
 
     def submit(self, request: NodeRequest) -> None:
-        """Send a request, together with all others of this loop tick when requests do not come one by one. It always
-        gets its outcomes.
+        """Send a request, together with others of this loop tick when requests do not come one by one. It always gets
+        its outcomes.
         """
         if self._closed:
             request.finish(_CLOSED)
             return
         if not self._waiting.append(request):
             request.finish(HopFailure(OVERLOADED, f"{self._waiting.keys} keys wait for this node"))
+            return
+        if self._idle and self._waiting.keys >= FULL_KEYS:
+            self._flush()
             return
         if self._flush_is_due:
             return

@@ -15,11 +15,14 @@ from typing import NamedTuple
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_shared.bounds import Bound
-from understudy_shared.hop import HopGroup, HopKey, HopOutcome, HopTrace
+from understudy_shared.hop import HopGroup, HopTrace
+from understudy_shared.hop_columns import HopKey, HopKeys, HopOutcome, HopOutcomes
 from understudy_shared.trace import Trace
 
-MAX_KEYS_PER_HOP = 1024
-"""The rest travels in the next hop: a node answers a hop in one tick of its own loop, about 5 us a key."""
+MAX_KEYS_PER_HOP = 256
+"""The rest travels in the next hop: the node answers this one while the router makes that one. Larger hops would make
+each wait for the other. A request is never split by it.
+"""
 
 MAX_ROW_BYTES_PER_HOP = 4 * 1024 * 1024
 """Half of the largest hop; the other half is room for headers."""
@@ -92,7 +95,7 @@ class NodeRequest:
     @property
     def row_bytes(self) -> int:
         keys = self.keys
-        return len(keys[0][1]) if len(keys) == 1 else sum([len(key[1]) for key in keys])
+        return len(keys[0][1]) if len(keys) == 1 else sum(map(len, HopKeys.of(keys).rows))
 
     @property
     def is_wanted(self) -> bool:
@@ -156,11 +159,16 @@ class Hop:
 
     def shared_out(self, outcomes: Sequence[HopOutcome]) -> Iterator[tuple[NodeRequest, Sequence[HopOutcome]]]:
         """Each request with its own outcomes, one per key."""
+        columns = HopOutcomes.of(outcomes)
+        kinds, bodies, tails = columns.kinds, columns.bodies, columns.tails
         start = 0
         for request in self.requests:
-            end = start + len(request.keys)
-            yield request, outcomes[start:end]
-            start = end
+            count = len(request.keys)
+            if count == 1:  # past the constructor of a named tuple, which takes twice as long
+                yield request, (tuple.__new__(HopOutcome, (kinds[start], bodies[start], tails[start])),)
+            else:
+                yield request, columns[start : start + count]
+            start += count
 
     def is_over(self, now_ms: float) -> bool:
         """Whether no reader waits for this hop any longer. A reader may have extended its deadline meanwhile."""
@@ -170,13 +178,14 @@ class Hop:
 
 
 def parts_that_fit(
-    keys: Sequence[HopKey], indexes: Sequence[int], *, max_bytes: int = MAX_ROW_BYTES_PER_HOP
+    keys: HopKeys, indexes: Sequence[int], *, max_bytes: int = MAX_ROW_BYTES_PER_HOP
 ) -> Iterator[Sequence[int]]:
     """The indexes in runs whose keys fit into a hop together: long keys of one batch may not."""
-    sizes = [len(keys[index][1]) for index in indexes]
-    if sum(sizes) <= max_bytes:
+    rows = keys.rows
+    if sum(map(len, rows)) <= max_bytes:
         yield indexes
         return
+    sizes = [len(rows[index]) for index in indexes]
     start = row_bytes = 0
     for at, size_bytes in enumerate(sizes):
         if at > start and row_bytes + size_bytes > max_bytes:
@@ -206,5 +215,15 @@ def take(
 
 def _group(requests: Sequence[NodeRequest]) -> HopGroup:
     route = requests[0].route
-    keys = requests[0].keys if len(requests) == 1 else [key for request in requests for key in request.keys]
+    keys = requests[0].keys if len(requests) == 1 else _joined([request.keys for request in requests])
     return HopGroup(route.name, route.lineage, route.partitions, requests[0].bound, keys, route.layout)
+
+
+def _joined(parts: Sequence[Sequence[HopKey]]) -> HopKeys:
+    if max(map(len, parts)) == 1:
+        keys = [part[0] for part in parts]
+        return HopKeys([key[0] for key in keys], [key[1] for key in keys])
+    columns = [HopKeys.of(part) for part in parts]
+    return HopKeys(
+        [partition for part in columns for partition in part.partitions], [row for part in columns for row in part.rows]
+    )

@@ -6,7 +6,8 @@ compact form says that once, in `reads`, and each result has the index of its re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import orjson
@@ -15,6 +16,7 @@ from understudy_shared.auth.principals import EVERY_KEY, KeyScope
 from understudy_shared.auth.shown import require_printed_key
 from understudy_shared.bounds import MAX_BATCH_KEYS, parse_flag
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.hop_columns import NO_PARTITION, PROBLEM, indexes_by_partition
 from understudy_shared.http.lookup_requests import ReadParams, encoded_key, pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import parse_query
@@ -22,10 +24,6 @@ from understudy_shared.printable import clipped
 from understudy_shared.spark.key_codec import KeyCodec
 
 _FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; bounds may be left out'
-
-NO_PARTITION = -1
-"""Where a key is that does not parse."""
-
 
 _FOUND_MEMBERS = (
     *("found", "value", "result", "expires_at", "expired", "timeout_at"),
@@ -58,14 +56,7 @@ class BatchKeys(NamedTuple):
 
     def by_partition(self) -> dict[int, list[int]]:
         """The indexes of the keys of each partition."""
-        found: dict[int, list[int]] = {}
-        for index, partition in enumerate(self.partitions):
-            if partition in found:
-                found[partition].append(index)
-            else:
-                found[partition] = [index]
-        found.pop(NO_PARTITION, None)
-        return found
+        return indexes_by_partition(self.partitions)
 
 
 def batch_form(query: bytes) -> BatchForm:
@@ -171,7 +162,28 @@ class BatchAnswer:
 
     def body(self, results: Sequence[bytes]) -> bytes:
         """The whole answer."""
-        joined = b",".join(results)
+        return self._whole(b",".join(results))
+
+    def of_columns(
+        self, kinds: Sequence[int], printed: Sequence[bytes], bodies: Sequence[bytes], tails: Sequence[bytes]
+    ) -> bytes:
+        """The whole answer, from the parts of every result: nothing is made per key but its place in one list. The body
+        of a problem is the result itself.
+        """
+        heads = (b"," + self.found, b"," + self.absent, b",")
+        ends = {tail: self.end_of(tail) for tail in dict.fromkeys(tails) if tail}
+        commas: Iterable[bytes] = repeat(b",", len(kinds))
+        if PROBLEM in kinds:
+            ends[b""] = b""
+            printed = [b"" if kind == PROBLEM else key for kind, key in zip(kinds, printed, strict=True)]
+            commas = [b"" if kind == PROBLEM else b"," for kind in kinds]
+        found = zip(map(heads.__getitem__, kinds), printed, commas, bodies, map(ends.__getitem__, tails), strict=True)
+        parts = list(chain.from_iterable(found))
+        parts[:1] = [part[1:] for part in parts[:1]]  # no comma before the first result, if there is one
+        return self._whole(b"".join(parts))
+
+    def _whole(self, joined: bytes) -> bytes:
+        """The answer around results that are joined by commas."""
         if not self._is_compact:
             return b'{"results":[%b]}\n' % joined
         reads = b",".join([b"{" + tail.rstrip() for tail in self._ends])

@@ -35,7 +35,7 @@ _TEXT_HEAD = struct.Struct("<QII").pack
 _TEXT_OFFSET = 16
 """A row of one text: the null bitmap, one slot, the text."""
 
-_murmur3 = mmh3.mmh3_32_uintdigest
+_signed_murmur3 = mmh3.mmh3_32_sintdigest
 
 
 def compile_key_columns(
@@ -68,8 +68,8 @@ def compile_key_columns(
                 is_plain = len(orjson.dumps(columns[0])) == sum(map(len, texts)) + 3 * len(texts) + 1
                 printed = [head + text + b'"}' for text in texts] if is_plain else print_rows(rows)
                 return EncodedKeys(_text_partitions(texts, partitions), _text_rows(texts), printed)
-            printed = print_rows(rows)
-            return EncodedKeys([place(row, partitions) for row in rows], list(map(encode, rows)), printed)
+            whole = list(map(tuple, rows))
+            return EncodedKeys([place(row, partitions) for row in whole], list(map(encode, whole)), print_rows(rows))
         except (UnicodeEncodeError, orjson.JSONEncodeError):  # half of a surrogate pair
             return None
 
@@ -81,12 +81,12 @@ def _is_plain(kind: SparkType) -> bool:
     return isinstance(kind, StringType | BooleanType | IntegralType)
 
 
-def _rows(keys: Sequence[object], names: Sequence[str]) -> list[Row] | None:
+def _rows(keys: Sequence[object], names: Sequence[str]) -> Sequence[Sequence[object]] | None:
     """Arrays in schema order, or objects by column name; None when they are not all of one form."""
     if not _are(keys, list, dict) or set(map(len, cast("Sequence[Sized]", keys))) != {len(names)}:
         return None
     if type(keys[0]) is list:
-        return list(map(tuple, cast("Sequence[list[object]]", keys)))
+        return cast("Sequence[list[object]]", keys)
     try:
         return [tuple([key[name] for name in names]) for key in cast("Sequence[dict[str, object]]", keys)]
     except KeyError:
@@ -112,13 +112,13 @@ def _fits(kind: SparkType, column: Sequence[Any]) -> bool:
             return False
 
 
-def _printer(names: Sequence[str]) -> Callable[[Sequence[Row]], list[bytes]]:
+def _printer(names: Sequence[str]) -> Callable[[Sequence[Sequence[object]]], list[bytes]]:
     """A function from rows to their JSON objects by column name."""
     source = Source("print_rows(rows)")
     variables = [f"c{index}" for index in range(len(names))]
     fields = ", ".join(f"{name!r}: {variable}" for name, variable in zip(names, variables, strict=True))
     source.add(f"return [{source.bind(orjson.dumps)}({{{fields}}}) for {', '.join(variables)}, in rows]")
-    return cast("Callable[[Sequence[Row]], list[bytes]]", source.compile())
+    return cast("Callable[[Sequence[Sequence[object]]], list[bytes]]", source.compile())
 
 
 def _text_rows(texts: Sequence[bytes]) -> list[bytes]:
@@ -132,5 +132,7 @@ def _text_rows(texts: Sequence[bytes]) -> list[bytes]:
 
 
 def _text_partitions(texts: Sequence[bytes], partitions: int) -> list[int]:
-    hashes = [hash_bytes(text, SEED) if len(text) & 3 else _murmur3(text, SEED) for text in texts]
+    if not any(size & 3 for size in set(map(len, texts))):  # of whole words: Spark's Murmur3 is the standard one
+        return [_signed_murmur3(text, SEED) % partitions for text in texts]
+    hashes = [hash_bytes(text, SEED) for text in texts]
     return [partition_of(h - 0x100000000 if h & 0x80000000 else h, partitions) for h in hashes]

@@ -11,18 +11,8 @@ from typing import cast
 import httptools
 
 from understudy_shared.bounds import Refusal
-from understudy_shared.hop import (
-    FOUND,
-    PATH,
-    PROBLEM,
-    HopGroup,
-    HopKey,
-    HopOutcome,
-    HopReply,
-    HopRequest,
-    decode_request,
-    encode_reply,
-)
+from understudy_shared.hop import PATH, HopGroup, HopReply, HopRequest, decode_request, encode_reply
+from understudy_shared.hop_columns import FOUND, PROBLEM, HopKey, HopOutcome
 from understudy_shared.http.problems import Problem, ProblemType, refused
 
 Answer = Callable[[HopGroup, HopKey], HopOutcome]

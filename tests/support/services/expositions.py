@@ -21,7 +21,7 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.bounds import NO_BOUND
 from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.clock import SystemClock
-from understudy_shared.hop import FOUND, HopOutcome
+from understudy_shared.hop_columns import FOUND, HopOutcome
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.processes.group import Alone
 from understudy_shared.words import HostInfo

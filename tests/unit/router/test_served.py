@@ -7,13 +7,14 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.router.results import results_of
 
 from understudy_node.replica.readings import _tail
 from understudy_node.replica.task_view import task_view
 from understudy_router.served import EXACT, MAX_STORES, MAX_TEXTS, STRIDE, ServedReads, is_beyond
 from understudy_shared.bounds import NO_BOUND, Bound, Refusal, UnknownLag
 from understudy_shared.histogram import OFFSET_LAG_BOUNDS, Histogram
-from understudy_shared.hop import FOUND, HopOutcome
+from understudy_shared.hop_columns import FOUND, HopOutcome
 from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.position import Position
 from understudy_shared.words import ApplicationId, LagInfo, Lineage, TaskId
@@ -65,7 +66,7 @@ def test_every_answer_is_counted_once_by_what_it_says(found: list[tuple[LagInfo,
 def test_a_batch_counts_as_its_keys_one_by_one(found: list[tuple[LagInfo, bool]], bound: Bound) -> None:
     outcomes = [answer(lag, apart=apart) for lag, apart in found]
     together, single = ServedReads(), ServedReads()
-    together.answered_many(outcomes, bound)
+    together.answered_many(results_of(outcomes), bound)
     for outcome in outcomes:
         single.answered(outcome, bound)
     assert together.offset_lag.counts == single.offset_lag.counts
@@ -125,7 +126,7 @@ def test_a_read_without_an_answer_is_refused_by_its_bound_or_an_error_or_the_rea
         (Problem(ProblemType.BAD_KEY, "no key"), "reader"),
         (Problem(ProblemType.UNKNOWN_STORE, "none"), "reader"),
     ):
-        served.answered_many([problem], NO_BOUND)
+        served.answered_many(results_of([problem]), NO_BOUND)
         counts[kind] += 1
     assert (served.refused_by_bound, served.errors, served.answers) == (counts["bound"], counts["error"], 0)
 
@@ -168,14 +169,14 @@ def test_what_each_store_got_is_what_all_got_together(
     for store, lag, bound, is_single in reads:
         of = None if store is None else served.of(store)
         if lag is None:
-            served.answered_many([REFUSED], bound, of)
+            served.answered_many(results_of([REFUSED]), bound, of)
             refusals[store] += 1
             continue
         answers[store] += 1
         if is_single:
             served.answered(answer(lag), bound, of)
         else:
-            served.answered_many([answer(lag)], bound, of)
+            served.answered_many(results_of([answer(lag)]), bound, of)
     assert (served.answers, served.refused_by_bound) == (answers.total(), refusals.total())
     for store, found in served.stores.items():
         assert (found.answers, found.refused_by_bound) == (answers[store], refusals[store])

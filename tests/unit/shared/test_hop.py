@@ -13,18 +13,13 @@ from hypothesis import strategies as st
 from understudy_shared.bounds import NO_BOUND, Bound, UnknownLag
 from understudy_shared.cursor import Cursor
 from understudy_shared.hop import (
-    ABSENT,
-    FOUND,
     HOP_SLICE_GROUPS,
     MAX_HOP_BYTES,
     MAX_HOP_HEADER_BYTES,
     MAX_HOP_KEYS,
     MAX_LAYOUT_CHARS,
     MAX_TAIL_BYTES,
-    PROBLEM,
     HopGroup,
-    HopKey,
-    HopOutcome,
     HopReply,
     HopRequest,
     HopTrace,
@@ -34,6 +29,7 @@ from understudy_shared.hop import (
     encode_reply,
     encode_request,
 )
+from understudy_shared.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
 from understudy_shared.hop_fields import BadHopError
 from understudy_shared.position import Position
 from understudy_shared.selection import EVERYTHING, Selection

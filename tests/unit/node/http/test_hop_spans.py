@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from understudy_node.http.hop_spans import MAX_SPANS, record_hop
 from understudy_shared.bounds import NO_BOUND
-from understudy_shared.hop import ABSENT, FOUND, PROBLEM, HopGroup, HopKey, HopOutcome, HopRequest, HopTrace
+from understudy_shared.hop import HopGroup, HopRequest, HopTrace
+from understudy_shared.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
 from understudy_shared.spans import Attributes, Kind
 from understudy_shared.trace import Trace
 

@@ -21,18 +21,16 @@ from understudy_node.node import Node
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.bounds import NO_BOUND, Bound
 from understudy_shared.hop import (
-    FOUND,
     HOP_SLICE_GROUPS,
     MAX_HOP_KEYS,
     PATH,
-    PROBLEM,
     HopGroup,
-    HopKey,
     HopReply,
     HopRequest,
     decode_reply,
     encode_request,
 )
+from understudy_shared.hop_columns import FOUND, PROBLEM, HopKey
 from understudy_shared.store_bounds import StoreBounds
 from understudy_shared.words import Role, StoreName
 

@@ -10,7 +10,7 @@ from understudy_router.forwarding.recorded import RecordedRequest
 from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest, Outcomes, Reply
 from understudy_router.transport.wire import WireError
 from understudy_shared.bounds import NO_BOUND
-from understudy_shared.hop import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
+from understudy_shared.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
 from understudy_shared.spans import Attributes
 from understudy_shared.trace import Trace
 

@@ -12,13 +12,14 @@ from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.transport.hop_replies import HopCounts, Known
-from understudy_router.transport.node_client import LONE_HOPS, NodeClient
+from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeClient
 from understudy_router.transport.node_clients import NodeClients
 from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
 from understudy_shared.bounds import NO_BOUND
 from understudy_shared.clock import ManualClock
-from understudy_shared.hop import HopGroup, HopKey, HopOutcome, HopReply
+from understudy_shared.hop import HopGroup, HopReply
+from understudy_shared.hop_columns import HopKey, HopOutcome
 from understudy_shared.words import HostInfo
 
 ROUTE = stores_of(catalogue(), "d1").get("words")
@@ -161,6 +162,18 @@ async def test_what_is_dropped_leaves_room_for_others(monkeypatch: pytest.Monkey
         assert client.load == 4
 
 
+async def test_requests_of_one_tick_share_a_hop_until_it_is_full() -> None:
+    async with world(value) as at:
+        first = [await at.submit(0), await at.submit(0)]
+        await asyncio.gather(*[each.outcomes for each in first])
+        client, before = at.client(0), len(at.nodes[0].keys)
+        small = [asked(client, [KEY] * 10) for _ in range(3)]
+        await asyncio.gather(*[each.outcomes for each in small])
+        large = [asked(client, [KEY] * FULL_KEYS) for _ in range(2)]
+        await asyncio.gather(*[each.outcomes for each in large])
+        assert at.nodes[0].keys[before:] == [30, FULL_KEYS, FULL_KEYS]
+
+
 async def test_what_waits_longer_than_its_reader_is_a_timeout_that_says_nothing_about_the_node() -> None:
     listener = RecordingListener()
     async with client_to(NOWHERE, ManualClock(), listener) as client:
@@ -220,7 +233,7 @@ async def test_an_answer_ends_the_silence_and_the_next_one_is_reported_again() -
             at.pass_ms(210)
             assert waiting.delays
             at.nodes[0].held.set()
-            assert await waiting.outcomes == [found("v")]
+            assert await waiting.outcomes == (found("v"),)
             assert not at.client(0).is_silent
             at.nodes[0].held.clear()
             at.clock.advance(10)
@@ -296,7 +309,7 @@ async def test_a_probe_is_an_empty_hop_that_shares_nothing_and_counts_as_an_answ
         at.clock.advance(7)
         at.nodes[0].held.set()
         assert await probe == 7
-        assert [await each.outcomes for each in (*busy, behind)] == [[found("v")]] * 3
+        assert [await each.outcomes for each in (*busy, behind)] == [(found("v"),)] * 3
         assert at.nodes[0].keys == [1, 1, 0, 1]
         assert at.listener.answers.count(("a", 7.0)) == 3
         assert at.nodes[0].accepted == 3

@@ -12,7 +12,8 @@ from understudy_router.cluster.catalogue import stores_of
 from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, Reply, parts_that_fit, take
 from understudy_router.transport.request_queue import RequestQueue
 from understudy_shared.bounds import NO_BOUND, Bound
-from understudy_shared.hop import FOUND, HopKey, HopOutcome, HopRequest, decode_request, encode_request
+from understudy_shared.hop import HopRequest, decode_request, encode_request
+from understudy_shared.hop_columns import FOUND, HopKey, HopKeys, HopOutcome
 from understudy_shared.trace import Trace
 
 ROUTE = stores_of(catalogue(), "d1").get("words")
@@ -32,7 +33,7 @@ def request(*rows: bytes, bound: Bound = NO_BOUND, other: bool = False, until_ms
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=40), st.integers(1, 100))
 def test_the_keys_of_a_batch_are_parted_so_that_each_part_fits_or_is_one_key(sizes: list[int], max_bytes: int) -> None:
-    keys = [HopKey(0, b"r" * size) for size in sizes]
+    keys = HopKeys([0] * len(sizes), [b"r" * size for size in sizes])
     indexes = list(range(len(keys)))[::-1]
     parts = list(parts_that_fit(keys, indexes, max_bytes=max_bytes))
     assert [index for part in parts for index in part] == indexes

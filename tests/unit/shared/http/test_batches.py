@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support.spark.values import struct_of
 
 from understudy.reading import expanded
+from understudy_shared import hop_columns
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.bounds import BadBoundError
 from understudy_shared.http.batches import (
@@ -137,6 +138,30 @@ def answered(items: list[Any], *, is_compact: bool) -> bytes:
         head = answer.absent if value is None else answer.found
         joined.append(head + orjson.dumps({"word": key}) + b"," + found + answer.end_of(tail))
     return answer.body(joined)
+
+
+def answered_by_columns(items: list[Any], *, is_compact: bool) -> bytes:
+    """The same answer, from the parts of all results."""
+    answer = BatchAnswer(b'"words"', is_compact=is_compact)
+    kinds, printed, bodies, tails = [], [], [], []
+    for item in items:
+        key, value, tail, is_whole = ("", None, b"", False) if item is None else item
+        body = b'"found":false,' if value is None else b'"found":true,"value":%b,' % orjson.dumps(value)
+        if is_whole:
+            body, tail = answer.parted(body + tail)
+        kinds.append(
+            hop_columns.PROBLEM if item is None else hop_columns.ABSENT if value is None else hop_columns.FOUND
+        )
+        printed.append(orjson.dumps({"word": key}))
+        bodies.append(problem_result(PROBLEM) if item is None else body)
+        tails.append(tail)
+    return answer.of_columns(kinds, printed, bodies, tails)
+
+
+@pytest.mark.parametrize("is_compact", [True, False])
+@given(items=results)
+def test_an_answer_of_columns_is_the_answer_of_its_results(items: list[Any], *, is_compact: bool) -> None:
+    assert answered_by_columns(items, is_compact=is_compact) == answered(items, is_compact=is_compact)
 
 
 @given(results)

@@ -1,0 +1,107 @@
+"""What a read sends when several things come at once, and what it refuses to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from understudy_router.forwarding.budget import RetryBudget
+from understudy_router.forwarding.fallback import Step
+from understudy_router.forwarding.forward import Forwarder
+from understudy_router.routing.candidates import Candidate
+from understudy_router.routing.choose import Choice
+from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest
+from understudy_router.transport.wire import WireError
+from understudy_shared.bounds import NO_BOUND
+from understudy_shared.clock import SystemClock
+from understudy_shared.hop_columns import FOUND, NO_PARTITION, HopKeys, HopOutcome, HopOutcomes
+from understudy_shared.words import HostInfo
+
+ROUTE: Any = SimpleNamespace(name="words")
+KEYS = HopKeys([0, 1, 0, 1], [b"a", b"b", b"c", b"d"])
+HOLDERS = {0: "ACD", 1: "B"}
+
+
+class SilentClient:
+    """Keeps what it was asked; the test answers."""
+
+    heard_ms = 0.0
+    carries_traces = False
+
+    def __init__(self) -> None:
+        self.requests: list[NodeRequest] = []
+
+    def submit(self, request: NodeRequest) -> None:
+        self.requests.append(request)
+
+    def drop(self, request: NodeRequest) -> None:
+        request.drop()
+
+
+class Nodes:
+    """Nodes A to D, chosen by who holds a partition."""
+
+    def __init__(self) -> None:
+        self.clients = {node_id: SilentClient() for node_id in "ABCD"}
+
+    def to(self, node_id: str, _endpoint: object) -> SilentClient:
+        return self.clients[node_id]
+
+    def probe_if_quiet(self, *_: object) -> None: ...
+
+    def choose(self, _route: object, partition: int, _bound: object) -> Choice:
+        holders = [
+            Candidate(node_id, HostInfo(node_id, 1), "active", "RUNNING", 1, 0, 0, 0, True, True)
+            for node_id in HOLDERS[partition]
+        ]
+        return Choice(tuple(holders), (), ())
+
+    def refresh(self) -> None: ...
+    def doubt_catalogue(self) -> None: ...
+
+    def asked(self, node_id: str) -> list[list[bytes]]:
+        """The rows of each request to a node."""
+        return [[row for _, row in request.keys] for request in self.clients[node_id].requests]
+
+
+def forwarder(nodes: Any) -> Forwarder:
+    budget = RetryBudget(percent=1000, per_s=1e6, now_ms=0)
+    return Forwarder(nodes, nodes, budget, hop_timeout_ms=5_000, deadline_ms=20_000, hedges=True, clock=SystemClock())
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def outcomes(values: Sequence[bytes]) -> HopOutcomes:
+    return HopOutcomes.of([HopOutcome(FOUND, value, b"}") for value in values])
+
+
+async def test_of_a_failure_and_a_delay_in_one_turn_the_next_candidate_gets_its_own_keys_once() -> None:
+    nodes = Nodes()
+    sender = forwarder(nodes)
+    async with asyncio.TaskGroup() as tasks:
+        read = tasks.create_task(sender.look_up_many(ROUTE, NO_BOUND, KEYS))
+        await turns()
+        assert (nodes.asked("A"), nodes.asked("B")) == ([[b"a", b"c"]], [[b"b", b"d"]])
+        nodes.clients["A"].requests[0].report_delay(Delay.SLOW)
+        await turns()
+        assert nodes.asked("C") == [[b"a", b"c"]]
+        nodes.clients["C"].requests[0].report_delay(Delay.SLOW)
+        nodes.clients["A"].requests[0].finish(HopFailure(WireError.RESET, ""))
+        await turns()
+        assert nodes.asked("D") == [[b"a", b"c"]], "no key of a partition that D does not hold, and none twice"
+        assert sender.steps == {Step.HEDGE: 4}
+        nodes.clients["D"].requests[0].finish(outcomes([b"A", b"C"]))
+        nodes.clients["B"].requests[0].finish(outcomes([b"B", b"D"]))
+    assert read.result().bodies == [b"A", b"B", b"C", b"D"]
+
+
+async def test_a_key_that_nobody_would_be_asked_for_is_a_bug_at_once_and_no_wait() -> None:
+    with pytest.raises(ValueError, match="would wait for ever"):
+        await forwarder(Nodes()).look_up_many(ROUTE, NO_BOUND, HopKeys([0, NO_PARTITION], [b"a", b""]))

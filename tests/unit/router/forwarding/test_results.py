@@ -1,0 +1,60 @@
+"""The results of a read hold for each key the first that came, whoever it came from, in the order of the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.router.results import results_of
+
+from understudy_router.forwarding.results import Result, Results
+from understudy_shared.hop_columns import ABSENT, FOUND, HopOutcome, HopOutcomes
+from understudy_shared.http.problems import Problem, ProblemType
+
+KEYS = 6
+BAD_KEY = Problem(ProblemType.BAD_KEY, "no key")
+NOBODY = Problem(ProblemType.NO_ACCEPTABLE_REPLICA, "nobody")
+
+outcomes = st.builds(HopOutcome, st.sampled_from([FOUND, ABSENT]), st.binary(max_size=2), st.binary(max_size=2))
+all_keys = st.just(range(KEYS))
+some_keys = st.lists(st.integers(0, KEYS - 1), unique=True)
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> tuple[str, Sequence[int], list[HopOutcome]]:
+    """What came, by which way, of which keys."""
+    way = draw(st.sampled_from(["all", "one", "refuse"]))
+    indexes = draw(all_keys | some_keys) if way == "all" else draw(some_keys)
+    return way, indexes, draw(st.lists(outcomes, min_size=len(indexes), max_size=len(indexes)))
+
+
+@given(st.sets(st.integers(0, KEYS - 1)), st.lists(arrivals(), max_size=6))
+def test_the_first_result_of_each_key_counts(
+    bad: set[int], came: list[tuple[str, Sequence[int], list[HopOutcome]]]
+) -> None:
+    results = Results(KEYS, dict.fromkeys(bad, BAD_KEY))
+    first: dict[int, Result] = dict.fromkeys(bad, BAD_KEY)
+    for way, indexes, found in came:
+        assert results.is_untouched == (not first)
+        if way == "all":
+            results.keep_all(indexes, HopOutcomes.of(found))
+        elif way == "refuse":
+            results.refuse(indexes, NOBODY)
+        else:
+            for index, outcome in zip(indexes, found, strict=True):
+                results.keep(index, outcome)
+        for index, outcome in zip(indexes, found, strict=True):
+            first.setdefault(index, NOBODY if way == "refuse" else outcome)
+        assert results.is_open == (len(first) < KEYS)
+        assert {index: results[index] for index in first} == first
+
+
+def test_columns_that_were_kept_whole_are_not_those_of_the_reply() -> None:
+    """The answer is made of the results' columns, and a reply that several readers share must not change by it."""
+    reply = HopOutcomes.of([HopOutcome(FOUND, b"a", b"t"), HopOutcome(ABSENT, b"b", b"t")])
+    results = Results(2, {})
+    results.keep_all(range(2), reply)
+    results.bodies[0] = b"other"
+    assert reply[0].body == b"a"
+    assert results_of([results[0], results[1]])[1] == reply[1]
