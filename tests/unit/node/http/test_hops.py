@@ -149,6 +149,9 @@ async def test_a_reply_that_is_cut_short_is_longer_than_a_router_reads_also_when
         found = [outcome for outcome in outcomes if outcome.kind == FOUND]
         assert HOP_SLICE_KEYS < len(found) < len(outcomes)
         assert limit < sum(len(outcome.body) for outcome in found) < sum(len(outcome.tail) for outcome in found)
+        whole = (await answered(hops_of(node), request._replace(shares_tails=False))).outcomes  # an older router
+        sizes = [len(outcome.body) for outcome in whole if outcome.kind == FOUND]
+        assert sum(sizes[:-HOP_SLICE_KEYS]) <= limit < sum(sizes), "what travels with each body counts"
 
 
 async def test_a_reader_that_knows_of_a_later_assignment_and_requires_the_active_is_refused(tmp_path: Path) -> None:

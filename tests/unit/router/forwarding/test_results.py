@@ -1,4 +1,4 @@
-"""The results of a read hold for each key the first that came, whoever it came from, in the order of the keys."""
+"""Several nodes may answer for one key: a read keeps the first answer. Its results are in the order of its keys."""
 
 from __future__ import annotations
 
@@ -48,6 +48,12 @@ def test_the_first_result_of_each_key_counts(
             first.setdefault(index, NOBODY if way == "refuse" else outcome)
         assert results.is_open == (len(first) < KEYS)
         assert {index: results[index] for index in first} == first
+
+
+def test_outcomes_of_all_keys_in_another_order_are_put_in_their_places() -> None:
+    results = Results(2, {})
+    results.keep_all([1, 0], HopOutcomes.of([HopOutcome(FOUND, b"second"), HopOutcome(ABSENT, b"first")]))
+    assert [results[0], results[1]] == [HopOutcome(ABSENT, b"first"), HopOutcome(FOUND, b"second")]
 
 
 def test_columns_that_were_kept_whole_are_not_those_of_the_reply() -> None:
