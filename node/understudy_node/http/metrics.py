@@ -139,7 +139,7 @@ class NodeMetrics:
             )
         yield histogram_family(
             "understudy_commit_to_visible_seconds",
-            "Time from a commit to the moment when a replica showed it, for each replica that was in step",
+            "Time from a commit to the moment when a replica showed it, of commits after it had reached the end",
             measures.visible.histogram,
             per=MS_PER_S,
         )

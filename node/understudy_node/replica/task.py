@@ -63,6 +63,8 @@ class TaskReplica:
         self._closed = False
         self._leaving = False
         self._vanished = 0
+        self._in_step_from: int | None = None
+        """The version at which it reached the end. Older ones were committed before it could show them."""
         self._wants_prefetch = False
         self._wants_rebuild = False
         self._job: Job | None = None
@@ -216,8 +218,11 @@ class TaskReplica:
         self._published()
 
     def _note_visible(self, version: int) -> None:
-        """Measure how long a commit took to get here; not while it restores."""
-        if not self.restoring and self.view is not None and self.view.version < version:
+        """Measure how long a commit took to get here, of commits that came after this replica had reached the end."""
+        if self._in_step_from is None:
+            if version >= self.progress.newest:
+                self._in_step_from = version
+        elif self.view is not None and version > max(self.view.version, self._in_step_from):
             delay_ms = self.progress.since_commit_ms(version)
             if delay_ms is not None:
                 self._measures.visible.observe(delay_ms, self.progress.now_ms())
@@ -225,6 +230,7 @@ class TaskReplica:
     def _rebuild(self) -> None:
         """Start again from the checkpoint; the visible version stays, marked, until a new one is published."""
         self._job = None
+        self._in_step_from = None
         self._stores.start_over()
         self._pinned.release(self.task)  # they may be of a history that was rewound
         self.origin.enter(ReplicaState.RESTORING)  # RUNNING -> RESTORING: the base is opened again

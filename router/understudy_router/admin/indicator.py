@@ -78,7 +78,6 @@ class Situation:
     silent_ms: float = 0.0
     """Since the end last changed."""
     trends: Sequence[tuple[str, Trend]] = ()
-    freshness_p99_ms: int | None = None
     disagreements: Sequence[Disagreement] = ()
     exposure: Exposure | None = None
     """What of this router is open to others than this machine."""

@@ -66,8 +66,7 @@ def reads(situation: Situation) -> Indicator:
             State.HURT if percent >= MANY_ERRORS_PERCENT else State.ATTENTION,
             f"{percent:g} % of the reads of the last minute failed",
             f"{rates.errors_per_s:g} readers a second get an error",
-            "nodes are slow, overloaded or cannot be reached from this router",
-            "look at the nodes below and at understudy_router_fallbacks_total by reason",
+            action="see understudy_router_fallbacks_total: it counts them by reason; then the nodes below",
         )
     return Indicator("reads")
 
@@ -106,8 +105,8 @@ def checkpoint(situation: Situation) -> Indicator:
             State.ATTENTION,
             f"{named(blind)} cannot read the checkpoint",
             "what they serve does not get newer",
-            "its storage does not answer there",
-            "look at the mount on these nodes",
+            "reading the commit log fails there",
+            "see the error in GET /admin/v1/lag of that node, then its mount or its access to the storage",
             tuple(blind),
         )
     return Indicator("checkpoint")
@@ -135,19 +134,24 @@ def freshness(situation: Situation) -> Indicator:
             State.ATTENTION,
             f"{named(growing)} fall behind",
             "answers get older",
-            "the nodes do not keep up with the query",
-            "look at the CPU and the storage of the nodes; give them more workers, or add nodes",
+            "commits come faster than the last of their replicas applies them",
+            "find that replica with understudy lag; the runbook tells a slow storage from a node without CPU",
             tuple(growing),
         )
-    late = situation.freshness_p99_ms
-    if late is not None and late > OLD_MS:
+    late = {
+        view.node_id: beat.freshness.p99_ms
+        for view in situation.snapshot.nodes.values()
+        if (beat := view.heartbeat) is not None and beat.freshness is not None and beat.freshness.p99_ms > OLD_MS
+    }
+    if late:
         return Indicator(
             "freshness",
             State.ATTENTION,
-            f"Commits take up to {duration_text(late)} to be visible",
+            f"Commits take up to {duration_text(max(late.values()))} to be visible on {named(list(late))}",
             "answers are older than usual",
-            "nodes are slow to find or to apply commits",
-            "look at the CPU and the storage of the nodes",
+            "by the commits of the last minute, from a commit until a replica that was in step showed it",
+            "follow the runbook: it tells a slow storage from a node without CPU",
+            tuple(late),
         )
     return Indicator("freshness")
 

@@ -54,7 +54,12 @@ def trend_of(seen: Sequence[Seen]) -> Trend:
     slope = _slope([(each.at_ms, each.lag or 0) for each in seen])
     change, lag = slope * took_ms, seen[-1].lag or 0
     if change >= MIN_CHANGE and lag > 0:
-        return Trend("growing", None)
+        # A replica that was just opened is a step: it does not rise in both halves of the window.
+        half = len(seen) // 2
+        rises = all(
+            _slope([(each.at_ms, each.lag or 0) for each in part]) > 0 for part in (seen[: half + 1], seen[half:])
+        )
+        return Trend("growing" if rises else "steady", None)
     if change <= -MIN_CHANGE and lag > 0:
         return Trend("shrinking", round(lag / -slope / 1000, 1))
     return Trend("steady", None)

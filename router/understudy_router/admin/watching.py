@@ -165,7 +165,6 @@ class Observer:
             usual_commit_ms=self._pace.usual_ms,
             silent_ms=self._pace.silent_ms(now_ms),
             trends=tuple(trends.items()),
-            freshness_p99_ms=freshness[1],
             disagreements=disagreements,
             exposure=self._exposure,
         )

@@ -19,7 +19,7 @@ from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import Tables
 from understudy_shared.auth.binding import Exposure
-from understudy_shared.messages import Applied, QueryProgress
+from understudy_shared.messages import Applied, Freshness, QueryProgress
 
 ONE = stores_named({"one": 0}, partitions=1)
 
@@ -182,11 +182,21 @@ def test_a_router_that_has_seen_no_commit_knows_the_pace_and_the_silence_by_the_
     assert quiet(QueryProgress(since_commit_ms=4000, commit_interval_ms=1000), **unseen).state is State.OK
 
 
-def test_stores_that_fall_behind_and_late_commits_are_named() -> None:
+def test_stores_that_fall_behind_are_named() -> None:
     report = looked(well(), trends=(("one", Trend("growing", None)), ("two", Trend("steady", None))))
     assert by_name(report)["freshness"].affected == ("one",)
-    assert wrong(looked(well(), freshness_p99_ms=60_001)) == {"freshness"}
-    assert wrong(looked(well(), freshness_p99_ms=60_000)) == set()
+
+
+@pytest.mark.parametrize(("p99_ms", "is_late"), [(60_000, False), (60_001, True)])
+def test_late_commits_name_the_nodes_that_measured_them_and_blame_nothing_that_was_not_measured(
+    p99_ms: int, is_late: bool
+) -> None:
+    late, quick = Freshness(p50_ms=2, p99_ms=p99_ms), Freshness(p50_ms=2, p99_ms=9)
+    beats = beat("a", freshness=quick), beat("b", freshness=late)
+    found = looked(snapshot_of(tables_with({"0_0": task("a", "b")}, *beats), ONE))
+    assert wrong(found) == ({"freshness"} if is_late else set())
+    assert by_name(found)["freshness"].affected == (("b",) if is_late else ())
+    assert "CPU" not in by_name(found)["freshness"].cause
 
 
 def test_errors_of_readers_and_answers_beyond_their_bound_hurt() -> None:

@@ -32,6 +32,10 @@ def seen(lags: Sequence[int | None], *, every_ms: float = 1000, batches: int = 1
         ([0, 1, 0, 1, 0, 1, 0, 1], "steady"),
         ([5, 5, 5, 5], "steady"),
         ([0, 2, 4, 6, 8], "growing"),
+        ([0, 0, 0, 0, 0, 8], "steady"),
+        ([0, 0, 0, 0, 8, 6, 5, 3], "steady"),
+        ([0, 9, 8, 8, 7, 7], "steady"),
+        ([0, 2, 1, 3, 2, 4, 3, 5], "growing"),
         ([8, 6, 4, 2], "shrinking"),
         ([3, 2, 1, 0], "steady"),
         ([1, None, 1, 1], "unknown"),
@@ -39,7 +43,9 @@ def seen(lags: Sequence[int | None], *, every_ms: float = 1000, batches: int = 1
         ([], "unknown"),
     ],
 )
-def test_a_trend_is_the_slope_over_several_batches_and_no_sawtooth(lags: list[int | None], direction: str) -> None:
+def test_a_trend_is_the_slope_over_several_batches_and_no_sawtooth_or_step(
+    lags: list[int | None], direction: str
+) -> None:
     assert trend_of(seen(lags)).direction == direction
 
 
