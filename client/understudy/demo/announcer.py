@@ -33,6 +33,8 @@ class Ready:
 
     plan: Plan
     valkey_pid: int
+    server: tuple[str, str]
+    """Its name and version: a Redis may be in Valkey's place."""
     children: Sequence[Child]
     answers: Sequence[tuple[Example, Mapping[str, Any]]]
     active_pid: int | None
@@ -90,8 +92,16 @@ class JsonAnnouncer:
 def ready_facts(demo: Ready) -> dict[str, object]:
     """The line of --json."""
     plan = demo.plan
+    name, version = demo.server
     processes: list[dict[str, object]] = [
-        {"name": "valkey", "role": "valkey", "pid": demo.valkey_pid, "url": plan.redis, "argv": []}
+        {
+            "name": name.lower(),
+            "role": "valkey",
+            "pid": demo.valkey_pid,
+            "url": plan.redis,
+            "argv": [],
+            "version": version,
+        }
     ]
     for child in demo.children:
         part = child.part
@@ -118,8 +128,9 @@ def ready_lines(demo: Ready, program: Sequence[str]) -> list[str]:
     url = plan.routers[0].url
     lines = ["", f"Watch it at {page_url(demo)}", ""]
     lines += ["The demo is running: flights of 2013 flow through Spark, and its state can be asked.", ""]
-    parts = [("valkey", plan.redis, demo.valkey_pid)]
-    parts += [(child.part.name, child.part.url or "-", child.pid) for child in demo.children]
+    name, version = demo.server
+    parts = [(name.lower(), plan.redis, f"{demo.valkey_pid}, {name} {version}")]
+    parts += [(child.part.name, child.part.url or "-", str(child.pid)) for child in demo.children]
     width = max(len(url) for _, url, _ in parts)
     lines += [f"  {name:10} {url:{width}}  pid {pid}" for name, url, pid in parts]
     lines += [f"  folder     {plan.folder}", "", "Asked just now:", ""]

@@ -68,9 +68,9 @@ def demo(
 ) -> None:
     """Run everything on this machine with real data: the flights that left New York in 2013.
 
-    Starts Valkey, a Spark query with three state stores, nodes that hold its replicas, and routers that answer; prints
-    their URLs, some lookups with their answers, and what to try: killing a node, for example. Ports 7101... and 8080...
-    are used where they are free. Ctrl-C stops everything and removes it.
+    Starts a Valkey or a Redis, a Spark query with three state stores, nodes that hold its replicas, and routers that
+    answer; prints their URLs, some lookups with their answers, and what to try: killing a node, for example. Ports
+    7101... and 8080... are used where they are free. Ctrl-C stops everything and removes it.
 
     \b
     Examples:

@@ -55,7 +55,7 @@ class Demo:
         steps = Steps()
         with steps.shown():
             ports = free_ports(wanted_ports(self._options))
-            with steps.step("Valkey"):
+            with steps.step("Valkey or Redis"):
                 valkey = stack.enter_context(local_redis())
             stack.callback(self._stop)
             plan = make_plan(self._options, folder=self._folder, redis=valkey.url, ports=ports)
@@ -135,7 +135,9 @@ class Demo:
 
     def _ready(self, plan: Plan, valkey: LocalRedis) -> Ready:
         pids = [child.pid for child in self._children if child.part.url == self._active_url]
-        return Ready(plan, valkey.pid, tuple(self._children), self._answers, pids[0] if pids else None)
+        return Ready(
+            plan, valkey.pid, valkey.name_and_version, tuple(self._children), self._answers, pids[0] if pids else None
+        )
 
     def _watch(self, plan: Plan, valkey: LocalRedis) -> None:
         """Report what happens until a signal."""
@@ -150,7 +152,8 @@ class Demo:
                     self._report_death(child, how)
             if "valkey" not in reported and not is_running(valkey.pid):
                 reported.add("valkey")
-                self._announcer.event("died", f"valkey (pid {valkey.pid}) ended: lookups go on, nothing is reassigned.")
+                name = valkey.name_and_version[0].lower()
+                self._announcer.event("died", f"{name} (pid {valkey.pid}) ended: lookups go on, nothing is reassigned.")
             if time.monotonic() >= look_at:
                 look_at = time.monotonic() + _REPORT_EVERY_S
                 after = report_of(plan.routers)

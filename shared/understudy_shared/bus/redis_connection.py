@@ -19,6 +19,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from understudy_shared.bus.base import BusError, BusRefusedError
+from understudy_shared.bus.redis_scripts import commands_at
 from understudy_shared.bus.redis_tls import tls_trouble
 from understudy_shared.errors import SettingsError
 from understudy_shared.masking import is_ambiguous, masked, repeats, words_of
@@ -38,8 +39,8 @@ _SPEAKS_FIRST = "Connection not ready"
 _KEY = re.compile(r"(us:\{[^}]*\}:)([a-z]+)(:?)")
 _DENIED_COMMAND = re.compile(r"run the '([\w|-]+)'")
 _IN_SCRIPT = ("ACL failure in script", "user executing the script can't")
-"""What Redis says, with another code than outside of scripts, when a script of ours may not do something. 7.0 has the
-second form, which names no command."""
+"""What Redis says, with another code than outside of scripts, when a script of ours may not do something. 6.2 and 7.0
+have the second form, which names the line of the script and no command."""
 
 _HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}")
 Parse = Callable[[str], Mapping[str, Any]]
@@ -176,12 +177,13 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
 
 
 def _missing_right(said: str, doing: str) -> str:
-    """Which rule the ACL user lacks. Redis names the command, but never the key or the channel."""
+    """Which rule the ACL user lacks. Redis names the command or a line of a script, never the key or the channel."""
     found = _KEY.search(doing)
     root, kind, rest = ("us:", "*", "") if found is None else found.groups()
     command = _DENIED_COMMAND.search(said)
-    if command is not None:
-        rule = f"+{command[1]}"
+    commands = [command[1]] if command is not None else commands_at(said) if "run this command" in said else []
+    if commands:
+        rule = " ".join(f"+{name}" for name in commands)
     elif "channel" in said:
         rule = f"&{root}events" if found is not None else "&us:*"
     elif "key" in said:

@@ -12,6 +12,8 @@ lease, and takes the lease afterwards.
 
 from __future__ import annotations
 
+import re
+from hashlib import sha1
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -151,3 +153,18 @@ redis.call('SET', KEYS[2], 'us1 fenced ' .. ARGV[2] .. ' ' .. ARGV[3] .. '\\n' .
 redis.call('PUBLISH', ARGV[5], ARGV[4])
 return 1
 """
+
+_SCRIPTS = {
+    sha1(script.encode(), usedforsecurity=False).hexdigest(): script.splitlines()
+    for script in (PUT_OWNED, DELETE_OWNED, ACQUIRE, RENEW, RELEASE, PUT_FENCED)
+}
+_PLACE = re.compile(r"\b(?:f_)?([0-9a-f]{40})\b.*?@user_script: ?([0-9]+)", re.DOTALL)
+_CALL = re.compile(r"redis\.call\('([A-Z]+)'")
+
+
+def commands_at(said: str) -> list[str]:
+    """The commands in the line that an error of Redis names by script and number; none where it names no such line."""
+    place = _PLACE.search(said)
+    lines = [] if place is None else _SCRIPTS.get(place[1], [])
+    number = 0 if place is None else int(place[2])
+    return [name.lower() for name in _CALL.findall(lines[number - 1])] if 0 < number <= len(lines) else []

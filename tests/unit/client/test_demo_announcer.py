@@ -116,7 +116,11 @@ def test_an_answer_in_one_line_has_its_age_and_the_node_that_gave_it() -> None:
 def test_the_page_is_the_first_thing_that_the_demo_says() -> None:
     options = DemoOptions(nodes=1, routers=2)
     plan = make_plan(options, folder=Path("/tmp/demo"), redis="unix:///r.sock", ports=wanted_ports(options))
-    ready = Ready(plan, 1, (), (), None)
+    ready = Ready(plan, 1, ("Redis", "7.0.15"), (), (), None)
     said = next(line for line in ready_lines(ready, ["understudy"]) if line)
     assert said == "Watch it at http://127.0.0.1:8080/admin/"
     assert ready_facts(ready)["page"] == "http://127.0.0.1:8080/admin/"
+    assert ready_facts(ready)["processes"] == [
+        {"name": "redis", "role": "valkey", "pid": 1, "url": plan.redis, "argv": [], "version": "7.0.15"}
+    ]
+    assert any(line.endswith("pid 1, Redis 7.0.15") for line in ready_lines(ready, ["understudy"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +106,7 @@ def test_a_signal_ends_it_and_nothing_is_left(tmp_path: Path, demos: list[Runnin
     ready = demo.events()[0]
     assert [part["name"] for part in ready["processes"]] == ["valkey", "pipeline", "node-1", "node-2", "router-1"]
     assert Path(ready["folder"]).is_dir()
+    assert ready["processes"][0]["version"].startswith("9.")
     pids = [part["pid"] for part in ready["processes"]]
     assert all(map(is_there, pids))
     assert demo.end(how) == 0
@@ -125,6 +127,7 @@ def test_it_says_where_everything_is_what_was_answered_and_whom_to_kill(
     assert f"get aircraft N14228 --url http://127.0.0.1:{demo.ports[2]}" in said
     assert "    count 1  (version 1, 0 behind, from 127.0.0.1:1, active)" in said
     assert "# node-1, active for this key" in said
+    assert re.search(r"^  valkey .*  pid \d+, Valkey 9\.", said, re.MULTILINE), "the server, by name and version"
     assert next(line for line in demo.errors if "done" in line).startswith("Valkey")
 
 

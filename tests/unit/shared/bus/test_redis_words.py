@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from hashlib import sha1
 from urllib.parse import quote
 
 import pytest
@@ -11,7 +12,7 @@ import redis.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.connection import SSLConnection, parse_url
-from redis.exceptions import ConnectionError  # noqa: A004  # redis-py's
+from redis.exceptions import ConnectionError, ResponseError  # noqa: A004  # redis-py's
 
 from understudy_shared.bus import redis_scripts as scripts
 from understudy_shared.bus.redis_bus import MAX_PAUSE_MS, MIN_PAUSE_MS, RedisBus, pause_ms
@@ -190,3 +191,36 @@ def test_pauses_grow_from_50_ms_to_2_s_and_are_never_the_same_for_all(attempt: i
     assert MIN_PAUSE_MS / 2 <= pause_ms(attempt, chance) <= MAX_PAUSE_MS
     assert pause_ms(attempt, chance) <= pause_ms(attempt + 1, chance)
     assert pause_ms(attempt, 0.0) < pause_ms(attempt, 0.9)
+
+
+IN_7_0 = "The user executing the script can't run this command or subcommand script: {sha}, on @user_script:{line}."
+IN_6_2 = (
+    "Error running script (call to f_{sha}): @user_script:{line}: @user_script: {line}: "
+    "The user executing the script can't run this command or subcommand"
+)
+
+
+@pytest.mark.parametrize("said", [IN_6_2, IN_7_0])
+@pytest.mark.parametrize(
+    ("script", "line", "rule"),
+    [
+        (scripts.PUT_OWNED, "redis.call('PUBLISH', ARGV[4]", "+publish"),
+        (scripts.PUT_OWNED, "redis.call('PTTL', key)", "+pttl"),
+        (scripts.ACQUIRE, "if redis.call('EXISTS'", "+exists"),
+        (scripts.RENEW, "return redis.call('PEXPIRE'", "+pexpire"),
+        (scripts.RELEASE, "return redis.call('DEL'", "+del"),
+        (scripts.PUT_FENCED, "redis.call('SET'", "+set"),
+        (scripts.DELETE_OWNED, "then redis.call('DEL'", "+del"),
+    ],
+)
+def test_a_script_that_may_not_run_a_command_names_it_by_its_line_where_the_server_does_not(
+    said: str, script: str, line: str, rule: str
+) -> None:
+    number = next(number for number, text in enumerate(script.splitlines(), 1) if line in text)
+    sha = sha1(script.encode()).hexdigest()
+    text = said.format(sha=sha, line=number)
+    error = bus_error(ResponseError(text), doing="writing us:{a}:lease", url="redis://host", timeout_ms=1)
+    assert f"Give this user {rule};" in error.fix
+    for unknown in (text.replace(sha, "0" * 40), said.format(sha=sha, line=9999), said.format(sha=sha, line=0)):
+        error = bus_error(ResponseError(unknown), doing="writing us:{a}:lease", url="redis://host", timeout_ms=1)
+        assert "Compare the user with deploy/redis/users.acl" in error.fix
