@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from understudy_node.follow.end import End
+from understudy_node.replica.task import TaskReplica
 from understudy_shared.auth.known import CREDENTIALS, ISSUERS
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_guard import MEMORY
@@ -12,6 +15,8 @@ from understudy_shared.words import UNSIGNED_ACCEPTED, WRITES_REFUSED
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 LAG_UNKNOWN = "lag-unknown"
+REPLICAS_STALLED = "replicas-stalled"
+"""Replicas are behind and cannot advance."""
 BUS_AWAY = "bus-away"
 OWN_MESSAGE = "own-message"
 """A message of this node does not validate, so it was not sent."""
@@ -22,6 +27,7 @@ CAUSES = (
     OWN_MESSAGE,
     CHECKPOINT_UNREADABLE,
     LAG_UNKNOWN,
+    REPLICAS_STALLED,
     UNSIGNED_ACCEPTED,
     MEMORY,
     CREDENTIALS,
@@ -32,8 +38,10 @@ CAUSES = (
 """The labels of the metric."""
 
 
-def causes_of(error: UnderstudyError | None, end: End, *, now_ms: float, end_expiry_ms: float) -> dict[str, str]:
-    """Why, by cause, for a node that can answer lookups."""
+def causes_of(
+    error: UnderstudyError | None, end: End, stalled: Sequence[TaskReplica], *, now_ms: float, end_expiry_ms: float
+) -> dict[str, str]:
+    """Why, by cause, for a node that can answer lookups. `stalled` are the replicas that cannot advance."""
     found: dict[str, str] = {}
     if error is not None:
         found[CHECKPOINT_UNREADABLE] = f"the checkpoint cannot be followed: {error}"
@@ -41,4 +49,11 @@ def causes_of(error: UnderstudyError | None, end: End, *, now_ms: float, end_exp
         found[LAG_UNKNOWN] = "lag is unknown: the end of the history is not confirmed"
     elif now_ms - end.confirmed_ms > end_expiry_ms:
         found[LAG_UNKNOWN] = f"lag is unknown: the end of the history was not confirmed within {end_expiry_ms:.0f} ms"
+    if stalled:
+        first, count = stalled[0], len(stalled)
+        version = None if first.view is None else first.view.version
+        found[REPLICAS_STALLED] = (
+            f"{count} {'replica cannot' if count == 1 else 'replicas cannot'} advance: {first.task} is at version "
+            f"{version} of {first.target}: {first.error or 'no step of it ends'}"
+        )
     return found

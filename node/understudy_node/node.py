@@ -27,6 +27,7 @@ from understudy_node.measures import During, Measures
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.schedule import WorkSchedule, prefetch_interval_ms
 from understudy_node.replica.surroundings import Surroundings
+from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Workers
 from understudy_node.settings import NodeSettings
 from understudy_node.stores.stores import read_aliases, served_stores
@@ -196,7 +197,11 @@ class Node:
         if self.generation is None:
             return {}
         now_ms, expiry_ms = self._clock.monotonic_ms(), self.settings.end_expiry_ms
-        return causes_of(self.error, self.end, now_ms=now_ms, end_expiry_ms=expiry_ms)
+        return causes_of(self.error, self.end, self.stalled(), now_ms=now_ms, end_expiry_ms=expiry_ms)
+
+    def stalled(self) -> list[TaskReplica]:
+        """The replicas that are behind and cannot advance."""
+        return [replica for replica in self._generations.replicas() if replica.stalled]
 
     def now_ms(self) -> float:
         """The monotonic clock that the times of the end are of."""

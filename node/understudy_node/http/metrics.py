@@ -156,6 +156,11 @@ class NodeMetrics:
         restores = [restore for restore in found if restore is not None]
         yield GaugeMetricFamily("understudy_restores", "Tasks that restore now", len(restores))
         yield GaugeMetricFamily(
+            "understudy_tasks_stalled",
+            "Tasks whose replica is behind the end and cannot advance",
+            len(self._node.stalled()),
+        )
+        yield GaugeMetricFamily(
             "understudy_restore_done_bytes",
             "Bytes of these tasks' snapshots that are on the local disk",
             sum(restore.done_bytes for restore in restores),

@@ -12,7 +12,7 @@ from pathlib import Path
 from understudy_node.checkpoint.changelog import LineageItem, parse_header
 from understudy_node.checkpoint.compression import decompress
 from understudy_node.checkpoint.lineage import committed_unique_ids, extend_by_lineage
-from understudy_node.checkpoint.snapshots import StateFile, choose_snapshot, parse_state_files
+from understudy_node.checkpoint.snapshots import StateFile, choose_snapshot, parse_snapshot_zip, parse_state_files
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.changelog_reader import MAX_CHANGELOG_BYTES
 from understudy_node.replica.local_bases import REOPEN_VERSIONS, LocalBase, usable_again
@@ -70,12 +70,13 @@ class BaseChoice:
     def snapshot(self, target: int, *, above: int) -> SnapshotSearch:
         """The newest committed snapshot in (above, target], from a fresh listing."""
         names = self.around.files.list(self.place.directory) or []
-        found = [file for file in parse_state_files(names) if file.version > above and file.name not in self._damaged]
+        listed = parse_state_files(names)
+        found = [file for file in listed if file.version > above and file.name not in self._damaged]
         choice = choose_snapshot(
             found,
             at_most_version=target,
             wanted_unique_ids=self._committed_ids(found, target),
-            mtimes_ns=self._mtimes_ns(found),
+            mtimes_ns=self._mtimes_ns(found, listed),
         )
         chosen = choice.chosen
         if chosen is not None and not self.place.fits(self.around.history.nearest(chosen.version)):
@@ -125,15 +126,34 @@ class BaseChoice:
         except (VanishedError, CorruptFileError):
             return ()
 
-    def _mtimes_ns(self, found: list[StateFile]) -> dict[str, int]:
+    def _mtimes_ns(self, found: list[StateFile], listed: list[StateFile]) -> dict[str, int]:
         """Format v1: modification times of snapshots and of the deltas or changelogs of the same versions.
 
-        The first version of a store with column families is left out: Spark writes its snapshot before its changelog,
-        in every attempt, so that it is older and yet no dead attempt's.
+        A snapshot with other column families than the one before it is left out: every attempt writes it, and before
+        its changelog, so that it is older and yet no dead attempt's.
         """
-        names = {file.name for file in found}
-        late = [file for file in found if not (self.place.has_families and file.version == 1)]
-        pairs = [(file.name, changes) for file in late if (changes := file.changes_beside) in names]
-        wanted = [name for pair in pairs for name in pair if name]
+        names = {file.name for file in listed}
+        pairs = [(file, changes) for file in found if (changes := file.changes_beside) in names]
+        wanted = [name for file, changes in pairs for name in (file.name, changes) if name]
         stats = self.around.files.stats([f"{self.place.directory}/{name}" for name in wanted])
-        return {name: stat.mtime_ns for name, stat in zip(wanted, stats, strict=True) if stat is not None}
+        times = {name: stat.mtime_ns for name, stat in zip(wanted, stats, strict=True) if stat is not None}
+        if not self.place.has_families:
+            return times
+        for file, changes in pairs:
+            own, newest = times.get(file.name), times.get(changes or "")
+            if own is not None and newest is not None and own < newest and self._changes_families(file, listed):
+                del times[file.name]
+        return times
+
+    def _changes_families(self, file: StateFile, listed: list[StateFile]) -> bool:
+        """Whether a snapshot has other column families than the one before it, if any is left."""
+        before = [each for each in listed if each.is_snapshot and each.version < file.version]
+        try:
+            return self._families(file) != (self._families(before[-1]) if before else {})
+        except (VanishedError, CorruptFileError):
+            return False
+
+    def _families(self, file: StateFile) -> dict[str, int]:
+        path = f"{self.place.directory}/{file.name}"
+        data = self.around.files.read(path)
+        return dict(parse_snapshot_zip(data, name=path, merge_operator_version=1).column_families)

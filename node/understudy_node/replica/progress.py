@@ -35,6 +35,12 @@ class Progress:
         return self._end()
 
     @property
+    def knows_end(self) -> bool:
+        """Whether the end is confirmed, and was not too long ago."""
+        confirmed_ms = self._end().confirmed_ms
+        return confirmed_ms is not None and self.now_ms() - confirmed_ms <= self.end_expiry_ms
+
+    @property
     def target(self) -> int:
         """The newest version that may be shown: the newest of this layout, unless a ceiling limits it."""
         newest, ceiling = self.newest, self._around.ceiling()

@@ -48,6 +48,8 @@ class WorkSchedule:
         due: list[TaskReplica] = []
         is_at_rest = True
         for replica in replicas:
+            if retry:
+                replica.check_stall(self._retry_ms)
             behind, view = replica.behind, replica.view
             shows_end = view is not None and view.version == end_version
             is_at_rest = is_at_rest and shows_end and not behind and replica.error is None

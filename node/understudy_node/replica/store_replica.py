@@ -105,10 +105,11 @@ class StoreReplica:
             yield from self._jump(target, None)
             return
         if self.place.has_families and self._brings_families(read):
-            reason = f"version {version} of {self.place.task} has a new table, whose place only a snapshot says"
-            where = f"{self._around.files.url}/{self.place.directory}"
-            fix = "Spark writes one with it: the node looks again by itself"
-            yield from self._jump(target, CheckpointError(reason, where=where, fix=fix))
+            if not (yield from self._rebase()):
+                reason = f"version {version} of {self.place.task} has a new table, whose place only a snapshot says"
+                where = f"{self._around.files.url}/{self.place.directory}"
+                fix = "Spark writes one with it: the node looks again by itself"
+                yield from self._jump(target, CheckpointError(reason, where=where, fix=fix))
             return
         self._check_last_applied()
         changes = read.changes
@@ -131,10 +132,7 @@ class StoreReplica:
         """Bring the overlay under its budget: onto a newer snapshot if there is one, else to disk."""
         view = self.view
         assert view is not None, "shrink follows restore"
-        newer = self._snapshot(view.version, above=view.base_version)
-        if newer is not None:
-            base = yield from self._open(newer)
-            self._replace(view.with_base(base, newer.version))
+        if (yield from self._rebase()):
             return
         directory = self._around.disk.new_directory(self._choice.local_directory, view.version)
         with writing(directory):
@@ -142,6 +140,19 @@ class StoreReplica:
                 yield
             spill = Spill.open(directory, cache=self._around.cache)
         self._replace(view.with_spill(spill))
+
+    def _rebase(self) -> Generator[None, None, bool]:
+        """Put the changes onto a newer snapshot at or below the present version, which may name more tables. False
+        when there is none.
+        """
+        view = self.view
+        assert view is not None, "a rebase follows restore"
+        newer = self._snapshot(view.version, above=view.base_version)
+        if newer is None:
+            return False
+        base = yield from self._open(newer)
+        self._replace(view.with_base(base, newer.version))
+        return True
 
     def leave(self) -> None:
         """Remove the local files, those in use once their last reader is gone. No other call follows."""

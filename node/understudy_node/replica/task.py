@@ -4,7 +4,8 @@ Readers see `view` and nothing else; one worker at a time runs `step`. `error` h
 last good version stays visible, and the next poll tries again: no partial state is ever served.
 
 States: CREATED until the first step; RESTORING while bases are opened (at first and after `_rebuild`) and until the lag
-is at most `acceptable_recovery_lag`; then RUNNING, however far it falls behind later; CLOSED is final.
+is at most `acceptable_recovery_lag`; then RUNNING, however far it falls behind later while it advances: one that cannot
+(`stall.py`) is RESTORING until it does; CLOSED is final.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from understudy_node.replica.changelog_reader import RewrittenError
 from understudy_node.replica.origin import Origin
 from understudy_node.replica.progress import Progress
 from understudy_node.replica.readings import Readings
+from understudy_node.replica.stall import Stall
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_stores import Job, TaskStores
 from understudy_node.replica.task_view import TaskView
@@ -65,6 +67,8 @@ class TaskReplica:
         self._vanished = 0
         self._in_step_from: int | None = None
         """The version at which it reached the end. Older ones were committed before it could show them."""
+        self._steps = 0
+        self._stall = Stall()
         self._wants_prefetch = False
         self._wants_rebuild = False
         self._job: Job | None = None
@@ -112,6 +116,43 @@ class TaskReplica:
         """Whether a step has work to do."""
         target = self.target
         return target > 0 and (self._wants_rebuild or self._stores.has_work(target))
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it is behind and cannot advance."""
+        return self._stall.is_now
+
+    def check_stall(self, retry_ms: float) -> None:
+        """See whether it advances: what cannot is not RUNNING, whatever the cause. Called by one thread."""
+        if self._closed:
+            return
+        view, target, was_stalled = self.view, self.target, self.stalled
+        version = None if view is None else view.version
+        self._stall.look(
+            lags=target > (version or 0) and self.progress.knows_end,
+            version=version,
+            steps=self._steps,
+            fails=self.error is not None,
+            waits=self.restoring,
+            now_ms=self.progress.now_ms(),
+            retry_ms=retry_ms,
+        )
+        if self.stalled and self.state is ReplicaState.RUNNING:
+            self.origin.enter(ReplicaState.RESTORING)  # RUNNING -> RESTORING: it cannot advance
+            log.error(
+                "%s cannot advance beyond version %s of %s: %s",
+                self.task,
+                version,
+                target,
+                self.error or "no step of it ends",
+                extra={"action": "replica-stalled", "task": str(self.task)},
+            )
+        elif was_stalled and not self.stalled and self._stores.are_open and self.restoring and self._is_near_end(view):
+            self.origin.enter(ReplicaState.RUNNING)  # it was published between the look at it and its new state
+
+    def _is_near_end(self, view: TaskView | None) -> bool:
+        """Measured against the end, not the target: a ceiling does not make a replica caught up."""
+        return view is not None and self.progress.newest - view.version <= self._acceptable_recovery_lag
 
     def pin(self, view: TaskView) -> None:
         """Keep a version that a reader pages through, also when it is no longer shown."""
@@ -182,9 +223,11 @@ class TaskReplica:
                 return False
         try:
             next(self._job)
+            self._steps += 1
         except StopIteration:
             self._job = None
             self._vanished = 0
+            self._steps += 1
             self._publish()
             return self.behind
         return True
@@ -212,9 +255,8 @@ class TaskReplica:
         self._note_visible(view.version)
         self.view = view
         self._pinned.published(self.task, view, self.progress.now_ms())
-        # RESTORING -> RUNNING, measured against the end, not the target: a ceiling does not make a replica caught up.
-        if self.restoring and self.progress.newest - view.version <= self._acceptable_recovery_lag:
-            self.origin.enter(ReplicaState.RUNNING)
+        if self.restoring and self._is_near_end(view):
+            self.origin.enter(ReplicaState.RUNNING)  # RESTORING -> RUNNING
         self._published()
 
     def _note_visible(self, version: int) -> None:

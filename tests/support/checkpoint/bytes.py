@@ -147,16 +147,19 @@ def snapshot_zip(
     num_keys: int = 27,
     merge_operator: str = "StringAppendOperator",
     extra: Mapping[str, bytes] | None = None,
+    families: Mapping[str, int] | None = None,
 ) -> bytes:
+    """`families`: the ids of the column families; one that begins with a dollar is internal."""
+    families = families or {"default": 1, "$ttl_a": 2}
     metadata = {
         "sstFiles": [
             {"localFileName": local, "dfsSstFileName": remote, "sizeBytes": size} for local, remote, size in sst_files
         ],
         "numKeys": num_keys,
         "numInternalKeys": 3,
-        "columnFamilyMapping": {"default": 1, "$ttl_a": 2},
-        "columnFamilyTypeMap": {"default": False, "$ttl_a": True},
-        "maxColumnFamilyId": 2,
+        "columnFamilyMapping": dict(families),
+        "columnFamilyTypeMap": {name: name.startswith("$") for name in families},
+        "maxColumnFamilyId": max(families.values()),
     }
     members = {
         "MANIFEST-000005": b"manifest",

@@ -17,7 +17,7 @@ from tests.support.spark.changing_state import (
     before,
     changing_batches,
 )
-from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
+from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import QueryOptions, run_query
 
 CHANGED_FORMAT = replace(ROCKSDB_CHANGELOG_V2, encoding="avro")
@@ -42,6 +42,7 @@ def run_changing(
     checkpoint: Path,
     build: Callable[[DataFrame], DataFrame],
     batches: list[list[dict[str, object]]],
+    state_format: StateFormat = CHANGED_FORMAT,
 ) -> None:
     """Run the query over these batches, with the columns of `build`."""
     run_query(
@@ -51,6 +52,6 @@ def run_changing(
         batches=batches,
         build=build,
         checkpoint=checkpoint,
-        state_format=CHANGED_FORMAT,
+        state_format=state_format,
         options=QueryOptions(partitions=PARTITIONS, output_mode="append"),
     )

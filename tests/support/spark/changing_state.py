@@ -41,7 +41,7 @@ def _query(source: DataFrame, columns: str, value: Callable[[int], tuple[object,
                 self.seen.update(value(row["n"]))
                 self.log.appendValue(value(row["n"]))
                 self.places.updateValue((f"p{row['n'] % 3}",), value(row["n"]))
-                if self.mood is not None:
+                if self.mood is not None and row["n"] >= 0:
                     self.mood.update((str(row["n"]),))
             yield Row(said="")
 

@@ -1,5 +1,5 @@
 """Which snapshots of format v1 count as a dead attempt's: those that are older than the changelog of their version, but
-for one that Spark always writes first.
+for those with other column families than the one before, which every attempt writes first.
 """
 
 from __future__ import annotations
@@ -26,21 +26,74 @@ def record(version: int) -> CommitRecord:
     return CommitRecord(version, parse_commit(spark.commit(0), version - 1), parse_offsets(spark.offsets(), 0), 0)
 
 
-@pytest.mark.parametrize(
-    ("version", "has_families", "is_stale"), [(1, False, True), (1, True, False), (2, False, True), (2, True, True)]
-)
-def test_a_snapshot_older_than_its_changelog_is_stale_unless_spark_writes_it_first_in_every_attempt(
-    tmp_path: Path, version: int, has_families: bool, is_stale: bool
-) -> None:
-    folder = tmp_path / DIRECTORY
-    folder.mkdir(parents=True)
-    for written_ns, name in enumerate((f"{version}.zip", f"{version}.changelog"), 1_000):
-        (folder / name).touch()
-        os.utime(folder / name, ns=(written_ns, written_ns))
+Families = dict[str, int]
+ONE: Families = {"seen": 0}
+TWO: Families = {"seen": 0, "mood": 1}
+
+
+def write(folder: Path, version: int, families: Families, *, times_ns: tuple[int, int]) -> None:
+    """A snapshot and a changelog of one version, written at these times."""
+    (folder / f"{version}.zip").write_bytes(spark.snapshot_zip(families=families))
+    (folder / f"{version}.changelog").touch()
+    for name, at_ns in zip((f"{version}.zip", f"{version}.changelog"), times_ns, strict=True):
+        os.utime(folder / name, ns=(at_ns, at_ns))
+
+
+def search(folder: Path, target: int, *, above: int = 0, has_families: bool = True) -> tuple[int | None, bool]:
+    """The version of the snapshot that is chosen, and whether a stale one was met."""
     task = TaskId(ApplicationId("a"), 0, 0)
     place = StorePlace(task, Lineage("l"), "default", DIRECTORY, 0, lambda record: True, has_families=has_families)
     history: Any = SimpleNamespace(record=record, nearest=record)
     unused: Any = None
-    around = Surroundings(LocalFiles(tmp_path), history=history, disk=unused, cache=unused, overlay_max_bytes=0)
-    search = BaseChoice(place, around).snapshot(version, above=0)
-    assert (search.met_stale, search.chosen is None) == (is_stale, is_stale)
+    around = Surroundings(LocalFiles(folder), history=history, disk=unused, cache=unused, overlay_max_bytes=0)
+    found = BaseChoice(place, around).snapshot(target, above=above)
+    return None if found.chosen is None else found.chosen.version, found.met_stale
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / DIRECTORY).mkdir(parents=True)
+    return tmp_path / DIRECTORY
+
+
+BEFORE, AFTER = (1_000, 2_000), (2_000, 1_000)
+"""The snapshot written before its changelog, and after it."""
+
+
+def test_a_snapshot_older_than_its_changelog_with_the_families_of_the_one_before_it_is_a_dead_attempt_s(
+    tmp_path: Path, folder: Path
+) -> None:
+    write(folder, 1, ONE, times_ns=BEFORE)
+    write(folder, 5, ONE, times_ns=BEFORE)
+    assert search(tmp_path, 5) == (1, True)
+    assert search(tmp_path, 5, above=1) == (None, True)
+
+
+@pytest.mark.parametrize(("old", "new"), [(ONE, TWO), (TWO, ONE), (ONE, {"seen": 0, "mood": 2})])
+def test_a_snapshot_that_brings_or_drops_a_family_is_used_though_spark_wrote_it_before_its_changelog(
+    tmp_path: Path, folder: Path, old: Families, new: Families
+) -> None:
+    write(folder, 1, old, times_ns=BEFORE)
+    write(folder, 5, new, times_ns=BEFORE)
+    assert search(tmp_path, 5) == (5, False)
+    assert search(tmp_path, 5, above=4) == (5, False), "compared with one below the range that is searched"
+
+
+def test_the_first_snapshot_that_is_left_is_used_where_a_store_has_families(tmp_path: Path, folder: Path) -> None:
+    write(folder, 3, ONE, times_ns=BEFORE)
+    assert search(tmp_path, 5) == (3, False)
+    assert search(tmp_path, 5, has_families=False) == (None, True)
+
+
+def test_a_damaged_snapshot_older_than_its_changelog_stays_out(tmp_path: Path, folder: Path) -> None:
+    write(folder, 1, ONE, times_ns=BEFORE)
+    write(folder, 5, TWO, times_ns=BEFORE)
+    (folder / "5.zip").write_bytes(b"")
+    os.utime(folder / "5.zip", ns=(1_000, 1_000))
+    assert search(tmp_path, 5) == (1, True)
+
+
+def test_a_snapshot_newer_than_its_changelog_is_not_opened_to_choose_it(tmp_path: Path, folder: Path) -> None:
+    write(folder, 5, ONE, times_ns=AFTER)
+    (folder / "5.zip").write_bytes(b"")
+    assert search(tmp_path, 5) == (5, False)

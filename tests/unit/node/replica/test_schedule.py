@@ -26,6 +26,9 @@ class Replica:
         self.looks += 1
         return self.is_behind
 
+    def check_stall(self, retry_ms: float) -> None:
+        assert retry_ms == RETRY_MS
+
     def want_prefetch(self) -> bool:
         self.prefetches += 1
         return not self.has_read_ahead
