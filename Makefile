@@ -28,7 +28,7 @@ helm: setup ## Helm and the schemas of Kubernetes, for the tests of the chart; w
 	@[ -x .cache/helm/bin/kubernetes-validate ] || { $(BIN)/uv venv --quiet --clear --python $(BIN)/python .cache/helm && \
 		$(BIN)/uv pip install --quiet --python .cache/helm helm-python-sdk==0.2.2 kubernetes-validate==1.37.0; }
 
-validators: setup ## kubeconform and checkov, for the tests of the chart; what cannot be had is left out, its tests skipped
+validators: setup ## kubeconform and checkov for tests of the chart, generators of clients for those of the API; what cannot be had is left out, its tests skipped
 	@sh tools/install_validators.sh
 
 kubernetes: ## an API server of Kubernetes, compiled in a quarter of an hour, for tests of the chart; without it they are skipped

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Validators of the manifests, for `make verify`: kubeconform by the Go toolchain, checkov by Python's packages. They go into
-# .cache/validators/bin. What cannot be had is left out, and its tests are skipped.
+# .cache/validators/bin. And generators of clients: openapi-generator by Python's packages, openapi-typescript by npm, into
+# .cache/clients. What cannot be had is left out, and its tests are skipped.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -14,3 +15,13 @@ mkdir -p "$bin"
         .venv/bin/uv pip install --quiet --python .cache/checkov checkov==3.3.30 &&
         ln -sf ../../checkov/bin/checkov "$bin/checkov"
 } || echo "== no checkov could be installed: its tests are skipped"
+
+clients=$PWD/.cache/clients
+[ -f "$clients/openapi-generator-cli.jar" ] || {
+    .venv/bin/uv pip install --quiet --no-deps --target "$clients/python" openapi-generator-cli==7.26.0 &&
+        ln -sf python/openapi_generator_cli/openapi-generator.jar "$clients/openapi-generator-cli.jar"
+} || echo "== no openapi-generator could be installed: its tests are skipped"
+[ -x "$clients/node_modules/.bin/openapi-typescript" ] || {
+    command -v npm >/dev/null && npm install --silent --no-audit --no-fund --prefix "$clients" \
+        openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3 @types/node@22
+} || echo "== no openapi-typescript could be installed: its tests are skipped"

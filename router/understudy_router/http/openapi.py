@@ -17,6 +17,7 @@ from understudy_shared.http.openapi.json_schema import (
     Json,
     list_of,
     one_of,
+    one_schema_of,
     or_null,
     record,
     ref,
@@ -101,7 +102,7 @@ def _metadata_calls() -> tuple[Call, ...]:
                 Answer(
                     200,
                     "With `key`, whom this router would ask for it, and whom not; without, the hosts of each partition",
-                    {"oneOf": [ref("StoreMetadata"), ref("KeyMetadata")]},
+                    ref("Metadata"),
                     store,
                 ),
             ),
@@ -142,6 +143,7 @@ def _metadata_schemas() -> Json:
                 **order,
             },
         ),
+        "Metadata": one_schema_of("StoreMetadata", "KeyMetadata"),
         "ChosenReplica": record("A replica that would be asked.", {**_CANDIDATE, "why": TEXT}),
         "ExcludedReplica": record(
             "A replica that would not be asked.", {**_CANDIDATE, "reason": one_of(map(str, Reason))}
@@ -150,7 +152,7 @@ def _metadata_schemas() -> Json:
             "Where a key is, and whom a lookup of it would ask.",
             {
                 "store": TEXT,
-                "key": {"type": "object"},
+                "key": ref("Columns"),
                 "partition": COUNT,
                 "partitions": COUNT,
                 **hosts,

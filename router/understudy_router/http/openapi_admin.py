@@ -14,6 +14,7 @@ from understudy_shared.http.openapi.json_schema import (
     TEXT_OR_NULL,
     TIME,
     Json,
+    exactly,
     list_of,
     one_of,
     record,
@@ -25,7 +26,7 @@ from understudy_shared.http.problems import ProblemType
 INDICATORS = ("reads", "checkpoint", "freshness", "nodes", "redundancy", "bus", "restores", "agreement", "access")
 STATES = ("ok", "attention", "hurt", "unknown")
 SERIES = ("lag_batches", "time_lag_ms", "freshness_p50_ms", "freshness_p99_ms", "reads_per_s")
-_SCHEMA: Json = {"schema": said({"const": 1}, "Grows when a member changes its meaning")}
+_SCHEMA: Json = {"schema": said(exactly(1), "Grows when a member changes its meaning")}
 
 
 def admin_calls() -> tuple[Call, ...]:

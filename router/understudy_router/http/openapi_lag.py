@@ -25,6 +25,7 @@ from understudy_shared.http.openapi.json_schema import (
     Json,
     list_of,
     one_of,
+    one_schema_of,
     or_null,
     record,
     ref,
@@ -116,7 +117,7 @@ def lag_call() -> Call:
             Answer(
                 200,
                 "As this router knows it; what it does not know is null",
-                {"oneOf": [ref("LagReport"), ref("LagPage")]},
+                ref("LagAnswer"),
                 report,
                 headers=tag,
             ),
@@ -161,9 +162,11 @@ def lag_schemas() -> Json:
         "end_offset_position": COUNT_OR_UNKNOWN,
         "end_confirmed": FLAG,
         "bus": record("Redis.", {"state": one_of(["connected", "degraded"]), "why": TEXT}),
-        "assignment": or_null(record("Who holds what.", {"term": COUNT, "epoch": COUNT, "written_by": TEXT})),
+        "assignment": or_null(ref("Assignment")),
     }
     return {
+        "Assignment": record("Who holds what.", {"term": COUNT, "epoch": COUNT, "written_by": TEXT}),
+        "LagAnswer": one_schema_of("LagReport", "LagPage"),
         "LagPage": record(
             "Some replicas.",
             {

@@ -15,7 +15,6 @@ from understudy_shared.http.openapi.json_schema import (
     Json,
     list_of,
     one_of,
-    or_null,
     record,
     ref,
     said,
@@ -163,6 +162,6 @@ def _store() -> Json:
             "staleness_is_more": said(FLAG, "Whether that is above `staleness_p99_ms`"),
             "history": said(list_of(NUMBER_OR_UNKNOWN), "Its worst lag, oldest first, at most 60 points"),
             "key": list_of(record("A key column.", {"name": TEXT, "type": TEXT})),
-            "example": said(or_null(TEXT), "A key, as text"),
+            "example": said(TEXT_OR_NULL, "A key, as text"),
         },
     )

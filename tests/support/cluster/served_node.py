@@ -67,7 +67,7 @@ class Served:
     """By which it speaks TLS, where the service does."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.port = port
 
     def get(self, target: str) -> Reply:
         """`GET target`, already percent-encoded."""
@@ -134,8 +134,8 @@ class Served:
 
     def _connection(self) -> http.client.HTTPConnection:
         if self.tls is None:
-            return http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
-        return http.client.HTTPSConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S, context=self.tls)
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT_S)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=_TIMEOUT_S, context=self.tls)
 
     def _shown(self) -> dict[str, str]:
         return {} if self.key is None else {"authorization": f"Bearer {self.key}"}

@@ -14,6 +14,7 @@ import requests
 import schemathesis
 from hypothesis import strategies
 from schemathesis import Case, CheckContext, HookContext, Response
+from tests.support.services.accepted_bounds import in_a_body, in_a_query
 from tests.support.services.schemathesis_runs import KNOWLEDGE, Knowledge
 
 TOLD = Knowledge(**json.loads(os.environ[KNOWLEDGE]))
@@ -41,7 +42,17 @@ schemathesis.openapi.format("cursor", strategies.just(TOLD.cursor))
 
 @schemathesis.hook
 def before_load_schema(context: HookContext, raw_schema: dict[str, Any]) -> None:
-    raw_schema["components"]["schemas"]["Key"] = KEY
+    components = raw_schema["components"]
+    components["schemas"]["Key"] = KEY
+    bounds = components["schemas"]["Bounds"]["properties"]
+    for name, schema in bounds.items():
+        bounds[name] = in_a_body(name, schema)
+    for name, parameter in components["parameters"].items():
+        if "contentSchema" in parameter["schema"]:
+            parameter["content"] = {"application/json": {"schema": parameter.pop("schema")["contentSchema"]}}
+            del parameter["example"]
+        elif parameter["in"] == "query":
+            parameter["schema"] = in_a_query(name, parameter["schema"])
 
 
 if TOLD.hidden:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from understudy_shared.http.openapi.json_schema import Json, ref
+from understudy_shared.http.openapi.json_schema import Json, exactly, ref
 from understudy_shared.http.problems import AUTHENTICATE, ProblemType
 
 JSON = "application/json"
@@ -34,7 +34,7 @@ _AUTHENTICATE: Json = {
     "WWW-Authenticate": {
         "description": "How to send a credential",
         "required": True,
-        "schema": {"type": "string", "const": AUTHENTICATE.decode()},
+        "schema": exactly(AUTHENTICATE.decode()),
     }
 }
 
@@ -138,7 +138,7 @@ def problem_response(types: Sequence[ProblemType]) -> Json:
         "description": "; ".join(f"{each.title} (`{each.slug}`)" for each in types),
         **({"headers": _RETRY_AFTER} if status in (429, 503) else {}),
         **({"headers": _AUTHENTICATE} if status == 401 else {}),
-        "content": {PROBLEM_JSON: {"schema": {"allOf": [ref("Problem"), {"properties": known}]}}},
+        "content": {PROBLEM_JSON: {"schema": ref("Problem", dependentSchemas={"type": {"properties": known}})}},
     }
 
 

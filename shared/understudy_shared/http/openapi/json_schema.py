@@ -21,9 +21,9 @@ PORT: Json = {"type": "integer", "minimum": 0, "maximum": 65535}
 _COMPONENTS = "#/components/"
 
 
-def ref(name: str) -> Json:
-    """A shared schema, by name."""
-    return {"$ref": f"{_COMPONENTS}schemas/{name}"}
+def ref(name: str, **keywords: object) -> Json:
+    """A shared schema, by name; keywords narrow it, which generators of clients do not read."""
+    return {"$ref": f"{_COMPONENTS}schemas/{name}", **keywords}
 
 
 def or_null(schema: Json) -> Json:
@@ -37,6 +37,16 @@ def list_of(items: Json) -> Json:
 def one_of(values: Iterable[str]) -> Json:
     """A text that is one of these."""
     return {"type": "string", "enum": list(values)}
+
+
+def one_schema_of(*names: str) -> Json:
+    """What fits exactly one of these shared schemas."""
+    return {"oneOf": [ref(name) for name in names]}
+
+
+def exactly(value: int | str) -> Json:
+    """This value and no other, with its type: without one, generators of clients take any."""
+    return {"type": "string" if isinstance(value, str) else "integer", "const": value}
 
 
 def said(schema: Json, description: str) -> Json:

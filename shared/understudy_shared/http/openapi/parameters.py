@@ -6,31 +6,15 @@ from understudy_shared.bounds import MAX_LIMIT, MAX_WAIT_MS, UnknownLag
 from understudy_shared.cursor import MAX_CURSOR_CHARS
 from understudy_shared.cursor import PREFIX as CURSOR_PREFIX
 from understudy_shared.http.openapi.calls import path_parameter, query_parameter
-from understudy_shared.http.openapi.json_schema import Json, ref, said
+from understudy_shared.http.openapi.json_schema import FLAG, TEXT, Json, one_of, ref, said
 from understudy_shared.position import MAX_TOKEN_CHARS, PREFIX
 from understudy_shared.selection import MAX_PAGE_ELEMENTS
 
 EXAMPLE_STORE, EXAMPLE_KEY = "aircraft", "N14228"
 
 _POSITION = rf"{PREFIX[:-1]}\.[A-Za-z0-9_-]+"
-_TRUTHS = ["true", "True", "TRUE", "1", "false", "False", "FALSE", "0"]
-"""As JSON, Python and SQL write booleans."""
-_A_POSITION: Json = {"type": "string", "format": "position"}
-_TOKENS: Json = {"min_position": _A_POSITION, "cursor": {"type": "string", "format": "cursor"}}
-_NONE: Json = {"type": "string", "const": "none"}
-_NULL: Json = {"type": "null"}
-
 _LIMITS = {"max_lag": MAX_LIMIT, "max_staleness_ms": MAX_LIMIT, "wait_ms": MAX_WAIT_MS, "limit": MAX_PAGE_ELEMENTS}
 _LEAST = {"limit": 1}
-_AS_TEXT = {
-    "max_lag": "[0-9]{1,18}",
-    "max_staleness_ms": "[0-9]{1,18}",
-    "wait_ms": f"[0-9]{{1,4}}|[12][0-9]{{4}}|{MAX_WAIT_MS}",
-    "require_active": "|".join(_TRUTHS),
-    "limit": "0{0,15}([1-9][0-9]{0,2}|1000)",
-    "include_expired": "|".join(_TRUTHS),
-}
-"""How a bound is written as text in a body, for callers that send every parameter as text."""
 
 BOUNDS = {
     "max_lag": "Refuse an answer that is more than so many versions behind. Unknown lag counts as more.",
@@ -58,7 +42,7 @@ def bounds_schema() -> Json:
         "description": "What a reader accepts. Without any, every replica may answer. `none` or null takes back the "
         "default of the store.",
         "additionalProperties": False,
-        "properties": {name: said(_in_a_body(name), text) for name, text in BOUNDS.items() if name in OF_A_BATCH},
+        "properties": {name: said(_or_default(_of(name)), text) for name, text in BOUNDS.items() if name in OF_A_BATCH},
         "example": {"max_lag": 5},
     }
 
@@ -76,7 +60,7 @@ def cursor_schema() -> Json:
 
 def parameters() -> Json:
     """The shared parameters, by the names that `shared` takes."""
-    bounds = {name: query_parameter(name, text + _TAKE_BACK, _in_a_query(name)) for name, text in BOUNDS.items()}
+    bounds = {name: query_parameter(name, text + _TAKE_BACK, _of(name)) for name, text in BOUNDS.items()}
     return {
         "store": path_parameter(
             "store", "The store's name, as `GET /v1/stores` lists it", EXAMPLE_STORE, pattern="^[^/]+$"
@@ -99,7 +83,7 @@ def parameters() -> Json:
         "compact": query_parameter(
             "compact",
             "true: what the results of one partition share is said once, in `reads`.",
-            {"anyOf": [{"type": "boolean"}, {"type": "string", "enum": _TRUTHS}], "default": False},
+            {**FLAG, "default": False},
         ),
     }
 
@@ -115,26 +99,23 @@ def _key_as_json(*, is_required: bool) -> Json:
         "in": "query",
         "required": is_required,
         "description": "The key as JSON, percent-encoded: an array in schema order, or an object by column name.",
-        "content": {"application/json": {"schema": ref("Key"), "example": [EXAMPLE_KEY]}},
+        "schema": {**TEXT, "contentMediaType": "application/json", "contentSchema": ref("Key")},
+        "example": f'["{EXAMPLE_KEY}"]',
     }
 
 
-def _in_a_query(name: str) -> Json:
+def _of(name: str) -> Json:
+    """The type of a bound. The services also accept it as text, as boolean words of Python and SQL, and `none`."""
     if name in _LIMITS:
-        return {"anyOf": [{"type": "integer", "minimum": _LEAST.get(name, 0), "maximum": _LIMITS[name]}, _NONE]}
-    if name in _TOKENS:
-        return {"anyOf": [_TOKENS[name], _NONE]}
+        return {"type": "integer", "minimum": _LEAST.get(name, 0), "maximum": _LIMITS[name]}
     if name in {"require_active", "include_expired"}:
-        return {"anyOf": [{"type": "boolean"}, {"type": "string", "enum": [*_TRUTHS, "none"]}]}
-    return {"type": "string", "enum": [*map(str, UnknownLag), "none"]}
-
-
-def _in_a_body(name: str) -> Json:
-    if name == "min_position":
-        return {"anyOf": [_A_POSITION, _NONE, _NULL]}
+        return FLAG
     if name == "unknown_lag":
-        return {"enum": [*map(str, UnknownLag), "none", None]}
-    text: Json = {"type": "string", "pattern": f"^({_AS_TEXT[name]}|none)$"}
-    if name in _LIMITS:
-        return {"anyOf": [{"type": "integer", "minimum": _LEAST.get(name, 0), "maximum": _LIMITS[name]}, text, _NULL]}
-    return {"anyOf": [{"type": "boolean"}, text, _NULL]}
+        return one_of([*map(str, UnknownLag), "none"])
+    return {**TEXT, "format": "cursor" if name == "cursor" else "position"}
+
+
+def _or_default(schema: Json) -> Json:
+    """The schema, or null for the default of the store."""
+    more = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
+    return {**schema, "type": [schema["type"], "null"], **more}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from understudy_shared.http.openapi import examples
 from understudy_shared.http.openapi.calls import LOOKUPS, STORES, Answer, Call, json_body
-from understudy_shared.http.openapi.json_schema import Json, ref
+from understudy_shared.http.openapi.json_schema import ref
 from understudy_shared.http.openapi.parameters import BOUNDS, shared
 from understudy_shared.http.problems import ProblemType
 
@@ -12,7 +12,6 @@ OF_A_STORE = (ProblemType.UNKNOWN_STORE, ProblemType.NOT_INITIALISED, ProblemTyp
 OF_A_BOUND = (ProblemType.BAD_BOUND, ProblemType.LINEAGE_CHANGED)
 _OF_A_READ = (*OF_A_STORE, ProblemType.NO_ACCEPTABLE_REPLICA)
 
-_BOTH_FORMS: Json = {"oneOf": [ref("LongBatch"), ref("CompactBatch")]}
 _AT = '"$url/v1/stores/aircraft'
 
 
@@ -20,7 +19,9 @@ def read_calls(*also: ProblemType) -> tuple[Call, ...]:
     """`also` are the problems of lookups that only this kind of service has."""
     lookup = (
         Answer(200, "The key is there", ref("Found"), examples.FOUND),
-        Answer(404, "The key is not there (`found` is false)", ref("Absent"), examples.ABSENT),
+        Answer(
+            404, "The key is not there (`found` is false)", ref("AbsentOrProblem", required=["found"]), examples.ABSENT
+        ),
     )
     problems = (ProblemType.BAD_KEY, *OF_A_BOUND, ProblemType.VERSION_GONE, *_OF_A_READ, *also)
     return (
@@ -54,7 +55,7 @@ def read_calls(*also: ProblemType) -> tuple[Call, ...]:
             "look_up_many",
             LOOKUPS,
             "Look keys up, at most 1,000",
-            (Answer(200, "A result for each key, in order", _BOTH_FORMS, examples.COMPACT_BATCH),),
+            (Answer(200, "A result for each key, in order", ref("BatchAnswer"), examples.COMPACT_BATCH),),
             f"curl {_AT}/lookup?compact=true\" -H 'Content-Type: application/json' "
             """-d '{"keys": [["N14228"], {"tailnum": "N0"}, [7]], "bounds": {"max_lag": 5}}'""",
             (*OF_A_BOUND, *OF_A_STORE),

@@ -13,8 +13,10 @@ from understudy_shared.http.openapi.json_schema import (
     TIME,
     TIME_OR_UNKNOWN,
     Json,
+    exactly,
     list_of,
     one_of,
+    one_schema_of,
     record,
     ref,
     said,
@@ -25,7 +27,7 @@ from understudy_shared.words import ReplicaState, Role, StoreKind
 
 _ROLE = one_of(map(str, Role))
 _STATE = one_of(map(str, ReplicaState))
-_OBJECT: Json = {"type": "object"}
+_COLUMNS = ref("Columns")
 _READ: Json = {
     "partition": said(COUNT, "The partition of the store that Spark's hash puts the key into"),
     "version": {"type": "integer", "minimum": 1, "description": "The version that was read: batch N leaves N+1"},
@@ -49,8 +51,8 @@ _EXPIRED: Json = {
     ),
 }
 _FOUND: Json = {
-    "value": said(_OBJECT, "What Spark stores, by column name, in a store of kind `value`: aggregation buffers"),
-    "result": said(_OBJECT, "What the query outputs of it, where that is known"),
+    "value": said(_COLUMNS, "What Spark stores, by column name, in a store of kind `value`: aggregation buffers"),
+    "result": said(_COLUMNS, "What the query outputs of it, where that is known"),
     **_EXPIRED,
     "timeout_at": said(TIME_OR_UNKNOWN, "When the group times out, null for never. Of queries that use timeouts"),
     "sessions": said(list_of(ref("Session")), "By their starts. Of a store of kind `session`"),
@@ -62,26 +64,29 @@ _FOUND: Json = {
 }
 """What is said of a key that is there, by the kind of its store."""
 _IF_EXPIRED: Json = {"expired": _EXPIRED["expired"]}
-_KEY: Json = {"key": said(_OBJECT, "The key by column name, as it can be sent again")}
+_KEY: Json = {"key": said(_COLUMNS, "The key by column name, as it can be sent again")}
 _INDEX: Json = {"read": said(COUNT, "Index of its read in `reads`")}
 
 
 def _status(code: int) -> Json:
-    return {"status": {"const": code}}
+    return {"status": exactly(code)}
 
 
-def _found(is_found: bool) -> Json:
-    return {"found": {"const": is_found}}
+def _answer(is_found: bool, description: str, members: Json, optional: Json) -> Json:
+    """An answer about a key. `found` has its value beside the member: generators take a constant boolean for a text."""
+    schema = record(description, {**members, "found": FLAG}, optional)
+    return {**schema, "dependentSchemas": {"found": {"properties": {"found": {"const": is_found}}}}}
 
 
 def read_schemas() -> Json:
     """By name."""
-    store: Json = {"store": TEXT}
-    found, absent = {**store, **_KEY, **_found(True)}, {**store, **_KEY, **_found(False)}
+    whose: Json = {"store": TEXT, **_KEY}
     return {
+        "Columns": {"type": "object", "description": "Values by column name.", "additionalProperties": True},
+        "KeyInOrder": {**list_of({}), "description": "The values of the key columns, in schema order."},
         "Key": {
             "description": "An array in schema order, or an object by column name. `[]` for a global aggregate.",
-            "anyOf": [{"type": "array"}, _OBJECT],
+            "anyOf": [ref("KeyInOrder"), _COLUMNS],
             "example": [EXAMPLE_KEY],
         },
         "Bounds": bounds_schema(),
@@ -99,25 +104,24 @@ def read_schemas() -> Json:
             {"host": TEXT, "port": PORT, "role": _ROLE, "state": _STATE},
             {"node_id": said(TEXT, "Its node, in a cluster")},
         ),
-        "Found": record("A key that is there.", {**found, **_READ}, {**_FOUND, **_MARKS}),
-        "Absent": record(
+        "Found": _answer(True, "A key that is there.", {**whose, **_READ}, {**_FOUND, **_MARKS}),
+        "Absent": _answer(
+            False,
             "A key that is not there. Only this body means that: any other 404 is a problem.",
-            {**absent, **_READ},
+            {**whose, **_READ},
             {**_EXPIRED, **_MARKS},
         ),
-        "FoundResult": record(
-            "A key of a batch that is there.", {**_status(200), **found, **_READ}, {**_FOUND, **_MARKS}
+        "FoundResult": _answer(
+            True, "A key of a batch that is there.", {**_status(200), **whose, **_READ}, {**_FOUND, **_MARKS}
         ),
-        "AbsentResult": record(
-            "A key of a batch that is not there.", {**_status(404), **absent, **_READ}, {**_EXPIRED, **_MARKS}
+        "AbsentResult": _answer(
+            False, "A key of a batch that is not there.", {**_status(404), **whose, **_READ}, {**_EXPIRED, **_MARKS}
         ),
-        "CompactFound": record(
-            "A key of a compact batch that is there.",
-            {**_status(200), **_KEY, **_found(True), **_INDEX},
-            _FOUND,
+        "CompactFound": _answer(
+            True, "A key of a compact batch that is there.", {**_status(200), **_KEY, **_INDEX}, _FOUND
         ),
-        "CompactAbsent": record(
-            "A key of a compact batch that is not there.", {**_status(404), **_KEY, **_found(False), **_INDEX}, _EXPIRED
+        "CompactAbsent": _answer(
+            False, "A key of a compact batch that is not there.", {**_status(404), **_KEY, **_INDEX}, _EXPIRED
         ),
         "JoinRow": record(
             "A row of a side of a join.",
@@ -131,7 +135,7 @@ def read_schemas() -> Json:
         "ListValue": record("A value of a list.", {"value": _FOUND["value"]}, {"result": _FOUND["result"], **_EXPIRED}),
         "MapEntry": record(
             "An entry of a map.",
-            {"key": said(_OBJECT, "The user key by column name"), "value": _FOUND["value"]},
+            {"key": said(_COLUMNS, "The user key by column name"), "value": _FOUND["value"]},
             {"result": _FOUND["result"], **_EXPIRED},
         ),
         "Session": record(
@@ -141,9 +145,13 @@ def read_schemas() -> Json:
         ),
         "Read": record("From where, and how old: the same for all results that name it.", _READ, _MARKS),
         "Batch": _batch(),
+        "BatchResult": one_schema_of("FoundResult", "AbsentResult", "Problem"),
+        "CompactResult": one_schema_of("CompactFound", "CompactAbsent", "Problem"),
+        "BatchAnswer": one_schema_of("CompactBatch", "LongBatch"),
+        "AbsentOrProblem": one_schema_of("Absent", "Problem"),
         "LongBatch": record(
             "A result for each key, in order.",
-            {"results": list_of({"oneOf": [ref("FoundResult"), ref("AbsentResult"), ref("Problem")]})},
+            {"results": list_of(ref("BatchResult"))},
             is_closed=True,
         ),
         "CompactBatch": record(
@@ -151,7 +159,7 @@ def read_schemas() -> Json:
             {
                 "store": TEXT,
                 "reads": list_of(ref("Read")),
-                "results": list_of({"oneOf": [ref("CompactFound"), ref("CompactAbsent"), ref("Problem")]}),
+                "results": list_of(ref("CompactResult")),
             },
             is_closed=True,
         ),

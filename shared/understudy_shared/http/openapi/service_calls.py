@@ -15,6 +15,7 @@ from understudy_shared.http.openapi.json_schema import (
     said,
 )
 
+_ANY: Json = {"type": "object", "additionalProperties": True}
 PROMETHEUS, HTML = "text/plain", "text/html"
 
 _EXPOSITION = 'understudy_build_info{version="0.1.0"} 1.0\n'
@@ -23,6 +24,11 @@ _EXPOSITION = 'understudy_build_info{version="0.1.0"} 1.0\n'
 def service_schemas() -> Json:
     """By name."""
     return {
+        "Document": record(
+            "An OpenAPI document.",
+            {"openapi": TEXT, "info": _ANY, "paths": _ANY},
+            {"tags": list_of(_ANY), "components": _ANY, "security": list_of(_ANY)},
+        ),
         "Alive": record(
             "Whether the process can go on.",
             {"alive": FLAG, "reason": said(TEXT_OR_NULL, "Why it cannot; null while it can")},
@@ -91,7 +97,7 @@ def service_calls() -> tuple[Call, ...]:
             "openapi",
             DOCUMENTS,
             "This document",
-            (Answer(200, "OpenAPI 3.1", {"type": "object", "required": ["openapi", "info", "paths"]}),),
+            (Answer(200, "OpenAPI 3.1", ref("Document")),),
             'curl "$url/openapi.json"',
         ),
         Call(
