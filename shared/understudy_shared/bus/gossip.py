@@ -96,13 +96,17 @@ class Gossip:
         """`auth` signs and judges documents; without it nothing is signed."""
         self.application_id = application_id
         self.names = Names(application_id)
-        self.refused: Counter[str] = Counter()
-        """Documents that were not used, by kind."""
+        self._refused: Counter[str] = Counter()
         self.auth = auth or MessageAuth(application_id)
         self.auth.on_refused = self._unauthentic
         self._bus = bus
         self._sources: set[tuple[str, str]] = set()
         """Who was named in the log for which reason."""
+
+    @property
+    def refused(self) -> Counter[str]:
+        """What was not used, by kind: documents, and replies that are none of a Redis (`reply`)."""
+        return self._refused + Counter(reply=self._bus.bad_replies)
 
     async def beat(self, heartbeat: Heartbeat) -> bool:
         """Write and publish a heartbeat. False when another process uses the node id: then nothing was written."""
@@ -286,8 +290,8 @@ class Gossip:
 
     def refuse(self, kind: str, why: str, *, source: str | None = None) -> None:
         """Count and log a document that is not used, or only partly used. What has a `source` is logged once for it."""
-        self.refused[kind] += 1
-        count = self.refused[kind]
+        self._refused[kind] += 1
+        count = self._refused[kind]
         if source is not None and ((kind, source) in self._sources or len(self._sources) < MAX_SOURCES):
             is_due = (kind, source) not in self._sources
             self._sources.add((kind, source))

@@ -41,6 +41,7 @@ class LocalBus:
     """Keys, leases and a channel in memory."""
 
     def __init__(self, clock: Clock | None = None) -> None:
+        self.bad_replies = 0
         self._clock: Clock = clock or SystemClock()
         self._values: dict[str, _Value] = {}
         self._leases: dict[str, _Value] = {}

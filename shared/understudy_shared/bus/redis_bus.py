@@ -11,7 +11,7 @@ import logging
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 from urllib.parse import quote
 
@@ -27,6 +27,7 @@ from understudy_shared.bus.base import (
     MAX_VALUE_BYTES,
     Back,
     BusError,
+    BusGarbageError,
     Fence,
     Keys,
     Lost,
@@ -34,11 +35,13 @@ from understudy_shared.bus.base import (
 )
 from understudy_shared.bus.inbox import Inbox
 from understudy_shared.bus.redis_connection import (
+    FAILURES,
     bus_error,
     checked,
     closed_transport_as_os_error,
 )
 from understudy_shared.bus.redis_pools import task_pool
+from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadReplyError, bounded_call
 from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
 from understudy_shared.masking import masked
 from understudy_shared.plausible import limit_above
@@ -56,6 +59,9 @@ SCAN_DEADLINES = 5
 
 MIN_PAUSE_MS, MAX_PAUSE_MS = 50, 2000
 """Least and longest pause between attempts to subscribe."""
+
+MESSAGES_AT_ONCE = 64
+"""After so many messages other tasks get a turn, however many have arrived."""
 
 _Found = dict[str, tuple[scripts.Opened | None, int | None]]
 """Values by key (None: no bus wrote the value), and the rest of their expiry in ms."""
@@ -75,6 +81,8 @@ class RedisBus:
         self._client: redis.Redis = redis.Redis(connection_pool=self._pool)
         self._readers: dict[Inbox, Supervisor] = {}
         self._closed = False
+        self.bad_replies = 0
+        """How many connections were closed because of what arrived on them."""
         self._bounded = 0
         """How many scans left values out."""
         self._random = random.SystemRandom()
@@ -190,12 +198,15 @@ class RedisBus:
     async def _fill(self, inbox: Inbox, channel: str) -> None:
         """Keep a subscription, and put `Lost` for each loss. The reader gets unexpected errors, else it would hang."""
         try:
+            clock = asyncio.get_running_loop().time
             attempt = 0
             while True:
+                began_s = clock()
                 stood, why = await self._subscribed(inbox, channel)
                 if stood:
                     inbox.put(Lost(str(why)))
-                attempt = 0 if stood else attempt + 1
+                # one that breaks at once again and again is not subscribed to at once again and again
+                attempt = 0 if stood and clock() >= began_s + MAX_PAUSE_MS / 1000 else attempt + 1
                 await asyncio.sleep(pause_ms(attempt, self._random.random()) / 1000)
         except Exception as error:
             inbox.end(error)
@@ -214,7 +225,7 @@ class RedisBus:
                 inbox.put(Back())
                 stood = True
                 await self._hear(connection, inbox)
-        except (RedisError, OSError) as error:
+        except FAILURES as error:
             return stood, self._failed(error, f"listening to {channel}")
         finally:
             await connection.disconnect(nowait=True)
@@ -225,15 +236,22 @@ class RedisBus:
         clock = asyncio.get_running_loop().time
         checked_s = clock()
         asked = False
-        while True:
+        for number in count(1):
+            if number % MESSAGES_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if isinstance(self._pool, SentinelPool) and clock() >= checked_s + PRIMARY_CHECK_MS / 1000:
                 await self._pool.check(connection)
                 checked_s = clock()
             reply = await connection.read_response(timeout=self._timeout_ms / 1000)
             if reply is not None:
                 asked = False
-                if reply[0] == b"message":
-                    inbox.put(reply[2])
+                match reply:
+                    case [b"message", bytes(), bytes() as payload]:
+                        inbox.put(payload)
+                    case [bytes(), *_]:  # a PONG
+                        pass
+                    case _:
+                        raise BadReplyError(f"it sent {reply!r:.40} to a subscriber")
             elif asked:
                 raise TimeoutError
             else:
@@ -255,6 +273,8 @@ class RedisBus:
         for key, value, left_ms in zip(keys, replies[::2], replies[1::2], strict=True):
             if isinstance(left_ms, RedisError):
                 raise left_ms
+            if not isinstance(left_ms, int):
+                raise TypeError("PTTL")
             if isinstance(value, RedisError) and not str(value).startswith("WRONGTYPE"):
                 raise value
             if left_ms != -2:  # -2: the key does not exist, or expired between the two commands
@@ -312,20 +332,32 @@ class RedisBus:
 
     async def _run(self, script: str, keys: list[str], *arguments: bytes | str | int, doing: str) -> int:
         """Run a script and return its result."""
-        return int(await self._call(doing, lambda: self._client.eval(script, len(keys), *keys, *arguments)))
+
+        async def work() -> int:
+            return int(await self._client.eval(script, len(keys), *keys, *arguments))
+
+        result: int = await self._call(doing, work)
+        return result
 
     async def _call(self, doing: str, work: Callable[[], Any], *, limit_ms: int | None = None) -> Any:
         """Do the work within its deadline. Raises BusError."""
         self._open()
         try:
-            with closed_transport_as_os_error():
+            with closed_transport_as_os_error(), bounded_call():
                 async with asyncio.timeout((limit_ms or self._timeout_ms) / 1000):
                     return await work()
-        except (RedisError, OSError) as error:
+        except FAILURES as error:
+            if isinstance(error, OTHER_SHAPE):
+                await self._pool.disconnect(inuse_connections=False)  # what comes next on it may be no answer either
             raise self._failed(error, doing) from error
 
     def _failed(self, error: BaseException, doing: str) -> BusError:
-        return bus_error(error, doing=doing, url=self._url, timeout_ms=self._timeout_ms)
+        failed = bus_error(error, doing=doing, url=self._url, timeout_ms=self._timeout_ms)
+        if isinstance(failed, BusGarbageError):
+            self.bad_replies += 1
+            if self.bad_replies & (self.bad_replies - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
+                log.error("%s", failed, extra={"action": "bad-reply", "count": self.bad_replies})
+        return failed
 
     def _open(self) -> None:
         if self._closed:
@@ -344,7 +376,7 @@ def _pattern(prefix: str) -> str:
 
 
 def _decoded(keys: Iterable[bytes | str]) -> list[str]:
-    return [key.decode("utf-8", "replace") if isinstance(key, bytes) else key for key in keys]
+    return [key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key) for key in keys]
 
 
 def pause_ms(attempt: int, chance: float) -> float:

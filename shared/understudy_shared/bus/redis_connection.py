@@ -11,14 +11,14 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
-    InvalidResponse,
     NoPermissionError,
     RedisError,
     ResponseError,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from understudy_shared.bus.base import BusError, BusRefusedError
+from understudy_shared.bus.base import BusError, BusGarbageError, BusRefusedError
+from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadReplyError
 from understudy_shared.bus.redis_scripts import commands_at
 from understudy_shared.bus.redis_tls import tls_trouble
 from understudy_shared.errors import SettingsError
@@ -28,6 +28,9 @@ SENTINEL_PORT = 26379
 _SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 _CLUSTER_SCHEMES = frozenset(("redis+cluster", "rediss+cluster"))
 _OF_SENTINELS = "sentinel_"
+
+FAILURES = (RedisError, OSError, *OTHER_SHAPE)
+"""What a call to Redis may raise."""
 
 T = TypeVar("T")
 _HUNG_UP = ("closed by server", "reset by peer")
@@ -143,7 +146,16 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
     """The BusError for a failed call to the Redis of `url`."""
     if isinstance(error.__cause__, RedisError):  # redis-py wraps a refused login on a unix socket, for one
         error = error.__cause__
+    if isinstance(error, OTHER_SHAPE) and not isinstance(error, OSError):
+        error = BadReplyError(f"its reply is not one to the command ({type(error).__name__}: {error!s:.80})")
     where, why = masked(url), words_of(error, url)
+    if isinstance(error, BadReplyError):
+        return BusGarbageError(
+            f"what answers is no Redis, or no sound one, while {doing}: {why}",
+            where=where,
+            fix="Look at what listens there, and at what lies between: `redis-cli -h HOST PING` must say PONG. If "
+            "it is a Redis, somebody may have written or published what is too long: look at `redis-cli --bigkeys`",
+        )
     if isinstance(error, (AuthenticationError, AuthorizationError)):
         return BusError(
             f"Redis refused the login while {doing}: {why}", where=where, fix="Check user and password in the URL"
@@ -196,7 +208,7 @@ def _missing_right(said: str, doing: str) -> str:
 def _about_tls(url: str, error: BaseException) -> str:
     """What else to check when one side may speak TLS and the other not: neither is told so by the other."""
     is_late = isinstance(error, (TimeoutError, RedisTimeoutError))
-    was_hung_up = isinstance(error, InvalidResponse) or any(text in str(error) for text in _HUNG_UP)
+    was_hung_up = any(text in str(error) for text in _HUNG_UP)
     if url.lower().startswith("rediss"):
         asks = "; if it asks for a client certificate, give one with --redis-cert-file" if was_hung_up else ""
         return ". Does it speak TLS at this port?" if is_late else asks

@@ -17,6 +17,7 @@ from redis.connection import parse_url
 from redis.retry import Retry
 
 from understudy_shared.bus.redis_connection import connection_options, sentinel_place
+from understudy_shared.bus.redis_replies import BoundedParser, BoundedThreadParser
 from understudy_shared.bus.redis_sentinel import SentinelPool, ThreadSentinelPool
 from understudy_shared.bus.redis_tls import ThreadTlsConnection, TlsConnection, with_verified_tls
 
@@ -28,15 +29,15 @@ def task_pool(url: str, *, timeout_s: float, max_connections: int) -> aio.Blocki
     bounds: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_s}
     if place is not None:
         return SentinelPool(place, timeout_s=timeout_s, retry=retry, **bounds)
-    options = connection_options(url, parse_url_for_tasks, timeout_s=timeout_s, retry=retry)
+    options = connection_options(url, parse_url_for_tasks, timeout_s=timeout_s, retry=retry, parser_class=BoundedParser)
     return aio.BlockingConnectionPool(**{**with_verified_tls(options, TlsConnection), **bounds})
 
 
-def thread_pool(url: str, *, timeout_s: float) -> redis.ConnectionPool:
+def thread_pool(url: str, *, timeout_s: float, parser: type = BoundedThreadParser) -> redis.ConnectionPool:
     """One connection for a thread that makes one call at a time. Raises SettingsError for a malformed URL."""
     place = sentinel_place(url)
     retry = Retry(NoBackoff(), 0)
     if place is not None:
-        return ThreadSentinelPool(place, timeout_s=timeout_s, retry=retry)
-    options = connection_options(url, parse_url, timeout_s=timeout_s, retry=retry)
+        return ThreadSentinelPool(place, timeout_s=timeout_s, retry=retry, parser=parser)
+    options = connection_options(url, parse_url, timeout_s=timeout_s, retry=retry, parser_class=parser)
     return redis.ConnectionPool(**{**with_verified_tls(options, ThreadTlsConnection), "max_connections": 1})

@@ -25,6 +25,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from understudy_shared.bus.redis_connection import Parse, SentinelPlace, connection_options
+from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadReplyError, BoundedParser, BoundedThreadParser
 from understudy_shared.bus.redis_tls import (
     SentinelTlsConnection,
     ThreadSentinelTlsConnection,
@@ -50,10 +51,10 @@ class SentinelPool(tasks.SentinelConnectionPool, aio.BlockingConnectionPool):
         """
         turn_s = _turn_s(place, timeout_s)
         asked = _sentinel_options(place.sentinel_url, parse_url_for_tasks, timeout_s=turn_s, retry=retry)
-        server_options = _server_options(
-            place, parse_url_for_tasks, SentinelTlsConnection, timeout_s=timeout_s, retry=retry
-        )
+        ours = {"retry": retry, "parser_class": BoundedParser}
+        server_options = _server_options(place, parse_url_for_tasks, SentinelTlsConnection, timeout_s=timeout_s, **ours)
         sentinels = _Sentinel(_shuffled(place), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
+        _bound_replies(sentinels, BoundedParser)
         options = {**server_options, **options, "redis_connect_func": _greet}
         super().__init__(place.service, sentinels, **options)  # type: ignore[no-untyped-call]
         self._check_timeout_s = timeout_s
@@ -84,12 +85,13 @@ class SentinelPool(tasks.SentinelConnectionPool, aio.BlockingConnectionPool):
 class ThreadSentinelPool(threads.SentinelConnectionPool):
     """One connection to the primary, for a thread that makes one call at a time."""
 
-    def __init__(self, place: SentinelPlace, *, timeout_s: float, retry: object) -> None:
-        asked = _sentinel_options(place.sentinel_url, parse_url, timeout_s=_turn_s(place, timeout_s), retry=retry)
-        server_options = _server_options(
-            place, parse_url, ThreadSentinelTlsConnection, timeout_s=timeout_s, retry=retry
-        )
+    def __init__(self, place: SentinelPlace, *, timeout_s: float, retry: object, parser: type) -> None:
+        turn_s = _turn_s(place, timeout_s)
+        asked = _sentinel_options(place.sentinel_url, parse_url, timeout_s=turn_s, retry=retry)
+        ours = {"retry": retry, "parser_class": parser}
+        server_options = _server_options(place, parse_url, ThreadSentinelTlsConnection, timeout_s=timeout_s, **ours)
         sentinels = _ThreadSentinel(_shuffled(place), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
+        _bound_replies(sentinels, BoundedThreadParser)
         options = {**server_options, "max_connections": 1, "redis_connect_func": _greet_from_thread}
         super().__init__(place.service, sentinels, **options)  # type: ignore[no-untyped-call]
         self._check_at_s = 0.0
@@ -115,6 +117,8 @@ class _Sentinel(tasks.Sentinel):
             host, port = await super().discover_master(service_name)
         except tasks.MasterNotFoundError as error:
             raise tasks.MasterNotFoundError(_unknown(service_name, error)) from None
+        except OTHER_SHAPE as error:
+            raise _not_a_sentinels(error) from error
         return host, port
 
 
@@ -124,6 +128,8 @@ class _ThreadSentinel(threads.Sentinel):
             host, port = super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except threads.MasterNotFoundError as error:
             raise threads.MasterNotFoundError(_unknown(service_name, error)) from None
+        except OTHER_SHAPE as error:
+            raise _not_a_sentinels(error) from error
         return host, port
 
 
@@ -146,20 +152,26 @@ def _refuse_replica(hello: list[Any]) -> None:
 
 
 def _server_options(
-    place: SentinelPlace, parse: Parse, tls_class: type, *, timeout_s: float, retry: object
+    place: SentinelPlace, parse: Parse, tls_class: type, *, timeout_s: float, **ours: object
 ) -> dict[str, Any]:
     """Options for connections to the primary; a pool without a class of its own takes one without TLS."""
-    options = connection_options(place.server_url, parse, timeout_s=timeout_s, retry=retry)
+    options = connection_options(place.server_url, parse, timeout_s=timeout_s, **ours)
     return with_verified_tls(options, tls_class)
 
 
-def _sentinel_options(url: str, parse: Parse, *, timeout_s: float, retry: object) -> dict[str, Any]:
+def _sentinel_options(url: str, parse: Parse, *, timeout_s: float, **ours: object) -> dict[str, Any]:
     """Options for a client of a sentinel, which chooses its connections itself: `ssl` says whether they use TLS."""
-    options = connection_options(url, parse, timeout_s=timeout_s, retry=retry)
+    options = connection_options(url, parse, timeout_s=timeout_s, **ours)
     is_tls = options.pop("connection_class", None) is not None
     if is_tls:
         refuse_bad_files(TlsOptions.of(options))
     return {**options, "ssl": is_tls}
+
+
+def _bound_replies(sentinels: tasks.Sentinel | threads.Sentinel, parser: type) -> None:
+    """Have the clients of the sentinels use this parser; redis-py's clients take none."""
+    for client in sentinels.sentinels:
+        client.connection_pool.connection_kwargs["parser_class"] = parser
 
 
 def _turn_s(place: SentinelPlace, timeout_s: float) -> float:
@@ -170,6 +182,10 @@ def _turn_s(place: SentinelPlace, timeout_s: float) -> float:
 def _shuffled(place: SentinelPlace) -> list[tuple[str, int]]:
     """The sentinels in random order, so that processes do not all ask the same one."""
     return random.SystemRandom().sample(place.sentinels, len(place.sentinels))
+
+
+def _not_a_sentinels(error: Exception) -> BadReplyError:
+    return BadReplyError(f"what a sentinel says is not a list of primaries ({type(error).__name__}: {error!s:.80})")
 
 
 def _unknown(service: str, error: Exception) -> str:

@@ -1,0 +1,207 @@
+"""Parsers of Redis replies with limits: redis-py's own in Python, which allocate only what has arrived.
+
+hiredis allocates what a header announces: 13 bytes (`*2147483647`) held the event loop for seconds. `ReplyBudget` is
+pure. It sees each header line before redis-py acts on it, so it judges lengths before anything is allocated or read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from redis._parsers import _AsyncRESP2Parser, _RESP2Parser
+from redis._parsers.socket import SERVER_CLOSED_CONNECTION_ERROR, SocketBuffer
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.utils import SENTINEL
+
+from understudy_shared.bus.base import MAX_SCANNED_BYTES
+from understudy_shared.messages import MAX_MESSAGE_BYTES
+
+MAX_REPLY_BYTES = 2 * MAX_MESSAGE_BYTES
+"""Longest reply: twice the longest document, so that one that is a little too long is refused by its own name."""
+
+MAX_ELEMENTS = 65_536
+"""Most elements of a reply, nested ones included. The longest that is asked for names 1,000 keys, or a few more."""
+
+MAX_DEPTH = 8
+MAX_LINE_BYTES = 65_536
+"""Longest header, error or status."""
+
+MAX_CALL_BYTES = MAX_SCANNED_BYTES + MAX_REPLY_BYTES
+"""Most bytes of all replies of one call: a pipeline reads a thousand."""
+
+OTHER_SHAPE = (TypeError, ValueError, LookupError, AttributeError)
+"""What redis-py and its callers raise for a reply of another shape than its command's."""
+
+_SHOWN_BYTES = 40
+_TEXTS = (b"+", b"-")
+_MAX_DIGITS = 20
+
+_left_in_call: ContextVar[list[int] | None] = ContextVar("left_in_call", default=None)
+"""The bytes that replies of the current call may still have."""
+
+
+class BadReplyError(RedisConnectionError):
+    """A server sent what is no reply of a Redis, or one above a limit. redis-py closes the connection for it."""
+
+
+class ReplyBudget:
+    """Judges one reply by its header lines: its types, lengths, elements and depth."""
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+        self._elements = 0
+        self._open: list[int] = []
+        """How many elements each open array still lacks, outermost first."""
+
+    def take(self, line: bytes) -> None:
+        """Take a line without its end, and what it announces. Raises BadReplyError."""
+        kind, text = line[:1], line[1:]
+        elements = 0
+        size = len(line) + 2
+        if kind == b"$":
+            size += max(0, _length(line, text)) + 2
+        elif kind == b"*":
+            elements = max(0, _length(line, text))
+        elif kind == b":":
+            _number(line, text)
+        elif kind not in _TEXTS:
+            raise BadReplyError(f"it sent {_shown(line)}, which begins no reply of RESP2")
+        elif size > MAX_LINE_BYTES:
+            raise BadReplyError(f"it sent a line of {size} bytes, above {MAX_LINE_BYTES}")
+        self.used_bytes += size
+        if self.used_bytes > MAX_REPLY_BYTES:
+            raise BadReplyError(f"it sent {_shown(line)}: a reply of {self.used_bytes} bytes, above {MAX_REPLY_BYTES}")
+        if self._open or elements:
+            self._nest(line, elements)
+
+    def _nest(self, line: bytes, elements: int) -> None:
+        lacking = self._open
+        if lacking:
+            lacking[-1] -= 1
+        if elements:
+            self._elements += elements
+            if self._elements > MAX_ELEMENTS:
+                text = f"it sent {_shown(line)}: a reply of {self._elements} elements, above {MAX_ELEMENTS}"
+                raise BadReplyError(text)
+            lacking.append(elements)
+            if len(lacking) > MAX_DEPTH:
+                raise BadReplyError(f"it sent arrays within arrays, more than {MAX_DEPTH} deep")
+        while lacking and not lacking[-1]:
+            lacking.pop()
+
+
+@contextmanager
+def bounded_call(max_bytes: int = MAX_CALL_BYTES) -> Iterator[None]:
+    """Bound all replies that are read in this context together."""
+    token = _left_in_call.set([max_bytes])
+    try:
+        yield
+    finally:
+        _left_in_call.reset(token)
+
+
+class BoundedParser(_AsyncRESP2Parser):
+    """The parser of a connection for tasks. It takes from the stream all that has arrived: redis-py's asks it for each
+    line, which makes a message cost four times as much.
+    """
+
+    async def read_response(self, disable_decoding: bool = False) -> Any:
+        """Read one reply, within its limits. After a cancelled read it starts again with what has arrived."""
+        if not self._connected:
+            raise RedisConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
+        self._budget = ReplyBudget()
+        self._pos = 0
+        reply = await self._read_response(disable_decoding=disable_decoding)
+        del self._buffer[: self._pos]
+        _spend(self._budget.used_bytes)
+        return reply
+
+    def _clear(self) -> None:
+        self._buffer: Any = bytearray()
+
+    async def _read(self, length: int) -> bytes:
+        end = self._pos + length
+        while len(self._buffer) < end + 2:
+            await self._take()
+        found = bytes(self._buffer[self._pos : end])
+        self._pos = end + 2
+        return found
+
+    async def _readline(self) -> bytes:
+        while (end := self._buffer.find(b"\r\n", self._pos)) < 0:
+            if len(self._buffer) - self._pos > MAX_LINE_BYTES:
+                raise BadReplyError(f"it sent a line of more than {MAX_LINE_BYTES} bytes")
+            await self._take()
+        line = bytes(self._buffer[self._pos : end])
+        self._pos = end + 2
+        self._budget.take(line)
+        return line
+
+    async def _take(self) -> None:
+        assert self._stream is not None  # of a connection that is open
+        arrived = await self._stream.read(MAX_LINE_BYTES)
+        if not arrived:
+            raise RedisConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
+        self._buffer += arrived
+
+
+class BoundedThreadParser(_RESP2Parser):
+    """The parser of a connection for one thread."""
+
+    def on_connect(self, connection: Any) -> None:
+        """Read from the socket of a connection that was just opened."""
+        super().on_connect(connection)  # type: ignore[no-untyped-call]
+        sock: Any = self._sock
+        self._buffer: Any = _BoundedBuffer(sock, self.socket_read_size, connection.socket_timeout)
+
+    def read_response(self, disable_decoding: bool = False, timeout: Any = SENTINEL) -> Any:
+        """Read one reply, within its limits."""
+        if self._buffer is not None:
+            self._buffer.budget = ReplyBudget()
+        return super().read_response(disable_decoding, timeout)
+
+
+class _BoundedBuffer(SocketBuffer):
+    """redis-py's buffer, whose lines have an end."""
+
+    budget: ReplyBudget
+
+    def readline(self, timeout: Any = SENTINEL) -> bytes:
+        """The next line without its end."""
+        line = self._buffer.readline()
+        while not line.endswith(b"\r\n"):
+            if len(line) > MAX_LINE_BYTES:
+                raise BadReplyError(f"it sent a line of more than {MAX_LINE_BYTES} bytes")
+            self._read_from_socket(timeout=timeout)
+            line += self._buffer.readline()
+        self.budget.take(line[:-2])
+        return line[:-2]
+
+
+def _spend(used_bytes: int) -> None:
+    left = _left_in_call.get()
+    if left is not None:
+        left[0] -= used_bytes
+        if left[0] < 0:
+            raise BadReplyError("its replies to one call are longer than any that were asked for")
+
+
+def _length(line: bytes, text: bytes) -> int:
+    number = _number(line, text)
+    if number < -1:
+        raise BadReplyError(f"it sent {_shown(line)}, a negative length")
+    return number
+
+
+def _number(line: bytes, text: bytes) -> int:
+    if len(text) > _MAX_DIGITS or not (text.isdigit() or (text[1:].isdigit() and text[:1] in (b"-", b"+"))):
+        raise BadReplyError(f"it sent {_shown(line)}, where a number belongs")
+    return int(text)
+
+
+def _shown(line: bytes) -> str:
+    """The beginning of a line for an error: ASCII alone, and short."""
+    return repr(line[:_SHOWN_BYTES])[1:] + ("..." if len(line) > _SHOWN_BYTES else "")
