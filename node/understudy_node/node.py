@@ -174,8 +174,8 @@ class Node:
         return None if failure is None else f"a background task died: {failure!r}"
 
     def not_ready(self) -> list[str]:
-        """Why readers should not be sent to this node; empty when they should. Lag alone never makes it unready, nor
-        does having nothing to hold.
+        """Why readers should not be sent to this node; empty when they should: each of its tasks has shown the end that
+        it found when it began. Lag alone never makes it unready later, nor does having nothing to hold.
         """
         reasons = [self.dead] if self.dead else []
         generation = self.generation
@@ -183,11 +183,7 @@ class Node:
             nothing_yet = "no batch has been committed yet" if self._polled else "the commit log has not been read yet"
             reasons.append(str(self.error) if self.error else nothing_yet)
         else:
-            reasons += [
-                f"{replica.task} is {replica.state}" + (f": {replica.error}" if replica.error else "")
-                for replica in generation.replicas
-                if replica.view is None
-            ]
+            reasons += [why for replica in generation.replicas if (why := replica.not_ready) is not None]
         return reasons
 
     def causes(self) -> dict[str, str]:

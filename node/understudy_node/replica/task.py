@@ -72,6 +72,8 @@ class TaskReplica:
         self._wants_prefetch = False
         self._wants_rebuild = False
         self._job: Job | None = None
+        self._end_at_start: int | None = None
+        """The newest version that there was when it began."""
 
     def __repr__(self) -> str:
         version = None if self.view is None else self.view.version
@@ -94,6 +96,20 @@ class TaskReplica:
     def restoring(self) -> bool:
         """Whether its next step belongs to a restore and not to tailing."""
         return self.state in (ReplicaState.CREATED, ReplicaState.RESTORING)
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why no reader should come for it yet; None once it has shown the end that it found when it began. How far it
+        falls behind later does not matter.
+        """
+        view, error = self.view, self.error
+        wanted = min(self._end_at_start or 0, self.target)
+        if view is not None and view.version >= wanted:
+            return None
+        what = (
+            f"{self.task} is {self.state}" if view is None else f"{self.task} is at version {view.version} of {wanted}"
+        )
+        return what if error is None else f"{what}: {error}"
 
     @property
     def restore(self) -> Restore | None:
@@ -236,6 +252,8 @@ class TaskReplica:
         target = self.target
         if target < 1:
             return None
+        if self._end_at_start is None:
+            self._end_at_start = target
         if not self._stores.are_open:
             # CREATED -> RESTORING; stores restore one after another, each at its own call.
             self.origin.enter(ReplicaState.RESTORING)

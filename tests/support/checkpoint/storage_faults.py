@@ -65,3 +65,17 @@ class VanishingFiles(LocalFiles):
             if self.deleted is None and self._is_victim(path):
                 (self._root_path / path).unlink()
                 self.deleted = path
+
+
+class HeldFile(LocalFiles):
+    """Storage that does not answer for one file until it is released."""
+
+    def __init__(self, root: Path, held: str) -> None:
+        super().__init__(root)
+        self._held = held
+        self.released = threading.Event()
+
+    def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
+        if path == self._held:
+            self.released.wait()
+        return super().read(path, max_bytes)
