@@ -13,10 +13,10 @@ from understudy_shared.result_functions import ResultFunction
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "results.md"
 
 SQL: Mapping[ResultFunction, tuple[str, ...]] = {
-    "count": ("count", "count_if"),
-    "sum": ("sum", "try_sum of floating point and decimals"),
-    "try_sum": ("try_sum of whole numbers",),
-    "avg": ("avg", "mean", "try_avg"),
+    "count": ("count", "count_if", "regr_count"),
+    "sum": ("sum", "try_sum of floating point and of decimals above 8 digits"),
+    "try_sum": ("try_sum of whole numbers and of decimals up to 8 digits",),
+    "avg": ("avg", "mean", "try_avg", "regr_avgx", "regr_avgy"),
     "min": ("min", "every", "bool_and"),
     "max": ("max", "any", "some", "bool_or"),
     "first": ("first", "first_value", "any_value"),
@@ -36,6 +36,12 @@ SQL: Mapping[ResultFunction, tuple[str, ...]] = {
     "covar_pop": ("covar_pop",),
     "covar_samp": ("covar_samp",),
     "corr": ("corr",),
+    "corr_4_2": ("corr up to Spark 4.2",),
+    "regr_sxx": ("regr_sxx", "regr_syy"),
+    "regr_sxy": ("regr_sxy",),
+    "regr_r2": ("regr_r2",),
+    "regr_slope": ("regr_slope",),
+    "regr_intercept": ("regr_intercept",),
     "approx_count_distinct": ("approx_count_distinct",),
     "collect_list": ("collect_list", "array_agg"),
     "collect_set": ("collect_set",),
@@ -54,7 +60,6 @@ NOT_FINISHED: Mapping[str, str] = {
     "has; another function makes its estimate",
     "`histogram_numeric`, `count_min_sketch`, `approx_top_k`, `bitmap_*_agg`": _OWN_FORM,
     "`max_by`, `min_by` with a number of values": _OWN_FORM,
-    "`regr_*`": "not yet: some are several of these functions in one",
     "sums and averages of intervals": "not yet",
     "aggregates of the user (`Aggregator`, UDAF)": "the state is what the user's code wrote",
     "with `spark.sql.legacy.statisticalAggregate`": "a variance of one row is NaN there and null by default; the state "
@@ -81,6 +86,9 @@ Rules that are Spark's own:
 - A variance, covariance or correlation of one row has nothing to divide by: `*_samp` and `corr` are null.
 - Where the expression divides by zero (the correlation with a constant) `result` is null, as Spark says without ANSI
   rules.
+- Where one column is constant and the other has NaN or an infinity, a correlation is null from Spark 4.3 on, and NaN up
+  to 4.2: `corr` and `corr_4_2`. The announcement names the one of the query's Spark.
+- `collect_set` over binary is printed as binary, though Spark stores each element as an array of numbers.
 - A set has the order in which it is stored. Spark promises none, and may print another.
 - `approx_count_distinct` is the estimate of HyperLogLog++ with the tables of its paper, for 4 to 15 bits of precision
   (a relative deviation down to 0.7 %).

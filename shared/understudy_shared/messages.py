@@ -43,6 +43,9 @@ MAX_SCHEMAS = 32
 """Most value columns of one store, which are text for people. Key columns are compiled: spark/types.py bounds them."""
 
 MAX_SCHEMA_CHARACTERS = 262_144
+MAX_TYPE_CHARACTERS = 65_536
+"""Longest type of a result: an array of structs of some hundred columns."""
+
 MAX_ANNOUNCED = 256
 """Stores of one announcement; each is tried against the checkpoint."""
 
@@ -341,7 +344,7 @@ class ResultColumn(BaseModel):
     """One of `ResultFunction`, or of a later release: a node leaves out the columns of those that it does not know."""
     buffers: list[Count] = Field(min_length=1, max_length=MAX_COLUMNS)
     """Indexes of the value columns it is made of, in Spark's order."""
-    type: Name
+    type: Annotated[str, StringConstraints(min_length=1, max_length=MAX_TYPE_CHARACTERS)]
     """Spark's name of the output type; of an array its JSON."""
 
 

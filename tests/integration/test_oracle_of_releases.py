@@ -11,21 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 from tests.support.cluster.served_node import served_node
-from tests.support.oracle.finished import assert_results, run_finished
+from tests.support.oracle.finished import assert_results
 from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds_compared import assert_equal
 from tests.support.oracle.record import record
 from tests.support.oracle.releases import RELEASES, NoSparkError, Written, formats_of, written_by
-from tests.support.spark.formats import HDFS_V1
 from tests.support.spark.kinds import BRANCHES
 from tests.support.spark.queries import wait_until
 
 from understudy_node.reader import CheckpointReader
-from understudy_pipeline.announcing.query_plan import announced_stores
-from understudy_pipeline.announcing.spark_query import SparkQuery
-from understudy_shared.messages import AnnouncedStore
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(3600)]
 
@@ -37,16 +32,6 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         return written_by(line, tmp_path_factory.mktemp(f"spark-{line}"))
     except NoSparkError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
-def announced(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> AnnouncedStore:
-    """What makes the results of the query of every aggregate: buffers and columns are the same in each release."""
-    run = run_finished(spark, tmp_path_factory.mktemp("announced") / "checkpoint", HDFS_V1)
-    plan = SparkQuery(run.query).plan()
-    assert plan is not None
-    (store,) = announced_stores(plan, {})
-    return store
 
 
 def test_every_key_of_every_kind_at_every_version_is_what_that_spark_reads(written: Written, tmp_path: Path) -> None:
@@ -78,8 +63,6 @@ def test_a_node_serves_what_each_release_wrote(written: Written, tmp_path: Path)
                     assert (answer["partition"], answer["version"]) == (each.partition, oracle.last)
 
 
-def test_every_result_is_what_the_query_of_that_release_put_out(
-    written: Written, announced: AnnouncedStore, tmp_path: Path
-) -> None:
-    checkpoint, rows = written.finished()
+def test_every_result_is_what_the_query_of_that_release_put_out(written: Written, tmp_path: Path) -> None:
+    checkpoint, announced, rows = written.finished()
     assert_results(checkpoint, tmp_path / "data", announced, rows)

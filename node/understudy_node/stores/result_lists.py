@@ -5,28 +5,54 @@ The buffer does not say of what the array is: the result's type does, and must b
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
+from typing import cast
 
 from understudy_node.stores.result_columns import Buffers, Made, Printed, ResultError
 from understudy_shared.spark.json_printer import compile_json_printer
-from understudy_shared.spark.types import ArrayType, BinaryType, Field, StructType
+from understudy_shared.spark.types import ArrayType, BinaryType, ByteType, Field, StructType
 
 
-def collected_of(buffers: Buffers) -> Made | None:
-    """The elements in the order in which they are stored; of a set Spark promises none."""
+def list_of(buffers: Buffers) -> Made | None:
+    """The elements in the order in which they are stored."""
     if buffers.types != (BinaryType(),):
         return None
-    if not isinstance(buffers.declared, ArrayType):
-        raise ResultError(
-            "a list is stored without the type of its elements",
-            where=f"result {buffers.result}",
-            fix='Say it, for example type = "array<string>"',
-        )
-    (column,), row = buffers.columns, StructType((Field("elements", buffers.declared),))
+    return _collected(buffers, _declared(buffers))
+
+
+def set_of(buffers: Buffers) -> Made | None:
+    """The elements in the order in which they are stored; Spark promises none."""
+    if buffers.types != (BinaryType(),):
+        return None
+    declared = _declared(buffers)
+    if declared.element != BinaryType():
+        return _collected(buffers, declared)
+    # Byte arrays are not equal by their content in Java: Spark keeps each as an array of numbers.
+    _, numbers_of = _collected(buffers, ArrayType(ArrayType(ByteType())))
+
+    def compute(printed: Printed) -> object:
+        found = cast("list[list[int]] | None", numbers_of(printed))
+        return None if found is None else [b64encode(bytes(each & 0xFF for each in one)).decode() for one in found]
+
+    return declared, compute
+
+
+def _declared(buffers: Buffers) -> ArrayType:
+    if isinstance(buffers.declared, ArrayType):
+        return buffers.declared
+    raise ResultError(
+        "a list is stored without the type of its elements",
+        where=f"result {buffers.result}",
+        fix='Say it, for example type = "array<string>"',
+    )
+
+
+def _collected(buffers: Buffers, stored: ArrayType) -> Made:
+    (column,), row = buffers.columns, StructType((Field("elements", stored),))
     print_row = compile_json_printer(row)
 
     def compute(printed: Printed) -> object:
-        stored = printed[column]
-        return None if stored is None else print_row(b64decode(str(stored)))["elements"]
+        data = printed[column]
+        return None if data is None else print_row(b64decode(str(data)))["elements"]
 
-    return buffers.declared, compute
+    return stored, compute

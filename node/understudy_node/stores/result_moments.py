@@ -50,8 +50,44 @@ def covariance_samp(n: float, x_avg: float, y_avg: float, ck: float) -> float | 
 
 
 def correlation(*stored: float) -> float | None:
+    """As Spark has it from 4.3 on: nothing correlates with a constant, not even NaN."""
+    x_mk, y_mk = stored[4:]
+    return None if x_mk == 0.0 or y_mk == 0.0 else correlation_4_2(*stored)
+
+
+def correlation_4_2(*stored: float) -> float | None:
+    """As Spark has it up to 4.2."""
     n, _x_avg, _y_avg, ck, x_mk, y_mk = stored
     return None if n == 1.0 else _divided(ck, _sqrt(x_mk * y_mk))
+
+
+def regression_sxx(n: float, avg: float, m2: float) -> float | None:
+    return m2
+
+
+def regression_sxy(n: float, x_avg: float, y_avg: float, ck: float) -> float | None:
+    return ck
+
+
+def regression_r2(*stored: float) -> float | None:
+    _n, _x_avg, _y_avg, ck, x_mk, y_mk = stored
+    if y_mk == 0.0:
+        return None
+    if x_mk == 0.0:
+        return 1.0
+    root = _divided(ck, _sqrt(x_mk * y_mk))
+    return None if root is None else root * root
+
+
+def regression_slope(*stored: float) -> float | None:
+    """By the buffers of a covariance, and those of the variance of x behind them."""
+    _n, _x_avg, _y_avg, ck, _n_x, _avg, m2 = stored
+    return _divided(ck, m2)
+
+
+def regression_intercept(*stored: float) -> float | None:
+    x_avg, y_avg, slope = stored[1], stored[2], regression_slope(*stored)
+    return None if slope is None else y_avg - slope * x_avg
 
 
 def moments_of(formula: Formula, count: int) -> Callable[[Buffers], Made | None]:

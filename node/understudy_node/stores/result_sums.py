@@ -43,15 +43,18 @@ def sum_of(buffers: Buffers) -> Made | None:
         case (LongType() | DoubleType(),):
             return buffers.types[0], first_buffer(first)
         case (DecimalType(), BooleanType()):
-            return buffers.types[0], _unless_empty(first, buffers.columns[1])
+            return buffers.types[0], _unless_empty(first_buffer(first), buffers.columns[1])
     return None
 
 
 def try_sum_of(buffers: Buffers) -> Made | None:
     """As a sum; of whole numbers Spark remembers beside it, too, that nothing was added: null is an overflow."""
-    if buffers.types == (LongType(), BooleanType()):
-        return LongType(), _unless_empty(*buffers.columns)
-    return sum_of(buffers)
+    if buffers.types != (LongType(), BooleanType()):
+        return sum_of(buffers)
+    total, is_empty = buffers.columns
+    made = sum_of(Buffers(buffers.result, (total,), (LongType(),), buffers.declared))
+    assert made is not None, "a sum of longs is known"
+    return made[0], _unless_empty(made[1], is_empty)
 
 
 def average_of(buffers: Buffers) -> Made | None:
@@ -68,9 +71,9 @@ def average_of(buffers: Buffers) -> Made | None:
     return None
 
 
-def _unless_empty(total: str, is_empty: str) -> Compute:
+def _unless_empty(total: Compute, is_empty: str) -> Compute:
     """Spark starts a decimal's sum at 0, and remembers beside it that nothing was added yet."""
-    return lambda printed: None if printed[is_empty] else printed[total]
+    return lambda printed: None if printed[is_empty] else total(printed)
 
 
 def _average(total: str, count: str) -> Compute:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from understudy_node.stores import result_moments as moments
 from understudy_node.stores.result_columns import Buffers, Made, Make, Printed, ResultError, first_buffer
 from understudy_node.stores.result_distinct import distinct_of
-from understudy_node.stores.result_lists import collected_of
+from understudy_node.stores.result_lists import list_of, set_of
 from understudy_node.stores.result_moments import moments_of
 from understudy_node.stores.result_sums import average_of, count_of, sum_of, try_sum_of
 from understudy_shared.errors import UnderstudyError
@@ -123,6 +123,8 @@ def _product(buffers: Buffers) -> Made | None:
 
 _VARIANCE = "It has the buffers (n, avg, m2) of type double"
 _COVARIANCE = "It has the buffers (n, xAvg, yAvg, ck) of type double"
+_CORRELATION = "It has the buffers (n, xAvg, yAvg, ck, xMk, yMk) of type double"
+_REGRESSION = "It has the buffers (n, xAvg, yAvg, ck) and (n, avg, m2) of type double"
 _COLLECTED = 'It has one buffer of type binary, and needs a type, for example type = "array<string>"'
 _BITS = "It has one buffer, of the type of the result"
 
@@ -149,10 +151,16 @@ FUNCTIONS: Mapping[ResultFunction, tuple[Make, str]] = {
     "kurtosis": (moments_of(moments.kurtosis, 5), "It has the buffers (n, avg, m2, m3, m4) of type double"),
     "covar_pop": (moments_of(moments.covariance_pop, 4), _COVARIANCE),
     "covar_samp": (moments_of(moments.covariance_samp, 4), _COVARIANCE),
-    "corr": (moments_of(moments.correlation, 6), "It has the buffers (n, xAvg, yAvg, ck, xMk, yMk) of type double"),
+    "corr": (moments_of(moments.correlation, 6), _CORRELATION),
+    "corr_4_2": (moments_of(moments.correlation_4_2, 6), _CORRELATION),
+    "regr_sxx": (moments_of(moments.regression_sxx, 3), _VARIANCE),
+    "regr_sxy": (moments_of(moments.regression_sxy, 4), _COVARIANCE),
+    "regr_r2": (moments_of(moments.regression_r2, 6), _CORRELATION),
+    "regr_slope": (moments_of(moments.regression_slope, 7), _REGRESSION),
+    "regr_intercept": (moments_of(moments.regression_intercept, 7), _REGRESSION),
     "approx_count_distinct": (distinct_of, "It has all words of its registers: 52 buffers of type long by default"),
-    "collect_list": (collected_of, _COLLECTED),
-    "collect_set": (collected_of, _COLLECTED),
+    "collect_list": (list_of, _COLLECTED),
+    "collect_set": (set_of, _COLLECTED),
 }
 """How the result of each function is made, and what it takes."""
 

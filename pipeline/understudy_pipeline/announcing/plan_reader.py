@@ -78,6 +78,8 @@ def _function(expression: JavaObject) -> Function:
     kind = _class(function)
     if kind in _STATISTICS and not function.nullOnDivideByZero():
         kind = f"Legacy{kind}"  # by spark.sql.legacy.statisticalAggregate: NaN, where null is the rule
+    elif kind == "Corr" and " OR " not in function.evaluateExpression().toString():
+        kind = "Corr42"  # Spark up to 4.2 does not ask whether one or the other column is constant
     return Function(kind, expression.resultId().id(), function.aggBufferAttributes().size())
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from understudy_shared.messages import MAX_COLUMNS, AnnouncedStore, ResultColumn
+from understudy_shared.messages import MAX_COLUMNS, MAX_TYPE_CHARACTERS, AnnouncedStore, ResultColumn
 from understudy_shared.result_functions import ResultFunction
 from understudy_shared.spark.names import unique_names
 
@@ -161,7 +161,7 @@ def _is_valid_name(name: str) -> bool:
 
 def _is_sayable(output: Output, columns: Sequence[Column]) -> bool:
     """Whether a message has room for it."""
-    return len(columns) <= MAX_COLUMNS and _is_valid_name(output.type)
+    return len(columns) <= MAX_COLUMNS and 0 < len(output.type) <= MAX_TYPE_CHARACTERS
 
 
 def _key_names(operator: StatefulAggregate, written: WrittenAggregate | None) -> list[str]:
@@ -252,6 +252,12 @@ _MOMENTS: Mapping[str, tuple[ResultFunction, int]] = {
     "CovPopulation": ("covar_pop", 4),
     "CovSample": ("covar_samp", 4),
     "Corr": ("corr", 6),
+    "Corr42": ("corr_4_2", 6),
+    "RegrReplacement": ("regr_sxx", 3),
+    "RegrSXY": ("regr_sxy", 4),
+    "RegrR2": ("regr_r2", 6),
+    "RegrSlope": ("regr_slope", 7),
+    "RegrIntercept": ("regr_intercept", 7),
 }
 """Functions over doubles, with how many they store."""
 
@@ -291,7 +297,7 @@ def _sum_function(buffers: tuple[str, ...], result: str) -> ResultFunction | Non
             return "sum"
         case (total, "boolean") if decimal and result == total:
             return "sum"
-        case ("long", "boolean") if result == "long":
+        case ("long", "boolean") if decimal or result == "long":
             return "try_sum"
     return None
 

@@ -15,6 +15,8 @@ from tests.support.spark.finished import AGGREGATES, FINISHED_SCHEMA, SETS, buil
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.queries import InputFolder, QueryOptions, read_folder, settings, wait_until
 
+from understudy_pipeline.announcing.query_plan import announced_stores
+from understudy_pipeline.announcing.spark_query import SparkQuery
 from understudy_shared.messages import AnnouncedStore, Announcement
 from understudy_shared.spark.json_printer import compile_json_printer
 from understudy_shared.spark.types import parse_schema
@@ -51,6 +53,14 @@ def run_finished(spark: SparkSession, checkpoint: Path, state_format: StateForma
     schema = parse_schema(sink.schema.json())
     printed, encode = compile_json_printer(schema), compile_row_encoder(schema)
     return FinishedRun(query, [printed(encode(tuple(row))) for row in sink.collect()])
+
+
+def announced(run: FinishedRun) -> AnnouncedStore:
+    """What the plan of the query says of its one store."""
+    plan = SparkQuery(run.query).plan()
+    assert plan is not None
+    (store,) = announced_stores(plan, {})
+    return store
 
 
 def assert_results(checkpoint: Path, data: Path, store: AnnouncedStore, rows: Sequence[Row]) -> None:

@@ -26,6 +26,8 @@ from tests.support.spark.formats import (
 )
 from tests.support.spark.session import REPOSITORY
 
+from understudy_shared.messages import AnnouncedStore
+
 RELEASES = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
 """The newest of a release line."""
 
@@ -54,10 +56,11 @@ class Written:
         """Major and minor version."""
         return tuple(int(part) for part in self.release.split(".")[:2])
 
-    def finished(self) -> tuple[Path, list[dict[str, Any]]]:
-        """The checkpoint of the aggregates, and the rows that the query put out."""
+    def finished(self) -> tuple[Path, AnnouncedStore, list[dict[str, Any]]]:
+        """The checkpoint of the aggregates, what that Spark's plan announces of them, and the rows that it put out."""
         folder = self.folder / "finished"
-        return folder / "checkpoint", json.loads((folder / FINISHED).read_text())
+        document = json.loads((folder / FINISHED).read_text())
+        return folder / "checkpoint", AnnouncedStore.model_validate(document["announced"]), document["rows"]
 
     def oracle(self, name: str, state_format: StateFormat) -> KindsCheckpoint:
         """A checkpoint with what that Spark's reader says, as `keep` has put it there under the name."""

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 FINISHED_SCHEMA = (
     "k string, i int, x double, y double, b boolean, s string, f float, small decimal(6,2), mid decimal(10,2), "
-    "big decimal(25,3), pair struct<a: int, b: string>"
+    "big decimal(25,3), pair struct<a: int, b: string>, raw binary"
 )
 
 AGGREGATES = {
@@ -26,6 +26,7 @@ AGGREGATES = {
     "sum_big": "sum(big)",
     "try_sum_i": "try_sum(i)",
     "try_sum_x": "try_sum(x)",
+    "try_sum_small": "try_sum(small)",
     "try_sum_mid": "try_sum(mid)",
     "avg_i": "avg(i)",
     "avg_mid": "avg(mid)",
@@ -57,6 +58,15 @@ AGGREGATES = {
     "covar_pop": "covar_pop(x, y)",
     "covar_samp": "covar_samp(x, y)",
     "corr": "corr(x, y)",
+    "regr_count": "regr_count(y, x)",
+    "regr_avgx": "regr_avgx(y, x)",
+    "regr_avgy": "regr_avgy(y, x)",
+    "regr_sxx": "regr_sxx(y, x)",
+    "regr_syy": "regr_syy(y, x)",
+    "regr_sxy": "regr_sxy(y, x)",
+    "regr_r2": "regr_r2(y, x)",
+    "regr_slope": "regr_slope(y, x)",
+    "regr_intercept": "regr_intercept(y, x)",
     "distinct": "approx_count_distinct(s)",
     "distinct_rough": "approx_count_distinct(x, 0.3)",
     "list_i": "collect_list(i)",
@@ -64,10 +74,13 @@ AGGREGATES = {
     "array_s": "array_agg(s)",
     "set_s": "collect_set(s)",
     "set_x": "collect_set(x)",
+    "set_raw": "collect_set(raw)",
+    "list_raw": "collect_list(raw)",
+    "list_wide": "collect_list(struct(pair, s, raw, big))",
 }
 """Result columns, with what makes each in SQL."""
 
-SETS = frozenset({"set_s", "set_x"})
+SETS = frozenset({"set_s", "set_x", "set_raw"})
 """Results without an order."""
 
 
@@ -80,7 +93,7 @@ def build_finished(source: DataFrame) -> DataFrame:
 def finished_batches() -> list[list[dict[str, object]]]:
     """Two batches; a key is called by what is awkward of it."""
     nothing: dict[str, object] = dict.fromkeys(
-        ("k", "i", "x", "y", "b", "s", "f", "small", "mid", "big", "pair"),
+        ("k", "i", "x", "y", "b", "s", "f", "small", "mid", "big", "pair", "raw"),
     )
 
     def row(key: str | None, x: float | None, y: float | None = None, at: int = 0) -> dict[str, object]:
@@ -98,6 +111,7 @@ def finished_batches() -> list[list[dict[str, object]]]:
             "mid": Decimal(at * 100_003 - 7).scaleb(-2),
             "big": Decimal(10**20 + at).scaleb(-3),
             "pair": {"a": at, "b": None if at == 1 else f"of {at}"},
+            "raw": bytes(range(250, 250 + at % 5)) if at % 3 else b"",
         }
 
     nan, inf = float("nan"), float("inf")
@@ -112,6 +126,8 @@ def finished_batches() -> list[list[dict[str, object]]]:
         "negative zero": [(-0.0, -0.0), (-0.0, 0.0)],
         "negative zeros and one": [(-0.0, -1.0), (0.0, 1.0), (1.0, -0.0)],
         "constant": [(0.1, 2.0), (0.1, 2.0), (0.1, 2.0), (0.1, 2.0)],
+        "constant beside nan": [(0.1, 2.0), (0.1, nan), (0.1, 3.0)],
+        "constant beside infinity": [(inf, 2.0), (1.0, 2.0), (-inf, 2.0)],
         "constant y": [(0.1, 2.0), (0.2, 2.0), (0.7, 2.0)],
         "huge": [(1e308, 1e308), (-1e308, 1e308), (1e308, -1e308)],
         "tiny": [(1e-160, 2e-160), (3e-160, 1e-160), (5e-160, 7e-160), (1e-162, 1e-163)],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
-from tests.support.oracle.finished import run_finished
+from tests.support.oracle.finished import announced, run_finished
 from tests.support.oracle.kinds import write_kinds_checkpoint
 from tests.support.oracle.releases import FINISHED, IMPATIENT, RELEASE, formats_of, keep
 from tests.support.spark.formats import HDFS_V1
@@ -31,7 +31,8 @@ def main() -> None:
 
 def _write_finished(spark: SparkSession, folder: Path) -> None:
     run = run_finished(spark, folder / "checkpoint", HDFS_V1)
-    (folder / FINISHED).write_text(json.dumps(run.rows))
+    document = {"announced": announced(run).model_dump(mode="json"), "rows": run.rows}
+    (folder / FINISHED).write_text(json.dumps(document))
 
 
 if __name__ == "__main__":

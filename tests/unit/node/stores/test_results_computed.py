@@ -27,6 +27,7 @@ from understudy_shared.spark.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    ByteType,
     DecimalType,
     DoubleType,
     Field,
@@ -99,6 +100,8 @@ def result_of(printed: dict[str, object], function: str, *buffers: str | int, ki
         ({"total": 7, "is_empty": False}, "try_sum", ("total", "is_empty"), "bigint", 7),
         ({"total": 0, "is_empty": True}, "try_sum", ("total", "is_empty"), None, None),
         ({"total": None, "is_empty": False}, "try_sum", ("total", "is_empty"), None, None),
+        ({"total": -7, "is_empty": False}, "try_sum", ("total", "is_empty"), "decimal(16,2)", "-0.07"),
+        ({"total": 0, "is_empty": True}, "try_sum", ("total", "is_empty"), "decimal(16,2)", None),
         ({"real": "Infinity"}, "try_sum", ("real",), None, "Infinity"),
         ({"text": None, "is_empty": True}, "first", ("text", "is_empty"), "string", None),
         ({"text": "z", "is_empty": True}, "last", ("text", "is_empty"), None, "z"),
@@ -128,6 +131,23 @@ def result_of(printed: dict[str, object], function: str, *buffers: str | int, ki
         (moments(3.0, 0.0, 0.0, 2.0, 4.0, 1.0), "corr", MOMENTS, None, 1.0),
         (moments(1.0, 0.0, 0.0, 0.0, 0.0, 0.0), "corr", MOMENTS, None, None),
         (moments(3.0, 0.0, 0.0, 0.0, 4.0, 0.0), "corr", MOMENTS, None, None),
+        (moments(3.0, 0.0, "NaN", "NaN", 0.0, "NaN"), "corr", MOMENTS, None, None),
+        (moments(3.0, "NaN", 0.0, "NaN", "NaN", -0.0), "corr", MOMENTS, None, None),
+        (moments(3.0, "NaN", 0.0, "NaN", "NaN", 1.0), "corr", MOMENTS, None, "NaN"),
+        (moments(3.0, 0.0, "NaN", "NaN", 0.0, "NaN"), "corr_4_2", MOMENTS, None, "NaN"),
+        (moments(3.0, 0.0, 0.0, 0.0, 4.0, 0.0), "corr_4_2", MOMENTS, None, None),
+        (moments(3.0, 0.0, 0.0, 1.0, 1e-200, 1e-200), "corr", MOMENTS, None, None),
+        (moments(0.0, 0.0, 0.0), "regr_sxx", MOMENTS[:3], None, None),
+        (moments(1.0, 5.0, 0.0), "regr_sxx", MOMENTS[:3], None, 0.0),
+        (moments(2.0, 1.0, 2.0, -3.0), "regr_sxy", MOMENTS[:4], None, -3.0),
+        (moments(2.0, 1.0, 2.0, -3.0, 4.0, 9.0), "regr_r2", MOMENTS, None, 0.25),
+        (moments(2.0, 1.0, 2.0, 0.0, 4.0, 0.0), "regr_r2", MOMENTS, None, None),
+        (moments(2.0, 1.0, 2.0, 0.0, 0.0, "NaN"), "regr_r2", MOMENTS, None, 1.0),
+        (moments(2.0, 1.0, 2.0, 0.0, 1e-200, 1e-200), "regr_r2", MOMENTS, None, None),
+        (moments(2.0, 1.0, 2.0, 3.0, 2.0, 1.0), "regr_slope", (*MOMENTS[:5], "avg", "m4"), None, 1.5),
+        (moments(2.0, 1.0, 2.0, 3.0, 2.0, 0.0), "regr_slope", (*MOMENTS[:5], "avg", "m5"), None, None),
+        (moments(2.0, 4.0, 2.0, 3.0, 2.0, 1.0), "regr_intercept", (*MOMENTS[:5], "avg", "m4"), None, -4.0),
+        (moments(2.0, 1.0, 2.0, 3.0, 2.0, 0.0), "regr_intercept", (*MOMENTS[:5], "avg", "m5"), None, None),
         ({"stored": None}, "collect_list", ("stored",), "array<int>", None),
         ({"n": None}, "approx_count_distinct", ("n",) * 52, None, None),
         ({"n": 0}, "approx_count_distinct", ("n",) * 52, None, 0),
@@ -234,6 +254,16 @@ def test_a_list_has_the_elements_that_are_stored_in_their_order(elements: list[s
     row = StructType((Field("elements", ArrayType(StringType())),))
     stored = b64encode(compile_row_encoder(row)((elements,))).decode()
     assert result_of({"stored": stored}, "collect_list", "stored", kind=kind) == elements
+
+
+@given(st.lists(st.binary()))
+def test_a_set_of_binary_is_kept_as_arrays_of_numbers_and_printed_as_binary(elements: list[bytes]) -> None:
+    row = StructType((Field("elements", ArrayType(ArrayType(ByteType()))),))
+    numbers = [list(memoryview(each).cast("b")) for each in elements]
+    stored = b64encode(compile_row_encoder(row)((numbers,))).decode()
+    printed = [b64encode(each).decode() for each in elements]
+    assert result_of({"stored": stored}, "collect_set", "stored", kind="array<binary>") == printed
+    assert result_of({"stored": None}, "collect_set", "stored", kind="array<binary>") is None
 
 
 def test_the_type_of_a_list_may_be_said_in_sparks_json() -> None:
