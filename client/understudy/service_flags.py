@@ -139,6 +139,7 @@ NODE_FLAGS = (*_MEMBER, _HOST, _port(7101), *_FOLLOWING)
 ROUTER_FLAGS = (
     Flag("application_id", "text", None, "The query whose nodes to route to.", is_required=True),
     *_BUS,
+    Flag("router_id", "text", "name of the host", "Names the router in reports, logs and metrics."),
     _HOST,
     _port(8080),
     Flag("hop_timeout_ms", "number", 1000, "How long in ms a node may take before the next candidate is asked."),

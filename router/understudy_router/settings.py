@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,6 +24,9 @@ class RouterSettings(BusSettings, HttpServiceSettings):
 
     application_id: str = Field(min_length=1, max_length=256)
     """The query whose nodes are asked. A router reads no checkpoint, so there is nothing to derive it from."""
+
+    router_id: str = Field("", max_length=200)
+    """What this router is called in reports, logs and metrics; empty: the name of its host."""
 
     host: str = "127.0.0.1"
     """Address to listen on. A service that listens beyond loopback needs credentials and TLS, or `insecure_bind`."""
@@ -71,6 +75,11 @@ class RouterSettings(BusSettings, HttpServiceSettings):
 
     max_key_bytes: int = Field(DEFAULT_KEY_BYTES, ge=1024, le=MAX_KEY_BYTES)
     """Longest key, as Spark encodes it, that readers may ask for. As the nodes' setting of that name."""
+
+    @property
+    def name(self) -> str:
+        """What this router is called."""
+        return self.router_id or socket.gethostname()
 
     @property
     def data_directory(self) -> Path:

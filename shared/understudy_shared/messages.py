@@ -203,11 +203,17 @@ class Heartbeat(Message):
     """None when this node made nothing visible lately, or does not know when it was committed."""
     query: QueryProgress | None = None
     """None from a node of an older release."""
+    waits_for: str | None = Field(default=None, max_length=2048)
+    """What must be there before it can hold anything, in words: the checkpoint, or the query's first commit."""
 
     @property
     def standing(self) -> str:
-        """The state that readers and people care for: a node that leaves does, whatever else it is."""
-        return "leaving" if self.leaving else self.state
+        """The state that readers and people care for: a node that leaves does, whatever else it is. One that starts and
+        waits for its checkpoint is `waiting`.
+        """
+        if self.leaving:
+            return "leaving"
+        return "waiting" if self.waits_for and self.state == "starting" else self.state
 
     @property
     def is_asked_last(self) -> bool:

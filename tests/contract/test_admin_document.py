@@ -9,7 +9,7 @@ from typing import Any
 from understudy_router.admin.changes import EVENTS
 from understudy_router.admin.feed import MAX_VIEWERS
 from understudy_router.admin.history import MAX_SERIES
-from understudy_router.admin.indicators import NAMES
+from understudy_router.admin.indicators import INDICATORS
 from understudy_router.admin.lag_page import SORTS, STATES
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
@@ -54,7 +54,7 @@ def test_every_call_and_every_parameter_is_documented_and_no_other() -> None:
 
 def test_what_can_be_chosen_is_documented() -> None:
     text = section(API, "Admin API of a router")
-    for name in {*STATES, *(sort.removeprefix("-") for sort in SORTS), *NAMES}:
+    for name in {*STATES, *(sort.removeprefix("-") for sort in SORTS), *INDICATORS}:
         assert f"`{name}`" in text, name
 
 
@@ -65,7 +65,7 @@ def test_every_event_that_is_found_between_two_looks_is_documented() -> None:
 
 def test_every_indicator_is_documented_with_what_to_do() -> None:
     rows = re.findall(r"(?m)^\| `(\w+)` \| .+ \| .+ \|$", section(OPERATIONS, "Is anything wrong?"))
-    assert tuple(rows) == NAMES
+    assert tuple(rows) == tuple(INDICATORS)
 
 
 def test_the_limits_that_documents_name_are_those_of_the_code() -> None:

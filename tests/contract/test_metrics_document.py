@@ -19,6 +19,10 @@ from tests.support.services.expositions import (
     router_exposition,
 )
 
+from understudy_node.degraded import CAUSES as NODE_CAUSES
+from understudy_router.admin.indicators import INDICATORS
+from understudy_router.cluster.degraded import Cause
+
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -98,23 +102,63 @@ def test_every_metric_that_a_runbook_names_exists() -> None:
         assert [name for name in names if not exists(name, documented)] == [], page.name
 
 
-def test_every_alert_says_what_is_wrong_and_leads_to_a_runbook_of_its_own() -> None:
-    links = [rule["annotations"]["runbook_url"] for rule in rules()]
-    assert len(set(links)) == len(links)
+def runbook_of(rule: Mapping[str, Any]) -> Path:
+    """The page of an alert. A router serves it at an absolute address."""
+    found = re.fullmatch(r"http://localhost:8080/admin/runbooks/([\w-]+)(?:#.*)?", rule["annotations"]["runbook_url"])
+    assert found is not None, rule
+    return RUNBOOKS / f"{found[1]}.md"
+
+
+def test_every_alert_says_what_is_wrong_and_leads_to_a_runbook() -> None:
     for rule in rules():
         assert rule["labels"]["severity"] in {"page", "ticket"}
         assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
-        page = ROOT / rule["annotations"]["runbook_url"]
+        page = runbook_of(rule)
         assert rule["alert"] in page.read_text(), page
-    assert {ROOT / link for link in links} == set(RUNBOOKS.glob("*.md")) - {RUNBOOKS / "README.md"}
+    assert {runbook_of(rule) for rule in rules()} == set(RUNBOOKS.glob("*.md")) - {RUNBOOKS / "README.md"}
+
+
+def test_every_cause_of_degraded_has_a_section_in_the_runbook_that_its_alert_leads_to() -> None:
+    (rule,) = (each for each in rules() if each["alert"] == "UnderstudyDegraded")
+    assert rule["annotations"]["runbook_url"].endswith("/degraded#{{ $labels.cause }}")
+    sections = re.findall(r"(?m)^## (\S+)$", runbook_of(rule).read_text())
+    assert sorted(sections) == sorted({*NODE_CAUSES, *Cause})
+
+
+def test_causes_that_the_alert_on_degraded_leaves_out_have_an_alert_of_their_own() -> None:
+    by_name = {each["alert"]: each["expr"] for each in rules()}
+    left_out = {
+        cause
+        for causes in re.findall(r'cause!~"([^"]+)"', by_name["UnderstudyDegraded"])
+        for cause in causes.split("|")
+    }
+    others = {
+        "bus-away": "UnderstudyBusAway",
+        "checkpoint-unreadable": "UnderstudyCheckpointUnreadable",
+        "lag-unknown": "UnderstudyLagUnknown",
+        "memory": "UnderstudyMemoryShort",
+    }
+    assert left_out == others.keys()
+    assert set(others.values()) < by_name.keys()
+
+
+def test_alerts_on_health_name_indicators_and_lead_to_their_runbooks() -> None:
+    found = {
+        runbook_of(rule).stem: indicator
+        for rule in rules()
+        for indicator in re.findall(r'understudy_health\{indicator="(\w+)"', rule["expr"])
+    }
+    assert found
+    assert found.keys() <= INDICATORS.keys()
+    assert all(page == indicator for page, indicator in found.items())
 
 
 def test_the_list_of_runbooks_has_every_alert_with_its_page_and_severity() -> None:
     listed = re.findall(
         r"(?m)^\| `(\w+)` \| \[[\w-]+\]\(([\w-]+\.md)\) \| (\w+) \|", (RUNBOOKS / "README.md").read_text()
     )
-    assert [(name, f"docs/runbooks/{page}", severity) for name, page, severity in listed] == [
-        (rule["alert"], rule["annotations"]["runbook_url"], rule["labels"]["severity"])
+    assert [(name, RUNBOOKS / page, severity) for name, page, severity in listed] == [
+        (rule["alert"], runbook_of(rule), rule["labels"]["severity"])
         for name, *_ in listed
         for rule in rules()
         if rule["alert"] == name

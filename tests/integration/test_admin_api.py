@@ -22,7 +22,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_router.admin.admin import Admin
 from understudy_router.admin.feed import Feed
-from understudy_router.admin.indicators import NAMES
+from understudy_router.admin.indicators import INDICATORS
 from understudy_router.admin.lag_page import COLUMNS
 from understudy_router.cluster.tables import TableEvent
 
@@ -286,7 +286,7 @@ def test_nobody_may_stop_a_node_that_has_the_last_replica_and_the_answer_says_of
         assert indicator(router, "redundancy")["state"] == "attention"
         pair.start("n2")
         pair.wait_to_rest(copies=2, version=VERSION)
-        for name in NAMES:
+        for name in INDICATORS:
             wait_for(router, name, lambda found: found["state"] == "ok")
         assert router.get("/admin/v1/health").body["headline"] == "all well"
         assert router.get("/admin/v1/nodes/n1/safe-to-stop").body["safe"]
@@ -298,7 +298,7 @@ def test_each_fault_has_its_own_word_and_takes_it_back(
     with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, end_expiry_ms=500) as pair:
         pair.wait_to_rest(copies=2, version=VERSION)
         router = pair.start_router(end_expiry_ms=500)
-        for name in NAMES:
+        for name in INDICATORS:
             wait_for(router, name, lambda found: found["state"] == "ok")
 
         checkpoint.path.rename(tmp_path / "elsewhere")

@@ -118,5 +118,5 @@ def _node(number: int, port: int, folder: Path, checkpoint: Path, redis: str) ->
 
 def _router(number: int, port: int, folder: Path, redis: str) -> Part:
     name = f"router-{number}"
-    identity = ("--application-id", APPLICATION_ID, "--redis", redis, "--port", str(port))
+    identity = ("--application-id", APPLICATION_ID, "--redis", redis, "--router-id", name, "--port", str(port))
     return Part(name, "router", ("router", *identity, "--data-dir", str(folder / name)), f"http://127.0.0.1:{port}")

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
 from understudy_router.admin.cursors import BadCursorError
 from understudy_router.admin.feed import Feed
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
+from understudy_router.admin.indicators import Report
 from understudy_router.admin.lag_page import Page, Query, page_of
 from understudy_router.admin.node_documents import Document, losses_of_all, node_document
 from understudy_router.admin.overview import Material, Overview, overview_of
@@ -37,7 +38,8 @@ SHOWN_POINTS = 60
 
 
 class Admin:
-    """`served` counts what readers got; None where nothing counts. `exposure`: what strangers can get at."""
+    """`served` counts what readers got; None where nothing counts. `causes`: why the process is degraded, by cause;
+    None: as the router says. `exposure`: what strangers can get at."""
 
     def __init__(
         self,
@@ -45,11 +47,12 @@ class Admin:
         bounds: StoreBounds,
         served: ServedReads | None = None,
         *,
+        causes: Callable[[], Mapping[str, str]] | None = None,
         exposure: Exposure | None = None,
     ) -> None:
         self.looking = Looking(router)
         self.feed = Feed(self._overview, router.clock)
-        self._observer = Observer(served, exposure=exposure)
+        self._observer = Observer(served, causes or router.causes, exposure=exposure)
         self._router = router
         self._bounds = bounds
         self._release = version("understudy")
@@ -94,6 +97,10 @@ class Admin:
             snapshot.layout.stores.get(query.store)
         return snapshot
 
+    def last_health(self) -> Report | None:
+        """The health at the last look, at most ten seconds ago: for metrics."""
+        return self._observer.health
+
     async def health(self) -> Document:
         observed = await self.observed()
         snapshot = observed.snapshot
@@ -101,7 +108,7 @@ class Admin:
             "schema": 1,
             "generated_at": generated_at(snapshot),
             "application_id": snapshot.about.application_id,
-            "router": router_of(snapshot),
+            **snapshot.about.view_of,
             **observed.health.document(),
         }
 
@@ -113,7 +120,7 @@ class Admin:
             nodes.append(node_document(snapshot, view, losses[node_id]))
             if len(nodes) % 20 == 0:
                 await asyncio.sleep(0)
-        return {"generated_at": generated_at(snapshot), "view_of": {"router": router_of(snapshot)}, "nodes": nodes}
+        return {"generated_at": generated_at(snapshot), "view_of": snapshot.about.view_of, "nodes": nodes}
 
     async def safe_to_stop(self, node_id: str) -> Document:
         """Whether a node may be stopped. Raises the problem of a node that nobody knows."""
@@ -235,10 +242,6 @@ class Admin:
 
 def generated_at(snapshot: Snapshot) -> str | None:
     return utc_text(snapshot.about.now_us)
-
-
-def router_of(snapshot: Snapshot) -> str:
-    return f"{snapshot.about.router.host}:{snapshot.about.router.port}"
 
 
 def _listed(losses: Losses) -> Document:

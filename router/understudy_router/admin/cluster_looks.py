@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from understudy_router.admin.indicator import (
+    FEW,
     Indicator,
     Situation,
     State,
@@ -12,6 +13,7 @@ from understudy_router.admin.indicator import (
     store_partitions,
     store_partitions_in_all,
 )
+from understudy_router.admin.reader_looks import CHECKPOINT_UNREADABLE
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import Health
 from understudy_shared.auth.binding import Exposure
@@ -47,6 +49,18 @@ def nodes(situation: Situation) -> Indicator:
             why,
             f"start {named(lost)} again with the same node_id and data_dir, or start another node",
             lost,
+        )
+    waiting = [(view.node_id, view.heartbeat.waits_for) for view in live if view.state == "waiting" and view.heartbeat]
+    if waiting:
+        names = [node_id for node_id, _ in waiting]
+        return Indicator(
+            "nodes",
+            State.ATTENTION,
+            f"{named(names)} {'waits' if len(names) == 1 else 'wait'} for {waiting[0][1]}",
+            "it holds nothing yet" if len(names) == 1 else "they hold nothing yet",
+            "the query has not begun there, or the path is wrong",
+            "start the query, or mend the path of the checkpoint in the settings of the node",
+            tuple(names),
         )
     doubted = [view for view in live if view.health is not None and view.health.health is not Health.OK]
     if doubted:
@@ -155,6 +169,36 @@ def restores(situation: Situation) -> Indicator:
             "wait; understudy lag --watch shows how far they are",
         )
     return Indicator("restores")
+
+
+_SHOWN_ELSEWHERE = frozenset({
+    Cause.BUS_AWAY, Cause.NODES_UNHEARD, Cause.WRITES_REFUSED, Cause.LAG_UNKNOWN, CHECKPOINT_UNREADABLE,
+})  # fmt: skip
+"""Causes that `bus` and `checkpoint` show."""
+
+
+def degraded(situation: Situation) -> Indicator:
+    """Whether the nodes and this router work besides lookups, by the causes that no other indicator shows."""
+    own = [why for cause, why in situation.causes.items() if cause not in _SHOWN_ELSEWHERE]
+    by_node = {
+        view.node_id: [cause for cause in view.heartbeat.degraded if cause not in _SHOWN_ELSEWHERE]
+        for view in situation.snapshot.nodes.values()
+        if view.heartbeat is not None
+    }
+    found = {node_id: causes for node_id, causes in by_node.items() if causes}
+    if not own and not found:
+        return Indicator("degraded")
+    who = [*(["this router"] if own else []), *found]
+    why = [*own, *(f"{node_id}: {', '.join(causes)}" for node_id, causes in list(found.items())[:FEW])]
+    return Indicator(
+        "degraded",
+        State.ATTENTION,
+        f"{named(who)} {be(who)} degraded",
+        "lookups go on",
+        "; ".join(why),
+        "go by the causes in the runbook; /readyz of the service has the details",
+        tuple(found),
+    )
 
 
 def agreement(situation: Situation) -> Indicator:

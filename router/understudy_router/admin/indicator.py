@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -20,7 +20,7 @@ MAX_AFFECTED = 100
 
 
 class State(IntEnum):
-    """A higher one wins."""
+    """A higher one wins. The numbers are values of the metric `understudy_health`."""
 
     OK = 0
     ATTENTION = 1
@@ -49,10 +49,11 @@ class Indicator:
         """What to do, as a path in the repository; the router shows it at /admin/runbooks/{name}."""
         return f"docs/runbooks/{self.name}.md"
 
-    def document(self) -> dict[str, object]:
+    def document(self, since: str | None = None) -> dict[str, object]:
         return {
             "name": self.name,
             "state": self.state.word,
+            "since": since,
             "symptom": self.symptom,
             "impact": self.impact,
             "cause": self.cause,
@@ -62,10 +63,8 @@ class Indicator:
         }
 
     def sentence(self) -> str:
-        """Who is hurt, why, and what to do."""
-        why = f": {self.cause}" if self.cause else ""
-        impact = f" ({self.impact})" if self.impact else ""
-        return f"{self.symptom}{impact}{why}. Do: {self.action}"
+        """What is wrong, and what to do. Impact and cause stand below it."""
+        return f"{self.symptom}. Do: {self.action}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +78,8 @@ class Situation:
     """Since the end last changed."""
     trends: Sequence[tuple[str, Trend]] = ()
     disagreements: Sequence[Disagreement] = ()
+    causes: Mapping[str, str] = field(default_factory=dict)
+    """Why this router's process is degraded, by cause."""
     exposure: Exposure | None = None
     """What of this router is open to others than this machine."""
 

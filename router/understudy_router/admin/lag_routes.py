@@ -11,7 +11,7 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from understudy_router.admin.admin import Admin, generated_at, router_of
+from understudy_router.admin.admin import Admin, generated_at
 from understudy_router.admin.csv_rows import CSV_TYPE, csv_text
 from understudy_router.admin.cursors import decoded, encoded
 from understudy_router.admin.lag_page import DEFAULT_LIMIT, MAX_LIMIT, SORTS, STATES, Page, every_row
@@ -100,7 +100,7 @@ def _document(snapshot: Snapshot, page: Page) -> dict[str, object]:
     assignment = snapshot.assignment
     return {
         "generated_at": generated_at(snapshot),
-        "view_of": {"router": router_of(snapshot)},
+        "view_of": snapshot.about.view_of,
         "application_id": snapshot.about.application_id,
         "lineage": snapshot.lineage,
         "end_offset_position": snapshot.end_version or None,

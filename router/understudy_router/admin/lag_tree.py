@@ -70,7 +70,7 @@ def _head(snapshot: Snapshot) -> dict[str, object]:
     why = snapshot.bus_lost_why or about.unheard
     return {
         "generated_at": utc_text(about.now_us),
-        "view_of": {"router": f"{about.router.host}:{about.router.port}"},
+        "view_of": about.view_of,
         "application_id": about.application_id,
         "lineage": snapshot.lineage,
         "end_offset_position": snapshot.end_version or None,

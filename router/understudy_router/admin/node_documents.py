@@ -36,6 +36,7 @@ def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Documen
         },
         "reason": reason,
         "degraded": [] if beat is None else list(beat.degraded),
+        "waits_for": None if beat is None else beat.waits_for,
         "restoring": _restoring(snapshot, view, number),
         "applied_version": None if beat is None else beat.applied.version,
         "safe_to_stop": {"safe": losses.is_safe if losses.is_known else None, "why": losses.why(view.node_id)},

@@ -113,7 +113,7 @@ def _sections(material: Material) -> dict[str, object]:
         "application_id": about.application_id,
         "lineage": snapshot.lineage,
         "release": material.release,
-        "router": f"{about.router.host}:{about.router.port}",
+        **about.view_of,
         "health": material.health.document(),
         "freshness": {"p50_ms": material.freshness[0], "p99_ms": material.freshness[1]},
         "reads": {

@@ -31,6 +31,16 @@ def reads(situation: Situation) -> Indicator:
         why = "; ".join(snapshot.about.not_ready)
         if "stopping" in why:
             return Indicator("reads", State.ATTENTION, "This router stops", cause=why, action="ask another router")
+        waiting = waiting_nodes(snapshot)
+        if waiting:
+            node_id, what = next(iter(waiting.items()))
+            return Indicator(
+                "reads",
+                State.UNKNOWN,
+                f"No reader is answered yet: {node_id} waits for {what}",
+                cause=why,
+                action="start the query, or mend the path of the checkpoint in the settings of the nodes",
+            )
         return Indicator(
             "reads",
             State.UNKNOWN,
@@ -83,7 +93,8 @@ def checkpoint(situation: Situation) -> Indicator:
             "checkpoint",
             State.UNKNOWN,
             "No node has read a commit of the query yet",
-            cause="the nodes start, or the query has committed nothing",
+            cause="; ".join(f"{node_id} waits for {what}" for node_id, what in waiting_nodes(snapshot).items())
+            or "the nodes start",
             action="wait; if it stays, look at /readyz of a node",
         )
     if not snapshot.end_confirmed:
@@ -112,8 +123,24 @@ def checkpoint(situation: Situation) -> Indicator:
     return Indicator("checkpoint")
 
 
+def query(situation: Situation) -> Indicator:
+    """Whether the query commits as it did."""
+    if not situation.snapshot.end_confirmed:
+        return Indicator(
+            "query",
+            State.UNKNOWN,
+            "Whether the query commits is not known",
+            cause="the end of the commit log is not known",
+            action="see checkpoint",
+        )
+    quiet = quiet_query(situation)
+    if quiet is None:
+        return Indicator("query")
+    return Indicator("query", State.ATTENTION, quiet.symptom, "answers stay what they are", quiet.cause, quiet.action)
+
+
 def freshness(situation: Situation) -> Indicator:
-    """Whether the query commits, and what it commits is soon visible."""
+    """Whether what the query commits is soon visible."""
     if not situation.snapshot.end_confirmed:
         return Indicator(
             "freshness",
@@ -121,11 +148,6 @@ def freshness(situation: Situation) -> Indicator:
             "How fresh answers are is not known",
             cause="the end of the commit log is not known",
             action="see checkpoint",
-        )
-    quiet = quiet_query(situation)
-    if quiet is not None:
-        return Indicator(
-            "freshness", State.ATTENTION, quiet.symptom, "answers stay what they are", quiet.cause, quiet.action
         )
     growing = [store for store, trend in situation.trends if trend.direction == "growing"]
     if growing:
@@ -160,6 +182,12 @@ def _count(snapshot: Snapshot) -> int:
     """Store partitions of which no replica is open."""
     stores_of, summaries = snapshot.layout.stores_of, snapshot.totals.summaries.items()
     return sum(summary.unserved * len(stores_of[operator_id]) for operator_id, summary in summaries)
+
+
+def waiting_nodes(snapshot: Snapshot) -> dict[str, str]:
+    """The live nodes that wait for their checkpoint, and for what of it."""
+    beats = [(view.node_id, view.heartbeat) for view in snapshot.nodes.values()]
+    return {node_id: beat.waits_for for node_id, beat in beats if beat is not None and beat.waits_for is not None}
 
 
 def blind_nodes(snapshot: Snapshot) -> list[str]:

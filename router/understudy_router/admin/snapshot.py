@@ -39,6 +39,12 @@ class About:
     bus_lost_why: str | None = None
     not_ready: tuple[str, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
+    router_id: str = ""
+
+    @property
+    def view_of(self) -> dict[str, str]:
+        """Address and name of the router, as reports say them."""
+        return {"router": f"{self.router.host}:{self.router.port}", "router_id": self.router_id}
 
 
 @dataclass(frozen=True, slots=True)

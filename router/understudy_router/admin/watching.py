@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -99,6 +99,7 @@ class Looking:
             now_us=router.clock.wall_us(),
             application_id=router.settings.application_id,
             router=router.host,
+            router_id=router.settings.name,
             unheard=router.watcher.silent_nodes.unheard(),
             bus_lost_why=router.watcher.bus_lost_why,
             not_ready=tuple(router.not_ready()),
@@ -126,8 +127,11 @@ class Observed:
 class Observer:
     """Takes each snapshot in once."""
 
-    def __init__(self, served: ServedReads | None, *, exposure: Exposure | None = None) -> None:
-        """`exposure`: what of the router is open to other machines."""
+    def __init__(
+        self, served: ServedReads | None, causes: Callable[[], Mapping[str, str]], *, exposure: Exposure | None = None
+    ) -> None:
+        """`causes`: why the process is degraded. `exposure`: what of the router is open to other machines."""
+        self._causes = causes
         self._exposure = exposure
         self.history = History()
         self.reads = ReadRates(served)
@@ -136,6 +140,11 @@ class Observer:
         self._last: Observed | None = None
         self._recorded: Layout | None = None
         self._seeing = asyncio.Lock()
+
+    @property
+    def health(self) -> Report | None:
+        """The health at the last look, at most ten seconds ago; None before the first."""
+        return None if self._last is None else self._last.health
 
     async def see(self, snapshot: Snapshot) -> Observed:
         """What there is to say of a snapshot."""
@@ -166,9 +175,10 @@ class Observer:
             silent_ms=self._pace.silent_ms(now_ms),
             trends=tuple(trends.items()),
             disagreements=disagreements,
+            causes=self._causes(),
             exposure=self._exposure,
         )
-        health = yield from health_of(situation)
+        health = yield from health_of(situation, None if self._last is None else self._last.health)
         return Observed(
             snapshot=snapshot,
             health=health,

@@ -43,7 +43,11 @@ def create_app(
     bounds = read_store_bounds(router.settings.store_bounds)
     reads = Reads(router.stores, bounds, router.served, max_key_bytes=router.settings.max_key_bytes)
     exposure = None if access is None else access.exposure
-    admin = Admin(router, bounds, router.served, exposure=exposure)
+
+    def causes() -> Mapping[str, str]:
+        return {**router.causes(), **guard.causes(), **app.access.causes(), **group.causes()}
+
+    admin = Admin(router, bounds, router.served, causes=causes, exposure=exposure)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -67,14 +71,11 @@ def create_app(
     app.spans = open_spans("understudy-router", router.host)
     http.include_router(read_routes(router, reads))
 
-    def causes() -> Mapping[str, str]:
-        return {**router.causes(), **guard.causes(), **app.access.causes(), **group.causes()}
-
     group.join(
         Report(
             status=lambda: Status(tuple(router.not_ready()), causes()),
             dead=lambda: router.dead,
-            metrics=RouterMetrics(router, app, guard, causes).collect,
+            metrics=RouterMetrics(router, app, guard, causes, admin.last_health).collect,
             connections=lambda: len(guard.connections),
         )
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from understudy_router.admin.indicators import Report
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import RANK, Health
 from understudy_router.forwarding.fallback import Step
@@ -22,13 +23,19 @@ class RouterMetrics:
     """The metrics of one router; several can live in one process."""
 
     def __init__(
-        self, router: Router, lookups: LookupsFirst, guard: ConnectionGuard, causes: Callable[[], Mapping[str, str]]
+        self,
+        router: Router,
+        lookups: LookupsFirst,
+        guard: ConnectionGuard,
+        causes: Callable[[], Mapping[str, str]],
+        health: Callable[[], Report | None],
     ) -> None:
-        """`causes`: why the service is degraded, by cause."""
+        """`causes`: why the service is degraded, by cause. `health`: what it last found."""
         self._router = router
         self._guard = guard
         self._lookups = lookups
         self._causes = causes
+        self._health = health
 
     def collect(self) -> Iterator[Metric]:
         """Called at each scrape."""
@@ -37,6 +44,7 @@ class RouterMetrics:
         yield GaugeMetricFamily(
             "understudy_router_in_flight", "Requests that are being answered", self._lookups.in_flight
         )
+        yield from self._itself()
         yield from self._served()
         yield from self._hops()
         yield from self._extra()
@@ -45,6 +53,21 @@ class RouterMetrics:
         yield from self._nodes()
         yield from self._guard.metrics()
         yield from self._lookups.access.metrics()
+
+    def _itself(self) -> Iterator[Metric]:
+        """Its name, and the health of the cluster as it sees it."""
+        info = GaugeMetricFamily("understudy_router_info", "1; the router's name", labels=("router_id",))
+        info.add_metric((self._router.settings.name,), 1)
+        yield info
+        health = GaugeMetricFamily(
+            "understudy_health",
+            "State of each indicator of health: 0 ok, 1 attention, 2 unknown, 3 hurt",
+            labels=("indicator",),
+        )
+        report = self._health()
+        for each in () if report is None else report.indicators:
+            health.add_metric((each.name,), each.state)
+        yield health
 
     def _served(self) -> Iterator[Metric]:
         """How old the answers were that readers got."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from understudy_router.admin.indicators import INDICATORS
 from understudy_router.http.openapi_lag import NODE_ID
 from understudy_router.http.openapi_overview import overview_schemas
 from understudy_shared.http.openapi import examples
@@ -13,6 +14,7 @@ from understudy_shared.http.openapi.json_schema import (
     TEXT,
     TEXT_OR_NULL,
     TIME,
+    TIME_OR_UNKNOWN,
     Json,
     exactly,
     list_of,
@@ -23,7 +25,6 @@ from understudy_shared.http.openapi.json_schema import (
 )
 from understudy_shared.http.problems import ProblemType
 
-INDICATORS = ("reads", "checkpoint", "freshness", "nodes", "redundancy", "bus", "restores", "agreement", "access")
 STATES = ("ok", "attention", "hurt", "unknown")
 SERIES = ("lag_batches", "time_lag_ms", "freshness_p50_ms", "freshness_p99_ms", "reads_per_s")
 _SCHEMA: Json = {"schema": said(exactly(1), "Grows when a member changes its meaning")}
@@ -39,7 +40,8 @@ def admin_schemas() -> Json:
     place = record("A partition of a store.", {"store": TEXT, "partition": COUNT})
     health: Json = {
         "state": said(one_of(STATES), "The worst of the indicators"),
-        "headline": said(TEXT, "`all well`, or who is hurt, why, and what to do"),
+        "since": said(TIME_OR_UNKNOWN, "Of the indicator in the headline"),
+        "headline": said(TEXT, "`all well`, or what is wrong and what to do"),
         "runbook": said(TEXT_OR_NULL, "Of the headline, as in an indicator"),
         "indicators": list_of(ref("Indicator")),
     }
@@ -61,8 +63,9 @@ def admin_schemas() -> Json:
         "Indicator": record(
             "One thing that can be wrong. A symptom is empty while it is not.",
             {
-                "name": one_of(INDICATORS),
+                "name": one_of(tuple(INDICATORS)),
                 "state": one_of(STATES),
+                "since": said(TIME_OR_UNKNOWN, "When this router first saw it in this state"),
                 "symptom": TEXT,
                 "impact": TEXT,
                 "cause": TEXT,
@@ -74,7 +77,7 @@ def admin_schemas() -> Json:
         "HealthSummary": record("How the cluster is.", health),
         "HealthReport": record(
             "How the cluster is, as this router knows it.",
-            {**_SCHEMA, "generated_at": TIME, "application_id": TEXT, "router": TEXT, **health},
+            {**_SCHEMA, "generated_at": TIME, "application_id": TEXT, "router": TEXT, "router_id": TEXT, **health},
         ),
         "Place": place,
         "SafeToStop": record("Whether a node may be stopped now.", safe),
@@ -82,7 +85,7 @@ def admin_schemas() -> Json:
             "Every node.",
             {
                 "generated_at": TIME,
-                "view_of": record("Whose view it is.", {"router": TEXT}),
+                "view_of": record("Whose view it is.", {"router": TEXT, "router_id": TEXT}),
                 "nodes": list_of(ref("NodeDetail")),
             },
         ),
@@ -103,6 +106,7 @@ def _health_call() -> Call:
     indicator: Json = {
         "name": "nodes",
         "state": "attention",
+        "since": examples.TIME,
         "symptom": "1 of 3 nodes does not answer",
         "impact": "Reads are served by the others; 4 partitions have one replica less",
         "cause": "node-3 said nothing for 3.2 s, and did not answer when it was asked",
@@ -115,8 +119,10 @@ def _health_call() -> Call:
         "generated_at": examples.TIME,
         "application_id": examples.APPLICATION,
         "router": "127.0.0.1:8080",
+        "router_id": "router-1",
         "state": "attention",
-        "headline": "4 partitions have one replica less, because node-3 does not answer: start another node",
+        "since": examples.TIME,
+        "headline": "1 of 3 nodes does not answer. Do: look at node-3, or start another node",
         "runbook": "docs/runbooks/nodes.md",
         "indicators": [indicator],
     }

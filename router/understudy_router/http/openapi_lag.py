@@ -46,7 +46,7 @@ NODE_REPORT: Json = {
     "host": TEXT,
     "port": PORT,
     "zone": TEXT_OR_NULL,
-    "state": said(TEXT, "starting, serving, draining, leaving, failed, or dead"),
+    "state": said(TEXT, "starting, waiting (for its checkpoint), serving, draining, leaving, failed, or dead"),
     "live": FLAG,
     "health": TEXT_OR_NULL,
     "heartbeat_age_ms": COUNT,
@@ -83,7 +83,7 @@ _NODE: Json = {
 }
 _HEAD_EXAMPLE: Json = {
     "generated_at": examples.TIME,
-    "view_of": {"router": "127.0.0.1:8080"},
+    "view_of": {"router": "127.0.0.1:8080", "router_id": "router-1"},
     "application_id": examples.APPLICATION,
     "lineage": examples.LINEAGE,
     "end_offset_position": 418,
@@ -156,7 +156,7 @@ def lag_schemas() -> Json:
     }
     head: Json = {
         "generated_at": TIME,
-        "view_of": record("Whose view it is.", {"router": TEXT}),
+        "view_of": record("Whose view it is.", {"router": TEXT, "router_id": TEXT}),
         "application_id": TEXT,
         "lineage": TEXT_OR_NULL,
         "end_offset_position": COUNT_OR_UNKNOWN,

@@ -34,6 +34,7 @@ def overview_schemas(schema: Json) -> Json:
                 **NODE_REPORT,
                 "heartbeat_age_ms": said(COUNT_OR_UNKNOWN, "Null: nothing was heard of it yet"),
                 "degraded": said(list_of(TEXT), "Causes of what does not work at it"),
+                "waits_for": said(TEXT_OR_NULL, "What must be there before it can hold anything"),
                 "restoring": said(COUNT, "Tasks that it restores"),
                 "safe_to_stop": record("Whether it may be stopped now.", _SAFE),
             },
@@ -89,6 +90,7 @@ def _head() -> Json:
         "lineage": TEXT_OR_NULL,
         "release": TEXT,
         "router": TEXT,
+        "router_id": TEXT,
         "health": ref("HealthSummary"),
     }
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +52,9 @@ def _page(text: str, names: Iterable[str]) -> Runbook:
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = markdown.parse(text)
     known = set(names)
+    for token, following in pairwise(tokens):
+        if token.type == "heading_open":
+            token.attrs["id"] = _anchor(following.content)
     for token in tokens:
         token.attrs.pop("style", None)  # how a column is aligned: the policy of the page forbids styles in the markup
         if token.children:
@@ -70,6 +74,11 @@ def _lead(tokens: list[Token], known: set[str]) -> None:
             token.attrs = {} if found is None or is_left else {"href": _address(found[1], fragment)}
         if token.type in {"link_open", "link_close"} and is_left:
             token.tag = "span"
+
+
+def _anchor(title: str) -> str:
+    """The fragment of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def _address(name: str, fragment: str) -> str:

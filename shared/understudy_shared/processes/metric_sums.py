@@ -38,6 +38,7 @@ GAUGES: Mapping[str, Rule] = {
     "understudy_store_lag_unknown": sum,
     # What is wrong in any process is wrong, and what any of them is or has, the service is or has.
     "understudy_end_age_seconds": max,
+    "understudy_health": max,
     "understudy_insecure_bind": max,
     "understudy_memory_pressure": max,
     "understudy_node_degraded": max,
@@ -50,6 +51,7 @@ GAUGES: Mapping[str, Rule] = {
     "understudy_replica_lag_unknown": max,
     "understudy_router_degraded": max,
     "understudy_router_heartbeat_age_seconds": max,
+    "understudy_router_info": max,
     "understudy_router_node_health": max,
     "understudy_store_lag_batches": max,
     "understudy_store_lag_seconds": max,

@@ -65,7 +65,7 @@ def node(number: int, **fields: Any) -> dict[str, Any]:
     return {
         "node_id": f"node-{number}", "host": "10.0.0.4", "port": 7100 + number, "zone": "zone-a", "state": "serving",
         "live": True, "health": "ok", "heartbeat_age_ms": 400, "version": 418, "active": 4, "standby": 4, "warmup": 0,
-        "reason": "", "degraded": [], "restoring": 0,
+        "reason": "", "degraded": [], "waits_for": None, "restoring": 0,
         "safe_to_stop": {"safe": True, "why": "every partition has another caught-up replica"}, **fields,
     }  # fmt: skip
 
@@ -79,7 +79,7 @@ def healthy() -> Overview:
             rows.append(row(name, partition, {f"node-{active}": cell("A"), f"node-{standby}": cell("S", lag_ms=15)}))
     return {
         "schema": 1, "tick": 1, "generated_at": AT, "application_id": "flights", "lineage": LINEAGE,
-        "release": "0.1.0", "router": "127.0.0.1:8080",
+        "release": "0.1.0", "router": "127.0.0.1:8080", "router_id": "router-1",
         "health": {"state": "ok", "headline": "all well", "runbook": None,
                    "indicators": [indicator(name) for name in INDICATORS]},
         "freshness": {"p50_ms": 8, "p99_ms": 17},

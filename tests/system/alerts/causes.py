@@ -86,6 +86,36 @@ def node_dies(watched: WatchedWorld) -> Iterator[None]:
 
 
 @contextmanager
+def query_stops(watched: WatchedWorld) -> Iterator[None]:
+    """Its driver dies, and nothing else."""
+    watched.world.spark.kill()
+    try:
+        yield
+    finally:
+        watched.world.restart_spark()
+
+
+@contextmanager
+def redis_refuses_writes(watched: WatchedWorld) -> Iterator[None]:
+    """As one that wants a replica and has none."""
+    redis = watched.world.redis
+    redis.command("CONFIG", "SET", "min-replicas-to-write", 1)
+    try:
+        yield
+    finally:
+        redis.command("CONFIG", "SET", "min-replicas-to-write", 0)
+
+
+@contextmanager
+def nothing_runs(watched: WatchedWorld) -> Iterator[None]:
+    """All services die."""
+    with ExitStack() as stack:
+        for service in (*watched.world.routers.values(), *watched.world.nodes.values()):
+            stack.enter_context(dead(service))
+        yield
+
+
+@contextmanager
 def router_is_cut_off(watched: WatchedWorld) -> Iterator[None]:
     """A router reaches neither Redis nor a node; meanwhile a node dies, so that its tasks are assigned anew."""
     refused = Toxics(refuse=True)
@@ -167,7 +197,10 @@ CAUSES = (
         checkpoint_is_gone,
     ),
     Cause(frozenset({"UnderstudyBusAway", "UnderstudyPartitionWithoutActive"}), redis_and_an_active_die),
-    Cause(frozenset({"UnderstudyNodeMissing", "UnderstudyRedundancyLost"}), node_dies),
+    Cause(frozenset({"UnderstudyNodeMissing", "UnderstudyRedundancyLost", "UnderstudyTargetDown"}), node_dies),
+    Cause(frozenset({"UnderstudyTargetsAbsent"}), nothing_runs),
+    Cause(frozenset({"UnderstudyQueryStopped"}), query_stops),
+    Cause(frozenset({"UnderstudyDegraded"}), redis_refuses_writes),
     Cause(frozenset({"UnderstudyAssignmentsDiffer"}), router_is_cut_off),
     Cause(frozenset({"UnderstudyFreshnessPoor"}), storage_is_slow),
     Cause(frozenset({"UnderstudyReplicaBehind"}), files_are_missing),
@@ -177,6 +210,9 @@ CAUSES = (
     Cause(frozenset({"UnderstudyRestarts"}), router_starts_again_and_again),
     Cause(frozenset({"UnderstudyBoundViolated"}), router_forgets_bounds),
 )
+
+OF_CERTIFICATES = frozenset({"UnderstudyCertificateExpires"})
+"""The services of the watched world speak no TLS. promtool claims of this rule that it fires and clears."""
 
 OF_THE_SOURCE = frozenset({"UnderstudySourceInputAway"})
 """The aligned source is no part of the cluster, and has a test of its own."""

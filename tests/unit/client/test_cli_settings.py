@@ -20,7 +20,7 @@ from understudy_node.settings import NodeSettings
 from understudy_router.settings import RouterSettings
 
 NOTHING_GIVEN = dict.fromkeys((flag.name for flag in SERVE_FLAGS), None)
-DERIVED = {"application_id", "data_dir", "node_id", "advertise_host", "memory_limit_bytes"}
+DERIVED = {"application_id", "data_dir", "node_id", "router_id", "advertise_host", "memory_limit_bytes"}
 UNSET = ("", None)
 
 SERVICES = pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -15,7 +16,7 @@ from markupsafe import escape
 from ruamel.yaml import YAML
 from tests.support.page.fake_router import fake_app
 
-from understudy_router.admin.indicators import NAMES
+from understudy_router.admin.indicators import INDICATORS
 from understudy_router.page.runbooks import INDEX, _page, runbooks
 from understudy_router.page.views import runbook_link
 
@@ -49,10 +50,10 @@ class Markup(HTMLParser):
 
 async def test_every_runbook_of_an_indicator_or_an_alert_opens(client: httpx.AsyncClient) -> None:
     assert len(LINKS) > 10
-    for path in {*LINKS, *(f"docs/runbooks/{name}.md" for name in NAMES)}:
-        address = runbook_link(path).href
-        reply = await client.get(address)
-        title = escape((ROOT / path).read_text().splitlines()[0].removeprefix("# ").replace("`", ""))
+    for address in {*LINKS, *(runbook_link(f"docs/runbooks/{name}.md").href for name in INDICATORS)}:
+        reply = await client.get(address.partition("#")[0])
+        page = ROOT / f"docs/runbooks/{urlsplit(address).path.rpartition('/')[2]}.md"
+        title = escape(page.read_text().splitlines()[0].removeprefix("# ").replace("`", ""))
         assert (reply.status_code, reply.headers["content-type"]) == (200, "text/html; charset=utf-8"), address
         assert f"<title>{title} · runbook</title>" in reply.text
         assert "trusted-types 'none'" in reply.headers["content-security-policy"]
@@ -65,7 +66,10 @@ async def test_every_link_of_a_runbook_leads_to_something_in_the_router(client: 
         for link in page.links:
             assert link.startswith(("/admin/", "#")), (name, link)
             if link.startswith("/admin/"):
-                assert (await client.get(link)).status_code == 200, (name, link)
+                path, _, fragment = link.partition("#")
+                reply = await client.get(path)
+                assert reply.status_code == 200, (name, link)
+                assert not fragment or f'id="{fragment}"' in reply.text, (name, link)
 
 
 async def test_the_list_names_every_runbook_there_is(client: httpx.AsyncClient) -> None:
@@ -98,7 +102,7 @@ def test_a_table_and_commands_are_drawn_and_nothing_in_them_is_markup() -> None:
 def test_no_text_becomes_a_script_a_style_or_a_link_elsewhere(text: str) -> None:
     page = Markup(_page(f"# Title\n\n{text}", ["reads"]).html)
     assert "script" not in page.tags
-    assert page.attributes <= {"href", "src", "alt", "title", "start", "class"}
+    assert page.attributes <= {"href", "src", "alt", "title", "start", "class", "id"}
     assert all(link.startswith("/admin/runbooks/") for link in page.links)
 
 
