@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 from jsonschema import Draft7Validator  # type: ignore[import-untyped]

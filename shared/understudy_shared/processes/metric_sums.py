@@ -36,6 +36,7 @@ GAUGES: Mapping[str, Rule] = {
     "understudy_router_retry_budget": sum,
     "understudy_row_cache_bytes": sum,
     "understudy_store_lag_unknown": sum,
+    "understudy_tasks_stalled": sum,
     # What is wrong in any process is wrong, and what any of them is or has, the service is or has.
     "understudy_end_age_seconds": max,
     "understudy_health": max,
